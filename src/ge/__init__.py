@@ -1,0 +1,1 @@
+"""The Graph Engine: parse, verify, fuse, place, plan and run models on the NPU."""

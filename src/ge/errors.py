@@ -1,0 +1,72 @@
+"""Errors of the Graph Engine: each has a stable code and names the node, the operator, the cause and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["GeError", "OutOfMemoryError", "UnmappedOperator", "UnsupportedOperatorsError"]
+
+
+class GeError(Exception):
+    """A failure of the Graph Engine, with a stable code that scripts can test.
+
+    >>> str(GeError("E10005", "axis 3 is out of range", node="block1/sum", operator="ReduceSum", remedy="use -2..1"))
+    "[E10005] Op type 'ReduceSum' (node block1/sum): axis 3 is out of range. Remedy: use -2..1."
+    """
+
+    def __init__(
+        self, code: str, cause: str, *, node: str = "", operator: str = "", location: str = "", remedy: str = ""
+    ) -> None:
+        self.code = code
+        self.cause = cause
+        self.node = node
+        self.operator = operator
+        self.location = location
+        self.remedy = remedy
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        where = f"Op type '{self.operator}'" if self.operator else ""
+        if self.node:
+            where = f"{where} (node {self.node})" if where else f"Node {self.node}"
+        if self.location:
+            where = f"{where} at {self.location}" if where else f"At {self.location}"
+        body = f"{where}: {self.cause}" if where else self.cause
+        remedy = f" Remedy: {self.remedy.rstrip('.')}." if self.remedy else ""
+        return f"[{self.code}] {body.rstrip('.')}{'.' if remedy else ''}{remedy}"
+
+
+class OutOfMemoryError(GeError):
+    """The device's memory limit would be exceeded."""
+
+
+@dataclass(frozen=True)
+class UnmappedOperator:
+    """One operator type of a model that no plugin maps, or whose use no plugin accepts."""
+
+    operator: str
+    count: int
+    nodes: tuple[str, ...]
+    reason: str
+    remedy: str
+
+
+class UnsupportedOperatorsError(GeError):
+    """All operators of a model that cannot be compiled, reported together."""
+
+    def __init__(self, model: str, items: Sequence[UnmappedOperator]) -> None:
+        self.items = tuple(items)
+        listing = "; ".join(f"{item.operator} ×{item.count}: {item.reason}" for item in self.items)
+        super().__init__(
+            "E10501",
+            f"{len(self.items)} operator type(s) of {model} are not supported on NPU: {listing}",
+            remedy="; ".join(dict.fromkeys(item.remedy for item in self.items if item.remedy)),
+        )
+
+    def as_json(self) -> list[dict[str, object]]:
+        """The listing as plain data, for tools."""
+        return [
+            {"operator": i.operator, "count": i.count, "nodes": list(i.nodes), "reason": i.reason, "remedy": i.remedy}
+            for i in self.items
+        ]

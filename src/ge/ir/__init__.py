@@ -1,0 +1,1 @@
+"""Types, tensor descriptions and graph helpers over onnx_ir."""

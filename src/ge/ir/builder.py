@@ -1,0 +1,205 @@
+"""Building graphs: each new node is checked, its outputs inferred and, where its inputs are constant, folded at once.
+
+Parsers, passes and the public graph API all build through GraphBuilder, so there is one way a node comes to be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.errors import GeError
+from ge.ir import facts
+from ge.ir.types import TensorDesc, numpy_dtype
+from ge.ir.values import constant_of, desc_of, make_constant, make_value, set_desc
+
+__all__ = ["DOMAIN", "GraphBuilder", "Operand"]
+
+DOMAIN = "ge"
+FOLD_LIMIT_BYTES = 64 << 20
+
+Operand = ir.Value | np.ndarray | np.generic | int | float | bool | None
+
+_serial = itertools.count()
+
+
+class GraphBuilder:
+    """Appends nodes to a graph, or inserts them before a node of it.
+
+    >>> b = GraphBuilder("example")
+    >>> x = b.input("x", (2, 3), "float32")
+    >>> y = b.op("Relu", b.op("Add", x, 1.0))
+    >>> desc_of(y)
+    TensorDesc(shape=(2, 3), dtype='float32')
+    """
+
+    def __init__(
+        self,
+        name: str = "main",
+        *,
+        graph: ir.Graph | None = None,
+        before: ir.Node | None = None,
+        parent: GraphBuilder | None = None,
+    ) -> None:
+        self.graph = graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
+        self.parent = parent
+        self.origin: tuple[str, ...] = ()  # given to every node made from here on
+        self.captured: dict[ir.Value, ir.Value] = {}  # outer value -> input of this subgraph
+        self._before = before
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Sequence[int], dtype: str) -> ir.Value:
+        """A new graph input."""
+        value = make_value(name, TensorDesc(tuple(int(d) for d in shape), dtype))
+        self.graph.inputs.append(value)
+        return value
+
+    def constant(self, array: Any, name: str = "", dtype: str | None = None) -> ir.Value:
+        """A new constant."""
+        array = np.asarray(array, None if dtype is None else numpy_dtype(dtype))
+        value = make_constant(array, f"{name or 'const'}.{next(_serial)}")
+        self.graph.register_initializer(value)
+        return value
+
+    def output(self, value: ir.Value, name: str = "") -> ir.Value:
+        """Declare a graph output. A value that is an input, a constant or an output already gets a node of its own."""
+        value = self._own(value)
+        if value.producer() is None or value.is_graph_output():
+            value = self._append("Identity", [value], {}, [desc_of(value)])[0]
+        if name:
+            value.name = name
+        self.graph.outputs.append(value)
+        return value
+
+    def subgraph(self, name: str) -> GraphBuilder:
+        """A builder for a nested graph; outer values used in it become its inputs (see `captured`)."""
+        return GraphBuilder(name, parent=self)
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+
+    def op(self, type_: str, *inputs: Operand, name: str = "", **attrs: Any) -> Any:
+        """Add a node and return its output, or a tuple of outputs when it has several.
+
+        NumPy arrays and Python numbers become constants (numbers take the first tensor's element type).
+        """
+        results = self.ops(type_, inputs, name=name, **attrs)
+        return results[0] if len(results) == 1 else results
+
+    def ops(self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any) -> tuple[ir.Value, ...]:
+        """Like `op`, but always returns a tuple."""
+        from ge.ops.base import NodeView, lookup
+
+        operator = lookup(type_)
+        values = self._operands(inputs)
+        label = name or (self.origin[0] if self.origin else "")
+        view = NodeView(type_, label, values, operator.complete(attrs, label))
+        operator.check(view)
+        if operator.expand is not None:
+            expanded = operator.expand(self, view, *values)
+            return expanded if isinstance(expanded, tuple) else (expanded,)
+        try:
+            inferred = operator.infer(view)
+        except GeError:
+            raise
+        except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+            raise GeError("E10005", str(error), node=label, operator=type_) from error
+        descs = [inferred] if isinstance(inferred, TensorDesc) else list(inferred)
+        folded = self._fold(operator, view, descs)
+        if folded is not None:
+            return tuple(self.constant(a, label) for a in folded)
+        return self._append(type_, values, attrs, descs, name)
+
+    def _append(
+        self, type_: str, values: Sequence[ir.Value | None], attrs: dict[str, Any], descs: Sequence[TensorDesc], name: str = ""
+    ) -> tuple[ir.Value, ...]:
+        node = ir.Node(
+            DOMAIN,
+            type_,
+            values,
+            ir.convenience.convert_attributes({k: _plain(v) for k, v in attrs.items() if v is not None}),
+            num_outputs=len(descs),
+            name=f"{name or (self.origin[0] if self.origin else type_)}.{next(_serial)}",
+        )
+        facts.add_origin(node, self.origin)
+        for value, desc in zip(node.outputs, descs, strict=True):
+            value.name = f"v{next(_serial)}"
+            set_desc(value, desc)
+        if self._before is not None:
+            self.graph.insert_before(self._before, node)
+        else:
+            self.graph.append(node)
+        return tuple(node.outputs)
+
+    def _fold(self, operator: Any, view: Any, descs: Sequence[TensorDesc]) -> list[np.ndarray] | None:
+        if not operator.foldable or operator.dynamic_outputs or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES:
+            return None
+        arrays = [constant_of(v) for v in view.values]
+        if any(a is None and v is not None for a, v in zip(arrays, view.values, strict=True)):
+            return None
+        view.outputs = tuple(descs)
+        result = operator.evaluate(view, arrays)
+        if result is None:
+            return None
+        for array, desc in zip(result, descs, strict=True):
+            assert array.shape == desc.shape, f"{operator.type}: folded {array.shape}, inferred {desc.shape}"
+        return [np.asarray(a, numpy_dtype(d.dtype)) for a, d in zip(result, descs, strict=True)]
+
+    def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
+        like = next((desc_of(v).dtype for v in inputs if isinstance(v, ir.Value)), None)
+        values = [self._operand(v, like) for v in inputs]
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    def _operand(self, item: Operand, like: str | None) -> ir.Value | None:
+        if item is None:
+            return None
+        if isinstance(item, ir.Value):
+            return self._own(item)
+        if isinstance(item, (bool, int, float)):
+            default = {bool: "bool", int: "int64", float: "float32"}[type(item)]
+            return self.constant(np.asarray(item, numpy_dtype(like or default)))
+        return self.constant(item)
+
+    def _own(self, value: ir.Value) -> ir.Value:
+        """The value as seen from this graph: constants are repeated, outer values captured as inputs."""
+        if self.parent is None or value.graph is self.graph:
+            return value
+        if value in self.captured:
+            return self.captured[value]
+        array = constant_of(value)
+        if array is not None:
+            inner = self.constant(array, value.name or "")
+        else:
+            self.parent._own(value)
+            inner = self.input(f"captured.{next(_serial)}", desc_of(value).shape, desc_of(value).dtype)
+        self.captured[value] = inner
+        return inner
+
+    def captures(self) -> list[ir.Value]:
+        """The outer values this subgraph reads, in the order of its capture inputs."""
+        return [outer for outer, inner in self.captured.items() if constant_of(inner) is None]
+
+    def set_origin(self, *names: str) -> None:
+        """Name the framework's nodes that the next nodes come from."""
+        self.origin = tuple(n for n in names if n)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def graph_of(values: Iterable[ir.Value]) -> ir.Graph | None:
+    """The graph that owns the first of some values."""
+    return next((v.graph for v in values if v.graph is not None), None)  # type: ignore[return-value]

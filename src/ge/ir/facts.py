@@ -1,0 +1,58 @@
+"""GE's own facts about nodes and values, as typed accessors over onnx_ir's metadata (the only place that knows the keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+__all__ = ["add_origin", "engine", "keep_dtype", "origin", "reason", "set_engine", "set_keep_dtype", "set_reason"]
+
+_ORIGIN = "ge.origin"
+_ENGINE = "ge.engine"
+_REASON = "ge.reason"
+_KEEP_DTYPE = "ge.keep_dtype"
+_SEPARATOR = "\n"
+
+
+def origin(node: ir.Node) -> tuple[str, ...]:
+    """Names of the framework's nodes that this node stands for."""
+    text = node.metadata_props.get(_ORIGIN, "")
+    return tuple(text.split(_SEPARATOR)) if text else ()
+
+
+def add_origin(node: ir.Node, names: Iterable[str]) -> None:
+    """Record the framework's nodes behind this node (kept through fusion, for errors, profiles and dumps)."""
+    merged = dict.fromkeys((*origin(node), *(n for n in names if n)))
+    if merged:
+        node.metadata_props[_ORIGIN] = _SEPARATOR.join(merged)
+
+
+def engine(node: ir.Node) -> str:
+    """The engine that runs this node, once placed."""
+    return node.metadata_props.get(_ENGINE, "")
+
+
+def set_engine(node: ir.Node, name: str) -> None:
+    """Place the node."""
+    node.metadata_props[_ENGINE] = name
+
+
+def reason(node: ir.Node) -> str:
+    """Why the node was placed where it is."""
+    return node.metadata_props.get(_REASON, "")
+
+
+def set_reason(node: ir.Node, text: str) -> None:
+    """Record why the node was placed where it is."""
+    node.metadata_props[_REASON] = text
+
+
+def keep_dtype(node: ir.Node) -> bool:
+    """Whether precision modes must leave this node's element types alone."""
+    return _KEEP_DTYPE in node.metadata_props
+
+
+def set_keep_dtype(node: ir.Node) -> None:
+    """Exempt the node from precision modes."""
+    node.metadata_props[_KEEP_DTYPE] = "1"

@@ -1,0 +1,1 @@
+"""The compiled model: plan, container file and execution."""

@@ -1,0 +1,365 @@
+"""The form of an operator: prototype, verification, inference, information and computation in one class.
+
+A class body is the specification; built-in and user operators share it:
+
+    class Relu(Operator):
+        '''max(x, 0), NaN kept.'''
+
+        x = Input("T", NUMBERS)
+        y = Output("T")
+        pattern = Pattern.ELEMENTWISE
+
+        @staticmethod
+        def compute(op, x):
+            return tbe.unary("relu", x)
+
+What an operator does not say is derived: the shape and type of a vector operator's outputs come from its
+expression, its constant folding from evaluating that expression.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+import tbe
+
+from ge.errors import GeError
+from ge.ir.types import TENSORS, TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.model.plan import Task, View
+
+__all__ = [
+    "REQUIRED",
+    "Attr",
+    "Engine",
+    "Input",
+    "NodeView",
+    "Operator",
+    "Output",
+    "Pattern",
+    "fail",
+    "lookup",
+    "register",
+    "registered",
+    "unregister",
+]
+
+REQUIRED: Any = object()
+
+
+class Engine(enum.Enum):
+    """Who runs a node, in the order of preference (see ge.engines)."""
+
+    AI_CORE = "AI Core"  # oneDNN primitives: convolution, matrix product, pooling, recurrent cells
+    VECTOR = "vector"  # kernels generated from the operator's expression
+    AI_CPU = "AI CPU"  # C++ kernels for irregular work
+    CONTROL = "control"  # branches and loops, run by the executor itself
+    VIEW = "view"  # no work: the output is the input's memory under another shape
+
+
+class Pattern(enum.Enum):
+    """How an operator's outputs depend on its inputs; decides what may share a kernel."""
+
+    ELEMENTWISE = "elementwise"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    INJECTIVE = "injective"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input port. Ports of one `group` have one element type."""
+
+    group: str = ""
+    dtypes: frozenset[str] = TENSORS
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output port."""
+
+    group: str = ""
+    variadic: bool = False
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute: its type, its default (REQUIRED when there is none) and its allowed values."""
+
+    type: type
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+    item: type = int  # element type of a list
+
+
+class NodeView:
+    """An operator's view of one node: attributes by name with defaults, descriptions and constants of its inputs.
+
+    `op.axes` reads the attribute; `op.input(0)` is the TensorDesc of the first input, None when it is absent.
+    """
+
+    __slots__ = ("_attrs", "inputs", "name", "outputs", "type", "values")
+
+    def __init__(
+        self,
+        type_: str,
+        name: str,
+        values: Sequence[ir.Value | None],
+        attrs: Mapping[str, Any],
+        outputs: Sequence[TensorDesc] = (),
+    ) -> None:
+        self.type = type_
+        self.name = name
+        self.values = tuple(values)
+        self.inputs = tuple(None if v is None else desc_of(v) for v in self.values)
+        self.outputs = tuple(outputs)
+        self._attrs = attrs
+
+    @classmethod
+    def of(cls, node: ir.Node) -> NodeView:
+        """The view of an existing node."""
+        operator = lookup(node.op_type)
+        given = {name: attr.value for name, attr in node.attributes.items()}
+        outputs = [desc_of(v) for v in node.outputs if v.shape is not None]
+        return cls(node.op_type, node.name or "", node.inputs, operator.complete(given, node.name or ""), outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._attrs[name]
+        except KeyError:
+            raise AttributeError(f"operator {self.type} has no attribute '{name}'") from None
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        return self._attrs
+
+    def input(self, index: int) -> TensorDesc | None:
+        """The description of an input, None when absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def const(self, index: int) -> np.ndarray | None:
+        """The constant value of an input, None when it is not constant."""
+        return constant_of(self.values[index]) if index < len(self.values) else None
+
+
+def fail(op: NodeView, cause: str, remedy: str = "", code: str = "E10002") -> GeError:
+    """The error of a node that breaks its operator's rules."""
+    return GeError(code, cause, node=op.name, operator=op.type, remedy=remedy)
+
+
+@dataclass
+class Prototype:
+    """What an operator class declares, collected once."""
+
+    inputs: dict[str, Input] = field(default_factory=dict)
+    outputs: dict[str, Output] = field(default_factory=dict)
+    attrs: dict[str, Attr] = field(default_factory=dict)
+
+
+class Operator:
+    """Base of all operators. Subclasses declare ports and attributes and override what is not derived."""
+
+    type: ClassVar[str] = ""
+    prototype: ClassVar[Prototype] = Prototype()
+    pattern: ClassVar[Pattern] = Pattern.OPAQUE
+    engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
+    aicpu: ClassVar[str] = ""  # name of the C++ kernel
+    foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
+    dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
+
+    # A vector operator: its value as tbe expressions of its inputs.
+    compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
+    # An AI Core operator: its task for the runtime; views are handed in, permuted or extended by the operator.
+    task: ClassVar[Callable[[NodeView, list[View], list[View]], Task] | None] = None
+    # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder).
+    expand: ClassVar[Callable[..., Any] | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.type = cls.__dict__.get("type") or cls.__name__
+        cls.prototype = Prototype(
+            inputs=_declared(cls, Input), outputs=_declared(cls, Output), attrs=_declared(cls, Attr)
+        )
+        if cls.__dict__.get("engine") is None:
+            cls.engine = cls._derived_engine()
+
+    @classmethod
+    def _derived_engine(cls) -> Engine | None:
+        table = (
+            (cls.task is not None, Engine.AI_CORE),
+            (cls.compute is not None, Engine.VECTOR),
+            (bool(cls.aicpu), Engine.AI_CPU),
+        )
+        return next((engine for present, engine in table if present), cls.engine)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        """Raise `fail(op, …)` when attributes and inputs do not go together."""
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc | Sequence[TensorDesc]:
+        """Descriptions of the outputs; derived from `compute` for vector operators."""
+        operator = lookup(op.type)
+        if operator.compute is None:
+            raise NotImplementedError(f"operator {op.type} declares neither infer nor compute")
+        return [TensorDesc(tuple(t.shape), t.dtype) for t in operator.expression(op)[1]]
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        """The outputs for constant inputs, or None when this operator is not folded."""
+        operator = lookup(op.type)
+        if operator.compute is not None:
+            placeholders, outputs = operator.expression(op)
+            feeds = {p: a for p, a in zip(placeholders, arrays, strict=True) if p is not None and a is not None}
+            return list(tbe.evaluate(outputs, feeds))
+        if operator.aicpu and not operator.dynamic_outputs:
+            import npu_runtime
+
+            outs = [(d.dtype, d.shape) for d in op.outputs]
+            return list(npu_runtime.run_aicpu(operator.aicpu, list(arrays), outs, operator.kernel_attrs(op)))
+        return None
+
+    @staticmethod
+    def kernel_attrs(op: NodeView) -> dict[str, Any]:
+        """Attributes handed to the AI CPU kernel."""
+        return {k: v for k, v in op.attrs.items() if v is not None}
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        """Arithmetic of one execution, for reports."""
+        return sum(d.size for d in op.outputs)
+
+    @classmethod
+    def expression(cls, op: NodeView) -> tuple[list[tbe.Tensor | None], tuple[tbe.Tensor, ...]]:
+        """The operator's computation over fresh placeholders."""
+        assert cls.compute is not None
+        places = [
+            None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}") for i, d in enumerate(op.inputs)
+        ]
+        return places, cls.apply(op, places)
+
+    @classmethod
+    def apply(cls, op: NodeView, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
+        """The operator's computation over given expressions."""
+        assert cls.compute is not None
+        result = cls.compute(op, *tensors)
+        return result if isinstance(result, tuple) else (result,)
+
+    @classmethod
+    def complete(cls, given: Mapping[str, Any], node: str = "") -> dict[str, Any]:
+        """Attributes with defaults filled in; unknown names, wrong types and values raise."""
+        unknown = sorted(set(given) - set(cls.prototype.attrs))
+        if unknown:
+            valid = ", ".join(cls.prototype.attrs) or "none"
+            raise GeError("E10003", f"unknown attribute {unknown}", node=node, operator=cls.type, remedy=f"use {valid}")
+        return {name: cls._attribute(name, attr, given, node) for name, attr in cls.prototype.attrs.items()}
+
+    @classmethod
+    def _attribute(cls, name: str, attr: Attr, given: Mapping[str, Any], node: str) -> Any:
+        value = given.get(name, attr.default)
+        if value is REQUIRED:
+            raise GeError("E10003", f"attribute '{name}' is missing", node=node, operator=cls.type)
+        if value is None:
+            return None
+        try:
+            value = _COERCE[attr.type](value, attr) if attr.type in _COERCE else value
+        except (TypeError, ValueError) as error:
+            cause = f"attribute '{name}' must be a {attr.type.__name__}, got {value!r} ({error})"
+            raise GeError("E10003", cause, node=node, operator=cls.type) from error
+        if attr.choices and value not in attr.choices:
+            raise GeError(
+                "E10003",
+                f"attribute '{name}' is {value!r}",
+                node=node,
+                operator=cls.type,
+                remedy=f"use one of {', '.join(map(repr, attr.choices))}",
+            )
+        return value
+
+    @classmethod
+    def check(cls, op: NodeView) -> None:
+        """Check a node against the prototype, then against the operator's own rules."""
+        ports = list(cls.prototype.inputs.items())
+        groups: dict[str, str] = {}
+        variadic = bool(ports) and ports[-1][1].variadic
+        if len(op.inputs) > len(ports) and not variadic:
+            raise fail(op, f"takes at most {len(ports)} inputs, got {len(op.inputs)}")
+        for index, (name, port) in enumerate(_ports(ports, len(op.inputs))):
+            desc = op.input(index)
+            if desc is None:
+                if not port.optional and not port.variadic:
+                    raise fail(op, f"input '{name}' is missing")
+                continue
+            if desc.dtype not in port.dtypes:
+                raise fail(
+                    op,
+                    f"input '{name}' is {desc}, no engine accepts {desc.dtype}",
+                    f"cast it to one of {', '.join(sorted(port.dtypes))}",
+                    code="E10004",
+                )
+            expected = groups.setdefault(port.group, desc.dtype) if port.group else desc.dtype
+            if expected != desc.dtype:
+                raise fail(op, f"input '{name}' is {desc.dtype} where {expected} is expected", "insert a Cast")
+        cls.verify(op)
+
+
+def _ports(ports: list[tuple[str, Input]], count: int) -> Iterator[tuple[str, Input]]:
+    yield from ports
+    for _ in range(count - len(ports)):
+        yield ports[-1]
+
+
+def _declared(cls: type, kind: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found.update({name: value for name, value in vars(base).items() if isinstance(value, kind)})
+    return found
+
+
+_COERCE: dict[type, Callable[[Any, Attr], Any]] = {
+    bool: lambda v, a: bool(v),
+    int: lambda v, a: int(v),
+    float: lambda v, a: float(v),
+    str: lambda v, a: v.decode() if isinstance(v, bytes) else str(v),
+    list: lambda v, a: tuple(a.item(x) for x in v),
+}
+
+_REGISTRY: dict[str, list[type[Operator]]] = {}
+
+
+def register(operator: type[Operator], *, custom: bool = False) -> type[Operator]:
+    """Make an operator known; a custom one wins over the built-in of the same type.
+
+    Works as a class decorator.
+    """
+    found = _REGISTRY.setdefault(operator.type, [])
+    if not custom and found:
+        raise ValueError(f"operator {operator.type} is registered twice")
+    found.append(operator)
+    return operator
+
+
+def unregister(operator: type[Operator]) -> None:
+    """Forget an operator; the one it had replaced is in force again."""
+    _REGISTRY[operator.type].remove(operator)
+
+
+def lookup(type_: str) -> type[Operator]:
+    """The operator in force for a type."""
+    found = _REGISTRY.get(type_)
+    if not found:
+        raise GeError("E10001", f"operator type '{type_}' is not in the operator library", operator=type_)
+    return found[-1]
+
+
+def registered() -> dict[str, type[Operator]]:
+    """All operators in force by type."""
+    return {name: found[-1] for name, found in sorted(_REGISTRY.items()) if found}

@@ -1,0 +1,77 @@
+"""Compile options: one typed record, parsed once at the edge (command line, environment, front door)."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ge.errors import GeError
+
+__all__ = ["CompileOptions", "PrecisionMode"]
+
+
+class PrecisionMode(enum.Enum):
+    """How far element types may be lowered; the default keeps the user's."""
+
+    KEEP = "must_keep_origin_dtype"
+    MIX_BF16 = "allow_mix_precision_bf16"
+    MIX_FP16 = "allow_mix_precision_fp16"
+    FORCE_FP16 = "force_fp16"
+    FORCE_FP32 = "force_fp32"
+    CUBE_FP16 = "cube_fp16in_fp32out"
+
+    @classmethod
+    def parse(cls, text: str) -> PrecisionMode:
+        """The mode of a name; other names used by ported scripts mean their nearest mode.
+
+        >>> PrecisionMode.parse("allow_mix_precision").value
+        'allow_mix_precision_fp16'
+        """
+        name = _SYNONYMS.get(text, text)
+        for mode in cls:
+            if mode.value == name:
+                return mode
+        valid = ", ".join([m.value for m in cls] + list(_SYNONYMS))
+        raise GeError("E10010", f"precision mode '{text}' is unknown", remedy=f"use one of {valid}")
+
+
+_SYNONYMS = {
+    "allow_mix_precision": "allow_mix_precision_fp16",
+    "allow_fp32_to_fp16": "must_keep_origin_dtype",
+    "origin": "must_keep_origin_dtype",
+    "fp16": "force_fp16",
+    "mixed_float16": "allow_mix_precision_fp16",
+    "mixed_bfloat16": "allow_mix_precision_bf16",
+    "cube_hif8": "must_keep_origin_dtype",
+}
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Everything a compile depends on besides the graph."""
+
+    precision_mode: PrecisionMode = PrecisionMode.KEEP
+    op_precision: Mapping[str, str] = field(default_factory=dict)  # node or operator name -> mode
+    disabled_passes: frozenset[str] = frozenset()
+    dump_stages: frozenset[str] = frozenset()  # "all" or stage names
+    dump_dir: Path = Path("npu_dump")
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    output_nodes: tuple[str, ...] = ()
+    output_types: Mapping[str, str] = field(default_factory=dict)
+    target: str = "host"  # kernels for this machine; "portable" for any x86-64
+    progress: bool = False
+
+    @classmethod
+    def from_environment(cls, **given: object) -> CompileOptions:
+        """Options with NPU_DUMP, NPU_DUMP_DIR and NPU_DISABLE_PASSES taken into account."""
+        values: dict[str, object] = {}
+        if os.environ.get("NPU_DUMP"):
+            values["dump_stages"] = frozenset(os.environ["NPU_DUMP"].split(","))
+        if os.environ.get("NPU_DUMP_DIR"):
+            values["dump_dir"] = Path(os.environ["NPU_DUMP_DIR"])
+        if os.environ.get("NPU_DISABLE_PASSES"):
+            values["disabled_passes"] = frozenset(os.environ["NPU_DISABLE_PASSES"].split(","))
+        return cls(**{**values, **given})  # type: ignore[arg-type]

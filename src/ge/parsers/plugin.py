@@ -1,0 +1,150 @@
+"""Plugins: how a framework's operator becomes operators of the library. Declared beside the operator, used by the parsers.
+
+    @plugin(onnx="Softmax", since=13)
+    def _softmax(n: Node) -> ir.Value:
+        return n.op("Softmax", n.inputs[0], axes=[n.attr("axis", -1)])
+
+    simple("Relu", onnx="Relu", tensorflow="Relu")        # same inputs, no attributes
+
+A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy)`; the parser collects all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.builder import GraphBuilder, Operand
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+
+__all__ = ["FRAMEWORKS", "Node", "Plugin", "Unsupported", "find", "mapped", "plugin", "simple"]
+
+FRAMEWORKS = ("onnx", "tensorflow", "aten")
+
+Results = ir.Value | Sequence[ir.Value | None]
+
+
+class Unsupported(Exception):
+    """This use of an operator cannot be compiled."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+@dataclass
+class Node:
+    """A framework's node as a plugin sees it: resolved inputs, attributes, and the builder to emit into."""
+
+    type: str
+    name: str
+    inputs: Sequence[ir.Value | None]
+    attrs: Mapping[str, Any]
+    outputs: int
+    builder: GraphBuilder
+    version: int = 0  # ONNX operator set version in force
+    domain: str = ""
+    parser: Any = None  # the parser itself, for operators with bodies (branches, loops, calls)
+
+    def op(self, type_: str, *inputs: Operand, **attrs: Any) -> Any:
+        """Emit an operator."""
+        return self.builder.op(type_, *inputs, **attrs)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute or its default."""
+        return self.attrs.get(name, default)
+
+    def input(self, index: int) -> ir.Value | None:
+        """An input, None when absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def desc(self, index: int = 0) -> TensorDesc:
+        """The description of an input that must be there."""
+        value = self.input(index)
+        if value is None:
+            raise Unsupported(f"input {index} of {self.type} is missing")
+        return desc_of(value)
+
+    def maybe_const(self, index: int) -> np.ndarray | None:
+        """The constant value of an input, None when absent or computed."""
+        return constant_of(self.input(index))
+
+    def const(self, index: int, what: str = "") -> np.ndarray:
+        """The constant value of an input that decides the shape of the result."""
+        array = self.maybe_const(index)
+        if array is None:
+            raise Unsupported(
+                f"{what or f'input {index}'} of {self.type} is computed at run time and decides a shape",
+                "make it a constant, or give the model static input shapes",
+            )
+        return array
+
+    def ints(self, index: int, what: str = "") -> list[int]:
+        """A constant input as a list of Python integers."""
+        return [int(v) for v in self.const(index, what).reshape(-1)]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A mapping of one framework operator, valid from a version on."""
+
+    framework: str
+    operator: str
+    since: int
+    domain: str
+    function: Callable[[Node], Results]
+
+
+_PLUGINS: dict[tuple[str, str, str], list[Plugin]] = {}
+
+
+def plugin(
+    *,
+    onnx: str | Sequence[str] = (),
+    tensorflow: str | Sequence[str] = (),
+    aten: str | Sequence[str] = (),
+    since: int = 0,
+    domain: str = "",
+) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
+    """Declare how framework operators map to operators of the library (a decorator)."""
+
+    def declare(function: Callable[[Node], Results]) -> Callable[[Node], Results]:
+        for framework, names in (("onnx", onnx), ("tensorflow", tensorflow), ("aten", aten)):
+            for name in (names,) if isinstance(names, str) else names:
+                _add(Plugin(framework, name, since, domain, function))
+        return function
+
+    return declare
+
+
+def simple(type_: str, **frameworks: str | Sequence[str]) -> None:
+    """Map framework operators one to one: same inputs in the same order, no attributes."""
+
+    def same(n: Node) -> Results:
+        return n.builder.ops(type_, n.inputs)
+
+    plugin(**frameworks)(same)  # type: ignore[arg-type]
+
+
+def _add(item: Plugin) -> None:
+    versions = _PLUGINS.setdefault((item.framework, item.domain, item.operator), [])
+    versions.append(item)
+    versions.sort(key=lambda p: p.since)
+
+
+def find(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
+    """The plugin in force for an operator at a version, None when there is none."""
+    versions = _PLUGINS.get((framework, domain, operator), [])
+    fitting = [p for p in versions if p.since <= version]
+    return fitting[-1] if fitting else None
+
+
+def mapped(framework: str) -> list[str]:
+    """The operator names of a framework that have a plugin."""
+    return sorted({operator for (f, _, operator) in _PLUGINS if f == framework})
