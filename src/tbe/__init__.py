@@ -1,0 +1,52 @@
+"""Tensor expressions, their NumPy interpreter, and the generator of fused CPU kernels from them."""
+
+from tbe.dtypes import DTYPES, DType, dtype_of, numpy_dtype
+from tbe.evaluate import evaluate
+from tbe.expr import (
+    Scalar,
+    Tensor,
+    binary,
+    broadcast_to,
+    cast,
+    compute,
+    concat,
+    constant,
+    iota,
+    pad,
+    placeholder,
+    reduce,
+    reshape,
+    scan,
+    select,
+    slice,
+    take,
+    transpose,
+    unary,
+)
+
+__all__ = [
+    "DTYPES",
+    "DType",
+    "Scalar",
+    "Tensor",
+    "binary",
+    "broadcast_to",
+    "cast",
+    "compute",
+    "concat",
+    "constant",
+    "dtype_of",
+    "evaluate",
+    "iota",
+    "numpy_dtype",
+    "pad",
+    "placeholder",
+    "reduce",
+    "reshape",
+    "scan",
+    "select",
+    "slice",
+    "take",
+    "transpose",
+    "unary",
+]
