@@ -1,0 +1,5 @@
+"""Engines: who can run a node, asked in order of preference; the first that accepts gets it and the reason is recorded."""
+
+from ge.engines.placement import ENGINES, EngineRule, place, placement_of
+
+__all__ = ["ENGINES", "EngineRule", "place", "placement_of"]

@@ -43,6 +43,7 @@ __all__ = [
     "Output",
     "Pattern",
     "fail",
+    "is_custom",
     "lookup",
     "register",
     "registered",
@@ -179,7 +180,8 @@ class Operator:
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
     # An AI Core operator: its task for the runtime; views are handed in, permuted or extended by the operator.
     task: ClassVar[Callable[[NodeView, list[View], list[View]], Task] | None] = None
-    # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder).
+    # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder);
+    # returning NotImplemented keeps the node itself.
     expand: ClassVar[Callable[..., Any] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -231,6 +233,11 @@ class Operator:
     def kernel_attrs(op: NodeView) -> dict[str, Any]:
         """Attributes handed to the AI CPU kernel."""
         return {k: v for k, v in op.attrs.items() if v is not None}
+
+    @staticmethod
+    def refuse(op: NodeView) -> str:
+        """Why the AI Core primitive cannot run this node, "" when it can."""
+        return ""
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -333,6 +340,7 @@ _COERCE: dict[type, Callable[[Any, Attr], Any]] = {
 }
 
 _REGISTRY: dict[str, list[type[Operator]]] = {}
+_CUSTOM: set[type[Operator]] = set()
 
 
 def register(operator: type[Operator], *, custom: bool = False) -> type[Operator]:
@@ -344,12 +352,20 @@ def register(operator: type[Operator], *, custom: bool = False) -> type[Operator
     if not custom and found:
         raise ValueError(f"operator {operator.type} is registered twice")
     found.append(operator)
+    if custom:
+        _CUSTOM.add(operator)
     return operator
+
+
+def is_custom(operator: type[Operator]) -> bool:
+    """Whether the operator was given by the user."""
+    return operator in _CUSTOM
 
 
 def unregister(operator: type[Operator]) -> None:
     """Forget an operator; the one it had replaced is in force again."""
     _REGISTRY[operator.type].remove(operator)
+    _CUSTOM.discard(operator)
 
 
 def lookup(type_: str) -> type[Operator]:

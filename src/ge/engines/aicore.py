@@ -1,0 +1,52 @@
+"""The AI Core engine: what its primitives accept, element types first and then memory layouts."""
+
+from __future__ import annotations
+
+from ge.model.plan import View
+from ge.ops.base import NodeView, Operator
+
+__all__ = ["accepts_input", "accepts_output", "refuse_aicore"]
+
+_FLOATING = frozenset({"float32", "bfloat16", "float16"})
+_EIGHT_BIT = frozenset({"int8", "uint8"})
+
+
+def refuse_aicore(operator: type[Operator], op: NodeView) -> str:
+    """Why the AI Core cannot run a node, "" when it can."""
+    if operator.task is None:
+        return "the operator has no AI Core primitive"
+    first = op.input(0)
+    if first is None or first.dtype in _FLOATING | _EIGHT_BIT:
+        return operator.refuse(op)
+    return f"no AI Core primitive takes {first.dtype}"
+
+
+def _matrix(view: View) -> bool:
+    """A matrix (or a stack of them) with a unit stride in one of its last two dimensions and no overlap."""
+    if len(view.shape) < 2:
+        return view.contiguous
+    rows, cols = view.shape[-2:]
+    down, across = view.strides[-2:]
+    if across == 1 or cols == 1:
+        return rows == 1 or down >= cols
+    return down == 1 and across >= rows
+
+
+def _row_major(view: View) -> bool:
+    return _matrix(view) and (view.strides[-1] == 1 or view.shape[-1] == 1)
+
+
+_STRIDED_INPUTS = {("MatMul", 0): _matrix, ("MatMul", 1): _matrix}
+_STRIDED_OUTPUTS = {"MatMul": _row_major}
+
+
+def accepts_input(type_: str, index: int, view: View) -> bool:
+    """Whether a primitive reads this view of an operand as fast as a contiguous one."""
+    rule = _STRIDED_INPUTS.get((type_, index))
+    return view.contiguous or (rule is not None and rule(view))
+
+
+def accepts_output(type_: str, view: View) -> bool:
+    """Whether a primitive writes this view as fast as a contiguous one."""
+    rule = _STRIDED_OUTPUTS.get(type_)
+    return view.contiguous or (rule is not None and rule(view))

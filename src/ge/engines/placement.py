@@ -1,0 +1,99 @@
+"""Placement: every node gets the first engine, in one list of preference, that does not refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ge.engines.aicore import refuse_aicore
+from ge.errors import UnmappedOperator, UnsupportedOperatorsError
+from ge.ir import facts
+from ge.ops.base import Engine, NodeView, Operator, is_custom, lookup
+from ge.passes.base import subgraphs_of
+
+__all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
+
+_MAX_NAMES = 8
+
+
+@dataclass(frozen=True)
+class EngineRule:
+    """An engine's claim: `refuse` says why it does not take a node, "" when it does; `accept` why it does."""
+
+    engine: Engine
+    refuse: Callable[[type[Operator], NodeView], str]
+    accept: str
+
+
+def _refuse_custom(operator: type[Operator], op: NodeView) -> str:
+    if not is_custom(operator):
+        return "no custom operator of this type"
+    return "" if operator.compute is not None else "the custom operator has no computation"
+
+
+def _refuse_vector(operator: type[Operator], op: NodeView) -> str:
+    return "" if operator.compute is not None else "the operator has no tensor expression"
+
+
+def _refuse_aicpu(operator: type[Operator], op: NodeView) -> str:
+    return "" if operator.aicpu else "the operator has no AI CPU kernel"
+
+
+def _only(engine: Engine) -> Callable[[type[Operator], NodeView], str]:
+    return lambda operator, op: "" if operator.engine is engine else f"not a {engine.value} operator"
+
+
+# In order of preference.
+ENGINES: tuple[EngineRule, ...] = (
+    EngineRule(Engine.CONTROL, _only(Engine.CONTROL), "run by the executor itself"),
+    EngineRule(Engine.VIEW, _only(Engine.VIEW), "no work: the same memory under another shape"),
+    EngineRule(Engine.VECTOR, _refuse_custom, "a custom operator comes before the built-in ones"),
+    EngineRule(Engine.AI_CORE, refuse_aicore, "an AI Core primitive covers it"),
+    EngineRule(Engine.VECTOR, _refuse_vector, "its expression is compiled to a kernel"),
+    EngineRule(Engine.AI_CPU, _refuse_aicpu, "a C++ kernel covers it"),
+)
+
+
+def place(graph: ir.Graph) -> None:
+    """Give every node of a graph and of its nested graphs an engine and a reason.
+
+    Raises UnsupportedOperatorsError with all nodes that no engine takes.
+    """
+    refused: dict[str, list[tuple[str, str]]] = {}
+    _place(graph, refused)
+    if refused:
+        raise UnsupportedOperatorsError(
+            graph.name or "the graph",
+            [
+                UnmappedOperator(type_, len(found), tuple(n for n, _ in found[:_MAX_NAMES]), found[0][1], "")
+                for type_, found in refused.items()
+            ],
+        )
+
+
+def _place(graph: ir.Graph, refused: dict[str, list[tuple[str, str]]]) -> None:
+    for node in graph:
+        engine, reason = placement_of(node)
+        if engine is None:
+            refused.setdefault(node.op_type, []).append((node.name or "", reason))
+        else:
+            facts.set_engine(node, engine.value)
+            facts.set_reason(node, reason)
+    for inner in subgraphs_of(graph):
+        _place(inner, refused)
+
+
+def placement_of(node: ir.Node) -> tuple[Engine | None, str]:
+    """The engine of a node and the reason; None with all reasons against when no engine takes it."""
+    operator = lookup(node.op_type)
+    view = NodeView.of(node)
+    against: list[str] = []
+    for rule in ENGINES:
+        why_not = rule.refuse(operator, view)
+        if not why_not:
+            return rule.engine, "; ".join([rule.accept, *against])
+        if rule.engine is operator.engine:  # worth telling only when it was the engine to expect
+            against.append(f"not on {rule.engine.value}: {why_not}")
+    return None, "; ".join(against) or "no engine has an implementation"

@@ -1,0 +1,190 @@
+"""Rewriting graphs by rules: a rule looks at one node, returns early when it does not apply, and ends in one replacement."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import NodeView
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+
+__all__ = [
+    "RewritePass",
+    "Rewriter",
+    "Rule",
+    "attrs_of",
+    "only_use",
+    "producer",
+    "remove_dead",
+    "replace_node",
+    "scalar",
+    "sole_consumer",
+]
+
+_REWRITES_PER_NODE = 16  # a bound against rules that undo one another
+
+
+class Rewriter(GraphBuilder):
+    """Builds what stands in for a node: new nodes are put before it and keep the names of the nodes they stand for."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, options: CompileOptions | None = None) -> None:
+        super().__init__(graph=graph, before=node)
+        self.options = options or CompileOptions()
+        self.created: list[ir.Node] = []
+        self._keep_dtype = False
+        self.stands_for(node)
+
+    def stands_for(self, *nodes: ir.Node | None) -> None:
+        """New nodes also stand for these."""
+        names = dict.fromkeys(self.origin)
+        for node in nodes:
+            if node is not None:
+                names.update(dict.fromkeys(facts.origin(node) or (node.name or node.op_type,)))
+                self._keep_dtype |= facts.keep_dtype(node)
+        self.origin = tuple(names)
+
+    def op_like(self, node: ir.Node, inputs: Sequence[Any], **changes: Any) -> Any:
+        """The same operator on other inputs, with some attributes changed."""
+        given = {name: attr.value for name, attr in node.attributes.items()}
+        results = self.ops(node.op_type, inputs, **{**given, **changes})
+        return results[0] if len(results) == 1 else results
+
+    def _append(
+        self,
+        type_: str,
+        values: Sequence[ir.Value | None],
+        attrs: dict[str, Any],
+        descs: Sequence[TensorDesc],
+        name: str = "",
+    ) -> tuple[ir.Value, ...]:
+        outputs = super()._append(type_, values, attrs, descs, name)
+        node = outputs[0].producer()
+        assert node is not None
+        if self._keep_dtype:
+            facts.set_keep_dtype(node)
+        self.created.append(node)
+        return outputs
+
+
+Replacement = ir.Value | Sequence[ir.Value] | None
+Rule = Callable[[Rewriter, ir.Node], Replacement]
+
+
+class RewritePass(Pass):
+    """A pass made of rules, each tried on the nodes of some operator types until none applies any more."""
+
+    rules: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        queue = deque(node for node in graph if node.op_type in self.rules)
+        waiting = set(queue)
+        budget = _REWRITES_PER_NODE * len(queue) + 64
+        changed = False
+        while queue and budget:
+            node = queue.popleft()
+            waiting.discard(node)
+            if node.graph is not graph:
+                continue
+            touched = self._rewrite(graph, node, options)
+            if touched is None:
+                continue
+            changed = True
+            budget -= 1
+            for other in touched:
+                if other.graph is graph and other.op_type in self.rules and other not in waiting:
+                    queue.append(other)
+                    waiting.add(other)
+        return changed
+
+    def _rewrite(self, graph: ir.Graph, node: ir.Node, options: CompileOptions) -> list[ir.Node] | None:
+        """Apply the first fitting rule; the nodes worth another look, None when nothing applied."""
+        for rule in self.rules[node.op_type]:
+            rewriter = Rewriter(graph, node, options)
+            result = rule(rewriter, node)
+            if result is None:
+                remove_dead(graph, rewriter.created)
+                continue
+            values = [result] if isinstance(result, ir.Value) else list(result)
+            touched = [*rewriter.created, *(c for v in values for c in v.consumers())]
+            touched += [c for v in node.outputs for c in v.consumers()]
+            replace_node(graph, node, values)
+            return touched
+        return None
+
+
+def replace_node(graph: ir.Graph, node: ir.Node, values: Sequence[ir.Value]) -> None:
+    """Let values stand in for a node's outputs and remove what is no longer needed. Graph outputs keep their names."""
+    for old, new in zip(node.outputs, values, strict=True):
+        if old is new:
+            continue
+        if old.is_graph_output():
+            if new.producer() is None or new.is_graph_output() or new.graph is not graph:
+                new = _identity(graph, node, new)
+            name, old.name = old.name, f"{old.name}.replaced"
+            new.name = name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    remove_dead(graph, [node])
+
+
+def _identity(graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
+    rewriter = Rewriter(graph, before)
+    return rewriter._append("Identity", [value], {}, [desc_of(value)])[0]
+
+
+def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+    """Remove the nodes whose outputs nobody uses, then their producers likewise."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node.graph is not graph or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        sources = [v.producer() for v in node.inputs if v is not None]
+        graph.remove(node, safe=True)
+        stack.extend(s for s in sources if s is not None)
+
+
+# -- looking at graphs -----------------------------------------------------------------------------------------
+
+
+def attrs_of(node: ir.Node) -> Mapping[str, Any]:
+    """A node's attributes with defaults filled in."""
+    return NodeView.of(node).attrs
+
+
+def producer(value: ir.Value | None, *types: str) -> ir.Node | None:
+    """The node that makes a value when it is of one of the types."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type in types else None
+
+
+def only_use(value: ir.Value) -> bool:
+    """Whether exactly one input of one node reads the value, and no caller does."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def sole_consumer(value: ir.Value, *types: str) -> ir.Node | None:
+    """The only node that reads a value, when it is of one of the types."""
+    if not only_use(value):
+        return None
+    node = value.uses()[0].node  # type: ignore[index]
+    return node if node.op_type in types or not types else None
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number held by a constant whose elements are all equal, else None."""
+    array = constant_of(value)
+    if array is None or array.size == 0:
+        return None
+    first = array.reshape(-1)[0]
+    if array.size > 1 and not np.all(array == first):
+        return None
+    return first.item() if array.dtype.kind != "V" else float(first)
