@@ -85,7 +85,8 @@ class GraphBuilder:
     def op(self, type_: str, *inputs: Operand, name: str = "", **attrs: Any) -> Any:
         """Add a node and return its output, or a tuple of outputs when it has several.
 
-        NumPy arrays and Python numbers become constants (numbers take the first tensor's element type).
+        NumPy arrays and Python numbers become constants (numbers take the element type of the first
+        tensor that is not a bool).
         """
         results = self.ops(type_, inputs, name=name, **attrs)
         return results[0] if len(results) == 1 else results
@@ -101,7 +102,8 @@ class GraphBuilder:
         operator.check(view)
         if operator.expand is not None:
             expanded = operator.expand(self, view, *values)
-            return expanded if isinstance(expanded, tuple) else (expanded,)
+            if expanded is not NotImplemented:  # this node needs no expansion
+                return tuple(expanded) if isinstance(expanded, tuple | list) else (expanded,)
         try:
             inferred = operator.infer(view)
         except GeError:
@@ -121,7 +123,7 @@ class GraphBuilder:
             DOMAIN,
             type_,
             values,
-            ir.convenience.convert_attributes({k: _plain(v) for k, v in attrs.items() if v is not None}),
+            _attributes(attrs),
             num_outputs=len(descs),
             name=f"{name or (self.origin[0] if self.origin else type_)}.{next(_serial)}",
         )
@@ -138,7 +140,7 @@ class GraphBuilder:
     def _fold(self, operator: Any, view: Any, descs: Sequence[TensorDesc]) -> list[np.ndarray] | None:
         if not operator.foldable or operator.dynamic_outputs or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES:
             return None
-        arrays = [constant_of(v) for v in view.values]
+        arrays = [_known_array(v) for v in view.values]
         if any(a is None and v is not None for a, v in zip(arrays, view.values, strict=True)):
             return None
         view.outputs = tuple(descs)
@@ -150,7 +152,8 @@ class GraphBuilder:
         return [np.asarray(a, numpy_dtype(d.dtype)) for a, d in zip(result, descs, strict=True)]
 
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
-        like = next((desc_of(v).dtype for v in inputs if isinstance(v, ir.Value)), None)
+        dtypes = [desc_of(v).dtype for v in inputs if isinstance(v, ir.Value)]
+        like = next((d for d in dtypes if d != "bool"), dtypes[0] if dtypes else None)
         values = [self._operand(v, like) for v in inputs]
         while values and values[-1] is None:
             values.pop()
@@ -188,6 +191,20 @@ class GraphBuilder:
     def set_origin(self, *names: str) -> None:
         """Name the framework's nodes that the next nodes come from."""
         self.origin = tuple(n for n in names if n)
+
+
+def _known_array(value: ir.Value | None) -> np.ndarray | None:
+    """The value of a constant, or of a tensor without elements, which has but one."""
+    if value is None:
+        return None
+    array = constant_of(value)
+    desc = desc_of(value)
+    return np.zeros(desc.shape, numpy_dtype(desc.dtype)) if array is None and not desc.size else array
+
+
+def _attributes(attrs: dict[str, Any]) -> list[ir.Attr]:
+    plain = {k: _plain(v) for k, v in attrs.items() if v is not None}
+    return [ir.AttrInt64s(k, []) if v == [] else ir.convenience.convert_attribute(k, v) for k, v in plain.items()]
 
 
 def _plain(value: Any) -> Any:

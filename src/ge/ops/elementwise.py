@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tbe
 
-from ge.ir.types import BOOL, FLOATS, NUMBERS, TENSORS
-from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, register
-from ge.parsers.plugin import Node, plugin, simple
+from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
+from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, register
+from ge.parsers.plugin import Node, Results, plugin, simple
 
 
 class Unary(Operator):
@@ -35,13 +35,78 @@ def _unary(type_: str, function: str, dtypes: frozenset[str] = FLOATS, **framewo
 _unary("Abs", "abs", NUMBERS, onnx="Abs", tensorflow="Abs")
 _unary("Neg", "neg", NUMBERS, onnx="Neg", tensorflow="Neg")
 _unary("Exp", "exp", onnx="Exp", tensorflow="Exp")
-_unary("Relu", "relu", NUMBERS, onnx="Relu", tensorflow="Relu")
+_unary("Exp2", "exp2")
+_unary("Expm1", "expm1", tensorflow="Expm1")
+_unary("Log", "log", onnx="Log", tensorflow="Log")
+_unary("Log1p", "log1p", tensorflow="Log1p")
+_unary("Log2", "log2")
+_unary("Sqrt", "sqrt", onnx="Sqrt", tensorflow="Sqrt")
+_unary("Rsqrt", "rsqrt", tensorflow="Rsqrt")
+_unary("Reciprocal", "reciprocal", onnx="Reciprocal", tensorflow=["Reciprocal", "Inv"])
+_unary("Square", "square", NUMBERS, tensorflow="Square")
+_unary("Sin", "sin", onnx="Sin", tensorflow="Sin")
+_unary("Cos", "cos", onnx="Cos", tensorflow="Cos")
+_unary("Tan", "tan", onnx="Tan", tensorflow="Tan")
+_unary("Asin", "asin", onnx="Asin", tensorflow="Asin")
+_unary("Acos", "acos", onnx="Acos", tensorflow="Acos")
+_unary("Atan", "atan", onnx="Atan", tensorflow="Atan")
+_unary("Sinh", "sinh", onnx="Sinh", tensorflow="Sinh")
+_unary("Cosh", "cosh", onnx="Cosh", tensorflow="Cosh")
+_unary("Tanh", "tanh", onnx="Tanh", tensorflow="Tanh")
+_unary("Asinh", "asinh", onnx="Asinh", tensorflow="Asinh")
+_unary("Acosh", "acosh", onnx="Acosh", tensorflow="Acosh")
+_unary("Atanh", "atanh", onnx="Atanh", tensorflow="Atanh")
+_unary("Erf", "erf", onnx="Erf", tensorflow="Erf")
+_unary("Erfc", "erfc", tensorflow="Erfc")
+_unary("Sign", "sign", NUMBERS, onnx="Sign", tensorflow="Sign")
+_unary("Floor", "floor", NUMBERS, onnx="Floor", tensorflow="Floor")
+_unary("Ceil", "ceil", NUMBERS, onnx="Ceil", tensorflow="Ceil")
+_unary("Round", "round", NUMBERS, onnx="Round", tensorflow=["Round", "Rint"])
+_unary("Trunc", "trunc", NUMBERS)
 _unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot")
+_unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert")
+_unary("IsFinite", "isfinite", tensorflow="IsFinite")
+_unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
+_unary("Sigmoid", "sigmoid", onnx="Sigmoid", tensorflow="Sigmoid")
+_unary("Softplus", "softplus", onnx="Softplus", tensorflow="Softplus")
+_unary("Relu", "relu", NUMBERS, onnx="Relu", tensorflow="Relu")
+_unary("Lgamma", "lgamma", tensorflow="Lgamma")
+_unary("Digamma", "digamma", tensorflow="Digamma")
+
+
+@register
+class IsInf(Unary):
+    """Whether x is infinite, of the signs asked for."""
+
+    x = Input("T", FLOATS)
+    detect_positive = Attr(bool, True)
+    detect_negative = Attr(bool, True)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        if op.detect_positive and op.detect_negative:
+            return tbe.unary("isinf", x)
+        if op.detect_positive or op.detect_negative:
+            return tbe.binary("eq", x, float("inf") if op.detect_positive else float("-inf"))
+        return tbe.broadcast_to(tbe.constant(False, "bool"), x.shape)
+
+
+simple("IsInf", tensorflow="IsInf")
+
+
+@plugin(onnx="IsInf")
+def _is_inf(n: Node) -> Results:
+    return n.op(
+        "IsInf",
+        n.inputs[0],
+        detect_positive=bool(n.attr("detect_positive", 1)),
+        detect_negative=bool(n.attr("detect_negative", 1)),
+    )
 
 
 @register
 class Cast(Operator):
-    """x converted to another element type; floats to integers truncate."""
+    """x converted to another element type; floats to integers truncate, anything to bool is x != 0."""
 
     x = Input("T", TENSORS)
     to = Attr(str, choices=tuple(sorted(TENSORS)))
@@ -54,23 +119,19 @@ class Cast(Operator):
 
 
 @register
-class LeakyRelu(Unary):
-    """x where positive, else alpha * x."""
+class Identity(Operator):
+    """x itself."""
 
-    x = Input("T", FLOATS)
-    alpha = Attr(float, 0.01)
+    x = Input("T", TENSORS)
+    y = Output("T")
+    pattern = Pattern.ELEMENTWISE
+    engine = Engine.VIEW
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        slope = tbe.constant(op.alpha, x.dtype)
-        return tbe.select(tbe.binary("ge", x, tbe.constant(0, x.dtype)), x, tbe.binary("mul", x, slope))
+        return x
 
 
-@plugin(onnx="LeakyRelu")
-def _leaky_relu_onnx(n: Node):  # type: ignore[no-untyped-def]
-    return n.op("LeakyRelu", n.inputs[0], alpha=n.attr("alpha", 0.01))
-
-
-@plugin(tensorflow="LeakyRelu")
-def _leaky_relu_tf(n: Node):  # type: ignore[no-untyped-def]
-    return n.op("LeakyRelu", n.inputs[0], alpha=n.attr("alpha", 0.2))
+@plugin(onnx="Identity", tensorflow=["Identity", "StopGradient", "PreventGradient", "Snapshot"])
+def _identity(n: Node) -> Results:
+    return n.inputs[0]  # type: ignore[return-value]

@@ -22,7 +22,7 @@ from ge.ir.builder import GraphBuilder, Operand
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 
-__all__ = ["FRAMEWORKS", "Node", "Plugin", "Unsupported", "find", "mapped", "plugin", "simple"]
+__all__ = ["FRAMEWORKS", "Node", "Plugin", "Results", "Unsupported", "find", "mapped", "plugin", "simple"]
 
 FRAMEWORKS = ("onnx", "tensorflow", "aten")
 

@@ -1,0 +1,245 @@
+"""Activation functions: elementwise operators with parameters."""
+
+from __future__ import annotations
+
+import math
+
+import tbe
+
+from ge.ir.types import FLOATS, NUMBERS
+from ge.ops.base import Attr, Input, NodeView, register
+from ge.ops.elementwise import Unary
+from ge.parsers.plugin import Node, Results, plugin, simple
+
+_SELU_ALPHA = 1.67326319217681884765625
+_SELU_GAMMA = 1.05070102214813232421875
+
+
+class Activation(Unary):
+    """A function of one real value, with parameters."""
+
+    x = Input("T", FLOATS)
+
+
+@register
+class LeakyRelu(Activation):
+    """x where positive, else alpha * x."""
+
+    alpha = Attr(float, 0.01)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, x * op.alpha)
+
+
+@register
+class Elu(Activation):
+    """x where positive, else alpha * (exp(x) - 1)."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, tbe.unary("expm1", x) * op.alpha)
+
+
+@register
+class Selu(Activation):
+    """gamma * (x where positive, else alpha * (exp(x) - 1))."""
+
+    alpha = Attr(float, _SELU_ALPHA)
+    gamma = Attr(float, _SELU_GAMMA)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x > 0, x * op.gamma, tbe.unary("expm1", x) * (op.alpha * op.gamma))
+
+
+@register
+class Celu(Activation):
+    """max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, tbe.unary("expm1", x / op.alpha) * op.alpha)
+
+
+@register
+class Gelu(Activation):
+    """x times the normal distribution function of x, exactly or by the tanh approximation."""
+
+    approximate = Attr(str, "none", choices=("none", "tanh"))
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        if op.approximate == "tanh":
+            inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+            return x * 0.5 * (tbe.unary("tanh", inner) + 1)
+        return x * 0.5 * (tbe.unary("erf", x * math.sqrt(0.5)) + 1)
+
+
+@register
+class HardSigmoid(Activation):
+    """alpha * x + beta, clipped to 0..1."""
+
+    alpha = Attr(float, 0.2)
+    beta = Attr(float, 0.5)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return _clip(x * op.alpha + op.beta, 0, 1)
+
+
+@register
+class HardSwish(Activation):
+    """x * clip(x / 6 + 1 / 2, 0, 1)."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * _clip(x * (1 / 6) + 0.5, 0, 1)
+
+
+@register
+class Mish(Activation):
+    """x * tanh(softplus(x))."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * tbe.unary("tanh", tbe.unary("softplus", x))
+
+
+@register
+class Swish(Activation):
+    """x * sigmoid(beta * x)."""
+
+    beta = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * tbe.unary("sigmoid", x if op.beta == 1 else x * op.beta)
+
+
+@register
+class Softsign(Activation):
+    """x / (1 + |x|)."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x / (tbe.unary("abs", x) + 1)
+
+
+@register
+class ThresholdedRelu(Activation):
+    """x where greater than alpha, else 0."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x > op.alpha, x, 0)
+
+
+@register
+class Shrink(Unary):
+    """x drawn towards zero by bias outside of -lambd..lambd, 0 inside."""
+
+    lambd = Attr(float, 0.5)
+    bias = Attr(float, 0.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        wide = x if x.dtype in FLOATS else tbe.cast(x, "float32")
+        outside = tbe.select(wide > op.lambd, wide - op.bias, 0)
+        return tbe.cast(tbe.select(wide < -op.lambd, wide + op.bias, outside), x.dtype)
+
+
+@register
+class Clip(Unary):
+    """x limited to min..max; either may be absent."""
+
+    x = Input("T", NUMBERS)
+    min = Attr(float, None)
+    max = Attr(float, None)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return _clip(x, op.min, op.max)
+
+
+def _clip(x: tbe.Tensor, low: float | None, high: float | None) -> tbe.Tensor:
+    if low is not None:
+        x = tbe.binary("max", x, _bound(x, low))
+    return x if high is None else tbe.binary("min", x, _bound(x, high))
+
+
+def _bound(x: tbe.Tensor, value: float) -> float | int:
+    """A bound as a number of x's type, saturated for integers."""
+    if x.dtype in FLOATS:
+        return value
+    kind = tbe.dtype_of(x.dtype)
+    return int(min(max(value, kind.min), kind.max))
+
+
+def _attributes(type_: str, onnx: str, **defaults: float) -> None:
+    """Map an ONNX activation whose attributes carry the same names."""
+
+    @plugin(onnx=onnx)
+    def mapped(n: Node) -> Results:
+        return n.op(type_, n.inputs[0], **{k: float(n.attr(k, v)) for k, v in defaults.items()})
+
+
+_attributes("LeakyRelu", "LeakyRelu", alpha=0.01)
+_attributes("Elu", "Elu", alpha=1.0)
+_attributes("Selu", "Selu", alpha=_SELU_ALPHA, gamma=_SELU_GAMMA)
+_attributes("Celu", "Celu", alpha=1.0)
+_attributes("HardSigmoid", "HardSigmoid", alpha=0.2, beta=0.5)
+_attributes("ThresholdedRelu", "ThresholdedRelu", alpha=1.0)
+_attributes("Shrink", "Shrink", lambd=0.5, bias=0.0)
+simple("HardSwish", onnx="HardSwish")
+simple("Mish", onnx="Mish")
+simple("Softsign", onnx="Softsign", tensorflow="Softsign")
+simple("Elu", tensorflow="Elu")
+simple("Selu", tensorflow="Selu")
+
+
+@plugin(onnx="Gelu")
+def _gelu(n: Node) -> Results:
+    return n.op("Gelu", n.inputs[0], approximate=n.attr("approximate", "none"))
+
+
+@plugin(onnx="Swish")
+def _swish(n: Node) -> Results:
+    return n.op("Swish", n.inputs[0], beta=float(n.attr("alpha", 1.0)))
+
+
+@plugin(tensorflow="LeakyRelu")
+def _leaky_relu_tf(n: Node) -> Results:
+    return n.op("LeakyRelu", n.inputs[0], alpha=n.attr("alpha", 0.2))
+
+
+@plugin(tensorflow="Relu6")
+def _relu6(n: Node) -> Results:
+    return n.op("Clip", n.inputs[0], min=0.0, max=6.0)
+
+
+@plugin(onnx="Clip")
+def _clip_attributes(n: Node) -> Results:
+    return n.op("Clip", n.inputs[0], min=n.attr("min"), max=n.attr("max"))
+
+
+@plugin(onnx="Clip", since=11)
+def _clip_inputs(n: Node) -> Results:
+    """Constant bounds become attributes, computed ones an operator each."""
+    x = n.inputs[0]
+    bounds = [n.maybe_const(1), n.maybe_const(2)]
+    if n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}:
+        given = {name: float(b.reshape(())) for name, b in zip(("min", "max"), bounds, strict=True) if b is not None}
+        x = n.op("Clip", x, **given) if given else x
+        rest = [None if b is not None else n.input(i) for i, b in enumerate(bounds, 1)]
+    else:
+        rest = [n.input(1), n.input(2)]
+    for type_, bound in zip(("Maximum", "Minimum"), rest, strict=True):
+        x = x if bound is None else n.op(type_, x, bound)
+    return x  # type: ignore[return-value]

@@ -1,0 +1,152 @@
+"""Binary operators with NumPy broadcasting, and Select."""
+
+from __future__ import annotations
+
+import tbe
+
+from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
+from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
+from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
+
+
+class Binary(Operator):
+    """A function of two values of one type, broadcast against each other."""
+
+    a = Input("T", NUMBERS)
+    b = Input("T", NUMBERS)
+    y = Output("T")
+    pattern = Pattern.BROADCAST
+
+
+def _binary(type_: str, function: str, dtypes: frozenset[str] = NUMBERS, **frameworks: str | list[str]) -> None:
+    def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
+        return tbe.binary(function, a, b)
+
+    body = {
+        "__doc__": f"{function}(a, b), per element.",
+        "__module__": __name__,
+        "a": Input("T", dtypes),
+        "b": Input("T", dtypes),
+        "compute": staticmethod(compute),
+    }
+    register(type(type_, (Binary,), body))
+    simple(type_, **frameworks)
+
+
+# type, tbe function, element types, framework names
+_binary("Add", "add", onnx="Add", tensorflow=["Add", "AddV2", "BiasAddV1"])
+_binary("Sub", "sub", onnx="Sub", tensorflow="Sub")
+_binary("Mul", "mul", onnx="Mul", tensorflow="Mul")
+_binary("Div", "div", onnx="Div", tensorflow=["Div", "RealDiv", "TruncateDiv"])
+_binary("FloorDiv", "floordiv", tensorflow="FloorDiv")
+_binary("Mod", "mod", tensorflow="FloorMod")
+_binary("FMod", "fmod", tensorflow=["Mod", "TruncateMod"])
+_binary("Pow", "pow", tensorflow="Pow")
+_binary("Maximum", "max", tensorflow="Maximum")
+_binary("Minimum", "min", tensorflow="Minimum")
+_binary("Atan2", "atan2", FLOATS, tensorflow="Atan2")
+_binary("And", "and", BOOL, onnx="And", tensorflow="LogicalAnd")
+_binary("Or", "or", BOOL, onnx="Or", tensorflow="LogicalOr")
+_binary("Xor", "xor", BOOL, onnx="Xor")
+_binary("Equal", "eq", TENSORS, onnx="Equal")
+_binary("NotEqual", "ne", TENSORS)
+_binary("Less", "lt", TENSORS, onnx="Less", tensorflow="Less")
+_binary("LessEqual", "le", TENSORS, onnx="LessOrEqual", tensorflow="LessEqual")
+_binary("Greater", "gt", TENSORS, onnx="Greater", tensorflow="Greater")
+_binary("GreaterEqual", "ge", TENSORS, onnx="GreaterOrEqual", tensorflow="GreaterEqual")
+_binary("BitwiseAnd", "bitand", INTS, onnx="BitwiseAnd", tensorflow="BitwiseAnd")
+_binary("BitwiseOr", "bitor", INTS, onnx="BitwiseOr", tensorflow="BitwiseOr")
+_binary("BitwiseXor", "bitxor", INTS, onnx="BitwiseXor", tensorflow="BitwiseXor")
+_binary("ShiftLeft", "shl", INTS, tensorflow="LeftShift")
+_binary("ShiftRight", "shr", INTS, tensorflow="RightShift")
+
+
+@register
+class SquaredDifference(Binary):
+    """(a - b) squared."""
+
+    @staticmethod
+    def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
+        return tbe.unary("square", a - b)
+
+
+simple("SquaredDifference", tensorflow="SquaredDifference")
+
+
+@register
+class PRelu(Binary):
+    """x where positive, else slope * x; the slope broadcasts to x."""
+
+    @staticmethod
+    def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(a >= 0, a, a * b)
+
+
+simple("PRelu", onnx="PRelu")
+
+
+@register
+class Select(Operator):
+    """x where the condition holds, else y; all broadcast."""
+
+    condition = Input("C", BOOL)
+    x = Input("T", TENSORS)
+    y = Input("T", TENSORS)
+    z = Output("T")
+    pattern = Pattern.BROADCAST
+
+    @staticmethod
+    def compute(op: NodeView, condition: tbe.Tensor, x: tbe.Tensor, y: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(condition, x, y)
+
+
+simple("Select", onnx="Where", tensorflow="SelectV2")
+
+
+@plugin(onnx="Pow")
+def _pow(n: Node) -> Results:
+    """The exponent may have a type of its own."""
+    x, y = n.inputs[0], n.inputs[1]
+    dtype, exponent = n.desc(0).dtype, n.desc(1).dtype
+    if dtype == exponent:
+        return n.op("Pow", x, y)
+    if dtype in FLOATS or exponent in INTS:
+        return n.op("Pow", x, n.op("Cast", y, to=dtype))
+    return n.op("Cast", n.op("Pow", n.op("Cast", x, to=exponent), y), to=dtype)
+
+
+@plugin(onnx="Mod")
+def _mod(n: Node) -> Results:
+    return n.op("FMod" if n.attr("fmod", 0) else "Mod", n.inputs[0], n.inputs[1])
+
+
+@plugin(onnx="BitShift")
+def _bit_shift(n: Node) -> Results:
+    direction = n.attr("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise Unsupported(f"direction {direction!r} of BitShift is unknown", "use LEFT or RIGHT")
+    return n.op("ShiftLeft" if direction == "LEFT" else "ShiftRight", n.inputs[0], n.inputs[1])
+
+
+def _fold(onnx: str, type_: str) -> None:
+    """Map a variadic operator to a chain of binary ones."""
+
+    @plugin(onnx=onnx)
+    def chained(n: Node) -> Results:
+        result = n.inputs[0]
+        for value in n.inputs[1:]:
+            result = n.op(type_, result, value)
+        return result  # type: ignore[return-value]
+
+
+_fold("Sum", "Add")
+_fold("Max", "Maximum")
+_fold("Min", "Minimum")
+
+
+@plugin(onnx="Mean")
+def _mean(n: Node) -> Results:
+    total = n.inputs[0]
+    for value in n.inputs[1:]:
+        total = n.op("Add", total, value)
+    return n.op("Div", total, float(len(n.inputs)))

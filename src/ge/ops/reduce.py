@@ -1,0 +1,244 @@
+"""Reductions and running reductions."""
+
+from __future__ import annotations
+
+import math
+
+import tbe
+
+from ge.ir.types import BOOL, FLOATS, NUMBERS
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
+
+
+def normal_axes(axes: tuple[int, ...] | list[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes as sorted non-negative numbers; None means all of them.
+
+    >>> normal_axes([-1, 0], 3)
+    (0, 2)
+    """
+    if axes is None:
+        return tuple(range(rank))
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} is out of range for rank {rank}")
+    return tuple(sorted({axis % rank for axis in axes}))
+
+
+def widened(x: tbe.Tensor) -> tbe.Tensor:
+    """x as float32 when it is a 16-bit float, so that sums keep their precision."""
+    return tbe.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+
+
+class Reduction(Operator):
+    """A reduction over some axes (all when none are given)."""
+
+    x = Input("T", NUMBERS)
+    y = Output("T")
+    axes = Attr(list, None)
+    keepdims = Attr(bool, False)
+    pattern = Pattern.REDUCE
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        try:
+            normal_axes(op.axes, op.inputs[0].rank)  # type: ignore[union-attr]
+        except ValueError as error:
+            raise fail(op, str(error), f"the input is {op.inputs[0]}") from error
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return op.inputs[0].size  # type: ignore[union-attr]
+
+
+def _reduction(type_: str, function: str, dtypes: frozenset[str] = NUMBERS) -> None:
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        axes = normal_axes(op.axes, len(x.shape))
+        return tbe.cast(tbe.reduce(function, widened(x), axes, op.keepdims), x.dtype)
+
+    body = {
+        "__doc__": f"{function} over axes.",
+        "__module__": __name__,
+        "x": Input("T", dtypes),
+        "compute": staticmethod(compute),
+    }
+    register(type(type_, (Reduction,), body))
+
+
+_reduction("ReduceSum", "sum")
+_reduction("ReduceMax", "max")
+_reduction("ReduceMin", "min")
+_reduction("ReduceProd", "prod")
+_reduction("ReduceAny", "any", BOOL)
+_reduction("ReduceAll", "all", BOOL)
+
+
+@register
+class ReduceMean(Reduction):
+    """The mean over axes."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        axes = normal_axes(op.axes, len(x.shape))
+        return tbe.cast(mean(widened(x), axes, op.keepdims), x.dtype)
+
+
+def mean(x: tbe.Tensor, axes: tuple[int, ...], keepdims: bool = True) -> tbe.Tensor:
+    """The mean of an expression over axes."""
+    count = math.prod(x.shape[a] for a in axes)
+    total = tbe.reduce("sum", x, axes, keepdims)
+    if x.dtype not in FLOATS:
+        return total / count
+    return total * (1 / count) if count else total / 0.0
+
+
+class ArgReduction(Operator):
+    """The position of an extreme value along an axis, as int64."""
+
+    x = Input("T", NUMBERS)
+    y = Output()
+    axis = Attr(int, 0)
+    keepdims = Attr(bool, True)
+    select_last = Attr(bool, False)
+    pattern = Pattern.REDUCE
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        try:
+            normal_axes([op.axis], op.inputs[0].rank)  # type: ignore[union-attr]
+        except ValueError as error:
+            raise fail(op, str(error), f"the input is {op.inputs[0]}") from error
+
+
+def _arg(type_: str, function: str) -> None:
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.reduce(function, x, (op.axis % len(x.shape),), op.keepdims, last=op.select_last)
+
+    body = {"__doc__": f"{function} along axis.", "__module__": __name__, "compute": staticmethod(compute)}
+    register(type(type_, (ArgReduction,), body))
+
+
+_arg("ArgMax", "argmax")
+_arg("ArgMin", "argmin")
+
+
+class Running(Operator):
+    """A running reduction along an axis."""
+
+    x = Input("T", NUMBERS)
+    y = Output("T")
+    axis = Attr(int, 0)
+    exclusive = Attr(bool, False)
+    reverse = Attr(bool, False)
+    pattern = Pattern.OPAQUE
+
+    verify = ArgReduction.verify
+
+
+def _running(type_: str, function: str) -> None:
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        axis = op.axis % len(x.shape)
+        return tbe.cast(tbe.scan(function, widened(x), axis, op.exclusive, op.reverse), x.dtype)
+
+    body = {"__doc__": f"Running {function} along axis.", "__module__": __name__, "compute": staticmethod(compute)}
+    register(type(type_, (Running,), body))
+
+
+_running("CumSum", "sum")
+_running("CumProd", "prod")
+_running("CumMax", "max")
+_running("CumMin", "min")
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------
+
+
+def _axes_of(n: Node) -> list[int] | None:
+    """The axes from the attribute (older) or the second input; None for all, [] for none at all."""
+    axes = n.attr("axes")
+    if axes is None and n.input(1) is not None:
+        axes = n.ints(1, "axes")
+    if axes:
+        return [int(a) for a in axes]
+    return [] if n.attr("noop_with_empty_axes", 0) else None
+
+
+def _reduced(n: Node, type_: str, x: object) -> object:
+    axes = _axes_of(n)
+    return n.op(type_, x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
+
+
+def _onnx_reduction(onnx: str, type_: str, before: str = "", after: str = "") -> None:
+    """Map an ONNX reduction: a function of each element first, the reduction, a function of the result."""
+
+    @plugin(onnx=onnx)
+    def mapped(n: Node) -> Results:
+        x = n.op(before, n.inputs[0]) if before else n.inputs[0]
+        y = _reduced(n, type_, x)
+        return n.op(after, y) if after else y  # type: ignore[arg-type, return-value]
+
+
+_onnx_reduction("ReduceSum", "ReduceSum")
+_onnx_reduction("ReduceMean", "ReduceMean")
+_onnx_reduction("ReduceProd", "ReduceProd")
+_onnx_reduction("ReduceL1", "ReduceSum", before="Abs")
+_onnx_reduction("ReduceSumSquare", "ReduceSum", before="Square")
+
+
+@plugin(onnx=["ReduceMax", "ReduceMin"])
+def _reduce_extreme(n: Node) -> Results:
+    """Of bools, the maximum is "any" and the minimum is "all"."""
+    types = {("ReduceMax", True): "ReduceAny", ("ReduceMin", True): "ReduceAll"}
+    return _reduced(n, types.get((n.type, n.desc().dtype == "bool"), n.type), n.inputs[0])  # type: ignore[return-value]
+
+
+@plugin(onnx=["ReduceL2", "ReduceLogSum"])
+def _reduce_then(n: Node) -> Results:
+    """Integers are reduced as floats; the result goes back to the input's type."""
+    dtype = n.desc().dtype
+    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
+    x = n.op("Square", x) if n.type == "ReduceL2" else x
+    y = n.op("Sqrt" if n.type == "ReduceL2" else "Log", _reduced(n, "ReduceSum", x))  # type: ignore[arg-type]
+    return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
+
+
+@plugin(onnx="ReduceLogSumExp")
+def _log_sum_exp(n: Node) -> Results:
+    """Shifted by the maximum, so that exp does not overflow; an infinite maximum is left out."""
+    dtype = n.desc().dtype
+    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
+    axes, keepdims = _axes_of(n), bool(n.attr("keepdims", 1))
+    if 0 in n.desc().shape:
+        return n.op("Log", n.op("ReduceSum", n.op("Exp", x), axes=axes, keepdims=keepdims))
+    top = n.op("ReduceMax", x, axes=axes, keepdims=True)
+    top = n.op("Select", n.op("IsFinite", top), top, 0.0)
+    total = n.op("ReduceSum", n.op("Exp", n.op("Sub", x, top)), axes=axes, keepdims=keepdims)
+    y = n.op("Log", total)
+    shape = [int(d) for d in y.shape]
+    y = n.op("Add", y, n.op("Reshape", top, shape=shape))
+    return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
+
+
+@plugin(onnx=["ArgMax", "ArgMin"])
+def _arg_extreme(n: Node) -> Results:
+    return n.op(
+        n.type,
+        n.inputs[0],
+        axis=n.attr("axis", 0),
+        keepdims=bool(n.attr("keepdims", 1)),
+        select_last=bool(n.attr("select_last_index", 0)),
+    )
+
+
+@plugin(onnx=["CumSum", "CumProd"])
+def _cumulative(n: Node) -> Results:
+    axes = n.ints(1, "axis")
+    if len(axes) != 1:
+        raise Unsupported(f"axis of {n.type} must be one number, got {axes}")
+    return n.op(
+        n.type,
+        n.inputs[0],
+        axis=axes[0],
+        exclusive=bool(n.attr("exclusive", 0)),
+        reverse=bool(n.attr("reverse", 0)),
+    )
