@@ -1,0 +1,121 @@
+"""Gears: one model compiled for several input shapes, the one that fits chosen at each run."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ge.errors import GeError
+
+__all__ = ["GearKind", "Gears"]
+
+MAX_GEARS = 100
+DYNAMIC = -1
+
+
+class GearKind(enum.Enum):
+    """What the gears vary."""
+
+    BATCH = "batch"  # one number, the same in every dynamic place
+    IMAGE = "image_size"  # height and width
+    DIMS = "dims"  # one number for every dynamic place
+
+
+@dataclass(frozen=True)
+class Gears:
+    """Input shapes with -1 in the places that vary, and the choices for those places.
+
+    >>> gears = Gears.parse(GearKind.BATCH, "1,4", {"x": (-1, 3)})
+    >>> gears.shapes(1)
+    {'x': (4, 3)}
+    >>> gears.find({"x": (4, 3)})
+    1
+    """
+
+    kind: GearKind
+    inputs: Mapping[str, tuple[int, ...]]
+    choices: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def parse(cls, kind: GearKind, text: str, inputs: Mapping[str, Sequence[int]]) -> Gears:
+        """Gears from the text of a command line option: "1,4,8", "224,224;448,448" or "8,16;8,32"."""
+        parts = text.replace(" ", "").strip(";,")
+        rows = parts.split(",") if kind is GearKind.BATCH else parts.split(";")
+        try:
+            choices = tuple(tuple(int(v) for v in row.split(",")) for row in rows)
+        except ValueError as error:
+            raise GeError(
+                "E12004", f"the {kind.value} gears '{text}' are not numbers", remedy=_EXAMPLES[kind]
+            ) from error
+        gears = cls(kind, {name: tuple(shape) for name, shape in inputs.items()}, choices)
+        gears.check()
+        return gears
+
+    def check(self) -> None:
+        """Raise when choices and shapes do not go together."""
+        places = self._places()
+        expected = {GearKind.BATCH: 1, GearKind.IMAGE: 2, GearKind.DIMS: places}[self.kind]
+        if not places:
+            raise GeError(
+                "E12005", "gears are given but no input has a dimension of -1", remedy=_EXAMPLES[self.kind]
+            )
+        if self.kind is GearKind.IMAGE and any(self._dynamic(s) not in (0, 2) for s in self.inputs.values()):
+            raise GeError(
+                "E12005", "an image size needs exactly two dimensions of -1", remedy=_EXAMPLES[self.kind]
+            )
+        for choice in self.choices:
+            if len(choice) != expected or any(v < 1 for v in choice):
+                cause = f"gear {','.join(map(str, choice))} must have {expected} positive number(s)"
+                raise GeError("E12005", cause, remedy=_EXAMPLES[self.kind])
+        if not 1 <= len(set(self.choices)) == len(self.choices) <= MAX_GEARS:
+            raise GeError(
+                "E12005", f"there must be 1 to {MAX_GEARS} gears, all different", remedy=_EXAMPLES[self.kind]
+            )
+
+    def shapes(self, index: int) -> dict[str, tuple[int, ...]]:
+        """The input shapes of one gear."""
+        values: Iterator[int] = iter(self.choices[index])
+        if self.kind is not GearKind.DIMS:
+            values = itertools.cycle(self.choices[index])
+        return {
+            name: tuple(next(values) if d == DYNAMIC else d for d in shape)
+            for name, shape in self.inputs.items()
+        }
+
+    def find(self, shapes: Mapping[str, Sequence[int]]) -> int | None:
+        """The gear whose shapes are exactly these, None when there is none."""
+        wanted = {name: tuple(shape) for name, shape in shapes.items()}
+        for index in range(len(self.choices)):
+            offered = self.shapes(index)
+            if all(offered[name] == wanted[name] for name in offered if name in wanted):
+                return index
+        return None
+
+    def choose(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """The gear for some input shapes; an error that lists the gears when none fits."""
+        index = self.find(shapes)
+        if index is None:
+            given = ", ".join(f"{n}:{','.join(map(str, s))}" for n, s in shapes.items())
+            known = "; ".join(",".join(map(str, c)) for c in self.choices)
+            raise GeError(
+                "E11101",
+                f"no gear of the model fits the inputs {given}",
+                remedy=f"use one of the {self.kind.value} gears {known}, or compile one for these inputs",
+            )
+        return index
+
+    def _places(self) -> int:
+        return sum(self._dynamic(shape) for shape in self.inputs.values())
+
+    @staticmethod
+    def _dynamic(shape: Sequence[int]) -> int:
+        return sum(1 for d in shape if d == DYNAMIC)
+
+
+_EXAMPLES = {
+    GearKind.BATCH: 'for example --input_shape="x:-1,3,224,224" --dynamic_batch_size="1,4,8"',
+    GearKind.IMAGE: 'for example --input_shape="x:1,3,-1,-1" --dynamic_image_size="224,224;448,448"',
+    GearKind.DIMS: 'for example --input_shape="ids:-1,-1" --dynamic_dims="1,128;8,128"',
+}
