@@ -1,0 +1,89 @@
+# Two commands matter: `make run` shows the project at work, `make test` checks all of it.
+# Both set up what they need from a fresh clone; stamps keep anything from being done twice.
+
+PYTHON ?= python3.11
+VENV := .venv
+VENV_TF215 := .venv-tf215
+BIN := $(VENV)/bin
+BIN_TF215 := $(VENV_TF215)/bin
+
+# Set SLOW=1 to test the models at full size as well.
+SELECT := $(if $(SLOW),,-m "not slow")
+PYTEST := python -m pytest $(SELECT)
+
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
+NATIVE_BUILD := CMakeLists.txt pyproject.toml $(NATIVE)
+
+pip = $(1)/python -m pip --quiet --quiet --disable-pip-version-check
+requires = $(1)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))'
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export PYTHONUNBUFFERED := 1
+
+.DELETE_ON_ERROR:
+.PHONY: run test build build-tf215 lint check bench sanitize clean help
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: $(VENV)/.project ## Compile a ResNet50, check it against TensorFlow, print a table of times and ratios
+	@$(BIN)/python examples/resnet50.py
+
+test: lint check ## Lint, then every test, example, benchmark and doctest at a small size
+
+build: $(VENV)/.project ## Create the environment and build the native runtime
+
+build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
+
+check: $(VENV)/.project $(VENV_TF215)/.project
+	$(BIN_TF215)/$(PYTEST) tests/models/tf215
+	$(BIN)/$(PYTEST) --doctest-modules --ignore tests/models/tf215 src tests
+
+lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+
+bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 cores)
+	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/compile_time.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/accuracy.py
+
+sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
+	$(BIN)/python -m tests.sanitize address,undefined
+	$(BIN)/python -m tests.sanitize thread
+
+clean: ## Remove build products and caches, keep the environments
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/npu_runtime/_native*.so $(VENV)/.project
+
+# Environments. PyTorch goes first and alone, so that pip takes the CPU build where it finds one.
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.frameworks: | $(BIN)/python
+	@echo "Installing PyTorch and TensorFlow into $(VENV)"
+	$(call pip,$(BIN)) install torch==2.13.0
+	$(call pip,$(BIN)) install 'tensorflow-cpu==2.21.*'
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.frameworks $(NATIVE_BUILD)
+	@echo "Building the project into $(VENV)"
+	@$(call requires,$(BIN)) > $(VENV)/.requires
+	$(call pip,$(BIN)) install cmake ninja -r $(VENV)/.requires
+	$(call pip,$(BIN)) install --no-build-isolation --editable '.[dev,bench]'
+	@touch $@
+
+$(BIN_TF215)/python:
+	$(PYTHON) -m venv $(VENV_TF215)
+
+# Both environments share one Python version and so one native library; the second does not build it again.
+$(VENV_TF215)/.project: $(VENV)/.project pyproject.toml | $(BIN_TF215)/python
+	@echo "Installing TensorFlow 2.15 and the project into $(VENV_TF215)"
+	$(call pip,$(BIN_TF215)) install scikit-build-core nanobind
+	$(call pip,$(BIN_TF215)) install --no-build-isolation --config-settings=wheel.cmake=false \
+	  --editable '.[tf215,test]'
+	@touch $@
