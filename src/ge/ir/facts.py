@@ -6,12 +6,26 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-__all__ = ["add_origin", "engine", "keep_dtype", "origin", "reason", "set_engine", "set_keep_dtype", "set_reason"]
+from ge.ir.values import desc_of
+
+__all__ = [
+    "add_origin",
+    "engine",
+    "keep_dtype",
+    "origin",
+    "reason",
+    "set_engine",
+    "set_keep_dtype",
+    "set_reason",
+    "set_storage_dtype",
+    "storage_dtype",
+]
 
 _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
 _KEEP_DTYPE = "ge.keep_dtype"
+_STORAGE_DTYPE = "ge.storage_dtype"
 _SEPARATOR = "\n"
 
 
@@ -56,3 +70,13 @@ def keep_dtype(node: ir.Node) -> bool:
 def set_keep_dtype(node: ir.Node) -> None:
     """Exempt the node from precision modes."""
     node.metadata_props[_KEEP_DTYPE] = "1"
+
+
+def storage_dtype(value: ir.Value) -> str:
+    """The element type a value has in memory; its own unless a precision mode stores it narrower than it is computed."""
+    return value.metadata_props.get(_STORAGE_DTYPE) or desc_of(value).dtype
+
+
+def set_storage_dtype(value: ir.Value, dtype: str) -> None:
+    """Keep the value in memory as another element type."""
+    value.metadata_props[_STORAGE_DTYPE] = dtype

@@ -1,0 +1,93 @@
+"""The compile driver: a graph through the passes, engines and build stages to a model in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ge.build.assemble import build_plan
+from ge.engines import place
+from ge.errors import GeError
+from ge.model.model import Model
+from ge.model.plan import Plan
+from ge.options import CompileOptions
+from ge.passes import optimize
+
+__all__ = ["compile", "compile_graph", "compile_plan"]
+
+
+def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
+    """Compile a model: a path (.onnx, .pb, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
+
+    >>> model = ge.compile("resnet50.onnx")      # doctest: +SKIP
+    """
+    options = options if options is not None else CompileOptions.from_environment()
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        name = name or path.stem
+        if path.suffix == ".om":
+            return _load_om(path)
+        source = _parser_of(path)(path, options)
+    elif not isinstance(source, ir.Graph):
+        source = _parse_object(source, options)
+    return compile_graph(source, options, name or source.name or "model")
+
+
+def compile_graph(graph: ir.Graph, options: CompileOptions | None = None, name: str = "model") -> Model:
+    """Compile a GE graph (left as it is) and load it."""
+    return Model(compile_plan(graph, options, name))
+
+
+def compile_plan(graph: ir.Graph, options: CompileOptions | None = None, name: str = "model") -> Plan:
+    """Compile a GE graph (left as it is) to a plan."""
+    options = options if options is not None else CompileOptions.from_environment()
+    graph = graph.clone()
+    optimize(graph, options)
+    place(graph)
+    return build_plan(graph, options, name)
+
+
+def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers import onnx
+
+    return onnx.parse(source, options)
+
+
+def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers import tensorflow
+
+    return tensorflow.parse(source, options)
+
+
+_PARSERS: dict[str, Callable[[Any, CompileOptions], ir.Graph]] = {
+    ".onnx": _parse_onnx,
+    ".pb": _parse_tensorflow,
+    "": _parse_tensorflow,  # a SavedModel folder
+}
+
+
+def _parser_of(path: Path) -> Callable[[Any, CompileOptions], ir.Graph]:
+    parser = _PARSERS.get("" if path.is_dir() else path.suffix)
+    if not path.exists():
+        raise GeError("E10021", f"there is no file {path}")
+    if parser is None:
+        raise GeError("E10021", f"{path.name} is of no known kind", remedy="give a .onnx, .pb or .om file")
+    return parser
+
+
+def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
+    if isinstance(source, ir.Model) or type(source).__name__ == "ModelProto":
+        return _parse_onnx(source, options)
+    if type(source).__name__ == "GraphDef":
+        return _parse_tensorflow(source, options)
+    raise GeError("E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph")
+
+
+def _load_om(path: Path) -> Model:
+    from ge.model import om
+
+    return Model(om.read(path).plans[0])

@@ -1,0 +1,190 @@
+"""The model in memory: a plan loaded into the runtime, called with arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import npu_runtime
+import numpy as np
+import tbe
+
+from ge.errors import GeError, OutOfMemoryError
+from ge.ir.types import numpy_dtype
+from ge.model.plan import KernelImage, Plan, Port
+
+__all__ = ["Model", "TaskProfile"]
+
+
+@dataclass(frozen=True)
+class TaskProfile:
+    """What one task of a model is and how long it took."""
+
+    name: str
+    engine: str
+    kind: str
+    implementation: str
+    layout: str
+    shape: tuple[int, ...]
+    dtype: str
+    seconds: float
+    flops: float
+    nbytes: float
+
+
+class Model:
+    """A compiled model. Calls from several threads run side by side.
+
+    >>> y = model(x)                     # doctest: +SKIP
+    >>> y, z = model.run([x1, x2])       # doctest: +SKIP
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.program = _load(plan)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def inputs(self) -> list[Port]:
+        return self.plan.inputs
+
+    @property
+    def outputs(self) -> list[Port]:
+        return self.plan.outputs
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run on arrays, given in order or by name; one array, or a tuple of several."""
+        results = self.run([*arrays, *self._named(arrays, named)])
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on arrays in the order of `inputs`; results are new arrays unless arrays to fill are given."""
+        if len(arrays) != len(self.inputs):
+            raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
+        feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
+        if into is None:
+            into = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
+        results = list(into)
+        shapes = self.program.run(feeds, results)
+        for index, shape in _reported(shapes):
+            results[index] = _leading(results[index], shape)
+        return results
+
+    def profile(self, arrays: Sequence[Any] | None = None, repeats: int = 10) -> list[TaskProfile]:
+        """Run the tasks one by one and time each; without arrays, on zeros."""
+        if arrays is None:
+            arrays = [np.zeros(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.inputs]
+        feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
+        outputs = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
+        seconds = self.program.profile(feeds, outputs, repeats)
+        return [self._profiled(*item) for item in zip(self.plan.tasks, self.program.task_info(), seconds, strict=True)]
+
+    @staticmethod
+    def _profiled(task: Any, info: Any, seconds: float) -> TaskProfile:
+        main = task.outputs[0] if task.outputs else task.inputs[0]
+        return TaskProfile(
+            task.name,
+            task.engine,
+            task.kind,
+            info["impl"],
+            info["layout"],
+            main.shape,
+            main.dtype,
+            seconds,
+            info["flops"] or task.flops,
+            info["bytes"],
+        )
+
+    def _named(self, arrays: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        rest = self.inputs[len(arrays) :]
+        if not named:
+            return []
+        unknown = sorted(set(named) - {p.name for p in rest})
+        missing = [p.name for p in rest if p.name not in named]
+        if unknown or missing:
+            cause = f"model {self.name}: unknown inputs {unknown}, missing inputs {missing}"
+            raise GeError("E10020", cause, remedy=f"the inputs are {', '.join(p.name for p in self.inputs)}")
+        return [named[p.name] for p in rest]
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{p.name}: {p.desc}" for p in self.inputs)
+        outs = ", ".join(f"{p.name}: {p.desc}" for p in self.outputs)
+        return f"Model({self.name}: {ins} -> {outs}; {len(self.plan.tasks)} tasks)"
+
+
+def _fitting(port: Port, array: Any) -> np.ndarray:
+    """The array as the port takes it; raises when shape or element type differ."""
+    if not isinstance(array, np.ndarray):
+        array = np.asarray(array)
+    if array.dtype != numpy_dtype(port.desc.dtype) or array.shape != port.desc.shape:
+        got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+        raise GeError("E10020", f"input '{port.name}' is {got}, the model takes {port.desc}", remedy="convert it first")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _reported(shapes: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """Actual shapes of outputs whose size was known only at run time."""
+    items = shapes.items() if isinstance(shapes, dict) else enumerate(shapes or ())
+    return [(int(i), tuple(s)) for i, s in items if s is not None]
+
+
+def _leading(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The first elements of a buffer under the actual shape."""
+    if array.shape == shape:
+        return array
+    return array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+
+# -- loading ---------------------------------------------------------------------------------------------------
+
+
+class _KernelLoader:
+    """Loads machine code; generates it again where it was made for another machine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def load(self, image: KernelImage) -> Any:
+        """A handle of the kernel for this machine."""
+        for target in ("host", "portable"):
+            data = image.objects.get(target)
+            if data is not None:
+                return npu_runtime.load_object(data, image.symbol)
+        inputs, outputs = tbe.from_json(image.expression)
+        with self._lock:
+            kernel = tbe.build(inputs, outputs, target="host", name=image.symbol)
+        image.objects["host"] = kernel.object
+        return npu_runtime.load_object(kernel.object, kernel.symbol)
+
+
+_LOADER = _KernelLoader()
+
+
+def _load(plan: Plan) -> Any:
+    program = npu_runtime.Program(plan.name)
+    for buffer in plan.buffers:
+        if buffer.kind == "constant":
+            program.constant(plan.constants[buffer.index])
+        elif buffer.kind == "arena":
+            program.arena(buffer.offset, buffer.nbytes)
+        else:
+            (program.input if buffer.kind == "input" else program.output)(buffer.index, buffer.nbytes)
+    for _ in range(plan.blocks - 1):
+        program.block()
+    kernels = [_LOADER.load(image) for image in plan.kernels]
+    for task in plan.tasks:
+        attrs = dict(task.attrs)
+        if task.kind == "kernel":
+            attrs["kernel"] = kernels[attrs["kernel"]]
+        views = [[v.as_tuple() for v in side] for side in (task.inputs, task.outputs)]
+        program.task(task.kind, task.name, *views, attrs, task.block)
+    try:
+        program.finalize(plan.arena_bytes)
+    except npu_runtime.OutOfDeviceMemory as error:
+        raise OutOfMemoryError("E10030", str(error), remedy="a smaller batch, or a higher memory limit") from error
+    return program
