@@ -1,0 +1,49 @@
+// The exceptions of the runtime; the Python module translates each into its own exception type.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace npu {
+
+// A caller's argument is wrong (ValueError in Python).
+class InvalidArgument : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// No implementation accepts what a task asks for.
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A task failed while running.
+class TaskError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Kernel object bytes that cannot be loaded.
+class ObjectError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The device's memory limit would be exceeded.
+class OutOfDeviceMemory : public std::runtime_error {
+ public:
+  OutOfDeviceMemory(std::string name, std::size_t requested, std::size_t available);
+
+  const std::string& name() const { return name_; }
+  std::size_t requested() const { return requested_; }
+  std::size_t available() const { return available_; }
+
+ private:
+  std::string name_;
+  std::size_t requested_;
+  std::size_t available_;
+};
+
+}  // namespace npu

@@ -1,0 +1,142 @@
+// Task kinds "conv" and "deconv".
+#include <algorithm>
+
+#include "onednn/engine.h"
+#include "onednn/primitive.h"
+
+namespace npu {
+namespace {
+
+// Attributes that both kinds share, in oneDNN's terms (a dense kernel has dilation 0).
+struct Geometry {
+  Dims strides, dilations, pads_begin, pads_end;
+  std::int64_t groups;
+
+  explicit Geometry(const Lowering& low) {
+    const std::size_t spatial = low.input(0).dims.size() - 2;
+    const Attrs& attrs = low.attrs();
+    strides = attrs.integers("strides", Dims(spatial, 1));
+    dilations = attrs.integers("dilations", Dims(spatial, 1));
+    pads_begin = attrs.integers("pads_begin", Dims(spatial, 0));
+    pads_end = attrs.integers("pads_end", Dims(spatial, 0));
+    groups = attrs.integer("groups", 1);
+    for (std::int64_t& dilation : dilations) --dilation;
+    const auto fits = [&](const Dims& list) { return list.size() == spatial; };
+    if (!fits(strides) || !fits(dilations) || !fits(pads_begin) || !fits(pads_end)) {
+      low.reject("strides, dilations and pads need one number for each spatial dimension");
+    }
+  }
+};
+
+void check_ranks(const Lowering& low) {
+  const std::size_t rank = low.input(0).dims.size();
+  if (rank < 3 || rank > 5) low.reject("one to three spatial dimensions are supported");
+  if (low.input(1).dims.size() != rank || low.output(0).dims.size() != rank) {
+    low.reject("source, weights and output must have the same number of dimensions");
+  }
+}
+
+// Weights with the group as an axis of its own. `transposed`: (I, O/g, k) as deconvolution has them.
+Desc weights_desc(const Lowering& low, const View& w, std::int64_t groups, bool transposed) {
+  Dims dims = w.dims;
+  Dims strides = w.strides;
+  if (groups < 1 || dims[0] % groups) low.reject("the number of channels is not a multiple of the groups");
+  dims[0] /= groups;
+  const std::int64_t group_stride = dims[0] * strides[0];
+  if (transposed) {
+    std::swap(dims[0], dims[1]);
+    std::swap(strides[0], strides[1]);
+  }
+  if (groups > 1) {
+    dims.insert(dims.begin(), groups);
+    strides.insert(strides.begin(), group_stride);
+  }
+  return describe(low, w.dtype, dims, strides);
+}
+
+Desc bias_desc(const Lowering& low, const View& bias, std::int64_t channels) {
+  if (bias.elements() != channels) low.reject("the bias must have one value for each output channel");
+  return describe(low, bias.dtype, {channels}, {1});
+}
+
+struct Layouts {
+  Desc source, target;
+};
+
+// The layouts to try in turn: as they are, then channels-last with reorders around.
+std::vector<Layouts> candidates(const Desc& source, const Desc& target, bool accumulates) {
+  std::vector<Layouts> list = {{source, target}};
+  list.push_back({channels_last(source), target});
+  if (!accumulates) {
+    list.push_back({channels_last(source), channels_last(target)});
+    list.push_back({any_layout(source), any_layout(target)});
+  }
+  return list;
+}
+
+// The first descriptor that is not a reference implementation, else the first that exists at all.
+template <class PrimitiveDesc, class Make>
+PrimitiveDesc choose(const std::vector<Layouts>& layouts, const Make& make) {
+  PrimitiveDesc fallback;
+  for (const Layouts& layout : layouts) {
+    PrimitiveDesc desc = make(layout, true);
+    if (!desc.get(true)) continue;
+    if (!is_reference(desc.impl_info_str())) return desc;
+    if (!fallback.get(true)) fallback = desc;
+  }
+  return fallback.get(true) ? fallback : make(layouts.front(), false);
+}
+
+template <class Primitive>
+void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed) {
+  using PrimitiveDesc = typename Primitive::primitive_desc;
+  check_ranks(low);
+  const Geometry geometry(low);
+  const View& y = low.output(0);
+  const bool has_bias = low.attrs().flag("has_bias");
+  const Desc source = describe(low, low.input(0));
+  const Desc target = describe(low, y);
+  const Desc weights = weights_desc(low, low.input(1), geometry.groups, transposed);
+  const Desc bias = has_bias ? bias_desc(low, low.input(2), y.dims[1]) : Desc();
+  const PaddedOperandShape post_shape(y.dims.size());
+  const AttributeSet attributes =
+      make_attributes(low, has_bias ? 3 : 2, geometry.groups > 1 ? 3 : 1, post_shape);
+
+  const View& image = transposed ? low.input(0) : y;
+  const View& w = low.input(1);
+  const double flops =
+      2.0 * static_cast<double>(image.elements()) * static_cast<double>(w.elements() / w.dims[0]);
+  const TeamScope team(team_for(flops, static_cast<double>(source.get_size() + target.get_size())));
+  const bool fixed_weights = low.attrs().flag("plain_weights");
+  const auto make = [&](const Layouts& layout, bool allow_empty) {
+    return PrimitiveDesc(onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, layout.source,
+                         fixed_weights ? weights : any_layout(weights), bias, layout.target, geometry.strides,
+                         geometry.dilations, geometry.pads_begin, geometry.pads_end, attributes.attr,
+                         allow_empty);
+  };
+  const auto desc = choose<PrimitiveDesc>(candidates(source, target, attributes.accumulates), make);
+
+  PrimitivePlan plan(low);
+  plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+  plan.read(DNNL_ARG_WEIGHTS, low.input(1), weights, desc.weights_desc());
+  if (has_bias) plan.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
+  plan.write(DNNL_ARG_DST, y, target, desc.dst_desc());
+  plan.add(attributes);
+  plan.finish<Primitive>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()), flops);
+}
+
+}  // namespace
+
+void lower_conv(Lowering& low) {
+  const std::string name = low.attrs().text("algorithm", "direct");
+  const auto algorithm = name == "winograd" ? dnnl::algorithm::convolution_winograd
+                         : name == "auto"   ? dnnl::algorithm::convolution_auto
+                                            : dnnl::algorithm::convolution_direct;
+  lower_convolution<dnnl::convolution_forward>(low, algorithm, false);
+}
+
+void lower_deconv(Lowering& low) {
+  lower_convolution<dnnl::deconvolution_forward>(low, dnnl::algorithm::deconvolution_direct, true);
+}
+
+}  // namespace npu

@@ -1,0 +1,181 @@
+// Task kind "matmul".
+#include <algorithm>
+
+#include "onednn/engine.h"
+#include "onednn/primitive.h"
+
+namespace npu {
+namespace {
+
+// A matrix operand as oneDNN will see it.
+struct Matrix {
+  Dims dims;
+  Dims strides;
+};
+
+Matrix padded(const View& view, std::size_t rank) {
+  Matrix m{view.dims, view.strides};
+  while (m.dims.size() < rank) {
+    m.strides.insert(m.strides.begin(), std::max<std::int64_t>(m.dims.front() * m.strides.front(), 1));
+    m.dims.insert(m.dims.begin(), 1);
+  }
+  return m;
+}
+
+// Whether dimension i and the next one can be walked as one: dense, or both of size one.
+bool joins_next(const Matrix& m, std::size_t i) {
+  return m.dims[i] == 1 || m.strides[i] == m.dims[i + 1] * m.strides[i + 1];
+}
+
+void join_next(Matrix& m, std::size_t i) {
+  m.dims[i + 1] *= m.dims[i];
+  m.dims.erase(m.dims.begin() + static_cast<std::ptrdiff_t>(i));
+  m.strides.erase(m.strides.begin() + static_cast<std::ptrdiff_t>(i));
+}
+
+bool is_full(const Matrix& m, const Matrix& like, std::size_t i) {
+  return m.dims[i] == like.dims[i] && m.dims[i + 1] == like.dims[i + 1];
+}
+
+bool is_one(const Matrix& m, std::size_t i) { return m.dims[i] == 1 && m.dims[i + 1] == 1; }
+
+// The operands of one multiplication with as few dimensions as their strides allow: leading dimensions of `a`
+// and the output become rows when `b` has none of them, otherwise they join each other.
+class Operands {
+ public:
+  explicit Operands(Lowering& low) {
+    std::size_t rank = low.output(0).dims.size();
+    if (rank < 2 || low.input(0).dims.size() < 2 || low.input(1).dims.size() < 2) {
+      low.reject("operands must have at least two dimensions");
+    }
+    if (low.input(0).dims.size() > rank || low.input(1).dims.size() > rank) {
+      low.reject("operands have more dimensions than the output");
+    }
+    a = padded(low.input(0), rank);
+    b = padded(low.input(1), rank);
+    y = padded(low.output(0), rank);
+    check(low);
+    const std::size_t first =
+        2 + (low.attrs().flag("has_bias") ? 1 : 0) + (low.attrs().flag("has_weight_scales") ? 1 : 0);
+    for (std::size_t i = first; i < low.input_count(); ++i) {
+      if (low.input(i).dims.size() > rank)
+        low.reject("a post-op operand has more dimensions than the output");
+      View view = low.input(i);
+      if (view.dims.empty()) view.dims = view.strides = {1};
+      posts.push_back(padded(view, rank));
+    }
+    while (y.dims.size() > 2 && (join_rows() || join_batches())) {
+    }
+  }
+
+  Matrix a, b, y;
+  std::vector<Matrix> posts;
+
+ private:
+  void check(const Lowering& low) const {
+    const std::size_t n = y.dims.size();
+    bool agrees =
+        a.dims[n - 1] == b.dims[n - 2] && y.dims[n - 2] == a.dims[n - 2] && y.dims[n - 1] == b.dims[n - 1];
+    for (std::size_t i = 0; i + 2 < n; ++i) {
+      agrees = agrees && y.dims[i] == std::max(a.dims[i], b.dims[i]) &&
+               (a.dims[i] == y.dims[i] || a.dims[i] == 1) && (b.dims[i] == y.dims[i] || b.dims[i] == 1);
+    }
+    if (!agrees) low.reject("the shapes do not multiply");
+  }
+
+  // The last leading dimension becomes part of the rows.
+  bool join_rows() {
+    const std::size_t i = y.dims.size() - 3;
+    if (b.dims[i] != 1 || a.dims[i] != y.dims[i] || !joins_next(a, i) || !joins_next(y, i)) return false;
+    for (const Matrix& post : posts) {
+      if (!is_one(post, i) && !(is_full(post, y, i) && joins_next(post, i))) return false;
+    }
+    join_next(a, i);
+    join_next(y, i);
+    b.dims.erase(b.dims.begin() + static_cast<std::ptrdiff_t>(i));
+    b.strides.erase(b.strides.begin() + static_cast<std::ptrdiff_t>(i));
+    for (Matrix& post : posts) join_next(post, i);
+    return true;
+  }
+
+  bool join_batches() {
+    for (std::size_t i = 0; i + 3 < y.dims.size(); ++i) {
+      const auto fits = [&](const Matrix& m) {
+        return is_one(m, i) || (is_full(m, y, i) && joins_next(m, i));
+      };
+      if (!fits(a) || !fits(b) || !fits(y) || !std::all_of(posts.begin(), posts.end(), fits)) continue;
+      join_next(a, i);
+      join_next(b, i);
+      join_next(y, i);
+      for (Matrix& post : posts) join_next(post, i);
+      return true;
+    }
+    return false;
+  }
+};
+
+// Post operands in the order in which the attributes ask for them.
+class JoinedOperandShape : public PostOperandShape {
+ public:
+  explicit JoinedOperandShape(const std::vector<Matrix>& posts) : posts_(posts) {}
+  Desc describe_operand(const Lowering& low, const View& view) const override {
+    if (next_ >= posts_.size()) low.reject("a post-op operand is missing");
+    const Matrix& m = posts_[next_++];
+    return describe(low, view.dtype, m.dims, m.strides);
+  }
+
+ private:
+  const std::vector<Matrix>& posts_;
+  mutable std::size_t next_ = 0;
+};
+
+Desc bias_desc(Lowering& low, const View& bias, const Matrix& y) {
+  Dims dims(y.dims.size(), 1);
+  dims.back() = y.dims.back();
+  if (bias.elements() != dims.back()) low.reject("the bias must have one value for each column");
+  return describe(low, bias.dtype, dims, contiguous_strides(dims));
+}
+
+dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bias, const Desc& y,
+                                    const dnnl::primitive_attr& attr, bool constant_weights) {
+  const auto make = [&](const Desc& source, const Desc& weights, bool allow_empty) {
+    return dnnl::matmul::primitive_desc(onednn_engine(), source, weights, bias, y, attr, allow_empty);
+  };
+  auto exact = make(a, constant_weights ? any_layout(b) : b, true);
+  if (exact.get(true) && !is_reference(exact.impl_info_str())) return exact;
+  auto free_weights = make(a, any_layout(b), true);
+  if (free_weights.get(true) && !is_reference(free_weights.impl_info_str())) return free_weights;
+  auto free_both = make(any_layout(a), any_layout(b), true);
+  if (free_both.get(true) && !is_reference(free_both.impl_info_str())) return free_both;
+  return exact.get(true) ? exact : make(a, constant_weights ? any_layout(b) : b, false);
+}
+
+}  // namespace
+
+void lower_matmul(Lowering& low) {
+  const Operands shapes(low);
+  const bool has_bias = low.attrs().flag("has_bias");
+  const Desc a = describe(low, low.input(0).dtype, shapes.a.dims, shapes.a.strides);
+  const Desc b = describe(low, low.input(1).dtype, shapes.b.dims, shapes.b.strides);
+  const Desc y = describe(low, low.output(0).dtype, shapes.y.dims, shapes.y.strides);
+  const Desc bias = has_bias ? bias_desc(low, low.input(2), shapes.y) : Desc();
+  const int columns_mask = 1 << (static_cast<int>(shapes.y.dims.size()) - 1);
+  const JoinedOperandShape post_shape(shapes.posts);
+  const AttributeSet attributes = make_attributes(low, has_bias ? 3 : 2, columns_mask, post_shape);
+
+  const double flops =
+      2.0 * static_cast<double>(low.output(0).elements()) * static_cast<double>(shapes.a.dims.back());
+  const TeamScope team(team_for(flops, static_cast<double>(a.get_size() + b.get_size() + y.get_size())));
+  const auto desc = choose(a, b, bias, y, attributes.attr, low.is_constant(low.input(1)));
+
+  PrimitivePlan plan(low);
+  plan.read(DNNL_ARG_SRC, low.input(0), a, desc.src_desc());
+  plan.read(DNNL_ARG_WEIGHTS, low.input(1), b, desc.weights_desc());
+  if (has_bias) plan.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
+  plan.write(DNNL_ARG_DST, low.output(0), y, desc.dst_desc());
+  plan.add(attributes);
+  plan.finish<dnnl::matmul>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
+                            flops);
+}
+
+}  // namespace npu

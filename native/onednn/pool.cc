@@ -1,0 +1,123 @@
+// Task kinds "pool", "lrn" and "resample".
+#include <string_view>
+
+#include "onednn/engine.h"
+#include "onednn/primitive.h"
+
+namespace npu {
+namespace {
+
+struct Named {
+  std::string_view name;
+  dnnl::algorithm algorithm;
+};
+
+constexpr Named kPools[] = {
+    {"max", dnnl::algorithm::pooling_max},
+    {"avg_include", dnnl::algorithm::pooling_avg_include_padding},
+    {"avg_exclude", dnnl::algorithm::pooling_avg_exclude_padding},
+};
+constexpr Named kNorms[] = {
+    {"across", dnnl::algorithm::lrn_across_channels},
+    {"within", dnnl::algorithm::lrn_within_channel},
+};
+constexpr Named kResamplings[] = {
+    {"nearest", dnnl::algorithm::resampling_nearest},
+    {"linear", dnnl::algorithm::resampling_linear},
+};
+
+template <std::size_t N>
+dnnl::algorithm find_algorithm(const Lowering& low, const Named (&table)[N], const std::string& name) {
+  for (const Named& entry : table) {
+    if (entry.name == name) return entry.algorithm;
+  }
+  low.reject("unknown algorithm '" + name + "'");
+}
+
+double work(const Lowering& low, double each) { return static_cast<double>(low.output(0).elements()) * each; }
+
+// Runs one-source primitives: as the layouts are, else channels-last or plain with reorders around it.
+template <class Primitive, class Make>
+void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, const Make& make) {
+  using PrimitiveDesc = typename Primitive::primitive_desc;
+  const Desc source = describe(low, low.input(0));
+  const Desc target = describe(low, low.output(0));
+  const TeamScope team(team_for(flops, static_cast<double>(source.get_size() + target.get_size())));
+  PrimitiveDesc desc = make(source, target, true);
+  if (!attributes.accumulates && (!desc.get(true) || is_reference(desc.impl_info_str()))) {
+    PrimitiveDesc other = make(channels_last(source), channels_last(target), true);
+    if (other.get(true) && (!desc.get(true) || !is_reference(other.impl_info_str()))) desc = other;
+  }
+  if (!desc.get(true)) desc = make(source, target, false);
+  PrimitivePlan plan(low);
+  plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+  plan.write(DNNL_ARG_DST, low.output(0), target, desc.dst_desc());
+  plan.add(attributes);
+  plan.finish<Primitive>(desc, layout_name(desc.src_desc()), flops);
+}
+
+void check_image(const Lowering& low) {
+  const std::size_t rank = low.input(0).dims.size();
+  if (rank < 3 || rank > 5 || low.output(0).dims.size() != rank) {
+    low.reject("source and output need one to three spatial dimensions");
+  }
+}
+
+}  // namespace
+
+void lower_pool(Lowering& low) {
+  check_image(low);
+  const Attrs& attrs = low.attrs();
+  const std::size_t spatial = low.input(0).dims.size() - 2;
+  const auto algorithm = find_algorithm(low, kPools, attrs.text("kind"));
+  const Dims kernel = attrs.integers("kernel");
+  const Dims strides = attrs.integers("strides", Dims(spatial, 1));
+  Dims dilations = attrs.integers("dilations", Dims(spatial, 1));
+  const Dims begin = attrs.integers("pads_begin", Dims(spatial, 0));
+  const Dims end = attrs.integers("pads_end", Dims(spatial, 0));
+  for (const Dims& list : {kernel, strides, dilations, begin, end}) {
+    if (list.size() != spatial) low.reject("kernel, strides, dilations and pads need a number a dimension");
+  }
+  double window = 1;
+  for (std::size_t i = 0; i < spatial; ++i) {
+    --dilations[i];
+    window *= static_cast<double>(kernel[i]);
+  }
+  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(spatial + 2));
+  lower_simple<dnnl::pooling_forward>(
+      low, attributes, work(low, window), [&](const Desc& source, const Desc& target, bool allow_empty) {
+        return dnnl::pooling_forward::primitive_desc(onednn_engine(), dnnl::prop_kind::forward_inference,
+                                                     algorithm, source, target, strides, kernel, dilations,
+                                                     begin, end, attributes.attr, allow_empty);
+      });
+}
+
+void lower_lrn(Lowering& low) {
+  check_image(low);
+  const Attrs& attrs = low.attrs();
+  const auto algorithm = find_algorithm(low, kNorms, attrs.text("kind", "across"));
+  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(low.input(0).dims.size()));
+  const std::int64_t size = attrs.integer("size");
+  lower_simple<dnnl::lrn_forward>(
+      low, attributes, work(low, static_cast<double>(size)),
+      [&](const Desc& source, const Desc& target, bool allow_empty) {
+        return dnnl::lrn_forward::primitive_desc(
+            onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, source, target, size,
+            static_cast<float>(attrs.real("alpha", 1e-4)), static_cast<float>(attrs.real("beta", 0.75)),
+            static_cast<float>(attrs.real("k", 1.0)), attributes.attr, allow_empty);
+      });
+}
+
+void lower_resample(Lowering& low) {
+  check_image(low);
+  const auto algorithm = find_algorithm(low, kResamplings, low.attrs().text("kind", "nearest"));
+  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(low.input(0).dims.size()));
+  lower_simple<dnnl::resampling_forward>(
+      low, attributes, work(low, 8), [&](const Desc& source, const Desc& target, bool allow_empty) {
+        return dnnl::resampling_forward::primitive_desc(onednn_engine(), dnnl::prop_kind::forward_inference,
+                                                        algorithm, source, target, attributes.attr,
+                                                        allow_empty);
+      });
+}
+
+}  // namespace npu

@@ -1,0 +1,107 @@
+// What all oneDNN task kinds share: descriptors from views, packing, internal reorders, post-ops.
+#pragma once
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <vector>
+
+#include "core/parallel.h"
+#include "runtime/lowering.h"
+
+namespace npu {
+
+using Desc = dnnl::memory::desc;
+
+// Raise Unsupported when oneDNN has no such element type or cannot describe the strides.
+dnnl::memory::data_type onednn_type(const Lowering& low, DType type);
+Desc describe(const Lowering& low, const View& view);
+Desc describe(const Lowering& low, DType type, const Dims& dims, const Dims& strides);
+inline Desc any_layout(const Desc& desc) {
+  return Desc(desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any);
+}
+Desc channels_last(const Desc& desc);
+
+// Letters of the dimensions from the slowest to the fastest, then the inner blocks: "acdb", "ABcd16a16b".
+std::string layout_name(const Desc& desc);
+
+// True for implementations that exist only for completeness and run many times slower.
+bool is_reference(const std::string& impl);
+
+// The team for work of this size: one thread where waking the others costs more than it gains.
+int team_for(double flops, double bytes);
+
+// Post-operations, scales and zero points of a task, with the memory they need when it runs.
+struct Operand {
+  int arg;
+  Desc desc;
+  Location where;
+};
+struct AttributeSet {
+  dnnl::primitive_attr attr;
+  std::vector<Operand> operands;
+  bool accumulates = false;  // reads what the output held before
+};
+// `next` is the first input that belongs to post-operations; `rank` the rank of the output as oneDNN sees it;
+// `fold` brings a post operand's view to the output's dims (nullptr: pad with leading ones).
+class PostOperandShape {
+ public:
+  virtual ~PostOperandShape() = default;
+  virtual Desc describe_operand(const Lowering& low, const View& view) const = 0;
+};
+// Quantisation attributes are read as well; `scale_mask` is the mask of per-channel weight scales.
+AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape);
+
+// Pads an operand's dims with leading ones up to `rank`.
+class PaddedOperandShape : public PostOperandShape {
+ public:
+  explicit PaddedOperandShape(std::size_t rank) : rank_(rank) {}
+  Desc describe_operand(const Lowering& low, const View& view) const override;
+
+ private:
+  std::size_t rank_;
+};
+
+// Gathers the arguments of a primitive; emits it with the reorders it needs before and after.
+class PrimitivePlan {
+ public:
+  explicit PrimitivePlan(Lowering& low) : low_(low) {}
+
+  // The primitive reads `view` (seen as `have`) and wants it as `want`: packed once when constant, reordered
+  // at every run otherwise.
+  void read(int arg, const View& view, const Desc& have, const Desc& want);
+  void write(int arg, const View& view, const Desc& have, const Desc& made);
+  void add(const Operand& operand) { args_.push_back(operand); }
+  void add(const AttributeSet& attributes) {
+    args_.insert(args_.end(), attributes.operands.begin(), attributes.operands.end());
+  }
+
+  // Emits the steps and records implementation, layout and flops.
+  template <class Primitive, class PrimitiveDesc>
+  void finish(const PrimitiveDesc& desc, const std::string& layout, double flops) {
+    low_.describe(desc.impl_info_str(), layout, flops);
+    if (low_.building()) emit(Primitive(desc), desc.scratchpad_desc());
+  }
+
+ private:
+  struct Move {
+    Desc from;
+    Location source;
+    Desc to;
+    Location target;
+  };
+
+  void emit(dnnl::primitive primitive, const Desc& scratchpad);
+
+  Lowering& low_;
+  std::vector<Operand> args_;
+  std::vector<Move> before_, after_;
+};
+
+// Emits one reorder between two places.
+void emit_reorder(Lowering& low, const Desc& from, const Location& source, const Desc& to,
+                  const Location& target);
+
+// The attribute every primitive starts from: scratchpads belong to the context.
+dnnl::primitive_attr base_attr();
+
+}  // namespace npu

@@ -1,0 +1,99 @@
+// Devices, memory and versions for Python.
+#include "core/device.h"
+
+#include <nanobind/stl/string.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "core/errors.h"
+#include "python/module.h"
+
+namespace npu::python {
+namespace {
+
+using namespace nb::literals;
+
+const char* isa_name() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx2_vnni_2:
+      return "avx2_vnni_2";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_fp16:
+      return "avx512_core_fp16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    case dnnl::cpu_isa::avx512_core_amx_fp16:
+      return "avx512_core_amx_fp16";
+    default:
+      return "unknown";
+  }
+}
+
+std::string onednn_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+         std::to_string(version->patch);
+}
+
+nb::dict version() {
+  nb::dict result;
+  result["onednn"] = onednn_version();
+  result["isa"] = isa_name();
+  return result;
+}
+
+nb::dict memory_info(int device) {
+  const MemoryInfo info = Device::get(device).memory();
+  nb::dict result;
+  result["current"] = info.current;
+  result["peak"] = info.peak;
+  result["limit"] = info.limit;
+  result["constants"] = info.constants;
+  result["arenas"] = info.arenas;
+  result["buffers"] = info.buffers;
+  return result;
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  m.def("version", &version, "Versions of what the runtime is made of, and the instruction set in use.");
+  m.def("device_count", &Device::count);
+  m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
+  m.def(
+      "set_num_threads", [](int threads, int device) { Device::get(device).set_threads(threads); },
+      "threads"_a, "device"_a = 0, "Threads of programs finalized from now on.");
+  m.def("memory_info", &memory_info, "device"_a = 0);
+  m.def(
+      "set_memory_limit", [](std::size_t bytes, int device) { Device::get(device).set_limit(bytes); },
+      "bytes"_a, "device"_a = 0, "The most a device may hold; 0 restores the machine's memory size.");
+  m.def("reset_peak", [](int device) { Device::get(device).reset_peak(); }, "device"_a = 0);
+  m.def(
+      "trim", [](int device) { Device::get(device).arenas().trim(); }, "device"_a = 0, "Frees idle arenas.");
+
+  nb::class_<DeviceMemory>(m, "DeviceBuffer", "A block of device memory, freed with its last reference.")
+      .def(
+          "__init__",
+          [](DeviceMemory* self, std::size_t nbytes, const std::string& name, int device) {
+            new (self) DeviceMemory(Device::get(device), MemoryUse::Buffers, nbytes, name);
+          },
+          "nbytes"_a, "name"_a = "a buffer", "device"_a = 0)
+      .def_prop_ro("address",
+                   [](const DeviceMemory& self) { return reinterpret_cast<std::uintptr_t>(self.data()); })
+      .def_prop_ro("nbytes", &DeviceMemory::size);
+}
+
+}  // namespace npu::python

@@ -1,0 +1,11 @@
+// The extension module npu_runtime._native.
+#include "python/module.h"
+
+NB_MODULE(_native, m) {
+  using namespace npu::python;
+  m.doc() = "Native runtime: devices, programs, kernels.";
+  bind_errors(m);
+  bind_device(m);
+  bind_program(m);
+  bind_aicpu(m);
+}

@@ -1,0 +1,200 @@
+// Programs and kernel objects for Python.
+#include "runtime/program.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/errors.h"
+#include "core/object.h"
+#include "python/convert.h"
+#include "python/module.h"
+#include "runtime/lowering.h"
+
+namespace npu::python {
+namespace {
+
+using namespace nb::literals;
+
+// The arrays of one call and their addresses; small calls stay on the stack.
+class CallArrays {
+ public:
+  CallArrays(nb::handle arrays, std::size_t count, bool writable, const char* what) : what_(what) {
+    const nb::object list = nb::steal(PySequence_Fast(arrays.ptr(), "a list of arrays is expected"));
+    if (!list.is_valid()) throw nb::python_error();
+    const auto given = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
+    if (given != count) {
+      throw InvalidArgument(std::to_string(count) + " " + what + "s are needed, " + std::to_string(given) +
+                            " given");
+    }
+    if (count > kInline) {
+      more_buffers_.resize(count);
+      more_addresses_.resize(count);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      HeldBuffer& buffer = count > kInline ? more_buffers_[i] : buffers_[i];
+      buffer =
+          HeldBuffer(PySequence_Fast_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)), writable, what, i);
+      addresses()[i] = buffer.data();
+    }
+  }
+
+  void check_size(std::size_t i, std::size_t wanted) const {
+    const HeldBuffer& buffer = more_buffers_.empty() ? buffers_[i] : more_buffers_[i];
+    if (buffer.size() >= wanted) return;
+    throw InvalidArgument(std::string(what_) + " " + std::to_string(i) + " holds " +
+                          std::to_string(buffer.size()) + " bytes, " + std::to_string(wanted) +
+                          " are needed");
+  }
+
+  void** addresses() { return more_addresses_.empty() ? addresses_ : more_addresses_.data(); }
+
+ private:
+  static constexpr std::size_t kInline = 8;
+  const char* what_;
+  HeldBuffer buffers_[kInline];
+  void* addresses_[kInline] = {};
+  std::vector<HeldBuffer> more_buffers_;
+  std::vector<void*> more_addresses_;
+};
+
+CallArrays input_arrays(const Program& program, nb::handle arrays) {
+  CallArrays held(arrays, program.input_count(), false, "input");
+  for (std::size_t i = 0; i < program.input_count(); ++i) held.check_size(i, program.input_bytes(i));
+  return held;
+}
+
+CallArrays output_arrays(const Program& program, nb::handle arrays) {
+  CallArrays held(arrays, program.output_count(), true, "output");
+  for (std::size_t i = 0; i < program.output_count(); ++i) held.check_size(i, program.output_bytes(i));
+  return held;
+}
+
+nb::dict from_report(const ShapeReport& report) {
+  nb::dict result;
+  for (const auto& [output, dims] : report) result[nb::int_(output)] = from_dims(dims);
+  return result;
+}
+
+nb::dict run(Program& program, nb::handle inputs, nb::handle outputs) {
+  CallArrays in = input_arrays(program, inputs);
+  CallArrays out = output_arrays(program, outputs);
+  ShapeReport report;
+  {
+    const nb::gil_scoped_release unlocked;
+    report = program.run(in.addresses(), out.addresses());
+  }
+  return from_report(report);
+}
+
+std::vector<void*> to_addresses(const std::vector<std::uintptr_t>& numbers, std::size_t wanted,
+                                const char* what) {
+  if (numbers.size() != wanted) {
+    throw InvalidArgument(std::to_string(wanted) + " " + what + " addresses are needed, " +
+                          std::to_string(numbers.size()) + " given");
+  }
+  std::vector<void*> addresses;
+  for (const std::uintptr_t number : numbers) addresses.push_back(reinterpret_cast<void*>(number));
+  return addresses;
+}
+
+nb::dict run_pointers(Program& program, const std::vector<std::uintptr_t>& inputs,
+                      const std::vector<std::uintptr_t>& outputs) {
+  const auto in = to_addresses(inputs, program.input_count(), "input");
+  const auto out = to_addresses(outputs, program.output_count(), "output");
+  ShapeReport report;
+  {
+    const nb::gil_scoped_release unlocked;
+    report = program.run(in.data(), out.data());
+  }
+  return from_report(report);
+}
+
+std::vector<double> profile(Program& program, nb::handle inputs, nb::handle outputs, int repeats) {
+  CallArrays in = input_arrays(program, inputs);
+  CallArrays out = output_arrays(program, outputs);
+  const nb::gil_scoped_release unlocked;
+  return program.profile(in.addresses(), out.addresses(), repeats);
+}
+
+int add_constant(Program& program, nb::handle array, bool copy) {
+  auto held = std::make_unique<HeldBuffer>(array, false, "constant", 0);
+  const std::size_t bytes = held->size();
+  void* data = held->data();
+  std::shared_ptr<void> owner(held.release(), [](void* pointer) {
+    const nb::gil_scoped_acquire locked;
+    delete static_cast<HeldBuffer*>(pointer);
+  });
+  return program.constant({data, std::move(owner), copy}, bytes);
+}
+
+nb::list task_info(const Program& program) {
+  nb::list result;
+  for (const TaskInfo& info : program.task_info()) {
+    nb::dict entry;
+    entry["name"] = info.name;
+    entry["kind"] = info.kind;
+    entry["impl"] = info.impl;
+    entry["layout"] = info.layout;
+    entry["flops"] = info.flops;
+    entry["bytes"] = info.bytes;
+    result.append(entry);
+  }
+  return result;
+}
+
+TaskDef to_task(std::string kind, std::string name, nb::handle inputs, nb::handle outputs,
+                const nb::dict& attrs, int block) {
+  return {std::move(kind), std::move(name), to_views(inputs), to_views(outputs), to_attrs(attrs), block};
+}
+
+nb::object query(const std::string& kind, nb::handle inputs, nb::handle outputs, const nb::dict& attrs) {
+  const std::string impl = query_task(to_task(kind, "query", inputs, outputs, attrs, 0));
+  return impl.empty() ? nb::object(nb::none()) : nb::object(nb::str(impl.c_str()));
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<KernelObject>(m, "KernelHandle", "Loaded code of one generated kernel.")
+      .def_prop_ro("symbol", &KernelObject::symbol)
+      .def_prop_ro("nbytes", &KernelObject::mapped_bytes)
+      .def_prop_ro("address",
+                   [](const KernelObject& self) { return reinterpret_cast<std::uintptr_t>(self.entry()); });
+  m.def(
+      "load_object",
+      [](nb::bytes object, const std::string& symbol) {
+        const auto* data = static_cast<const std::byte*>(object.data());
+        return KernelObject::load({data, object.size()}, symbol);
+      },
+      "object"_a, "symbol"_a, "Loads an x86-64 ELF object; raises ObjectError for anything malformed.");
+  m.def("query", &query, "kind"_a, "inputs"_a, "outputs"_a, "attrs"_a,
+        "The implementation oneDNN would use for a task, or None.");
+
+  nb::class_<Program>(m, "Program", "Tasks over buffers; immutable and thread-safe once finalized.")
+      .def(nb::init<std::string, int>(), "name"_a, "device"_a = 0)
+      .def("input", &Program::input, "index"_a, "nbytes"_a)
+      .def("output", &Program::output, "index"_a, "nbytes"_a)
+      .def("arena", &Program::arena, "offset"_a, "nbytes"_a)
+      .def("constant", &add_constant, "array"_a, "copy"_a = true,
+           "Contents are read at finalize(); copy=False lets tasks read the array itself for good.")
+      .def("block", &Program::block)
+      .def(
+          "task",
+          [](Program& self, std::string kind, std::string name, nb::handle inputs, nb::handle outputs,
+             const nb::dict& attrs, int block) {
+            self.task(to_task(std::move(kind), std::move(name), inputs, outputs, attrs, block));
+          },
+          "kind"_a, "name"_a, "inputs"_a, "outputs"_a, "attrs"_a, "block"_a = 0)
+      .def("finalize", &Program::finalize, "arena_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("run", &run, "inputs"_a, "outputs"_a)
+      .def("run_pointers", &run_pointers, "inputs"_a, "outputs"_a)
+      .def("profile", &profile, "inputs"_a, "outputs"_a, "repeats"_a = 1)
+      .def("task_info", &task_info)
+      .def_prop_ro("name", &Program::name)
+      .def_prop_ro("arena_bytes", &Program::arena_bytes)
+      .def_prop_ro("scratch_bytes", &Program::scratch_bytes)
+      .def_prop_ro("constant_bytes", &Program::constant_bytes);
+}
+
+}  // namespace npu::python

@@ -1,0 +1,277 @@
+// Building of programs: every task is lowered, then all constants are placed in one block and filled.
+#include <algorithm>
+#include <cstring>
+
+#include "core/errors.h"
+#include "core/parallel.h"
+#include "onednn/engine.h"
+#include "runtime/context.h"
+#include "runtime/lowering.h"
+#include "runtime/program.h"
+
+namespace npu {
+namespace {
+
+constexpr std::size_t kConstantAlignment = 64;
+constexpr std::size_t kLargeConstant = 64 << 10;
+constexpr std::size_t kPage = 4096;
+
+std::size_t align_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+class ProgramBuilder : public LoweringHost {
+ public:
+  explicit ProgramBuilder(Program& program, std::size_t arena_bytes)
+      : program_(program), scratch_base_(align_up(arena_bytes, kPage)) {}
+
+  void build() {
+    program_.threads_ = program_.device_.threads();
+    const TeamScope team(program_.threads_);
+    check_arena();
+    lower_tasks();
+    program_.arena_bytes_ = scratch_base_;
+    program_.scratch_bytes_ = scratch_bytes_;
+    place_constants();
+    fill_constants();
+    keep_owners();
+  }
+
+ private:
+  enum class Fill { Plain, Packed, Literal, External };
+  struct Slot {
+    Fill fill = Fill::Plain;
+    std::size_t bytes = 0;
+    int source = -1;
+    std::int64_t byte_offset = 0;
+    dnnl::memory::desc from, to;
+    std::vector<char> literal;
+    std::size_t place = 0;
+  };
+
+  // LoweringHost
+  bool building() const override { return true; }
+
+  bool is_constant(int buffer) const override { return buffer_of(buffer).kind == Buffer::Kind::Constant; }
+
+  Location locate(const View& view) override {
+    const Buffer& buffer = buffer_of(view.buffer);
+    const auto offset = static_cast<std::size_t>(view.byte_offset());
+    switch (buffer.kind) {
+      case Buffer::Kind::Input:
+        return {Location::Space::Input, buffer.index, offset};
+      case Buffer::Kind::Output:
+        return {Location::Space::Output, buffer.index, offset};
+      case Buffer::Kind::Arena:
+        return {Location::Space::Arena, 0, buffer.offset + offset};
+      case Buffer::Kind::Constant:
+        break;
+    }
+    return {Location::Space::Constant, plain_slot(buffer), offset};
+  }
+
+  Location scratch(std::size_t offset) override {
+    return {Location::Space::Arena, 0, scratch_base_ + offset};
+  }
+
+  Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) override {
+    const Buffer& buffer = buffer_of(view.buffer);
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const Slot& slot = slots_[i];
+      if (slot.fill == Fill::Packed && slot.source == buffer.index &&
+          slot.byte_offset == view.byte_offset() && slot.from == from && slot.to == to) {
+        return {Location::Space::Constant, static_cast<int>(i), 0};
+      }
+    }
+    Slot slot;
+    slot.fill = Fill::Packed;
+    slot.bytes = to.get_size();
+    slot.source = buffer.index;
+    slot.byte_offset = view.byte_offset();
+    slot.from = from;
+    slot.to = to;
+    return add_slot(std::move(slot));
+  }
+
+  Location literal(const void* data, std::size_t bytes) override {
+    Slot slot;
+    slot.fill = Fill::Literal;
+    slot.bytes = bytes;
+    const auto* begin = static_cast<const char*>(data);
+    slot.literal.assign(begin, begin + bytes);
+    return add_slot(std::move(slot));
+  }
+
+  int output_of(const View& view) const override {
+    const Buffer& buffer = buffer_of(view.buffer);
+    return buffer.kind == Buffer::Kind::Output && view.offset == 0 ? buffer.index : -1;
+  }
+
+  std::vector<std::pair<int, Dims>> stored_outputs(int block) const override {
+    std::vector<std::pair<int, Dims>> found;
+    for (const TaskDef& task : program_.tasks_) {
+      if (task.block != block || task.kind != "scan_store" || task.outputs.empty()) continue;
+      const int output = output_of(task.outputs[0]);
+      if (output >= 0) found.emplace_back(output, task.outputs[0].dims);
+    }
+    return found;
+  }
+
+  int block_count() const override { return static_cast<int>(program_.blocks_.size()); }
+
+  void emit(std::unique_ptr<Step> step) override {
+    Program::Block& block = program_.blocks_[static_cast<std::size_t>(program_.tasks_[task_].block)];
+    block.steps.push_back(std::move(step));
+    block.tasks.push_back(static_cast<int>(task_));
+  }
+
+  // Building
+  const Buffer& buffer_of(int buffer) const { return program_.buffers_[static_cast<std::size_t>(buffer)]; }
+
+  Location add_slot(Slot slot) {
+    slots_.push_back(std::move(slot));
+    return {Location::Space::Constant, static_cast<int>(slots_.size()) - 1, 0};
+  }
+
+  int plain_slot(const Buffer& buffer) {
+    if (plain_slots_.empty()) plain_slots_.assign(program_.sources_.size(), -1);
+    int& known = plain_slots_[static_cast<std::size_t>(buffer.index)];
+    if (known < 0) {
+      Slot slot;
+      slot.fill =
+          program_.sources_[static_cast<std::size_t>(buffer.index)].copy ? Fill::Plain : Fill::External;
+      slot.bytes = buffer.nbytes;
+      slot.source = buffer.index;
+      known = add_slot(std::move(slot)).index;
+    }
+    return known;
+  }
+
+  void check_arena() const {
+    for (const Buffer& buffer : program_.buffers_) {
+      if (buffer.kind != Buffer::Kind::Arena) continue;
+      if (buffer.offset > scratch_base_ || scratch_base_ - buffer.offset < buffer.nbytes) {
+        throw InvalidArgument("program '" + program_.name_ + "': arena buffer at " +
+                              std::to_string(buffer.offset) + " of " + std::to_string(buffer.nbytes) +
+                              " bytes reaches outside the arena");
+      }
+    }
+  }
+
+  void lower_tasks() {
+    for (task_ = 0; task_ < program_.tasks_.size(); ++task_) {
+      const TaskDef& task = program_.tasks_[task_];
+      TaskInfo info{task.name, task.kind, "", "", 0, 0};
+      for (const View& view : task.inputs) info.bytes += static_cast<double>(view.bytes());
+      for (const View& view : task.outputs) info.bytes += static_cast<double>(view.bytes());
+      Lowering low(task, *this, info);
+      try {
+        find_task_kind(task.kind)(low);
+      } catch (const dnnl::error& error) {
+        low.reject(std::string("oneDNN refuses it: ") + error.what());
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument("task '" + task.name + "' (" + task.kind + "): " + error.what());
+      }
+      scratch_bytes_ = std::max(scratch_bytes_, low.scratch_bytes());
+      program_.infos_.push_back(std::move(info));
+    }
+  }
+
+  void place_constants() {
+    std::size_t end = 0;
+    for (Slot& slot : slots_) {
+      if (slot.fill == Fill::External) continue;
+      end = align_up(end, slot.bytes >= kLargeConstant ? kPage : kConstantAlignment);
+      slot.place = end;
+      end += slot.bytes;
+    }
+    if (end) {
+      program_.constants_ = DeviceMemory(program_.device_, MemoryUse::Constants, end,
+                                         "the constants of program '" + program_.name_ + "'");
+    }
+    for (const Slot& slot : slots_) {
+      char* place = program_.constants_.data() + slot.place;
+      if (slot.fill == Fill::External) place = static_cast<char*>(const_cast<void*>(source_of(slot)));
+      program_.constant_slots_.push_back(place);
+    }
+  }
+
+  const void* source_of(const Slot& slot) const {
+    return program_.sources_[static_cast<std::size_t>(slot.source)].data;
+  }
+
+  void fill_constants() {
+    dnnl::stream stream(onednn_engine());
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const Slot& slot = slots_[i];
+      char* place = program_.constant_slots_[i];
+      switch (slot.fill) {
+        case Fill::Plain:
+          if (slot.bytes) std::memcpy(place, source_of(slot), slot.bytes);
+          break;
+        case Fill::Literal:
+          std::memcpy(place, slot.literal.data(), slot.bytes);
+          break;
+        case Fill::Packed:
+          pack(slot, place, stream);
+          break;
+        case Fill::External:
+          break;
+      }
+    }
+    stream.wait();
+  }
+
+  void pack(const Slot& slot, char* place, dnnl::stream& stream) const {
+    const char* data = static_cast<const char*>(source_of(slot)) + slot.byte_offset;
+    dnnl::memory from(slot.from, onednn_engine(), const_cast<char*>(data));
+    dnnl::memory to(slot.to, onednn_engine(), place);
+    dnnl::reorder(from, to).execute(stream, from, to);
+  }
+
+  // The sources of constants that are read in place are kept, all others are let go.
+  void keep_owners() {
+    for (const Slot& slot : slots_) {
+      if (slot.fill == Fill::External) {
+        program_.kept_.push_back(program_.sources_[static_cast<std::size_t>(slot.source)].owner);
+      }
+    }
+  }
+
+  Program& program_;
+  std::size_t scratch_base_;
+  std::size_t scratch_bytes_ = 0;
+  std::size_t task_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<int> plain_slots_;
+};
+
+void Program::finalize(std::size_t arena_bytes) {
+  check_building();
+  try {
+    ProgramBuilder(*this, arena_bytes).build();
+    arena_requester_ = "the arena of program '" + name_ + "'";
+    device_.arenas().add_user(arena_bytes_ + scratch_bytes_);
+    finalized_ = true;
+    free_.push_back(std::make_unique<Context>(*this));
+    device_.arenas().borrow(arena_bytes_ + scratch_bytes_, nullptr,
+                            arena_requester_);  // fail now, not at run
+    sources_.clear();
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+void Program::discard() {
+  free_.clear();
+  if (finalized_) device_.arenas().remove_user(arena_bytes_ + scratch_bytes_);
+  finalized_ = false;
+  for (Block& block : blocks_) block = Block{};
+  infos_.clear();
+  constants_ = DeviceMemory();
+  constant_slots_.clear();
+  kept_.clear();
+}
+
+}  // namespace npu

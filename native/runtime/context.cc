@@ -1,0 +1,76 @@
+// Binding of steps to addresses.
+#include "runtime/context.h"
+
+#include "onednn/engine.h"
+
+namespace npu {
+
+Context::Context(const Program& program)
+    : program_(program),
+      stream_(onednn_engine()),
+      inputs_(program.input_count()),
+      outputs_(program.output_count()),
+      blocks_(program.blocks_.size()) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Program::Block& block = program.blocks_[i];
+    blocks_[i].tasks = &block.tasks;
+    blocks_[i].steps.reserve(block.steps.size());
+    for (const auto& step : block.steps) {
+      steps_.push_back(step->bind(*this));
+      blocks_[i].steps.push_back(steps_.back().get());
+    }
+  }
+}
+
+void Context::Anchor::move_to(void* address) {
+  if (address == base) return;
+  base = address;
+  char* start = static_cast<char*>(address);
+  for (const Slot& slot : slots) *slot.where = start + slot.offset;
+  for (const Handle& handle : handles) dnnl_memory_set_data_handle(handle.memory, start + handle.offset);
+}
+
+void Context::rebase(char* arena, void* const* inputs, void* const* outputs) {
+  arena_.move_to(arena);
+  for (std::size_t i = 0; i < inputs_.size(); ++i) inputs_[i].move_to(inputs[i]);
+  for (std::size_t i = 0; i < outputs_.size(); ++i) outputs_[i].move_to(outputs[i]);
+}
+
+ShapeReport Context::run(TaskClock* clock) {
+  RunState state{stream_.get(), clock, {}};
+  state.run(blocks_.front());
+  return std::move(state.shapes);
+}
+
+Context::Anchor& Context::anchor(const Location& where) {
+  const auto index = static_cast<std::size_t>(where.index);
+  switch (where.space) {
+    case Location::Space::Input:
+      return inputs_[index];
+    case Location::Space::Output:
+      return outputs_[index];
+    default:
+      return arena_;
+  }
+}
+
+void Context::address(void** slot, const Location& where) {
+  if (where.space == Location::Space::Constant) {
+    *slot = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
+    return;
+  }
+  anchor(where).slots.push_back({slot, where.offset});
+}
+
+dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& where) {
+  void* handle = nullptr;
+  if (where.space == Location::Space::Constant) {
+    handle = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
+  }
+  memories_.emplace_back(desc, onednn_engine(), handle);
+  dnnl_memory_t memory = memories_.back().get();
+  if (!handle) anchor(where).handles.push_back({memory, where.offset});
+  return memory;
+}
+
+}  // namespace npu

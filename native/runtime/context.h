@@ -1,0 +1,54 @@
+// A context: everything one run of a program needs to itself.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/program.h"
+#include "runtime/step.h"
+
+namespace npu {
+
+class Context : private Binder {
+ public:
+  explicit Context(const Program& program);
+
+  // Points the bound steps at these addresses; only what changed since the last run is touched.
+  void rebase(char* arena, void* const* inputs, void* const* outputs);
+  ShapeReport run(TaskClock* clock);
+  char* arena() const { return static_cast<char*>(arena_.base); }
+
+ private:
+  // All uses of one base address.
+  struct Anchor {
+    struct Slot {
+      void** where;
+      std::size_t offset;
+    };
+    struct Handle {
+      dnnl_memory_t memory;
+      std::size_t offset;
+    };
+    void* base = nullptr;
+    std::vector<Slot> slots;
+    std::vector<Handle> handles;
+
+    void move_to(void* address);
+  };
+
+  void address(void** slot, const Location& where) override;
+  dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) override;
+  const BoundBlock* block(int index) override { return &blocks_[static_cast<std::size_t>(index)]; }
+  Anchor& anchor(const Location& where);
+
+  const Program& program_;
+  dnnl::stream stream_;
+  Anchor arena_;
+  std::vector<Anchor> inputs_, outputs_;
+  std::vector<dnnl::memory> memories_;
+  std::vector<std::unique_ptr<BoundStep>> steps_;
+  std::vector<BoundBlock> blocks_;
+};
+
+}  // namespace npu

@@ -1,0 +1,81 @@
+// The table of task kinds and the part of lowering that all kinds share.
+#include "runtime/lowering.h"
+
+#include "core/errors.h"
+
+namespace npu {
+namespace {
+
+struct TaskKind {
+  std::string_view name;
+  LowerFn lower;
+};
+
+constexpr TaskKind kKinds[] = {
+    {"matmul", lower_matmul},
+    {"conv", lower_conv},
+    {"deconv", lower_deconv},
+    {"pool", lower_pool},
+    {"lrn", lower_lrn},
+    {"resample", lower_resample},
+    {"rnn", lower_rnn},
+    {"reorder", lower_reorder},
+    {"kernel", lower_kernel},
+    {"aicpu", lower_aicpu},
+    {"copy", lower_copy},
+    {"if", lower_if},
+    {"while", lower_while},
+    {"scan_load", lower_scan_load},
+    {"scan_store", lower_scan_store},
+};
+
+constexpr std::size_t kScratchAlignment = 64;
+
+const View& pick(const std::vector<View>& views, std::size_t i, const Lowering& low, const char* side) {
+  if (i < views.size()) return views[i];
+  low.reject(std::string(side) + " " + std::to_string(i) + " is missing");
+}
+
+}  // namespace
+
+LowerFn find_task_kind(std::string_view kind) {
+  for (const TaskKind& entry : kKinds) {
+    if (entry.name == kind) return entry.lower;
+  }
+  return nullptr;
+}
+
+const View& Lowering::input(std::size_t i) const { return pick(task_.inputs, i, *this, "input"); }
+const View& Lowering::output(std::size_t i) const { return pick(task_.outputs, i, *this, "output"); }
+
+Location Lowering::scratch(std::size_t bytes) {
+  const Location place = host_.scratch(scratch_bytes_);
+  scratch_bytes_ += (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  return place;
+}
+
+int Lowering::block_attr(std::string_view name) const {
+  const std::int64_t block = attrs().integer(name);
+  if (block <= 0 || block >= host_.block_count()) {
+    reject("attribute '" + std::string(name) + "' names block " + std::to_string(block) +
+           ", which does not exist");
+  }
+  if (block <= task_.block) reject("a block may only run blocks created after it");
+  return static_cast<int>(block);
+}
+
+void Lowering::describe(std::string impl, std::string layout, double flops) {
+  info_.impl = std::move(impl);
+  info_.layout = std::move(layout);
+  info_.flops = flops;
+}
+
+void Lowering::reject(const std::string& why) const {
+  std::string text = "task '" + task_.name + "' (" + task_.kind + "): " + why + "; inputs";
+  for (const View& view : task_.inputs) text += " " + to_string(view);
+  text += ", outputs";
+  for (const View& view : task_.outputs) text += " " + to_string(view);
+  throw Unsupported(text);
+}
+
+}  // namespace npu

@@ -1,0 +1,103 @@
+// Lowering: turns one task into steps. Each task kind is one function over this interface.
+#pragma once
+
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/view.h"
+#include "runtime/step.h"
+#include "runtime/task.h"
+
+namespace npu {
+
+// What lowering needs of the program that is being built. A query has a stand-in that builds nothing.
+class LoweringHost {
+ public:
+  virtual ~LoweringHost() = default;
+  virtual bool building() const = 0;
+  virtual bool is_constant(int buffer) const = 0;
+  virtual Location locate(const View& view) = 0;
+  virtual Location scratch(std::size_t offset) = 0;
+  // A constant's contents brought once into another layout; equal requests share the result.
+  virtual Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) = 0;
+  virtual Location literal(const void* data, std::size_t bytes) = 0;
+  virtual int output_of(const View& view) const = 0;  // the program output a view fills, or -1
+  virtual int block_count() const = 0;
+  // The program outputs that a block fills step by step (scan_store), with their full dims.
+  virtual std::vector<std::pair<int, Dims>> stored_outputs(int block) const = 0;
+  virtual void emit(std::unique_ptr<Step> step) = 0;
+};
+
+class Lowering {
+ public:
+  Lowering(const TaskDef& task, LoweringHost& host, TaskInfo& info) : task_(task), host_(host), info_(info) {}
+
+  const TaskDef& task() const { return task_; }
+  const Attrs& attrs() const { return task_.attrs; }
+  // These raise Unsupported, naming the task, when the view is missing.
+  const View& input(std::size_t i) const;
+  const View& output(std::size_t i) const;
+  std::size_t input_count() const { return task_.inputs.size(); }
+  std::size_t output_count() const { return task_.outputs.size(); }
+
+  bool building() const { return host_.building(); }
+  bool is_constant(const View& view) const { return host_.is_constant(view.buffer); }
+  Location at(const View& view) { return host_.locate(view); }
+  // Memory for the duration of this task, shared with other tasks' scratch.
+  Location scratch(std::size_t bytes);
+  Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+    return host_.packed(view, from, to);
+  }
+  template <class T>
+  Location literal(const T& value) {
+    return host_.literal(&value, sizeof(T));
+  }
+  int output_of(const View& view) const { return host_.output_of(view); }
+  int block_attr(std::string_view name) const;
+  std::vector<std::pair<int, Dims>> stored_outputs(int block) const { return host_.stored_outputs(block); }
+  void emit(std::unique_ptr<Step> step) { host_.emit(std::move(step)); }
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+
+  void describe(std::string impl, std::string layout, double flops);
+  // Raises Unsupported with the task's name, kind, operands and the reason.
+  [[noreturn]] void reject(const std::string& why) const;
+
+ private:
+  const TaskDef& task_;
+  LoweringHost& host_;
+  TaskInfo& info_;
+  std::size_t scratch_bytes_ = 0;
+};
+
+using LowerFn = void (*)(Lowering&);
+
+// The function for a task kind, or nullptr.
+LowerFn find_task_kind(std::string_view kind);
+
+// How oneDNN would do a task: the name of its implementation, or an empty string when it cannot. Nothing is
+// built. Inputs other than the first are taken for constants unless attribute "constants" lists those that
+// are.
+std::string query_task(TaskDef task);
+
+// One function for each task kind; the table that names them is in lowering.cc.
+void lower_matmul(Lowering& low);
+void lower_conv(Lowering& low);
+void lower_deconv(Lowering& low);
+void lower_pool(Lowering& low);
+void lower_lrn(Lowering& low);
+void lower_resample(Lowering& low);
+void lower_rnn(Lowering& low);
+void lower_reorder(Lowering& low);
+void lower_kernel(Lowering& low);
+void lower_aicpu(Lowering& low);
+void lower_copy(Lowering& low);
+void lower_if(Lowering& low);
+void lower_while(Lowering& low);
+void lower_scan_load(Lowering& low);
+void lower_scan_store(Lowering& low);
+
+}  // namespace npu

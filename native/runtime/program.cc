@@ -1,0 +1,145 @@
+// Running programs, and the parts of building that need no lowering.
+#include "runtime/program.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/parallel.h"
+#include "runtime/context.h"
+#include "runtime/lowering.h"
+
+namespace npu {
+
+Program::Program(std::string name, int device)
+    : name_(std::move(name)), device_(Device::get(device)), blocks_(1) {}
+
+Program::~Program() {
+  if (finalized_) device_.arenas().remove_user(arena_bytes_ + scratch_bytes_);
+}
+
+void Program::check_building() const {
+  if (finalized_) throw InvalidArgument("program '" + name_ + "' is finalized and cannot be changed");
+}
+
+int Program::add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes) {
+  check_building();
+  if (index < 0 || index > (1 << 20)) throw InvalidArgument("index out of range: " + std::to_string(index));
+  const auto at = static_cast<std::size_t>(index);
+  if (at >= sizes.size()) sizes.resize(at + 1, 0);
+  sizes[at] = std::max(sizes[at], nbytes);
+  buffers_.push_back({kind, index, 0, nbytes});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::input(int index, std::size_t nbytes) {
+  return add_io(input_bytes_, Buffer::Kind::Input, index, nbytes);
+}
+
+int Program::output(int index, std::size_t nbytes) {
+  return add_io(output_bytes_, Buffer::Kind::Output, index, nbytes);
+}
+
+int Program::arena(std::size_t offset, std::size_t nbytes) {
+  check_building();
+  buffers_.push_back({Buffer::Kind::Arena, 0, offset, nbytes});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::constant(ConstantSource source, std::size_t nbytes) {
+  check_building();
+  sources_.push_back(std::move(source));
+  buffers_.push_back({Buffer::Kind::Constant, static_cast<int>(sources_.size()) - 1, 0, nbytes});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::block() {
+  check_building();
+  blocks_.emplace_back();
+  return static_cast<int>(blocks_.size()) - 1;
+}
+
+void Program::task(TaskDef task) {
+  check_building();
+  const std::string who = "task '" + task.name + "' (" + task.kind + ")";
+  if (!find_task_kind(task.kind)) throw InvalidArgument(who + ": unknown task kind");
+  if (task.block < 0 || task.block >= static_cast<int>(blocks_.size())) {
+    throw InvalidArgument(who + ": block " + std::to_string(task.block) + " does not exist");
+  }
+  const bool dense = task.kind == "kernel";
+  const auto check = [&](const View& view, const std::string& what, bool written) {
+    if (view.buffer < 0 || view.buffer >= static_cast<int>(buffers_.size())) {
+      throw InvalidArgument(what + ": buffer " + std::to_string(view.buffer) + " does not exist");
+    }
+    const Buffer& buffer = buffers_[static_cast<std::size_t>(view.buffer)];
+    if (written && buffer.kind == Buffer::Kind::Constant)
+      throw InvalidArgument(what + ": writes to a constant");
+    if (written && buffer.kind == Buffer::Kind::Input) throw InvalidArgument(what + ": writes to an input");
+    (dense ? check_dense : check_view)(view, buffer.nbytes, what);
+  };
+  for (std::size_t i = 0; i < task.inputs.size(); ++i) {
+    check(task.inputs[i], who + " input " + std::to_string(i), false);
+  }
+  for (std::size_t i = 0; i < task.outputs.size(); ++i) {
+    check(task.outputs[i], who + " output " + std::to_string(i), true);
+  }
+  tasks_.push_back(std::move(task));
+}
+
+std::unique_ptr<Context> Program::take_context() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      auto context = std::move(free_.back());
+      free_.pop_back();
+      return context;
+    }
+  }
+  return std::make_unique<Context>(*this);
+}
+
+void Program::give_context(std::unique_ptr<Context> context) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(context));
+}
+
+class Program::ContextLease {
+ public:
+  explicit ContextLease(Program& program) : program_(program), context_(program.take_context()) {}
+  ~ContextLease() { program_.give_context(std::move(context_)); }
+  ContextLease(const ContextLease&) = delete;
+  ContextLease& operator=(const ContextLease&) = delete;
+  Context* operator->() const { return context_.get(); }
+
+ private:
+  Program& program_;
+  std::unique_ptr<Context> context_;
+};
+
+ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskClock* clock) {
+  if (!finalized_) throw InvalidArgument("program '" + name_ + "' is not finalized");
+  const TeamScope team(threads_);  // primitives hold per-thread memory for exactly this team
+  const ContextLease context(*this);
+  const ArenaPool::Lease arena =
+      device_.arenas().borrow(arena_bytes_ + scratch_bytes_, context->arena(), arena_requester_);
+  context->rebase(arena.data(), inputs, outputs);
+  return context->run(clock);
+}
+
+ShapeReport Program::run(void* const* inputs, void* const* outputs) {
+  return execute(inputs, outputs, nullptr);
+}
+
+std::vector<double> Program::profile(void* const* inputs, void* const* outputs, int repeats) {
+  std::vector<double> best(tasks_.size(), 0.0);
+  for (int i = 0; i < repeats; ++i) {
+    TaskClock clock{std::vector<double>(tasks_.size(), 0.0)};
+    execute(inputs, outputs, &clock);
+    for (std::size_t t = 0; t < best.size(); ++t) {
+      best[t] = i == 0 ? clock.seconds[t] : std::min(best[t], clock.seconds[t]);
+    }
+  }
+  return best;
+}
+
+}  // namespace npu

@@ -1,0 +1,105 @@
+// Programs: built once from tasks, then run from any number of threads.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/view.h"
+#include "runtime/step.h"
+#include "runtime/task.h"
+
+namespace npu {
+
+class Context;
+
+// A constant's contents as handed over; `owner` keeps them alive.
+struct ConstantSource {
+  const void* data = nullptr;
+  std::shared_ptr<void> owner;
+  bool copy = true;  // false: plain uses read the caller's memory
+};
+
+struct Buffer {
+  enum class Kind { Input, Output, Arena, Constant };
+  Kind kind = Kind::Arena;
+  int index = 0;           // of the input, output or constant
+  std::size_t offset = 0;  // in the arena
+  std::size_t nbytes = 0;
+};
+
+class Program {
+ public:
+  Program(std::string name, int device);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Building. Each returns the number of the buffer or block; errors are InvalidArgument.
+  int input(int index, std::size_t nbytes);
+  int output(int index, std::size_t nbytes);
+  int arena(std::size_t offset, std::size_t nbytes);
+  int constant(ConstantSource source, std::size_t nbytes);
+  int block();
+  void task(TaskDef task);
+  void finalize(std::size_t arena_bytes);
+
+  // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
+  // the run could tell, for each output (none: an empty list).
+  ShapeReport run(void* const* inputs, void* const* outputs);
+  std::vector<double> profile(void* const* inputs, void* const* outputs, int repeats);
+
+  const std::string& name() const { return name_; }
+  bool finalized() const { return finalized_; }
+  std::size_t input_count() const { return input_bytes_.size(); }
+  std::size_t output_count() const { return output_bytes_.size(); }
+  std::size_t input_bytes(std::size_t i) const { return input_bytes_[i]; }
+  std::size_t output_bytes(std::size_t i) const { return output_bytes_[i]; }
+  const std::vector<TaskInfo>& task_info() const { return infos_; }
+  std::size_t arena_bytes() const { return arena_bytes_; }
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+  std::size_t constant_bytes() const { return constants_.size(); }
+
+ private:
+  friend class Context;
+  friend class ProgramBuilder;
+
+  struct Block {
+    std::vector<std::unique_ptr<Step>> steps;
+    std::vector<int> tasks;
+  };
+
+  // Takes a context from the free list, or makes one; gives it back.
+  class ContextLease;
+
+  void check_building() const;
+  void discard();  // undoes a finalize that failed
+  int add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes);
+  std::unique_ptr<Context> take_context();
+  void give_context(std::unique_ptr<Context> context);
+  ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock);
+
+  std::string name_;
+  Device& device_;
+  int threads_ = 1;
+  bool finalized_ = false;
+  std::string arena_requester_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::size_t> input_bytes_, output_bytes_;
+  std::vector<ConstantSource> sources_;
+  std::vector<TaskDef> tasks_;
+  std::vector<TaskInfo> infos_;
+  std::vector<Block> blocks_;
+  DeviceMemory constants_;
+  std::vector<char*> constant_slots_;
+  std::vector<std::shared_ptr<void>> kept_;  // owners of constants that are used where they are
+  std::size_t arena_bytes_ = 0;
+  std::size_t scratch_bytes_ = 0;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Context>> free_;
+};
+
+}  // namespace npu

@@ -1,0 +1,97 @@
+// Steps: what a program consists of once it is built, and what a context makes of them to run.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/view.h"
+
+namespace npu {
+
+// Where bytes lie: relative to something that is known only when a run begins, or fixed.
+struct Location {
+  enum class Space : std::uint8_t { Constant, Arena, Input, Output };
+  Space space = Space::Arena;
+  int index = 0;  // of the constant slot, the input or the output
+  std::size_t offset = 0;
+};
+
+struct BoundBlock;
+
+// The shapes of outputs that only a run can tell: (output, shape), the last report of an output counts.
+using ShapeReport = std::vector<std::pair<int, Dims>>;
+
+// Time spent in each task, gathered only by profile().
+struct TaskClock {
+  std::vector<double> seconds;
+};
+
+// What a running program hands to its steps.
+struct RunState {
+  dnnl_stream_t stream = nullptr;
+  TaskClock* clock = nullptr;
+  ShapeReport shapes;
+
+  void run(const BoundBlock& block);
+  void report(int output, Dims shape);
+};
+
+// A step with its addresses filled in; belongs to one context.
+class BoundStep {
+ public:
+  virtual ~BoundStep() = default;
+  virtual void run(RunState& state) = 0;
+};
+
+struct BoundBlock {
+  std::vector<BoundStep*> steps;
+  const std::vector<int>* tasks = nullptr;  // the task of each step
+};
+
+inline void RunState::run(const BoundBlock& block) {
+  if (!clock) {
+    for (BoundStep* step : block.steps) step->run(*this);
+    return;
+  }
+  for (std::size_t i = 0; i < block.steps.size(); ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    block.steps[i]->run(*this);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    clock->seconds[static_cast<std::size_t>((*block.tasks)[i])] += elapsed.count();
+  }
+}
+
+inline void RunState::report(int output, Dims shape) {
+  for (auto& [known, dims] : shapes) {
+    if (known != output) continue;
+    dims = std::move(shape);
+    return;
+  }
+  shapes.emplace_back(output, std::move(shape));
+}
+
+// Gives steps their addresses in one context; remembers which must be patched when an address changes.
+class Binder {
+ public:
+  virtual ~Binder() = default;
+  // Keeps *slot equal to the address of `where`. The slot must stay in place.
+  virtual void address(void** slot, const Location& where) = 0;
+  // A oneDNN memory object of the context whose handle follows `where`.
+  virtual dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) = 0;
+  virtual const BoundBlock* block(int index) = 0;
+};
+
+// The immutable part of a step, shared by all contexts.
+class Step {
+ public:
+  virtual ~Step() = default;
+  virtual std::unique_ptr<BoundStep> bind(Binder& binder) const = 0;
+};
+
+}  // namespace npu

@@ -1,0 +1,119 @@
+"""The native runtime: devices, memory, programs of tasks, and the kernels that run them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_ONEDNN_PACKAGE = "onednn-cpu-gomp"
+_ONEDNN_LIBRARY = "libdnnl.so.3"
+
+
+def _preload_onednn() -> None:
+    """Loads oneDNN from its Python package, wherever that is installed, before the extension asks for it."""
+    try:
+        files = metadata.files(_ONEDNN_PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if file.name == _ONEDNN_LIBRARY and path.exists():
+            ctypes.CDLL(str(path.resolve()))
+            return
+
+
+_preload_onednn()
+try:
+    from ._native import (
+        DeviceBuffer,
+        KernelHandle,
+        ObjectError,
+        OutOfDeviceMemory,
+        Program,
+        TaskError,
+        UnsupportedTask,
+        aicpu_kernels,
+        device_count,
+        load_object,
+        memory_info,
+        num_threads,
+        query,
+        reset_peak,
+        set_memory_limit,
+        set_num_threads,
+        trim,
+        version,
+    )
+    from ._native import run_aicpu as _run_aicpu
+except ImportError as error:
+    raise ImportError(
+        f"the native runtime could not be loaded ({error}). Install oneDNN with "
+        f"'pip install {_ONEDNN_PACKAGE}>=2023.2.0'; in a source tree build the extension with "
+        "'pip install --no-build-isolation -e .'"
+    ) from error
+
+__all__ = [
+    "DeviceBuffer",
+    "KernelHandle",
+    "ObjectError",
+    "OutOfDeviceMemory",
+    "Program",
+    "TaskError",
+    "UnsupportedTask",
+    "aicpu_kernels",
+    "device_count",
+    "load_object",
+    "memory_info",
+    "num_threads",
+    "numpy_dtype",
+    "query",
+    "reset_peak",
+    "run_aicpu",
+    "set_memory_limit",
+    "set_num_threads",
+    "trim",
+    "version",
+]
+
+_NUMPY_ONLY_NAMES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of one of the runtime's dtype names."""
+    return _NUMPY_ONLY_NAMES.get(name) or np.dtype(name)
+
+
+def run_aicpu(
+    op: str,
+    inputs: Sequence[np.ndarray[Any, Any]],
+    out_descs: Sequence[tuple[str, Sequence[int]]],
+    attrs: Mapping[str, Any] | None = None,
+) -> list[np.ndarray[Any, Any]]:
+    """Runs one AI CPU kernel on arrays.
+
+    ``out_descs`` gives dtype and shape of each output, at its largest; outputs whose size the kernel decides come
+    back with their actual shape.
+    """
+    dense = [np.ascontiguousarray(array).reshape(array.shape) for array in inputs]
+    outputs = [np.zeros(tuple(shape), numpy_dtype(dtype)) for dtype, shape in out_descs]
+    shapes = _run_aicpu(
+        op,
+        [(array, array.dtype.name, array.shape) for array in dense],
+        [(array, array.dtype.name, array.shape) for array in outputs],
+        dict(attrs or {}),
+    )
+    return [_trimmed(array, shape) for array, shape in zip(outputs, shapes, strict=True)]
+
+
+def _trimmed(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The array's first elements in another shape."""
+    if array.shape == shape:
+        return array
+    count = int(np.prod(shape, dtype=np.int64))
+    return array.reshape(-1)[:count].reshape(shape)
