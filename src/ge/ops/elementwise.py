@@ -118,6 +118,18 @@ class Cast(Operator):
         return tbe.cast(x, op.to)
 
 
+@plugin(onnx="Cast")
+def _cast(n: Node) -> Results:
+    to = n.element_type("to")
+    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+
+
+@plugin(onnx="CastLike")
+def _cast_like(n: Node) -> Results:
+    to = n.desc(1).dtype
+    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+
+
 @register
 class Identity(Operator):
     """x itself."""

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.builder import GraphBuilder, Operand
-from ge.ir.types import TensorDesc
+from ge.ir.types import TensorDesc, dtype_from_ir
 from ge.ir.values import constant_of, desc_of
 
 __all__ = ["FRAMEWORKS", "Node", "Plugin", "Results", "Unsupported", "find", "mapped", "plugin", "simple"]
@@ -84,6 +84,17 @@ class Node:
                 "make it a constant, or give the model static input shapes",
             )
         return array
+
+    def element_type(self, name: str, default: str = "") -> str:
+        """An attribute that holds an ONNX element type, as our name."""
+        code = self.attr(name)
+        if not code:
+            return default
+        try:
+            return dtype_from_ir(ir.DataType(int(code)))
+        except (KeyError, ValueError):
+            label = ir.DataType(int(code)).name if int(code) in ir.DataType.__members__.values() else str(code)
+            raise Unsupported(f"no engine accepts {label.lower()}", "use one of the plain number types") from None
 
     def ints(self, index: int, what: str = "") -> list[int]:
         """A constant input as a list of Python integers."""

@@ -1,0 +1,658 @@
+"""Operators that move data without computing: shapes, orders, pieces, borders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tbe
+
+from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
+from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.reduce import normal_axes
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
+
+
+class Movement(Operator):
+    """One tensor rearranged."""
+
+    x = Input("T", TENSORS)
+    y = Output("T")
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return 0
+
+
+# -- shape and order ---------------------------------------------------------------------------------------------
+
+
+@register
+class Reshape(Movement):
+    """The same elements in the same order under another shape."""
+
+    shape = Attr(list)
+    engine = Engine.VIEW
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if any(d < 0 for d in op.shape) or math.prod(op.shape) != desc.size:
+            raise fail(op, f"cannot view {desc} as {list(op.shape)}: {desc.size} against {math.prod(op.shape)} elements")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc(op.shape, op.inputs[0].dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.reshape(x, op.shape)
+
+
+@register
+class Transpose(Movement):
+    """Axes in another order: axis i of the result is axis perm[i] of x."""
+
+    perm = Attr(list)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        if sorted(op.perm) != list(range(op.inputs[0].rank)):  # type: ignore[union-attr]
+            raise fail(op, f"perm {list(op.perm)} does not permute the axes of {op.inputs[0]}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        desc = op.inputs[0]
+        assert desc is not None
+        return TensorDesc(tuple(desc.shape[p] for p in op.perm), desc.dtype)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.transpose(x, op.perm)
+
+
+@register
+class BroadcastTo(Movement):
+    """x repeated over a shape by NumPy's rules."""
+
+    shape = Attr(list)
+    pattern = Pattern.BROADCAST
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.broadcast_to(x, op.shape)
+
+
+@register
+class Tile(Movement):
+    """x repeated along each axis."""
+
+    repeats = Attr(list)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        if len(op.repeats) != op.inputs[0].rank or any(r < 0 for r in op.repeats):  # type: ignore[union-attr]
+            raise fail(op, f"repeats {list(op.repeats)} do not fit {op.inputs[0]}")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        apart = tbe.reshape(x, tuple(d for extent in x.shape for d in (1, extent)))
+        pairs = zip(op.repeats, x.shape, strict=True)
+        repeated = tbe.broadcast_to(apart, tuple(d for pair in pairs for d in pair))
+        return tbe.reshape(repeated, tuple(r * d for r, d in zip(op.repeats, x.shape, strict=True)))
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------
+
+
+@register
+class Slice(Movement):
+    """A box of x: elements starts, starts + steps, … before ends, an entry an axis.
+
+    Starts are not negative; with a negative step, an end of -1 includes element 0.
+    """
+
+    starts = Attr(list)
+    ends = Attr(list)
+    steps = Attr(list, None)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        rank = op.inputs[0].rank  # type: ignore[union-attr]
+        steps = op.steps or (1,) * rank
+        if not len(op.starts) == len(op.ends) == len(steps) == rank:
+            raise fail(op, f"starts, ends and steps need an entry for each axis of {op.inputs[0]}")
+        if 0 in steps:
+            raise fail(op, "a step is 0")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        steps = op.steps or (1,) * len(x.shape)
+        shape = tuple(len(range(*r)) for r in zip(op.starts, op.ends, steps, strict=True))
+        return tbe.slice(x, op.starts, steps, shape)
+
+
+@register
+class Concat(Operator):
+    """Tensors one after another along axis."""
+
+    inputs = Input("T", TENSORS, variadic=True)
+    y = Output("T")
+    axis = Attr(int)
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def compute(op: NodeView, *parts: tbe.Tensor) -> tbe.Tensor:
+        return tbe.concat(parts, op.axis)
+
+    flops = Movement.flops
+
+
+@register
+class Split(Operator):
+    """Pieces of x along axis, of given sizes."""
+
+    x = Input("T", TENSORS)
+    pieces = Output("T", variadic=True)
+    axis = Attr(int)
+    sizes = Attr(list)
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if not -desc.rank <= op.axis < desc.rank:
+            raise fail(op, f"axis {op.axis} is out of range for {desc}")
+        if sum(op.sizes) != desc.shape[op.axis] or any(s < 0 for s in op.sizes):
+            raise fail(op, f"sizes {list(op.sizes)} do not add up to {desc.shape[op.axis]} elements along {op.axis}")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tuple[tbe.Tensor, ...]:
+        axis = op.axis % len(x.shape)
+        pieces, start = [], 0
+        for size in op.sizes:
+            starts = tuple(start if i == axis else 0 for i in range(len(x.shape)))
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            pieces.append(tbe.slice(x, starts, (1,) * len(x.shape), shape))
+            start += size
+        return tuple(pieces)
+
+    flops = Movement.flops
+
+
+# -- borders and rotations ---------------------------------------------------------------------------------------
+
+
+@register
+class Pad(Movement):
+    """x with a border: of a value, or of its own elements (edge, reflect, symmetric, wrap)."""
+
+    mode = Attr(str, "constant", choices=("constant", "edge", "reflect", "symmetric", "wrap"))
+    low = Attr(list)
+    high = Attr(list)
+    value = Attr(float, 0.0)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if not len(op.low) == len(op.high) == desc.rank:
+            raise fail(op, f"low and high need an entry for each axis of {desc}")
+        if any(p < 0 for p in (*op.low, *op.high)):
+            raise fail(op, "a border is negative", "take a slice instead")
+        if op.mode != "constant" and 0 in desc.shape:
+            raise fail(op, f"an empty tensor has no elements to fill a border of mode {op.mode} with")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        if op.mode == "constant":
+            value = op.value if x.dtype in FLOATS else int(op.value)
+            return tbe.pad(x, op.low, op.high, value)
+        shape = tuple(d + a + b for d, a, b in zip(x.shape, op.low, op.high, strict=True))
+        source = _BORDERS[op.mode]
+
+        def element(*index: tbe.Scalar) -> tbe.Scalar:
+            inner = [
+                source(i - low, extent) if total != extent else i
+                for i, low, extent, total in zip(index, op.low, x.shape, shape, strict=True)
+            ]
+            return x[tuple(inner)]
+
+        return tbe.compute(shape, element)
+
+
+def _reflected(i: tbe.Scalar, extent: int) -> tbe.Scalar:
+    if extent == 1:
+        return i * 0
+    period = 2 * (extent - 1)
+    inside = i % period
+    return tbe.binary("min", inside, period - inside)
+
+
+def _mirrored(i: tbe.Scalar, extent: int) -> tbe.Scalar:
+    inside = i % (2 * extent)
+    return tbe.binary("min", inside, 2 * extent - 1 - inside)
+
+
+# For each mode, the element of x found at a position that may lie outside of it.
+_BORDERS: dict[str, Callable[[tbe.Scalar, int], tbe.Scalar]] = {
+    "edge": lambda i, extent: tbe.binary("min", tbe.binary("max", i, 0), extent - 1),
+    "reflect": _reflected,
+    "symmetric": _mirrored,
+    "wrap": lambda i, extent: i % extent,
+}
+
+
+@register
+class Reverse(Movement):
+    """x back to front along axes."""
+
+    axes = Attr(list)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        axes = normal_axes(op.axes, len(x.shape))
+        starts = tuple(max(d - 1, 0) if i in axes else 0 for i, d in enumerate(x.shape))
+        steps = tuple(-1 if i in axes else 1 for i in range(len(x.shape)))
+        return tbe.slice(x, starts, steps, x.shape)
+
+
+@register
+class Roll(Movement):
+    """x rotated by shifts along axes; what leaves at the end comes in at the front."""
+
+    shifts = Attr(list)
+    axes = Attr(list)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        if len(op.shifts) != len(op.axes):
+            raise fail(op, f"{len(op.shifts)} shifts for {len(op.axes)} axes")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        for shift, axis in zip(op.shifts, op.axes, strict=True):
+            x = _rolled(x, shift, axis % len(x.shape))
+        return x
+
+
+def _rolled(x: tbe.Tensor, shift: int, axis: int) -> tbe.Tensor:
+    extent = x.shape[axis]
+    cut = (-shift) % extent if extent else 0
+    if not cut:
+        return x
+    ones = (1,) * len(x.shape)
+
+    def piece(start: int, size: int) -> tbe.Tensor:
+        starts = tuple(start if i == axis else 0 for i in range(len(x.shape)))
+        return tbe.slice(x, starts, ones, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+    return tbe.concat([piece(cut, extent - cut), piece(0, cut)], axis)
+
+
+# -- channels and space ------------------------------------------------------------------------------------------
+
+
+class BlockMove(Movement):
+    """Blocks of pixels and groups of channels exchanged."""
+
+    block = Attr(int)
+    mode = Attr(str, "DCR", choices=("DCR", "CRD"))
+    channels_last = Attr(bool, False)
+
+
+@register
+class DepthToSpace(BlockMove):
+    """Channels moved into blocks of pixels; mode DCR keeps the block offset outermost in the channels."""
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if desc.rank != 4 or op.block < 1 or desc.shape[3 if op.channels_last else 1] % op.block**2:
+            raise fail(op, f"{desc} has no groups of {op.block}x{op.block} channels")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        b = op.block
+        n, c, h, w = x.shape if not op.channels_last else tuple(x.shape[i] for i in (0, 3, 1, 2))
+        depth = c // (b * b)
+        parts = (b, b, depth) if op.mode == "DCR" else (depth, b, b)
+        if op.channels_last:
+            perm = (0, 1, 3, 2, 4, 5) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
+            return tbe.reshape(tbe.transpose(tbe.reshape(x, (n, h, w, *parts)), perm), (n, h * b, w * b, depth))
+        perm = (0, 3, 4, 1, 5, 2) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
+        return tbe.reshape(tbe.transpose(tbe.reshape(x, (n, *parts, h, w)), perm), (n, depth, h * b, w * b))
+
+
+@register
+class SpaceToDepth(BlockMove):
+    """Blocks of pixels moved into channels."""
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        sizes = desc.shape[1:3] if op.channels_last else desc.shape[2:4]
+        if desc.rank != 4 or op.block < 1 or any(s % op.block for s in sizes):
+            raise fail(op, f"{desc} does not divide into blocks of {op.block}x{op.block}")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        b = op.block
+        if op.channels_last:
+            n, h, w, c = x.shape
+            split = tbe.reshape(x, (n, h // b, b, w // b, b, c))
+            perm = (0, 1, 3, 2, 4, 5) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+            return tbe.reshape(tbe.transpose(split, perm), (n, h // b, w // b, b * b * c))
+        n, c, h, w = x.shape
+        split = tbe.reshape(x, (n, c, h // b, b, w // b, b))
+        perm = (0, 3, 5, 1, 2, 4) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        return tbe.reshape(tbe.transpose(split, perm), (n, b * b * c, h // b, w // b))
+
+
+# -- made from positions -----------------------------------------------------------------------------------------
+
+
+@register
+class Iota(Operator):
+    """The position along axis."""
+
+    y = Output()
+    shape = Attr(list)
+    axis = Attr(int, 0)
+    dtype = Attr(str, "int64")
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def compute(op: NodeView) -> tbe.Tensor:
+        return tbe.iota(op.shape, op.axis, op.dtype)
+
+
+@register
+class Range(Operator):
+    """start + delta * position, of a known length; start and delta are computed scalars."""
+
+    start = Input("T")
+    delta = Input("T")
+    y = Output("T")
+    size = Attr(int)
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def compute(op: NodeView, start: tbe.Tensor, delta: tbe.Tensor) -> tbe.Tensor:
+        return start + tbe.iota((op.size,), 0, start.dtype) * delta
+
+
+@register
+class Eye(Operator):
+    """1 on diagonal k, 0 elsewhere."""
+
+    y = Output()
+    shape = Attr(list)
+    k = Attr(int, 0)
+    dtype = Attr(str, "float32")
+    pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def compute(op: NodeView) -> tbe.Tensor:
+        rank = len(op.shape)
+        rows, columns = (tbe.iota(op.shape, rank - i, "int64") for i in (2, 1))
+        return tbe.cast(tbe.binary("eq", rows + op.k, columns), op.dtype)
+
+
+@register
+class Trilu(Movement):
+    """The upper or lower triangle of matrices from diagonal k on, 0 elsewhere."""
+
+    upper = Attr(bool, True)
+    k = Attr(int, 0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        rank = len(x.shape)
+        rows, columns = (tbe.iota(x.shape, rank - i, "int64") for i in (2, 1))
+        kept = tbe.binary("le" if op.upper else "ge", rows + op.k, columns)
+        return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------
+
+
+def reshaped(n: Node, value: Any, shape: Sequence[int]) -> Any:
+    """A value under another shape; itself when it has that shape."""
+    shape = [int(d) for d in shape]
+    return value if [int(d) for d in value.shape] == shape else n.op("Reshape", value, shape=shape)
+
+
+def resolved_shape(desc: TensorDesc, target: Sequence[int], zero_copies: bool = True) -> list[int]:
+    """A reshape's target with 0 (same as the input) and -1 (what is left) filled in.
+
+    >>> resolved_shape(TensorDesc((2, 3, 4), "float32"), [0, -1])
+    [2, 12]
+    """
+    shape = [int(d) for d in target]
+    for axis, extent in enumerate(shape):
+        if extent == 0 and zero_copies:
+            if axis >= desc.rank:
+                raise ValueError(f"dimension {axis} of the target {shape} copies a dimension that {desc} does not have")
+            shape[axis] = desc.shape[axis]
+    if shape.count(-1) > 1:
+        raise ValueError(f"the target {shape} leaves more than one dimension open")
+    if -1 in shape:
+        known = math.prod(d for d in shape if d != -1)
+        if not known or desc.size % known:
+            raise ValueError(f"{desc} cannot be reshaped to {shape}")
+        shape[shape.index(-1)] = desc.size // known
+    return shape
+
+
+@plugin(onnx="Reshape")
+def _reshape(n: Node) -> Results:
+    target = n.attr("shape") if n.version < 5 else n.ints(1, "shape")
+    try:
+        shape = resolved_shape(n.desc(), target, not n.attr("allowzero", 0))
+    except ValueError as error:
+        raise Unsupported(str(error)) from error
+    return reshaped(n, n.inputs[0], shape)
+
+
+@plugin(onnx="Flatten")
+def _flatten(n: Node) -> Results:
+    desc = n.desc()
+    axis = int(n.attr("axis", 1))
+    axis = axis + desc.rank if axis < 0 else axis
+    return reshaped(n, n.inputs[0], [math.prod(desc.shape[:axis]), math.prod(desc.shape[axis:])])
+
+
+@plugin(onnx="Squeeze")
+def _squeeze(n: Node) -> Results:
+    shape = n.desc().shape
+    axes = n.attr("axes") or (n.ints(1, "axes") if n.input(1) is not None else None)
+    gone = [i for i, d in enumerate(shape) if d == 1] if axes is None else normal_axes(axes, len(shape))
+    wrong = [i for i in gone if shape[i] != 1]
+    if wrong:
+        raise Unsupported(f"axis {wrong[0]} of {n.desc()} has more than one element and cannot be squeezed")
+    return reshaped(n, n.inputs[0], [d for i, d in enumerate(shape) if i not in gone])
+
+
+@plugin(onnx="Unsqueeze")
+def _unsqueeze(n: Node) -> Results:
+    axes = n.attr("axes") or n.ints(1, "axes")
+    shape = list(n.desc().shape)
+    for axis in normal_axes(axes, len(shape) + len(axes)):
+        shape.insert(axis, 1)
+    return reshaped(n, n.inputs[0], shape)
+
+
+@plugin(onnx="Transpose")
+def _transpose(n: Node) -> Results:
+    perm = n.attr("perm") or list(range(n.desc().rank))[::-1]
+    if list(perm) == list(range(n.desc().rank)):
+        return n.inputs[0]  # type: ignore[return-value]
+    return n.op("Transpose", n.inputs[0], perm=list(perm))
+
+
+@plugin(onnx="Expand")
+def _expand(n: Node) -> Results:
+    target = n.ints(1, "shape")
+    shape = np.broadcast_shapes(n.desc().shape, tuple(target))
+    return n.inputs[0] if shape == n.desc().shape else n.op("BroadcastTo", n.inputs[0], shape=list(shape))  # type: ignore[return-value]
+
+
+@plugin(onnx="Tile")
+def _tile(n: Node) -> Results:
+    repeats = n.ints(1, "repeats")
+    return n.inputs[0] if set(repeats) <= {1} else n.op("Tile", n.inputs[0], repeats=repeats)  # type: ignore[return-value]
+
+
+@plugin(onnx="Concat")
+def _concat(n: Node) -> Results:
+    """Parts without elements are left out."""
+    axis = int(n.attr("axis", 1))
+    axis = axis % n.desc().rank
+    parts = [v for i, v in enumerate(n.inputs) if n.desc(i).shape[axis]]
+    if len(parts) < 2:
+        return parts[0] if parts else n.inputs[0]  # type: ignore[return-value]
+    return n.op("Concat", *parts, axis=axis)
+
+
+@plugin(onnx="Split")
+def _split(n: Node) -> Results:
+    axis = int(n.attr("axis", 0))
+    extent = n.desc().shape[axis]
+    sizes = n.attr("split") or (n.ints(1, "split") if n.input(1) is not None else None)
+    if sizes is None:
+        count = int(n.attr("num_outputs", n.outputs))
+        size = -(-extent // count)
+        sizes = [min(size, max(extent - i * size, 0)) for i in range(count)]
+    return n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=list(sizes))
+
+
+def box(shape: Sequence[int], axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> dict[str, list[int]]:
+    """Slice attributes for all axes from Python-like slices of some.
+
+    >>> box((4, 5), [-1], [-2], [100], [1])
+    {'starts': [0, 3], 'ends': [4, 5], 'steps': [1, 1]}
+    """
+    found = [slice(None).indices(d) for d in shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        extent = shape[axis]
+        # An end below -extent means "down to the first element", which Python writes as None.
+        stop = None if step < 0 and end < -extent else end
+        found[axis] = slice(start, stop, step).indices(extent)
+    return {name: [f[i] for f in found] for i, name in enumerate(("starts", "ends", "steps"))}
+
+
+@plugin(onnx="Slice")
+def _slice(n: Node) -> Results:
+    if n.version < 10:
+        starts, ends, axes, steps = n.attr("starts"), n.attr("ends"), n.attr("axes"), None
+    else:
+        starts, ends = n.ints(1, "starts"), n.ints(2, "ends")
+        axes = n.ints(3, "axes") if n.input(3) is not None else None
+        steps = n.ints(4, "steps") if n.input(4) is not None else None
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    shape = n.desc().shape
+    attrs = box(shape, axes, starts, ends, steps)
+    if attrs == box(shape, [], [], [], []):
+        return n.inputs[0]  # type: ignore[return-value]
+    return n.op("Slice", n.inputs[0], **attrs)
+
+
+_PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+@plugin(onnx="Pad")
+def _pad(n: Node) -> Results:
+    """Negative borders cut pieces off first."""
+    rank = n.desc().rank
+    value = 0.0
+    if n.version < 11:
+        pads = list(n.attr("pads") or n.attr("paddings"))
+        value = float(n.attr("value", 0.0))
+    else:
+        pads = n.ints(1, "pads")
+        if n.input(2) is not None and n.attr("mode", "constant") == "constant":
+            value = float(n.const(2, "constant_value").reshape(-1)[0])
+    axes = n.ints(3, "axes") if n.input(3) is not None else list(range(rank))
+    low, high = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        low[axis], high[axis] = pads[index], pads[index + len(axes)]
+    x: Any = n.inputs[0]
+    if min((*low, *high), default=0) < 0:
+        starts = [max(-p, 0) for p in low]
+        ends = [max(d - max(-p, 0), 0) for d, p in zip(n.desc().shape, high, strict=True)]
+        x = n.op("Slice", x, starts=starts, ends=ends)
+        low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
+    if not any((*low, *high)):
+        return x  # type: ignore[no-any-return]
+    mode = _PAD_MODES[n.attr("mode", "constant")]
+    return n.op("Pad", x, mode=mode, low=low, high=high, value=value)
+
+
+@plugin(onnx="DepthToSpace")
+def _depth_to_space(n: Node) -> Results:
+    return n.op("DepthToSpace", n.inputs[0], block=int(n.attr("blocksize")), mode=n.attr("mode", "DCR"))
+
+
+@plugin(onnx="SpaceToDepth")
+def _space_to_depth(n: Node) -> Results:
+    return n.op("SpaceToDepth", n.inputs[0], block=int(n.attr("blocksize")), mode=n.attr("mode", "DCR"))
+
+
+@plugin(onnx="Trilu")
+def _trilu(n: Node) -> Results:
+    k = n.ints(1, "k")[0] if n.input(1) is not None else 0
+    return n.op("Trilu", n.inputs[0], upper=bool(n.attr("upper", 1)), k=k)
+
+
+@plugin(onnx="Shape")
+def _shape(n: Node) -> Results:
+    shape = n.desc().shape
+    end = n.attr("end")
+    return n.builder.constant(np.asarray(shape[slice(n.attr("start", 0), end)], np.int64), n.name)
+
+
+@plugin(onnx="Size")
+def _size(n: Node) -> Results:
+    return n.builder.constant(np.asarray(n.desc().size, np.int64), n.name)
+
+
+@plugin(onnx="ConstantOfShape")
+def _constant_of_shape(n: Node) -> Results:
+    value = n.attr("value")
+    value = np.zeros(1, np.float32) if value is None else np.asarray(value)
+    shape = n.ints(0, "shape")
+    if math.prod(shape) * value.dtype.itemsize <= 1 << 20:
+        return n.builder.constant(np.full(shape, value.reshape(-1)[0]), n.name)
+    scalar = n.builder.constant(value.reshape(()), n.name)
+    return n.op("BroadcastTo", scalar, shape=shape)
+
+
+@plugin(onnx="Range")
+def _range(n: Node) -> Results:
+    start, limit, delta = (n.const(i, w).reshape(()) for i, w in enumerate(("start", "limit", "delta")))
+    if not delta:
+        raise Unsupported("delta of Range is 0")
+    size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
+    if start.dtype.kind in "iu":
+        size = max(0, -((int(start) - int(limit)) // int(delta)))
+    wide = start if start.dtype.kind in "iu" or start.dtype == np.float64 else start.astype(np.float64)
+    array = (wide + np.arange(size, dtype=wide.dtype) * delta.astype(wide.dtype)).astype(start.dtype)
+    return n.builder.constant(array, n.name)
+
+
+@plugin(onnx="EyeLike")
+def _eye_like(n: Node) -> Results:
+    desc = n.desc()
+    if desc.rank != 2:
+        raise Unsupported(f"EyeLike takes a matrix, got {desc}")
+    dtype = n.element_type("dtype", desc.dtype)
+    return n.builder.constant(np.eye(*desc.shape, k=int(n.attr("k", 0)), dtype=numpy_dtype(dtype)), n.name)

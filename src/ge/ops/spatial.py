@@ -1,0 +1,185 @@
+"""What convolutions and poolings share: windows over space, borders, and the order of axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tbe
+
+from ge.model.plan import View
+from ge.parsers.plugin import Node, Unsupported
+
+__all__ = [
+    "Window",
+    "aligned",
+    "array_windows",
+    "channels_first_perm",
+    "expression_windows",
+    "onnx_window",
+    "post_operands",
+    "weight_perm",
+]
+
+LAST = "channels_last"
+FORMATS = ("channels_first", LAST)
+WEIGHT_FORMATS = ("OI", "IO")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window moved over space: an entry a spatial axis in each field."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    pads_end: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kernel: Sequence[int], op: object) -> Window:
+        """The window of an operator, defaults filled in (stride 1, dense, no border)."""
+        rank = len(kernel)
+        ones, zeros = (1,) * rank, (0,) * rank
+        found = {name: getattr(op, name, None) for name in ("strides", "dilations", "pads_begin", "pads_end")}
+        return cls(
+            tuple(kernel),
+            tuple(found["strides"] or ones),
+            tuple(found["dilations"] or ones),
+            tuple(found["pads_begin"] or zeros),
+            tuple(found["pads_end"] or zeros),
+        )
+
+    def problem(self, sizes: Sequence[int]) -> str:
+        """What is wrong with the window over a space of these sizes, "" when nothing is."""
+        fields = (self.strides, self.dilations, self.pads_begin, self.pads_end)
+        if any(len(f) != len(self.kernel) for f in fields) or len(sizes) != len(self.kernel):
+            return f"a window of {len(self.kernel)} axes needs as many strides, dilations, borders and sizes"
+        if min((*self.kernel, *self.strides, *self.dilations), default=1) < 1:
+            return "kernel, strides and dilations must be positive"
+        if any(s < 0 for s in (*self.pads_begin, *self.pads_end)):
+            return "borders must not be negative"
+        if any(s < 1 for s in self.outputs(sizes)):
+            return f"the window {list(self.extents)} is larger than the space {list(sizes)} with its borders"
+        return ""
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """How far the window reaches, holes counted."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    def outputs(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """How many positions the window has."""
+        rows = zip(sizes, self.extents, self.strides, self.pads_begin, self.pads_end, strict=True)
+        return tuple((size + low + high - extent) // stride + 1 for size, extent, stride, low, high in rows)
+
+    def ceiled(self, sizes: Sequence[int]) -> Window:
+        """With the border at the end enlarged so that a last, partial window fits (if it starts inside)."""
+        ends = []
+        rows = zip(sizes, self.extents, self.strides, self.pads_begin, self.pads_end, strict=True)
+        for size, extent, stride, low, high in rows:
+            count = -(-(size + low + high - extent) // stride) + 1
+            if (count - 1) * stride >= size + low:
+                count -= 1
+            ends.append(max((count - 1) * stride + extent - size - low, high if count < 1 else 0))
+        return replace(self, pads_end=tuple(ends))
+
+
+def channels_first_perm(rank: int, data_format: str) -> tuple[int, ...]:
+    """The order of axes that turns a data format into N, C, space.
+
+    >>> channels_first_perm(4, "channels_last")
+    (0, 3, 1, 2)
+    """
+    return tuple(range(rank)) if data_format != LAST else (0, rank - 1, *range(1, rank - 1))
+
+
+def channels_last_perm(rank: int, data_format: str) -> tuple[int, ...]:
+    """The inverse of `channels_first_perm`."""
+    return tuple(int(i) for i in np.argsort(channels_first_perm(rank, data_format)))
+
+
+def weight_perm(rank: int, weight_format: str) -> tuple[int, ...]:
+    """The order of axes that turns a weight format into O, I, space.
+
+    >>> weight_perm(4, "IO")
+    (3, 2, 0, 1)
+    """
+    return tuple(range(rank)) if weight_format == "OI" else (rank - 1, rank - 2, *range(rank - 2))
+
+
+def aligned(view: View, rank: int) -> View:
+    """A view with axes of one element added in front up to a rank."""
+    missing = rank - len(view.shape)
+    if missing <= 0:
+        return view
+    outer = math.prod(view.shape) or 1
+    return replace(view, shape=(1,) * missing + view.shape, strides=(outer,) * missing + view.strides)
+
+
+def post_operands(inputs: Sequence[View | None], first: int, rank: int, perm: Sequence[int]) -> list[View]:
+    """The operands of post-ops, aligned and permuted as the output is."""
+    return [aligned(v, rank).permute(perm) for v in inputs[first:] if v is not None]
+
+
+def array_windows(x: np.ndarray, window: Window, fill: float) -> np.ndarray:
+    """All windows of an array (N, C, space) as (N, C, positions, kernel); a view where there is no border."""
+    if any((*window.pads_begin, *window.pads_end)):
+        border = [(0, 0), (0, 0), *zip(window.pads_begin, window.pads_end, strict=True)]
+        x = np.pad(x, border, constant_values=np.asarray(fill).astype(x.dtype))
+    axes = tuple(range(2, x.ndim))
+    views = np.lib.stride_tricks.sliding_window_view(x, window.extents, axis=axes)
+    moves = tuple(slice(None, None, s) for s in window.strides)
+    holes = tuple(slice(None, None, d) for d in window.dilations)
+    return views[(slice(None), slice(None), *moves, *holes)]
+
+
+def expression_windows(x: tbe.Tensor, window: Window, fill: float) -> tbe.Tensor:
+    """The same as an expression."""
+    rank = len(window.kernel)
+    padded = tbe.pad(x, (0, 0, *window.pads_begin), (0, 0, *window.pads_end), fill)
+    shape = (*x.shape[:2], *window.outputs(x.shape[2:]), *window.kernel)
+
+    def element(n: tbe.Scalar, c: tbe.Scalar, *i: tbe.Scalar) -> tbe.Scalar:
+        moves = zip(i[:rank], window.strides, i[rank:], window.dilations, strict=True)
+        return padded[(n, c, *(p * stride + k * hole for p, stride, k, hole in moves))]
+
+    return tbe.compute(shape, element)
+
+
+def onnx_window(n: Node, kernel: Sequence[int], sizes: Sequence[int]) -> Window:
+    """The window an ONNX node describes, with auto_pad resolved for a space of these sizes."""
+    rank = len(kernel)
+    strides = tuple(n.attr("strides") or (1,) * rank)
+    dilations = tuple(n.attr("dilations") or (1,) * rank)
+    auto, pads = n.attr("auto_pad", "NOTSET"), n.attr("pads")
+    if auto in ("NOTSET", "") and pads is None:
+        auto = "VALID"
+    if auto in ("NOTSET", ""):
+        begin, end = tuple(pads[:rank]), tuple(pads[rank:])
+        return Window(tuple(kernel), strides, dilations, begin, end)
+    if auto == "VALID":
+        return Window(tuple(kernel), strides, dilations, (0,) * rank, (0,) * rank)
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Unsupported(f"auto_pad {auto!r} of {n.type} is unknown")
+    begin, end = same_pads(kernel, sizes, strides, dilations, lower=auto == "SAME_LOWER")
+    return Window(tuple(kernel), strides, dilations, begin, end)
+
+
+def same_pads(
+    kernel: Sequence[int], sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int], lower: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Borders that give ceil(size / stride) positions; an odd one goes to the end unless `lower`.
+
+    >>> same_pads([3], [5], [2], [1])
+    ((1,), (1,))
+    """
+    begin, end = [], []
+    for k, size, stride, hole in zip(kernel, sizes, strides, dilations, strict=True):
+        total = max((-(-size // stride) - 1) * stride + (k - 1) * hole + 1 - size, 0)
+        small, large = total // 2, total - total // 2
+        begin.append(large if lower else small)
+        end.append(small if lower else large)
+    return tuple(begin), tuple(end)
