@@ -97,8 +97,8 @@ def run_aicpu(
 ) -> list[np.ndarray[Any, Any]]:
     """Runs one AI CPU kernel on arrays.
 
-    ``out_descs`` gives dtype and shape of each output, at its largest; outputs whose size the kernel decides come
-    back with their actual shape.
+    ``out_descs`` gives dtype and shape of each output, at its largest; outputs whose size the kernel decides
+    come back with their actual shape.
     """
     dense = [np.ascontiguousarray(array).reshape(array.shape) for array in inputs]
     outputs = [np.zeros(tuple(shape), numpy_dtype(dtype)) for dtype, shape in out_descs]

@@ -1,0 +1,42 @@
+// The choice of transforms, and that of the weights (done once, in double precision).
+#include "winograd/winograd.h"
+
+namespace npu::winograd {
+
+const Transforms* transforms() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return &kTransformsAvx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kTransformsAvx2;
+  return nullptr;
+}
+
+void transform_weights(const float* weights, std::int64_t outputs, std::int64_t channels,
+                       const std::int64_t strides[4], float* planes) {
+  static constexpr double kG[6][3] = {{1. / 4, 0, 0},
+                                      {-1. / 6, -1. / 6, -1. / 6},
+                                      {-1. / 6, 1. / 6, -1. / 6},
+                                      {1. / 24, 1. / 12, 1. / 6},
+                                      {1. / 24, -1. / 12, 1. / 6},
+                                      {0, 0, 1}};
+#pragma omp parallel for schedule(static)
+  for (std::int64_t c = 0; c < channels; ++c) {
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      const float* w = weights + o * strides[0] + c * strides[1];
+      double half[6][3];
+      for (int i = 0; i < 6; ++i) {
+        for (int l = 0; l < 3; ++l) {
+          half[i][l] = 0;
+          for (int k = 0; k < 3; ++k) half[i][l] += kG[i][k] * w[k * strides[2] + l * strides[3]];
+        }
+      }
+      for (int i = 0; i < 6; ++i) {
+        for (int j = 0; j < 6; ++j) {
+          double sum = 0;
+          for (int l = 0; l < 3; ++l) sum += half[i][l] * kG[j][l];
+          planes[((i * 6 + j) * channels + c) * outputs + o] = static_cast<float>(sum);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace npu::winograd
