@@ -170,8 +170,8 @@ Status scatter_nd(Call& call) {
   if (count == 0) return Status::ok();
   return with_index_type(indices.dtype, [&](auto index) {
     return with_reduction(call.attrs.text("reduction", "none"), data.dtype, [&](auto zero, auto op) {
-      return scatter_slices<decltype(zero), decltype(index)>(call, static_cast<std::size_t>(depth), slice,
-                                                             op);
+      return scatter_slices<decltype(zero), decltype(index)>(call, static_cast<std::size_t>(depth), count,
+                                                             slice, op);
     });
   });
 }
