@@ -1,4 +1,4 @@
-"""ConvNeXt: depthwise 7×7 convolutions, layer normalisation and GELU perceptrons, channels last inside a block."""
+"""ConvNeXt: depthwise 7×7 convolutions, layer normalisation and GELU perceptrons over channels."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ __all__ = ["Dlrm", "keras_dlrm"]
 def perceptron(widths: Sequence[int]) -> nn.Sequential:
     """Linear layers with ReLU between and after them."""
     layers: list[nn.Module] = []
-    for cin, cout in zip(widths[:-1], widths[1:], strict=True):
+    for cin, cout in itertools.pairwise(widths):
         layers += [nn.Linear(cin, cout), nn.ReLU()]
     return nn.Sequential(*layers)
 

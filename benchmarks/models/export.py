@@ -1,4 +1,4 @@
-"""Writes the zoo's models as the files people have: ONNX, frozen TensorFlow graphs, SavedModels, quantised ONNX.
+"""Writes the models of the zoo as the files people have: ONNX, frozen TensorFlow graphs, quantised ONNX.
 
 Files are kept in `build/models` under a name that holds a digest of what they were made from.
 """

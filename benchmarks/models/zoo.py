@@ -1,7 +1,7 @@
 """The models the benchmarks measure and the tests check, at full and at small size.
 
-Weights are random with a fixed seed; running statistics of batch normalisations are those of a random batch, so that
-activations have the scale a trained network gives them.
+Weights are random with a fixed seed; the running statistics of batch normalisations are those of a random
+batch, so that activations have the scale a trained network gives them.
 """
 
 from __future__ import annotations
