@@ -3,6 +3,7 @@
 
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
+#include "winograd/lower.h"
 
 namespace npu {
 namespace {
@@ -128,11 +129,8 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
 }  // namespace
 
 void lower_conv(Lowering& low) {
-  const std::string name = low.attrs().text("algorithm", "direct");
-  const auto algorithm = name == "winograd" ? dnnl::algorithm::convolution_winograd
-                         : name == "auto"   ? dnnl::algorithm::convolution_auto
-                                            : dnnl::algorithm::convolution_direct;
-  lower_convolution<dnnl::convolution_forward>(low, algorithm, false);
+  if (lower_winograd(low)) return;
+  lower_convolution<dnnl::convolution_forward>(low, dnnl::algorithm::convolution_direct, false);
 }
 
 void lower_deconv(Lowering& low) {

@@ -38,7 +38,7 @@ class ProgramBuilder : public LoweringHost {
   }
 
  private:
-  enum class Fill { Plain, Packed, Literal, External };
+  enum class Fill { Plain, Packed, Prepared, Literal, External };
   struct Slot {
     Fill fill = Fill::Plain;
     std::size_t bytes = 0;
@@ -46,6 +46,7 @@ class ProgramBuilder : public LoweringHost {
     std::int64_t byte_offset = 0;
     dnnl::memory::desc from, to;
     std::vector<char> literal;
+    Prepare prepare;
     std::size_t place = 0;
   };
 
@@ -90,6 +91,16 @@ class ProgramBuilder : public LoweringHost {
     slot.byte_offset = view.byte_offset();
     slot.from = from;
     slot.to = to;
+    return add_slot(std::move(slot));
+  }
+
+  Location prepared(const View& view, std::size_t bytes, Prepare prepare) override {
+    Slot slot;
+    slot.fill = Fill::Prepared;
+    slot.bytes = bytes;
+    slot.source = buffer_of(view.buffer).index;
+    slot.byte_offset = view.byte_offset();
+    slot.prepare = std::move(prepare);
     return add_slot(std::move(slot));
   }
 
@@ -211,6 +222,9 @@ class ProgramBuilder : public LoweringHost {
           break;
         case Fill::Literal:
           std::memcpy(place, slot.literal.data(), slot.bytes);
+          break;
+        case Fill::Prepared:
+          slot.prepare(static_cast<const char*>(source_of(slot)) + slot.byte_offset, place);
           break;
         case Fill::Packed:
           pack(slot, place, stream);

@@ -1,6 +1,7 @@
 // Lowering: turns one task into steps. Each task kind is one function over this interface.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
@@ -24,6 +25,9 @@ class LoweringHost {
   virtual Location scratch(std::size_t offset) = 0;
   // A constant's contents brought once into another layout; equal requests share the result.
   virtual Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) = 0;
+  // A constant's contents turned once into `bytes` of something else.
+  using Prepare = std::function<void(const char* from, char* to)>;
+  virtual Location prepared(const View& view, std::size_t bytes, Prepare prepare) = 0;
   virtual Location literal(const void* data, std::size_t bytes) = 0;
   virtual int output_of(const View& view) const = 0;  // the program output a view fills, or -1
   virtual int block_count() const = 0;
@@ -51,6 +55,9 @@ class Lowering {
   Location scratch(std::size_t bytes);
   Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
     return host_.packed(view, from, to);
+  }
+  Location prepared(const View& view, std::size_t bytes, LoweringHost::Prepare prepare) {
+    return host_.prepared(view, bytes, std::move(prepare));
   }
   template <class T>
   Location literal(const T& value) {

@@ -19,6 +19,7 @@ class QueryHost : public LoweringHost {
   Location locate(const View&) override { return {}; }
   Location scratch(std::size_t) override { return {}; }
   Location packed(const View&, const dnnl::memory::desc&, const dnnl::memory::desc&) override { return {}; }
+  Location prepared(const View&, std::size_t, Prepare) override { return {}; }
   Location literal(const void*, std::size_t) override { return {}; }
   int output_of(const View&) const override { return -1; }
   int block_count() const override { return 0; }

@@ -83,14 +83,18 @@ bool read_post_ops(const Lowering& low, std::size_t next, Plan& plan) {
   return true;
 }
 
+bool bias_is_float(const Lowering& low) {
+  return !low.attrs().flag("has_bias") || (low.input(2).dtype == DType::Float32 && low.input(2).contiguous());
+}
+
 bool is_plain_3x3(const Lowering& low) {
   const Attrs& attrs = low.attrs();
   const View& w = low.input(1);
-  return low.input(0).dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 && w.dtype == DType::Float32 &&
-         low.is_constant(w) && attrs.integer("groups", 1) == 1 &&
-         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1) &&
-         !attrs.has("src_scale") && !attrs.flag("has_weight_scales") &&
-         attrs.text("algorithm", "auto") != "direct";
+  return low.input(0).dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 && bias_is_float(low) &&
+         (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) && low.is_constant(w) &&
+         attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
+         all_are(attrs.integers("dilations", {1}), 1) && !attrs.has("src_scale") &&
+         !attrs.flag("has_weight_scales") && attrs.text("algorithm", "auto") != "direct";
 }
 
 std::optional<Plan> make_plan(const Lowering& low) {
@@ -129,7 +133,7 @@ std::optional<Plan> make_plan(const Lowering& low) {
 // The 36 products for a number of tiles.
 struct Products {
   dnnl::matmul primitive;
-  Desc source, weights, target;
+  Desc source, weights, target, scratchpad;
 };
 
 Desc planes_desc(std::int64_t tiles, std::int64_t channels, std::int64_t plane) {
@@ -138,7 +142,7 @@ Desc planes_desc(std::int64_t tiles, std::int64_t channels, std::int64_t plane) 
 
 dnnl::matmul::primitive_desc products_desc(const Plan& plan, std::int64_t tiles, const Desc& weights) {
   return {onednn_engine(), planes_desc(tiles, plan.source.channels, plan.source_plane), weights,
-          planes_desc(tiles, plan.target.channels, plan.target_plane)};
+          planes_desc(tiles, plan.target.channels, plan.target_plane), base_attr()};
 }
 
 class BoundWinograd : public BoundStep {
@@ -166,7 +170,7 @@ class BoundWinograd : public BoundStep {
   void* source_planes = nullptr;
   void* target_planes = nullptr;
   dnnl_primitive_t full = nullptr, rest = nullptr;
-  std::array<dnnl_exec_arg_t, 3> full_args{}, rest_args{};
+  std::vector<dnnl_exec_arg_t> full_args, rest_args;
 
  private:
   struct Place {
@@ -212,7 +216,7 @@ class BoundWinograd : public BoundStep {
 };
 
 struct Places {
-  Location source, target, weights, source_planes, target_planes;
+  Location source, target, weights, source_planes, target_planes, scratchpad;
   std::optional<Location> residual, bias;
 };
 
@@ -243,10 +247,15 @@ class WinogradStep : public Step {
   }
 
  private:
-  std::array<dnnl_exec_arg_t, 3> arguments(const Products& products, Binder& binder) const {
-    return {{{DNNL_ARG_SRC, binder.memory(products.source, places_.source_planes)},
-             {DNNL_ARG_WEIGHTS, binder.memory(products.weights, places_.weights)},
-             {DNNL_ARG_DST, binder.memory(products.target, places_.target_planes)}}};
+  std::vector<dnnl_exec_arg_t> arguments(const Products& products, Binder& binder) const {
+    std::vector<dnnl_exec_arg_t> args = {
+        {DNNL_ARG_SRC, binder.memory(products.source, places_.source_planes)},
+        {DNNL_ARG_WEIGHTS, binder.memory(products.weights, places_.weights)},
+        {DNNL_ARG_DST, binder.memory(products.target, places_.target_planes)}};
+    if (products.scratchpad.get_size()) {
+      args.push_back({DNNL_ARG_SCRATCHPAD, binder.memory(products.scratchpad, places_.scratchpad)});
+    }
+    return args;
   }
 
   Plan plan_;
@@ -260,10 +269,16 @@ Location prepare_weights(Lowering& low, const View& w, const Desc& want) {
   std::array<std::int64_t, 4> strides{};
   std::copy(w.strides.begin(), w.strides.end(), strides.begin());
   const std::int64_t outputs = w.dims[0], channels = w.dims[1];
+  const DType type = w.dtype;
   return low.prepared(w, want.get_size(), [=](const char* from, char* to) {
     std::vector<float> planes(static_cast<std::size_t>(kPlanes * channels * outputs));
-    winograd::transform_weights(reinterpret_cast<const float*>(from), outputs, channels, strides.data(),
-                                planes.data());
+    if (type == DType::BFloat16) {
+      winograd::transform_weights(reinterpret_cast<const std::uint16_t*>(from), outputs, channels,
+                                  strides.data(), planes.data());
+    } else {
+      winograd::transform_weights(reinterpret_cast<const float*>(from), outputs, channels, strides.data(),
+                                  planes.data());
+    }
     const Desc plain({kPlanes, channels, outputs}, dnnl::memory::data_type::f32,
                      dnnl::memory::format_tag::abc);
     dnnl::memory source(plain, onednn_engine(), planes.data());
@@ -276,7 +291,7 @@ Location prepare_weights(Lowering& low, const View& w, const Desc& want) {
 
 Products make_products(const Plan& plan, std::int64_t tiles, const Desc& weights) {
   const auto desc = products_desc(plan, tiles, weights);
-  return {dnnl::matmul(desc), desc.src_desc(), desc.weights_desc(), desc.dst_desc()};
+  return {dnnl::matmul(desc), desc.src_desc(), desc.weights_desc(), desc.dst_desc(), desc.scratchpad_desc()};
 }
 
 }  // namespace
@@ -301,6 +316,8 @@ bool lower_winograd(Lowering& low) {
   places.weights = prepare_weights(low, low.input(1), full.weights);
   places.source_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->source_plane) * sizeof(float));
   places.target_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->target_plane) * sizeof(float));
+  places.scratchpad =
+      low.scratch(std::max(full.scratchpad.get_size(), left ? rest.scratchpad.get_size() : std::size_t{0}));
   if (plan->residual_input >= 0) {
     places.residual = low.at(low.input(static_cast<std::size_t>(plan->residual_input)));
   }

@@ -1,7 +1,15 @@
 // The choice of transforms, and that of the weights (done once, in double precision).
+#include <bit>
+
 #include "winograd/winograd.h"
 
 namespace npu::winograd {
+namespace {
+
+float widen(float value) { return value; }
+float widen(std::uint16_t value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16); }
+
+}  // namespace
 
 const Transforms* transforms() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return &kTransformsAvx512;
@@ -9,7 +17,8 @@ const Transforms* transforms() {
   return nullptr;
 }
 
-void transform_weights(const float* weights, std::int64_t outputs, std::int64_t channels,
+template <class T>
+void transform_weights(const T* weights, std::int64_t outputs, std::int64_t channels,
                        const std::int64_t strides[4], float* planes) {
   static constexpr double kG[6][3] = {{1. / 4, 0, 0},
                                       {-1. / 6, -1. / 6, -1. / 6},
@@ -20,12 +29,12 @@ void transform_weights(const float* weights, std::int64_t outputs, std::int64_t 
 #pragma omp parallel for schedule(static)
   for (std::int64_t c = 0; c < channels; ++c) {
     for (std::int64_t o = 0; o < outputs; ++o) {
-      const float* w = weights + o * strides[0] + c * strides[1];
+      const T* w = weights + o * strides[0] + c * strides[1];
       double half[6][3];
       for (int i = 0; i < 6; ++i) {
         for (int l = 0; l < 3; ++l) {
           half[i][l] = 0;
-          for (int k = 0; k < 3; ++k) half[i][l] += kG[i][k] * w[k * strides[2] + l * strides[3]];
+          for (int k = 0; k < 3; ++k) half[i][l] += kG[i][k] * widen(w[k * strides[2] + l * strides[3]]);
         }
       }
       for (int i = 0; i < 6; ++i) {
@@ -38,5 +47,9 @@ void transform_weights(const float* weights, std::int64_t outputs, std::int64_t 
     }
   }
 }
+
+template void transform_weights(const float*, std::int64_t, std::int64_t, const std::int64_t[4], float*);
+template void transform_weights(const std::uint16_t*, std::int64_t, std::int64_t, const std::int64_t[4],
+                                float*);
 
 }  // namespace npu::winograd

@@ -48,8 +48,10 @@ extern const Transforms kTransformsAvx2;
 // The transforms this machine can run, or nullptr.
 const Transforms* transforms();
 
-// Weights (outputs, channels, 3, 3) with any strides in elements into 36 matrices (channels x outputs).
-void transform_weights(const float* weights, std::int64_t outputs, std::int64_t channels,
+// Weights (outputs, channels, 3, 3) with any strides in elements into 36 matrices (channels x outputs). T is
+// float, or std::uint16_t for bfloat16.
+template <class T>
+void transform_weights(const T* weights, std::int64_t outputs, std::int64_t channels,
                        const std::int64_t strides[4], float* planes);
 
 }  // namespace npu::winograd
