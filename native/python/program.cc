@@ -186,6 +186,8 @@ void bind_program(nb::module_& m) {
             self.task(to_task(std::move(kind), std::move(name), inputs, outputs, attrs, block));
           },
           "kind"_a, "name"_a, "inputs"_a, "outputs"_a, "attrs"_a, "block"_a = 0)
+      .def("repeat", &Program::repeat, "times"_a, "input_steps"_a, "output_steps"_a,
+           "Run the tasks several times a call, inputs and outputs advancing by these bytes each time.")
       .def("finalize", &Program::finalize, "arena_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("run", &run, "inputs"_a, "outputs"_a)
       .def("run_pointers", &run_pointers, "inputs"_a, "outputs"_a)

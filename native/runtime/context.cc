@@ -36,6 +36,17 @@ void Context::rebase(char* arena, void* const* inputs, void* const* outputs) {
   for (std::size_t i = 0; i < outputs_.size(); ++i) outputs_[i].move_to(outputs[i]);
 }
 
+void Context::advance(const std::vector<std::size_t>& input_steps,
+                      const std::vector<std::size_t>& output_steps) {
+  const auto move = [](std::vector<Anchor>& anchors, const std::vector<std::size_t>& steps) {
+    for (std::size_t i = 0; i < anchors.size(); ++i) {
+      anchors[i].move_to(static_cast<char*>(anchors[i].base) + steps[i]);
+    }
+  };
+  move(inputs_, input_steps);
+  move(outputs_, output_steps);
+}
+
 ShapeReport Context::run(TaskClock* clock) {
   RunState state{stream_.get(), clock, {}};
   state.run(blocks_.front());

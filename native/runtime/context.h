@@ -16,6 +16,8 @@ class Context : private Binder {
 
   // Points the bound steps at these addresses; only what changed since the last run is touched.
   void rebase(char* arena, void* const* inputs, void* const* outputs);
+  // Moves every input and output on by its step.
+  void advance(const std::vector<std::size_t>& input_steps, const std::vector<std::size_t>& output_steps);
   ShapeReport run(TaskClock* clock);
   char* arena() const { return static_cast<char*>(arena_.base); }
 

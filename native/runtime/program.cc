@@ -86,6 +86,16 @@ void Program::task(TaskDef task) {
   tasks_.push_back(std::move(task));
 }
 
+void Program::repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps) {
+  check_building();
+  if (times < 1 || input_steps.size() != input_bytes_.size() || output_steps.size() != output_bytes_.size()) {
+    throw InvalidArgument("program '" + name_ + "': a repetition needs a step for each input and output");
+  }
+  times_ = times;
+  input_steps_ = std::move(input_steps);
+  output_steps_ = std::move(output_steps);
+}
+
 std::unique_ptr<Context> Program::take_context() {
   {
     const std::lock_guard lock(mutex_);
@@ -123,7 +133,12 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
   const ArenaPool::Lease arena =
       device_.arenas().borrow(arena_bytes_ + scratch_bytes_, context->arena(), arena_requester_);
   context->rebase(arena.data(), inputs, outputs);
-  return context->run(clock);
+  ShapeReport report = context->run(clock);
+  for (int i = 1; i < times_; ++i) {
+    context->advance(input_steps_, output_steps_);
+    context->run(clock);
+  }
+  return report;
 }
 
 ShapeReport Program::run(void* const* inputs, void* const* outputs) {

@@ -44,6 +44,8 @@ class Program {
   int constant(ConstantSource source, std::size_t nbytes);
   int block();
   void task(TaskDef task);
+  // A run goes through the tasks `times` times; inputs and outputs advance by these bytes after each.
+  void repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps);
   void finalize(std::size_t arena_bytes);
 
   // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
@@ -55,8 +57,9 @@ class Program {
   bool finalized() const { return finalized_; }
   std::size_t input_count() const { return input_bytes_.size(); }
   std::size_t output_count() const { return output_bytes_.size(); }
-  std::size_t input_bytes(std::size_t i) const { return input_bytes_[i]; }
-  std::size_t output_bytes(std::size_t i) const { return output_bytes_[i]; }
+  // What a caller's arrays must hold.
+  std::size_t input_bytes(std::size_t i) const { return input_bytes_[i] + span(input_steps_, i); }
+  std::size_t output_bytes(std::size_t i) const { return output_bytes_[i] + span(output_steps_, i); }
   const std::vector<TaskInfo>& task_info() const { return infos_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   std::size_t scratch_bytes() const { return scratch_bytes_; }
@@ -75,6 +78,9 @@ class Program {
   class ContextLease;
 
   void check_building() const;
+  std::size_t span(const std::vector<std::size_t>& steps, std::size_t i) const {
+    return i < steps.size() ? steps[i] * static_cast<std::size_t>(times_ - 1) : 0;
+  }
   void discard();  // undoes a finalize that failed
   int add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes);
   std::unique_ptr<Context> take_context();
@@ -88,6 +94,8 @@ class Program {
   std::string arena_requester_;
   std::vector<Buffer> buffers_;
   std::vector<std::size_t> input_bytes_, output_bytes_;
+  int times_ = 1;
+  std::vector<std::size_t> input_steps_, output_steps_;
   std::vector<ConstantSource> sources_;
   std::vector<TaskDef> tasks_;
   std::vector<TaskInfo> infos_;
