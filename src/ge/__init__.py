@@ -1,1 +1,64 @@
-"""The Graph Engine: parse, verify, fuse, place, plan and run models on the NPU."""
+"""The Graph Engine: parse, verify, fuse, place, plan and run models on the NPU.
+
+Names are loaded when first used, so that `import ge` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ge import ops
+    from ge.builder import Graph, Tensor
+    from ge.compiler import compile
+    from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
+    from ge.model.model import Model
+    from ge.model.om import load, save
+    from ge.options import CompileOptions, PrecisionMode
+    from ge.session import Session
+
+__all__ = [
+    "CompileOptions",
+    "GeError",
+    "Graph",
+    "Model",
+    "OutOfMemoryError",
+    "PrecisionMode",
+    "Session",
+    "Tensor",
+    "UnsupportedOperatorsError",
+    "compile",
+    "load",
+    "ops",
+    "save",
+]
+
+_MODULES = {
+    "CompileOptions": "ge.options",
+    "GeError": "ge.errors",
+    "Graph": "ge.builder",
+    "Model": "ge.model.model",
+    "OutOfMemoryError": "ge.errors",
+    "PrecisionMode": "ge.options",
+    "Session": "ge.session",
+    "Tensor": "ge.builder",
+    "UnsupportedOperatorsError": "ge.errors",
+    "compile": "ge.compiler",
+    "load": "ge.model.om",
+    "save": "ge.model.om",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return importlib.import_module("ge.ops")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'ge' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

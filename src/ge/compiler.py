@@ -80,6 +80,8 @@ def _parser_of(path: Path) -> Callable[[Any, CompileOptions], ir.Graph]:
 
 
 def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
+    if type(source).__name__ == "Graph" and isinstance(getattr(source, "ir", None), ir.Graph):
+        return source.ir  # a graph of the public API
     if isinstance(source, ir.Model) or type(source).__name__ == "ModelProto":
         return _parse_onnx(source, options)
     if type(source).__name__ == "GraphDef":
@@ -87,7 +89,7 @@ def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
     raise GeError("E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph")
 
 
-def _load_om(path: Path) -> Model:
+def _load_om(path: Path) -> Any:
     from ge.model import om
 
-    return Model(om.read(path).plans[0])
+    return om.load(path)

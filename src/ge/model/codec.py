@@ -1,4 +1,4 @@
-"""Plans as plain data and back. Reading trusts nothing: every size, view and reference is checked before use."""
+"""Plans as plain data and back. Reading trusts nothing: sizes, views and references are checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
+from ge.model.kernels import select, stored
 from ge.model.plan import Buffer, KernelImage, Plan, Port, Task, View
 
 __all__ = [
@@ -235,7 +236,7 @@ class KernelPool:
                     "expression": image.expression,
                     "total": image.total,
                     "grain": image.grain,
-                    "objects": {target: self._store(code) for target, code in sorted(image.objects.items())},
+                    "objects": {target: self._store(code) for target, code in sorted(stored(image).items())},
                 }
             )
         return self._known[key]
@@ -262,7 +263,7 @@ class KernelPool:
                     text(fields["expression"], what, 1 << 26),
                     integer(fields["total"], what),
                     integer(fields["grain"], what),
-                    code if trusted else {},
+                    select(code) if trusted else {},
                 )
             )
         return images

@@ -31,7 +31,7 @@ def sign(content: bytes) -> bytes:
     key = _read_key() or _create_key()
     if key is None:
         warnings.warn(
-            f"the key file {key_path()} cannot be used: this model's kernels will be regenerated when it is loaded",
+            f"the key file {key_path()} cannot be used: kernels of this model are regenerated at each load",
             stacklevel=2,
         )
         return bytes(KEY_BYTES)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import npu_runtime
@@ -100,6 +102,12 @@ class Model:
             info["bytes"],
         )
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to an `.om` file; returns its path."""
+        from ge.model import om
+
+        return om.save(self, path)
+
     def _named(self, arrays: Sequence[Any], named: dict[str, Any]) -> list[Any]:
         rest = self.inputs[len(arrays) :]
         if not named:
@@ -169,7 +177,7 @@ def _load(plan: Plan) -> Any:
     program = npu_runtime.Program(plan.name)
     for buffer in plan.buffers:
         if buffer.kind == "constant":
-            program.constant(plan.constants[buffer.index])
+            program.constant(plan.constants[buffer.index], copy=False)
         elif buffer.kind == "arena":
             program.arena(buffer.offset, buffer.nbytes)
         else:

@@ -15,10 +15,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ge.errors import GeError
 from ge.gears import GearKind, Gears
+from ge.model import kernels as machine_code
 from ge.model import keys
 from ge.model.codec import (
     ConstantPool,
@@ -38,7 +39,11 @@ from ge.model.codec import (
 from ge.model.container import PAGE, Contents, Section, read_sections, write_sections
 from ge.model.plan import Plan, Port
 
-__all__ = ["Package", "read", "summary", "write"]
+if TYPE_CHECKING:
+    from ge.model.geared import GearedModel
+    from ge.model.model import Model
+
+__all__ = ["Package", "load", "read", "save", "summary", "write"]
 
 MAX_PLANS = 128
 
@@ -62,11 +67,37 @@ class Package:
         return max(self.plans, key=lambda p: sum(port.desc.nbytes for port in p.inputs))
 
 
+def save(model: Model | GearedModel, path: str | os.PathLike[str], **properties: Any) -> Path:
+    """Save a compiled model. Returns the path of the file, which ends in `.om`.
+
+    >>> save(model, "resnet50")      # doctest: +SKIP
+    """
+    plans = getattr(model, "plans", None) or [model.plan]
+    return write(Package(plans, getattr(model, "gears", None), properties), path)
+
+
+def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Model | GearedModel:
+    """Load a compiled model. `trust` runs machine code of a file that this user did not compile.
+
+    >>> model = load("resnet50.om")      # doctest: +SKIP
+    """
+    package = read(source, trust=trust)
+    if not package.trusted:
+        machine_code.regenerate(package.plans)
+    from ge.model.geared import GearedModel
+    from ge.model.model import Model
+
+    if package.gears is not None:
+        return GearedModel(package.plans, package.gears)
+    return Model(package.plans[0])
+
+
 def write(package: Package, path: str | os.PathLike[str]) -> Path:
     """Write a package, sealed with the user's key. Returns the path, which ends in `.om`."""
     target = Path(path)
     if target.suffix != ".om":
         target = target.with_name(target.name + ".om")
+    machine_code.add_portable(package.plans)
     constants, kernels = ConstantPool(), KernelPool()
     plans = [encode_plan(plan, constants, kernels) for plan in package.plans]
     sections = {

@@ -1,10 +1,14 @@
 """The operator library: one module a family, each operator with prototype, inference, computation and plugins."""
 
+from collections.abc import Callable
+from typing import Any
+
 from ge.ops import (
     activation,
     binary,
     convolution,
     elementwise,
+    functions,
     gather_scatter,
     matmul,
     movement,
@@ -28,3 +32,11 @@ _FAMILIES = (
     pooling,
     reduce,
 )
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    return functions.find(name)  # of an operator registered after this module was loaded
+
+
+# The graph API's functions (ge.ops.relu, …). One that has a family's name takes the name over.
+globals().update(functions.functions())

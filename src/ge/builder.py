@@ -1,0 +1,288 @@
+"""The public graph API: networks written in Python with tensors, operators and a function for each operator.
+
+>>> import numpy as np, ge
+>>> g = ge.Graph("net")
+>>> x = g.input("x", (8, 128), "float32")
+>>> w = g.constant(np.ones((128, 4), np.float32))
+>>> y = ge.ops.relu(x @ w + 1.0)
+>>> g.output(y, "y")
+Tensor(float32[8,4])
+>>> ge.compile(g)(np.zeros((8, 128), np.float32)).shape
+(8, 4)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.errors import GeError
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import FLOATS
+from ge.ir.values import desc_of
+
+__all__ = ["Graph", "Tensor", "current_graph"]
+
+_current: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ge.graph", default=None)
+
+
+def current_graph() -> Graph | None:
+    """The graph of the innermost `with graph:`."""
+    return _current.get()
+
+
+class Graph:
+    """A network in the making. Each operator is checked, inferred and, if constant, folded as it is added."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.builder = GraphBuilder(name)
+
+    @property
+    def name(self) -> str:
+        return self.ir.name or "graph"
+
+    @property
+    def ir(self) -> ir.Graph:
+        """The graph as the compiler takes it."""
+        return self.builder.graph
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        return [Tensor(self, v) for v in self.ir.inputs]
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        return [Tensor(self, v) for v in self.ir.outputs]
+
+    def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Tensor:
+        """A new input."""
+        if any(value.name == name for value in self.ir.inputs):
+            raise GeError("E10040", f"graph {self.name} has an input '{name}' already")
+        return Tensor(self, self.builder.input(name, shape, dtype))
+
+    def constant(self, array: Any, name: str = "", dtype: str | None = None) -> Tensor:
+        """A new constant from an array (which is copied) or a number."""
+        return Tensor(self, self.builder.constant(np.array(array), name, dtype))
+
+    def output(self, tensor: Tensor, name: str = "") -> Tensor:
+        """Declare an output."""
+        if not isinstance(tensor, Tensor) or tensor.graph is not self:
+            raise GeError("E10040", f"{tensor!r} is not a tensor of graph {self.name}")
+        return Tensor(self, self.builder.output(tensor.value, name or f"output_{len(self.ir.outputs)}"))
+
+    def op(self, type_: str, *inputs: Any, name: str = "", **attrs: Any) -> Any:
+        """Add an operator by its type; the generated functions of `ge.ops` are shorthands for this.
+
+        >>> g = Graph()
+        >>> g.op("Relu", g.input("x", (2, 3)))
+        Tensor(float32[2,3])
+        """
+        with _origin(self.builder, name):
+            results = self.builder.ops(type_, [self._operand(i) for i in inputs], name=name, **attrs)
+        tensors = tuple(Tensor(self, value) for value in results)
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def _operand(self, item: Any) -> Any:
+        if not isinstance(item, Tensor):
+            return item
+        if item.graph is not self:
+            raise GeError("E10040", f"{item!r} belongs to graph {item.graph.name}, not to {self.name}")
+        return item.value
+
+    def __enter__(self) -> Graph:
+        """Make this the graph of operators without tensor inputs (`ge.ops.range`, …)."""
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{v.name}: {desc_of(v)}" for v in self.ir.inputs)
+        outs = ", ".join(f"{v.name}: {desc_of(v)}" for v in self.ir.outputs)
+        return f"Graph({self.name}: {ins} -> {outs}; {len(self.ir)} nodes)"
+
+
+@contextlib.contextmanager
+def _origin(builder: GraphBuilder, name: str) -> Iterator[None]:
+    before = builder.origin
+    if name:
+        builder.set_origin(name)
+    try:
+        yield
+    finally:
+        builder.origin = before
+
+
+class Tensor:
+    """A value of a graph. Python's operators add GE's; numbers and arrays beside it become constants."""
+
+    __slots__ = ("graph", "value")
+    __array_priority__ = 1000  # NumPy arrays leave mixed arithmetic to us
+    __array_ufunc__ = None
+
+    def __init__(self, graph: Graph, value: ir.Value) -> None:
+        self.graph = graph
+        self.value = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return desc_of(self.value).shape
+
+    @property
+    def dtype(self) -> str:
+        return desc_of(self.value).dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def name(self) -> str:
+        return self.value.name or ""
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """The elements under another shape; one dimension may be -1."""
+        dims = [int(d) for part in shape for d in (part if isinstance(part, Sequence) else (part,))]
+        if dims.count(-1) == 1:
+            known = int(np.prod([d for d in dims if d != -1])) or 1
+            dims[dims.index(-1)] = int(np.prod(self.shape)) // known
+        return self._op("Reshape", shape=dims)
+
+    def transpose(self, *perm: int) -> Tensor:
+        """The axes in another order, reversed when none is given."""
+        return self._op("Transpose", perm=list(perm) or list(range(self.rank))[::-1])
+
+    @property
+    def T(self) -> Tensor:
+        return self.transpose()
+
+    def cast(self, dtype: str) -> Tensor:
+        """The elements converted to another type."""
+        return self._op("Cast", to=dtype)
+
+    def _op(self, type_: str, *others: Any, **attrs: Any) -> Tensor:
+        result: Tensor = self.graph.op(type_, self, *others, **attrs)
+        return result
+
+    def _operand(self, other: Any) -> Any:
+        """The other side of an operator: numbers take this tensor's type, and must fit it."""
+        if isinstance(other, float) and self.dtype not in FLOATS and not other.is_integer():
+            raise GeError(
+                "E10040",
+                f"{other} beside a tensor of {self.dtype}",
+                remedy="cast the tensor to a float type first",
+            )
+        if isinstance(other, np.generic):
+            return other.item()
+        return other
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _subscript(self, index)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        raise GeError(
+            "E10040", "a tensor has no truth value while the graph is built", remedy="use ge.ops.select"
+        )
+
+    def __repr__(self) -> str:
+        return f"Tensor({desc_of(self.value)})"
+
+
+_BINARY = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "truediv": "Div",
+    "floordiv": "FloorDiv",
+    "mod": "Mod",
+    "pow": "Pow",
+    "matmul": "MatMul",
+    "lt": "Less",
+    "le": "LessEqual",
+    "gt": "Greater",
+    "ge": "GreaterEqual",
+    "lshift": "ShiftLeft",
+    "rshift": "ShiftRight",
+}
+_LOGICAL = {"and": ("And", "BitwiseAnd"), "or": ("Or", "BitwiseOr"), "xor": ("Xor", "BitwiseXor")}
+_UNARY = {"neg": "Neg", "abs": "Abs"}
+
+
+def _overload() -> None:
+    for name, type_ in _BINARY.items():
+        _binary_method(name, lambda _, t=type_: t)
+    for name, (boolean, integer) in _LOGICAL.items():
+        _binary_method(name, lambda x, b=boolean, i=integer: b if x.dtype == "bool" else i)
+    for name, type_ in _UNARY.items():
+        setattr(Tensor, f"__{name}__", lambda self, t=type_: self._op(t))
+    Tensor.__invert__ = lambda self: self._op("Not" if self.dtype == "bool" else "BitwiseNot")  # type: ignore[attr-defined]
+
+
+def _binary_method(name: str, type_of: Callable[[Tensor], str]) -> None:
+    def forward(self: Tensor, other: Any) -> Tensor:
+        return self._op(type_of(self), self._operand(other))
+
+    def backward(self: Tensor, other: Any) -> Tensor:
+        left = self.graph.constant(self._operand(other), dtype=self.dtype if np.isscalar(other) else None)
+        return left._op(type_of(self), self)
+
+    setattr(Tensor, f"__{name}__", forward)
+    if name not in ("lt", "le", "gt", "ge"):
+        setattr(Tensor, f"__r{name}__", backward)
+
+
+_overload()
+
+
+def _subscript(tensor: Tensor, index: Any) -> Tensor:
+    """x[…] with integers, slices, None and an ellipsis, as NumPy has them."""
+    keys = list(index) if isinstance(index, tuple) else [index]
+    if sum(1 for k in keys if isinstance(k, EllipsisType)) > 1:
+        raise GeError("E10040", "an index can only have a single ellipsis")
+    if not any(isinstance(k, EllipsisType) for k in keys):
+        keys.append(...)
+    place = next(i for i, k in enumerate(keys) if isinstance(k, EllipsisType))
+    used = sum(1 for k in keys if k is not None and not isinstance(k, EllipsisType))
+    if used > tensor.rank:
+        raise GeError("E10040", f"{used} indices for a tensor of rank {tensor.rank}")
+    keys[place : place + 1] = [slice(None)] * (tensor.rank - used)
+    starts, ends, steps, shape = [], [], [], []
+    dims = iter(tensor.shape)
+    for key in keys:
+        if key is None:
+            shape.append(1)
+            continue
+        start, stop, step, kept = _bounds(key, next(dims))
+        starts.append(start)
+        ends.append(stop)
+        steps.append(step)
+        shape.extend(kept)
+    return tensor._op("Slice", starts=starts, ends=ends, steps=steps).reshape(*shape)
+
+
+def _bounds(key: Any, size: int) -> tuple[int, int, int, list[int]]:
+    """Start, end and step along an axis, and the dimension it leaves."""
+    if isinstance(key, slice):
+        start, stop, step = key.indices(size)
+        return start, stop, step, [len(range(start, stop, step))]
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        if not -size <= key < size:
+            raise GeError("E10040", f"index {key} is out of range for a dimension of {size}")
+        start = int(key) % size
+        return start, start + 1, 1, []
+    raise GeError(
+        "E10040", f"cannot index a tensor with {key!r}", remedy="use ge.ops.gather for tensors of indices"
+    )

@@ -1,0 +1,87 @@
+"""The configuration files that compile options name: fusion switches, precision lists, nodes to keep."""
+
+from __future__ import annotations
+
+import configparser
+import json
+from pathlib import Path
+from typing import Any
+
+from ge.errors import GeError
+
+__all__ = ["fusion_switches", "keep_dtype", "mixed_precision_lists", "op_precision", "read_text"]
+
+MAX_BYTES = 16 << 20
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a configuration file."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise GeError("E12010", f"the {what} {path} is too large")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GeError(
+            "E12010", f"the {what} {path} cannot be read: {error}", remedy="check the path"
+        ) from error
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The content of a JSON configuration file."""
+    try:
+        return json.loads(read_text(path, what))
+    except (ValueError, RecursionError) as error:
+        raise GeError("E12011", f"the {what} {path} is not valid JSON: {error}") from error
+
+
+def fusion_switches(path: Path) -> frozenset[str]:
+    """The passes that a fusion switch file turns off.
+
+    Both forms are read: `{"Switch": {"GraphFusion": {"name": "off"}, "UBFusion": {…}}}` and lines `name:off`.
+    """
+    text = read_text(path, "fusion switch file")
+    if text.lstrip().startswith("{"):
+        return frozenset(_switched_off(read_json(path, "fusion switch file")))
+    pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
+    return frozenset(name.strip() for name, state in pairs if state.strip().lower() == "off")
+
+
+def _switched_off(tree: Any) -> list[str]:
+    if not isinstance(tree, dict):
+        return []
+    off = [str(name) for name, state in tree.items() if isinstance(state, str) and state.lower() == "off"]
+    return off + [name for state in tree.values() for name in _switched_off(state)]
+
+
+def op_precision(path: Path) -> dict[str, str]:
+    """Precision modes by node or operator name, from an ini file with or without sections."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    text = read_text(path, "precision file")
+    try:
+        parser.read_string(text if text.lstrip().startswith("[") else "[all]\n" + text)
+    except configparser.Error as error:
+        raise GeError("E12011", f"the precision file {path} is not valid: {error}") from error
+    return {name: value for section in parser.sections() for name, value in parser.items(section)}
+
+
+def keep_dtype(path: Path) -> tuple[str, ...]:
+    """Node names (or `OpType::Type`) whose precision is kept, one a line."""
+    lines = (line.strip() for line in read_text(path, "list of nodes").splitlines())
+    return tuple(line.removeprefix("OpType::") for line in lines if line and not line.startswith("#"))
+
+
+def mixed_precision_lists(path: Path) -> dict[str, str]:
+    """Operators moved between the lists of mixed precision: `{"black-list": {"to-add": […]}, …}`.
+
+    Operators added to the black list keep their type, those added to the white list are lowered.
+    """
+    tree = read_json(path, "mixed precision list")
+    if not isinstance(tree, dict):
+        raise GeError("E12011", f"the mixed precision list {path} must be an object")
+    moves: dict[str, str] = {}
+    for colour, mode in (("black-list", "must_keep_origin_dtype"), ("white-list", "allow_mix_precision")):
+        changes = tree.get(colour, {})
+        added = changes.get("to-add", []) if isinstance(changes, dict) else []
+        moves.update({str(name): mode for name in added if isinstance(added, list)})
+    return moves

@@ -1,0 +1,70 @@
+"""A model with gears: a plan for each, loaded when first used, all over the same (mapped) weights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.gears import Gears
+from ge.model.model import Model
+from ge.model.plan import Plan, Port
+
+__all__ = ["GearedModel"]
+
+
+class GearedModel:
+    """Called like a Model; the shapes of the inputs choose the gear.
+
+    >>> y = model(np.zeros((4, 3, 224, 224), np.float32))     # doctest: +SKIP
+    """
+
+    def __init__(self, plans: Sequence[Plan], gears: Gears) -> None:
+        self.plans = list(plans)
+        self.gears = gears
+        self._models: dict[int, Model] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.plans[0].name
+
+    @property
+    def plan(self) -> Plan:
+        """The plan with the largest inputs."""
+        return max(self.plans, key=lambda p: sum(port.desc.nbytes for port in p.inputs))
+
+    @property
+    def inputs(self) -> list[Port]:
+        return self.plan.inputs
+
+    @property
+    def outputs(self) -> list[Port]:
+        return self.plan.outputs
+
+    def gear(self, index: int) -> Model:
+        """The model of one gear."""
+        with self._lock:
+            if index not in self._models:
+                self._models[index] = Model(self.plans[index])
+            return self._models[index]
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run on arrays, given in order or by name; one array, or a tuple of several."""
+        ordered = [*arrays, *(named[p.name] for p in self.inputs[len(arrays) :] if p.name in named)]
+        results = self.run(ordered)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on arrays in the order of `inputs`."""
+        if len(arrays) != len(self.inputs):
+            raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
+        shapes = {p.name: np.shape(a) for p, a in zip(self.inputs, arrays, strict=True)}
+        return self.gear(self.gears.choose(shapes)).run(arrays, into)
+
+    def __repr__(self) -> str:
+        choices = "; ".join(",".join(map(str, c)) for c in self.gears.choices)
+        return f"GearedModel({self.name}: {self.gears.kind.value} {choices})"

@@ -1,0 +1,116 @@
+"""Machine code of generated kernels in model files: which of it fits this machine, and making it anew."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ge.errors import GeError
+from ge.ir.types import TensorDesc
+from ge.model.plan import KernelImage, Plan, Task
+
+__all__ = ["add_portable", "machine", "regenerate", "select"]
+
+HOST, PORTABLE = "host", "portable"
+_THREADS = min(2, os.cpu_count() or 1)
+
+
+@functools.cache
+def machine() -> str:
+    """A name for processors with this one's instruction set; code for one runs on the other."""
+    flags = ""
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = platform.processor()
+    digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
+    return f"{HOST}:{platform.machine()}-{digest[:12]}"
+
+
+def stored(image: KernelImage) -> dict[str, bytes]:
+    """The machine code of a kernel under the names a file uses."""
+    return {machine() if target == HOST else target: code for target, code in image.objects.items()}
+
+
+def select(objects: dict[str, bytes]) -> dict[str, bytes]:
+    """The machine code of a trusted file to use: this machine's, else none if it can be made, else portable.
+
+    >>> select({machine(): b"fast", "portable": b"slow"})
+    {'host': b'fast'}
+    """
+    if machine() in objects:
+        return {HOST: objects[machine()]}
+    if importlib.util.find_spec("llvmlite") is None and PORTABLE in objects:
+        return {PORTABLE: objects[PORTABLE]}
+    return {}
+
+
+def add_portable(plans: Iterable[Plan]) -> None:
+    """Add the variant that runs on any processor of the architecture."""
+    import tbe
+
+    def build(image: KernelImage) -> None:
+        inputs, outputs = tbe.from_json(image.expression)
+        image.objects[PORTABLE] = tbe.build(inputs, outputs, target=PORTABLE, name=image.symbol).object
+
+    _each([image for plan in plans for image in plan.kernels if PORTABLE not in image.objects], build)
+
+
+def regenerate(plans: Sequence[Plan]) -> None:
+    """Make the kernels of an untrusted model from their expressions.
+
+    1. An expression must read; it must compile.
+    2. Each task that runs the kernel has its inputs and outputs, element for element.
+    3. How the work is divided is what the new kernel says, not the file.
+    """
+    uses = [(task, plan.kernels[task.attrs["kernel"]]) for plan in plans for task in _kernel_tasks(plan)]
+    images = {id(image): image for _, image in uses}
+    built = _each(list(images.values()), _rebuild)
+    kernels = dict(zip(images, built, strict=True))
+    for task, image in uses:
+        inputs, outputs, kernel = kernels[id(image)]
+        _match(task, "input", inputs, [v.desc for v in task.inputs])
+        _match(task, "output", outputs, [v.desc for v in task.outputs])
+        task.attrs["total"], task.attrs["grain"] = kernel.total, kernel.grain
+
+
+def _kernel_tasks(plan: Plan) -> list[Task]:
+    return [task for task in plan.tasks if task.kind == "kernel"]
+
+
+def _rebuild(image: KernelImage) -> tuple[Any, Any, Any]:
+    import tbe
+
+    try:
+        inputs, outputs = tbe.from_json(image.expression)
+        kernel = tbe.build(inputs, outputs, target=HOST, name=image.symbol)
+    except Exception as error:
+        raise _refused(f"the expression of kernel {image.symbol[:80]} is not valid ({error})") from error
+    image.objects = {HOST: kernel.object}
+    image.symbol, image.total, image.grain = kernel.symbol, kernel.total, kernel.grain
+    return inputs, outputs, kernel
+
+
+def _match(task: Task, side: str, tensors: Sequence[Any], descs: Sequence[TensorDesc]) -> None:
+    expected = [(t.dtype, TensorDesc(tuple(t.shape), t.dtype).size) for t in tensors]
+    given = [(d.dtype, d.size) for d in descs]
+    if expected != given:
+        raise _refused(f"the {side}s of task {task.name[:80]} do not match its kernel")
+
+
+def _refused(cause: str) -> GeError:
+    return GeError("E11007", cause, remedy="compile the original model with atc")
+
+
+def _each(items: Sequence[Any], work: Any) -> list[Any]:
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, items))

@@ -1,0 +1,129 @@
+"""A function for each operator, for the public graph API: `ge.ops.layer_norm(x, scale, bias, axes=[-1])`."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ge.errors import GeError
+from ge.ops.base import REQUIRED, Attr, Operator, lookup, registered
+
+__all__ = ["find", "function", "functions", "snake_case"]
+
+_SPECIAL_NAMES = {"MatMul": "matmul", "QMatMul": "qmatmul"}
+
+
+def snake_case(type_: str) -> str:
+    """The name of the function for an operator type.
+
+    >>> snake_case("LayerNorm"), snake_case("MatMul"), snake_case("And"), snake_case("LSTM")
+    ('layer_norm', 'matmul', 'and_', 'lstm')
+    """
+    name = _SPECIAL_NAMES.get(type_) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type_).lower()
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def function(operator: type[Operator]) -> Callable[..., Any]:
+    """The function that adds an operator to the graph of its arguments."""
+    ports, attrs = operator.prototype.inputs, operator.prototype.attrs
+    variadic = bool(ports) and next(reversed(ports.values())).variadic
+
+    def call(*args: Any, name: str = "", graph: Any = None, **given: Any) -> Any:
+        from ge.builder import Tensor, current_graph
+
+        operands = list(_flatten(args)) if variadic else list(args[: len(ports)])
+        extra = [] if variadic else args[len(ports) :]
+        if len(extra) > len(attrs):
+            raise TypeError(
+                f"{call.__name__}() takes at most {len(ports) + len(attrs)} arguments, got {len(args)}"
+            )
+        for port in list(ports)[len(operands) :]:
+            if port in given:
+                operands += [None] * (list(ports).index(port) - len(operands)) + [given.pop(port)]
+        home = graph or next((a.graph for a in operands if isinstance(a, Tensor)), None) or current_graph()
+        if home is None:
+            raise GeError(
+                "E10040",
+                f"{call.__name__}() got no tensor to tell the graph",
+                remedy="pass a tensor, graph=…, or call it within 'with graph:'",
+            )
+        return home.op(operator.type, *operands, name=name, **dict(zip(attrs, extra, strict=False)), **given)
+
+    call.__name__ = call.__qualname__ = snake_case(operator.type)
+    call.__doc__ = _documentation(operator)
+    call.__module__ = "ge.ops"
+    call.__signature__ = _signature(operator)  # type: ignore[attr-defined]
+    return call
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """The functions for all registered operators, by name."""
+    return {snake_case(type_): function(operator) for type_, operator in registered().items()}
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The function of a name, for operators registered later; AttributeError when there is none."""
+    for type_ in registered():
+        if snake_case(type_) == name:
+            return function(lookup(type_))
+    raise AttributeError(f"module 'ge.ops' has no attribute '{name}'")
+
+
+def _flatten(args: Sequence[Any]) -> Iterator[Any]:
+    for arg in args:
+        if isinstance(arg, list | tuple):
+            yield from arg
+        else:
+            yield arg
+
+
+def _signature(operator: type[Operator]) -> inspect.Signature:
+    kind = inspect.Parameter
+    parameters = []
+    for name, port in operator.prototype.inputs.items():
+        default = None if port.optional and not port.variadic else kind.empty
+        flavour = kind.VAR_POSITIONAL if port.variadic else kind.POSITIONAL_OR_KEYWORD
+        parameters.append(kind(name, flavour, default=default))
+    flavour = (
+        kind.KEYWORD_ONLY
+        if any(p.kind is kind.VAR_POSITIONAL for p in parameters)
+        else kind.POSITIONAL_OR_KEYWORD
+    )
+    plain = [
+        (n, kind.empty if a.default is REQUIRED else a.default) for n, a in operator.prototype.attrs.items()
+    ]
+    optional_before = any(p.default is not kind.empty for p in parameters)
+    for name, default in plain:
+        if default is kind.empty and optional_before:
+            flavour = kind.KEYWORD_ONLY
+        optional_before = optional_before or default is not kind.empty
+        parameters.append(kind(name, flavour, default=default))
+    parameters.append(kind("name", kind.KEYWORD_ONLY, default=""))
+    return inspect.Signature(parameters)
+
+
+def _documentation(operator: type[Operator]) -> str:
+    ports = [
+        f"    {n}: {_port_words(p.dtypes, p.optional, p.variadic)}"
+        for n, p in operator.prototype.inputs.items()
+    ]
+    attrs = [f"    {n}: {_attr_words(a)}" for n, a in operator.prototype.attrs.items()]
+    parts = [inspect.cleandoc(operator.__doc__ or operator.type)]
+    parts += ["Tensors:\n" + "\n".join(ports)] if ports else []
+    parts += ["Attributes:\n" + "\n".join(attrs)] if attrs else []
+    return "\n\n".join(parts)
+
+
+def _port_words(dtypes: frozenset[str], optional: bool, variadic: bool) -> str:
+    words = ["any number"] if variadic else ["optional"] if optional else []
+    return "; ".join([*words, ", ".join(sorted(dtypes))])
+
+
+def _attr_words(attr: Attr) -> str:
+    words = attr.type.__name__
+    if attr.choices:
+        words += " of " + ", ".join(map(repr, attr.choices))
+    return words if attr.default is REQUIRED else f"{words}, {attr.default!r} by default"

@@ -1,0 +1,200 @@
+"""Sessions: graphs by number, compiled once, run directly or in the background."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.options import CompileOptions, PrecisionMode
+
+if TYPE_CHECKING:
+    from ge.model.model import Model
+
+__all__ = ["Session", "parse_options"]
+
+
+@dataclass
+class _Entry:
+    source: Any
+    options: CompileOptions
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    model: Model | None = None
+
+
+class Session:
+    """Compiles and runs graphs.
+
+    >>> import numpy as np, ge
+    >>> g = ge.Graph("double")
+    >>> _ = g.output(g.input("x", (3,)) * 2.0)
+    >>> with Session({"ge.exec.precision_mode": "must_keep_origin_dtype"}) as session:
+    ...     session.add_graph(1, g)
+    ...     session.run_graph(1, [np.ones(3, np.float32)])
+    [array([2., 2., 2.], dtype=float32)]
+    """
+
+    def __init__(self, options: CompileOptions | Mapping[str, Any] | None = None) -> None:
+        self.options = parse_options(options)
+        self._graphs: dict[int, _Entry] = {}
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def add_graph(self, graph_id: int, graph: Any, options: Mapping[str, Any] | None = None) -> None:
+        """Take a graph (or the path of a model file) under a number; it is compiled when first needed."""
+        with self._lock:
+            if graph_id in self._graphs:
+                raise GeError("E10041", f"the session has a graph {graph_id}", remedy="remove_graph it first")
+            self._graphs[graph_id] = _Entry(graph, parse_options(options, self.options))
+
+    def build_graph(self, graph_id: int) -> Model:
+        """Compile a graph now; does nothing when it is compiled."""
+        from ge.compiler import compile
+
+        entry = self._entry(graph_id)
+        with entry.lock:
+            if entry.model is None:
+                entry.model = compile(entry.source, entry.options)
+            return entry.model
+
+    compile_graph = build_graph
+
+    def run_graph(self, graph_id: int, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """Run a graph on arrays, in the order of its inputs."""
+        return self.build_graph(graph_id).run(list(inputs))
+
+    def run_graph_async(
+        self,
+        graph_id: int,
+        inputs: Sequence[Any],
+        callback: Callable[[list[np.ndarray]], Any] | None = None,
+    ) -> Future[list[np.ndarray]]:
+        """Run a graph in the background. The future's result is what run_graph returns."""
+        self._entry(graph_id)
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ge-session")
+            future = self._pool.submit(self.run_graph, graph_id, inputs)
+        if callback is not None:
+            future.add_done_callback(
+                lambda done: callback(done.result()) if done.exception() is None else None
+            )
+        return future
+
+    def remove_graph(self, graph_id: int) -> None:
+        """Forget a graph and release its memory."""
+        self._entry(graph_id)
+        with self._lock:
+            self._graphs.pop(graph_id, None)
+
+    def is_graph_need_rebuild(self, graph_id: int) -> bool:
+        """Whether a graph is still to be compiled."""
+        return self._entry(graph_id).model is None
+
+    def close(self) -> None:
+        """Finish what runs in the background and forget all graphs."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            self._graphs.clear()
+        if pool is not None:
+            pool.shutdown()
+
+    def _entry(self, graph_id: int) -> _Entry:
+        with self._lock:
+            if graph_id not in self._graphs:
+                known = ", ".join(map(str, self._graphs)) or "none"
+                raise GeError(
+                    "E10041", f"the session has no graph {graph_id}", remedy=f"its graphs are: {known}"
+                )
+            return self._graphs[graph_id]
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+
+def _passes(value: Any) -> frozenset[str]:
+    return frozenset(str(value).split(",")) if isinstance(value, str) else frozenset(value)
+
+
+def _fusion_switches(value: Any) -> frozenset[str]:
+    from ge.configs import fusion_switches
+
+    return fusion_switches(Path(os.fspath(value)))
+
+
+# Name without "ge." and "ge.exec." -> field of CompileOptions, conversion
+_OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "precision_mode": ("precision_mode", PrecisionMode.parse),
+    "precisionmode": ("precision_mode", PrecisionMode.parse),
+    "disabled_passes": ("disabled_passes", _passes),
+    "fusionswitchfile": ("disabled_passes", _fusion_switches),
+    "fusion_switch_file": ("disabled_passes", _fusion_switches),
+    "op_precision": ("op_precision", dict),
+    "input_shapes": ("input_shapes", dict),
+    "target": ("target", str),
+    "progress": ("progress", bool),
+}
+# Options of ported programs that have no meaning on this device.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "deviceid",
+        "device_id",
+        "graph_run_mode",
+        "graphrunmode",
+        "socversion",
+        "soc_version",
+        "jobid",
+        "rank_id",
+    }
+    | {"graph_memory_max_size", "graphmemorymaxsize", "variable_memory_max_size", "variablememorymaxsize"}
+    | {"op_debug_level", "opdebuglevel", "stream_max_parallel_num", "hcom_parallel", "hcomparallel"}
+    | {
+        "enabledump",
+        "dumppath",
+        "dumpstep",
+        "dumpmode",
+        "profiling_mode",
+        "profilingoptions",
+        "auto_tune_mode",
+    }
+)
+
+
+def parse_options(
+    given: CompileOptions | Mapping[str, Any] | None, base: CompileOptions | None = None
+) -> CompileOptions:
+    """Options from a record or from names as programs give them ("ge.exec.precision_mode").
+
+    >>> parse_options({"ge.exec.precision_mode": "force_fp16"}).precision_mode.value
+    'force_fp16'
+    """
+    if isinstance(given, CompileOptions):
+        return given
+    options = base if base is not None else CompileOptions.from_environment()
+    changes: dict[str, Any] = {}
+    for name, value in (given or {}).items():
+        short = name.lower().removeprefix("ge.").removeprefix("exec.")
+        if short in _WITHOUT_EFFECT:
+            continue
+        if short not in _OPTIONS:
+            near = difflib.get_close_matches(short, _OPTIONS, 3, 0.5)
+            raise GeError(
+                "E10010", f"option '{name}' is unknown", remedy=f"did you mean {', '.join(near or _OPTIONS)}"
+            )
+        target, convert = _OPTIONS[short]
+        changes[target] = convert(value)
+    return replace(options, **changes)
