@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import onnx_ir as ir
 from ge.build.assemble import build_plan
 from ge.engines import place
 from ge.errors import GeError
+from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan
 from ge.options import CompileOptions
 from ge.passes import optimize
+from ge.passes.split_batch import split_batch
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
@@ -47,8 +50,14 @@ def compile_plan(graph: ir.Graph, options: CompileOptions | None = None, name: s
     options = options if options is not None else CompileOptions.from_environment()
     graph = graph.clone()
     optimize(graph, options)
+    whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
+    steps = split_batch(graph, options)
     place(graph)
-    return build_plan(graph, options, name)
+    plan = build_plan(graph, options, name)
+    plan.steps = steps
+    for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
+        ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
+    return plan
 
 
 def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:

@@ -191,6 +191,8 @@ def _load(plan: Plan) -> Any:
             attrs["kernel"] = kernels[attrs["kernel"]]
         views = [[v.as_tuple() for v in side] for side in (task.inputs, task.outputs)]
         program.task(task.kind, task.name, *views, attrs, task.block)
+    if plan.steps > 1:
+        program.repeat(plan.steps, plan.strides("input"), plan.strides("output"))
     try:
         program.finalize(plan.arena_bytes)
     except npu_runtime.OutOfDeviceMemory as error:

@@ -130,4 +130,14 @@ class Plan:
     constants: list[np.ndarray] = field(default_factory=list)
     kernels: list[KernelImage] = field(default_factory=list)
     arena_bytes: int = 0
+    steps: int = 1  # a run goes through the tasks this often, each time for the next rows of the batch
     report: dict[str, Any] = field(default_factory=dict)  # memory lower bound, strategies, options, versions
+
+    def strides(self, kind: str) -> list[int]:
+        """How many bytes each input ("input") or output ("output") advances from step to step.
+
+        A tensor that is larger than its buffer carries the batch; the others are the same at every step.
+        """
+        ports = self.inputs if kind == "input" else self.outputs
+        sizes = {b.index: b.nbytes for b in self.buffers if b.kind == kind}
+        return [0 if sizes[i] == p.desc.nbytes else sizes[i] for i, p in enumerate(ports)]
