@@ -1,0 +1,393 @@
+"""Lists of tensors (TensorList, TensorArray) as one tensor of static length, with writes kept pending.
+
+A list is immutable: each write makes a new list that remembers what was written where. Writes are only turned
+into operators when someone needs the whole buffer, so a list filled in a loop at the loop's own counter
+becomes an output the loop collects, and a list filled at known positions becomes one concatenation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.errors import GeError
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import TENSORS, numpy_dtype
+from ge.ir.values import constant_of, desc_of
+from ge.parsers.plugin import Unsupported
+from ge.parsers.tensorflow_convert import Context, handler
+from ge.parsers.tensorflow_values import Binding, Opaque
+
+__all__ = ["ArrayHandle", "ListValue"]
+
+MAX_COUNT = 1 << 20
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ListValue(Opaque):
+    """A list of `count` tensors of one shape (None while nothing tells it)."""
+
+    dtype: str
+    element: Shape | None
+    count: int
+    base: ir.Value | None = None  # earlier contents, stacked; zeros when None
+    writes: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (index, item), later ones win
+    what = "a list of tensors"
+
+    def set(self, index: ir.Value, item: ir.Value) -> ListValue:
+        """The list with one item replaced."""
+        shape = desc_of(item).shape
+        if self.element is not None and shape != self.element:
+            raise Unsupported(f"a list of {list(self.element)} tensors is given one of {list(shape)}")
+        where = constant_of(index)
+        if where is not None and not 0 <= int(where) < self.count:
+            raise Unsupported(f"item {int(where)} is set in a list of {self.count}")
+        return replace(self, element=shape, writes=(*self.writes, (index, item)))
+
+    def get(self, b: GraphBuilder, index: ir.Value) -> ir.Value:
+        """One item."""
+        where = constant_of(index)
+        known = self._known_items()
+        if where is not None and known is not None and int(where) in known:
+            return known[int(where)]
+        return b.op("Gather", self.buffer(b), index, axis=0)
+
+    def buffer(self, b: GraphBuilder) -> ir.Value:
+        """All items, stacked."""
+        shape = (self.count, *self.shape())
+        known = self._known_items()
+        if known is not None and self.count and len(known) == self.count:
+            return _stack(b, [known[i] for i in range(self.count)])
+        whole = self._resized_base(b, shape)
+        for index, item in self.writes:
+            spot = b.op("Reshape", _as_int64(b, index), shape=(1, 1))
+            whole = b.op("ScatterNd", whole, spot, b.op("Reshape", item, shape=(1, *self.shape())))
+        return whole
+
+    def shape(self) -> Shape:
+        """The shape of an item, which must be known by now."""
+        if self.element is None:
+            raise Unsupported(
+                "the shape of a list's items is not known", "give tf.TensorArray its element_shape"
+            )
+        return self.element
+
+    def reshaped(self, element: Shape | None) -> ListValue:
+        """The list with what a node knows of its items' shape."""
+        if self.element is None and element is not None and all(d >= 0 for d in element):
+            return replace(self, element=element)
+        return self
+
+    def resized(self, count: int) -> ListValue:
+        """The list cut or extended with zeros."""
+        kept = []
+        for index, item in self.writes:
+            where = constant_of(index)
+            if where is None:
+                raise Unsupported("a list is resized after items were set at computed positions")
+            if int(where) < count:
+                kept.append((index, item))
+        return replace(self, count=_checked_count(count), writes=tuple(kept))
+
+    def _known_items(self) -> dict[int, ir.Value] | None:
+        """The written items by position; None when a position is computed."""
+        result: dict[int, ir.Value] = {}
+        for index, item in self.writes:
+            where = constant_of(index)
+            if where is None:
+                return None
+            result[int(where)] = item
+        return result
+
+    def _resized_base(self, b: GraphBuilder, shape: Shape) -> ir.Value:
+        if self.base is None:
+            zero = b.constant(np.zeros((), numpy_dtype(self.dtype)))
+            return b.op("BroadcastTo", zero, shape=shape)
+        there = desc_of(self.base).shape
+        if there[0] > shape[0]:
+            return b.op("Slice", self.base, starts=(0,) * len(shape), ends=shape)
+        if there[0] < shape[0]:
+            rest = ListValue(self.dtype, self.element, shape[0] - there[0])
+            return b.op("Concat", self.base, rest.buffer(b), axis=0)
+        return self.base
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayHandle(Opaque):
+    """The handle of a TensorArray; its contents travel along the flow edges as a list."""
+
+    dtype: str
+    element: Shape | None
+    count: int
+    what = "a TensorArray's handle"
+
+
+def _stack(b: GraphBuilder, items: list[ir.Value]) -> ir.Value:
+    rows = [b.op("Reshape", v, shape=(1, *desc_of(v).shape)) for v in items]
+    return rows[0] if len(rows) == 1 else b.op("Concat", *rows, axis=0)
+
+
+def _as_int64(b: GraphBuilder, value: ir.Value) -> ir.Value:
+    return value if desc_of(value).dtype == "int64" else b.op("Cast", value, to="int64")
+
+
+def _checked_count(count: int) -> int:
+    if not 0 <= count <= MAX_COUNT:
+        raise Unsupported(f"a list of {count} tensors is out of range")
+    return count
+
+
+def _count(c: Context, index: int) -> int:
+    return _checked_count(int(c.const(index, "the length of a list").reshape(-1)[0]))
+
+
+def _shape_input(c: Context, index: int) -> Shape | None:
+    """An element shape given as a tensor; None when it is a scalar or has unknown parts."""
+    if index >= len(c.inputs):
+        return None
+    array = constant_of(c.tensor(index))
+    if array is None or array.ndim != 1 or any(int(d) < 0 for d in array):
+        return None
+    return tuple(int(d) for d in array)
+
+
+def _element_type(c: Context, attr: str) -> str:
+    name = str(c.attr(attr, "float32"))
+    if name not in TENSORS:
+        raise Unsupported(f"a list of {name} tensors", "use lists of numbers")
+    return name
+
+
+def _list(c: Context, index: int) -> ListValue:
+    found = c.binding(index)
+    if not isinstance(found, ListValue):
+        what = found.what if isinstance(found, Opaque) else "a tensor"
+        raise GeError(
+            "E10105", f"input {index} is {what}, a list is expected", node=c.node.name, operator=c.node.op
+        )
+    return found
+
+
+def _from_tensor(value: ir.Value) -> ListValue:
+    desc = desc_of(value)
+    if not desc.shape:
+        raise Unsupported("a list is made from a scalar")
+    return ListValue(desc.dtype, desc.shape[1:], desc.shape[0], base=value)
+
+
+def _gather(b: GraphBuilder, items: ListValue, indices: ir.Value) -> ir.Value:
+    where = constant_of(indices)
+    if where is not None and where.ndim == 1 and np.array_equal(where, np.arange(items.count)):
+        return items.buffer(b)
+    return b.op("Gather", items.buffer(b), indices, axis=0)
+
+
+def _scattered(b: GraphBuilder, items: ListValue, indices: ir.Value, value: ir.Value) -> ListValue:
+    """A list with the rows of a tensor at given positions."""
+    where = constant_of(indices)
+    desc = desc_of(value)
+    if (
+        where is not None
+        and np.array_equal(where, np.arange(items.count))
+        and desc.shape[:1] == (items.count,)
+    ):
+        return _from_tensor(value)
+    known = items.reshaped(desc.shape[1:])
+    spots = b.op("Reshape", _as_int64(b, indices), shape=(desc.shape[0], 1))
+    return replace(known, base=b.op("ScatterNd", known.buffer(b), spots, value), writes=())
+
+
+def _lengths(c: Context, items: ListValue) -> ir.Value:
+    first = items.shape()[0] if items.shape() else 1
+    return c.builder.constant(np.full(items.count, first, np.int64))
+
+
+def _concatenated(c: Context, items: ListValue) -> list[Binding]:
+    shape = items.shape()
+    if not shape:
+        raise Unsupported("the items of a list of scalars are concatenated")
+    whole = c.builder.op("Reshape", items.buffer(c.builder), shape=(items.count * shape[0], *shape[1:]))
+    return [whole, _lengths(c, items)]
+
+
+def _split(c: Context, value: ir.Value, lengths: np.ndarray) -> ListValue:
+    """A tensor cut into equal pieces along its first axis."""
+    sizes = {int(n) for n in lengths.reshape(-1)}
+    desc = desc_of(value)
+    if len(sizes) != 1 or not desc.shape or len(lengths) * max(sizes) != desc.shape[0]:
+        raise Unsupported("a list of tensors of different lengths")
+    size = sizes.pop()
+    return _from_tensor(c.builder.op("Reshape", value, shape=(len(lengths), size, *desc.shape[1:])))
+
+
+# -- TensorList ----------------------------------------------------------------------------------------------
+
+
+@handler("TensorListReserve")
+def _reserve(c: Context) -> list[Binding]:
+    return [ListValue(_element_type(c, "element_dtype"), _shape_input(c, 0), _count(c, 1))]
+
+
+@handler("EmptyTensorList")
+def _empty(c: Context) -> list[Binding]:
+    return [ListValue(_element_type(c, "element_dtype"), _shape_input(c, 0), 0)]
+
+
+@handler("TensorListFromTensor")
+def _list_from_tensor(c: Context) -> list[Binding]:
+    return [_from_tensor(c.tensor(0))]
+
+
+@handler("TensorListSetItem")
+def _set_item(c: Context) -> list[Binding]:
+    return [_list(c, 0).set(c.tensor(1), c.tensor(2))]
+
+
+@handler("TensorListGetItem")
+def _get_item(c: Context) -> list[Binding]:
+    items = _list(c, 0).reshaped(_shape_input(c, 2))
+    return [items.get(c.builder, c.tensor(1))]
+
+
+@handler("TensorListStack")
+def _list_stack(c: Context) -> list[Binding]:
+    return [_list(c, 0).reshaped(_shape_input(c, 1)).buffer(c.builder)]
+
+
+@handler("TensorListLength")
+def _list_length(c: Context) -> list[Binding]:
+    return [c.builder.constant(np.int32(_list(c, 0).count))]
+
+
+@handler("TensorListElementShape")
+def _list_element_shape(c: Context) -> list[Binding]:
+    return [c.builder.constant(np.asarray(_list(c, 0).shape(), str(c.attr("shape_type", "int32"))))]
+
+
+@handler("TensorListResize")
+def _list_resize(c: Context) -> list[Binding]:
+    return [_list(c, 0).resized(_count(c, 1))]
+
+
+@handler("TensorListPushBack")
+def _push_back(c: Context) -> list[Binding]:
+    items = _list(c, 0)
+    longer = replace(items, count=_checked_count(items.count + 1))
+    return [longer.set(c.builder.constant(np.int64(items.count)), c.tensor(1))]
+
+
+@handler("TensorListPopBack")
+def _pop_back(c: Context) -> list[Binding]:
+    items = _list(c, 0).reshaped(_shape_input(c, 1))
+    if not items.count:
+        raise Unsupported("an item is taken from an empty list")
+    last = items.get(c.builder, c.builder.constant(np.int64(items.count - 1)))
+    return [items.resized(items.count - 1), last]
+
+
+@handler("TensorListGather")
+def _list_gather(c: Context) -> list[Binding]:
+    return [_gather(c.builder, _list(c, 0).reshaped(_shape_input(c, 2)), c.tensor(1))]
+
+
+@handler("TensorListScatter", "TensorListScatterV2")
+def _list_scatter(c: Context) -> list[Binding]:
+    value = c.tensor(0)
+    given = _count(c, 3) if c.node.op.endswith("V2") and int(c.const(3, "the length of a list")) >= 0 else -1
+    largest = int(c.const(1, "a position in a list").max(initial=-1)) + 1
+    items = ListValue(desc_of(value).dtype, desc_of(value).shape[1:], _checked_count(max(given, largest)))
+    return [_scattered(c.builder, items, c.tensor(1), value)]
+
+
+@handler("TensorListScatterIntoExistingList")
+def _list_scatter_into(c: Context) -> list[Binding]:
+    return [_scattered(c.builder, _list(c, 0), c.tensor(2), c.tensor(1))]
+
+
+@handler("TensorListConcat", "TensorListConcatV2")
+def _list_concat(c: Context) -> list[Binding]:
+    return _concatenated(c, _list(c, 0))
+
+
+@handler("TensorListSplit")
+def _list_split(c: Context) -> list[Binding]:
+    return [_split(c, c.tensor(0), c.const(2, "the lengths of a list's items"))]
+
+
+@handler("TensorListConcatLists")
+def _list_concat_lists(c: Context) -> list[Binding]:
+    joined = c.builder.op("Concat", _list(c, 0).buffer(c.builder), _list(c, 1).buffer(c.builder), axis=0)
+    return [_from_tensor(joined)]
+
+
+# -- TensorArray: the same lists, carried by the flow --------------------------------------------------------
+
+
+def _array(c: Context, index: int = 0) -> ArrayHandle:
+    found = c.binding(index)
+    if not isinstance(found, ArrayHandle):
+        raise GeError("E10105", f"input {index} is not a TensorArray", node=c.node.name, operator=c.node.op)
+    return found
+
+
+def _flow(c: Context, index: int) -> ListValue:
+    """The contents of an array: the flow's list, or an empty array's when nothing was written yet."""
+    found = c.binding(index)
+    if isinstance(found, ListValue):
+        return found
+    handle = _array(c)
+    return ListValue(handle.dtype, handle.element, handle.count)
+
+
+@handler("TensorArrayV2", "TensorArrayV3")
+def _tensor_array(c: Context) -> list[Binding]:
+    given: Any = c.attr("element_shape")
+    element = given if given is not None and all(d >= 0 for d in given) else None
+    handle = ArrayHandle(_element_type(c, "dtype"), element, _count(c, 0))
+    return [handle, ListValue(handle.dtype, handle.element, handle.count)]
+
+
+@handler("TensorArrayWriteV2", "TensorArrayWriteV3")
+def _array_write(c: Context) -> list[Binding]:
+    return [_flow(c, 3).set(c.tensor(1), c.tensor(2))]
+
+
+@handler("TensorArrayReadV2", "TensorArrayReadV3")
+def _array_read(c: Context) -> list[Binding]:
+    return [_flow(c, 2).get(c.builder, c.tensor(1))]
+
+
+@handler("TensorArrayGatherV2", "TensorArrayGatherV3")
+def _array_gather(c: Context) -> list[Binding]:
+    given: Any = c.attr("element_shape")
+    return [_gather(c.builder, _flow(c, 2).reshaped(given), c.tensor(1))]
+
+
+@handler("TensorArrayScatterV2", "TensorArrayScatterV3")
+def _array_scatter(c: Context) -> list[Binding]:
+    return [_scattered(c.builder, _flow(c, 3), c.tensor(1), c.tensor(2))]
+
+
+@handler("TensorArrayConcatV2", "TensorArrayConcatV3")
+def _array_concat(c: Context) -> list[Binding]:
+    return _concatenated(c, _flow(c, 1))
+
+
+@handler("TensorArraySplitV2", "TensorArraySplitV3")
+def _array_split(c: Context) -> list[Binding]:
+    return [_split(c, c.tensor(1), c.const(2, "the lengths of an array's items"))]
+
+
+@handler("TensorArraySizeV2", "TensorArraySizeV3")
+def _array_size(c: Context) -> list[Binding]:
+    return [c.builder.constant(np.int32(_flow(c, 1).count))]
+
+
+@handler("TensorArrayCloseV2", "TensorArrayCloseV3")
+def _array_close(c: Context) -> list[Binding]:
+    return []

@@ -1,0 +1,457 @@
+"""Loops of TensorFlow graphs (While, and version 1 frames once structured) as GE's Loop.
+
+1. States that a body returns as they came are captured, so constants stay constants inside.
+2. A condition that only compares counters with constants becomes a trip count.
+3. A list that a body writes at the loop's own counter, and never reads, becomes an output that the loop
+   collects.
+4. A variable that a body writes becomes a state.
+5. A loop whose states change shape, but whose condition is known at each step, is unrolled (within a limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import INTS
+from ge.ir.values import constant_of, desc_of
+from ge.parsers.plugin import Unsupported
+from ge.parsers.tensorflow_control import changed_variables, rebuild, tensors_of, truth
+from ge.parsers.tensorflow_convert import Context, Outputs, handler
+from ge.parsers.tensorflow_graph import ARGUMENT, Body, Ref
+from ge.parsers.tensorflow_lists import ListValue
+from ge.parsers.tensorflow_values import FAILED, Binding, Opaque, Variable
+
+__all__: list[str] = []
+
+ATTEMPTS = 6
+UNROLL_LIMIT = 512
+TRIP_LIMIT = 1 << 62
+
+
+class _ShapeChanges(Exception):
+    """A state has another shape after a step than before it."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What has been found out about a loop so far."""
+
+    captured: frozenset[int]  # arguments that no step changes
+    elements: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # item shapes of lists among the arguments
+    variables: tuple[str, ...] = ()  # variables that the body writes
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A While node with its bodies."""
+
+    context: Context
+    cond: Body
+    body: Body
+    args: list[Binding]
+
+    def run(self, body: Body, args: Sequence[Binding], builder: GraphBuilder) -> list[Binding]:
+        c = self.context
+        return c.converter.call(
+            body, args, builder, prefix=f"{c.scope.label(c.node)}/", depth=c.scope.depth + 1
+        )
+
+    def holds(self, args: Sequence[Binding], builder: GraphBuilder) -> ir.Value:
+        """The condition for given states."""
+        results = self.run(self.cond, args, builder)
+        if len(results) != 1:
+            raise Unsupported(f"the loop's condition has {len(results)} results")
+        if results[0] is FAILED:
+            raise Unsupported("the loop's condition cannot be converted")
+        builder.set_origin(self.context.scope.label(self.context.node))
+        return truth(builder, results[0])
+
+
+@handler("While", "StatelessWhile")
+def _while(c: Context) -> Outputs:
+    loop = _Loop(c, c.function("cond"), c.function("body"), list(c.inputs))
+    failures = {key: list(nodes) for key, nodes in c.converter.failures.items()}
+    plan: _Plan | None = _Plan(frozenset(_untouched(loop.body, loop.args)))
+    try:
+        for _ in range(ATTEMPTS):
+            assert plan is not None
+            found = _attempt(loop, plan)
+            if not isinstance(found, _Plan):
+                return found
+            plan = found
+            c.converter.failures.clear()
+            c.converter.failures.update(failures)
+    except _ShapeChanges as change:
+        return _unrolled(loop, str(change))
+    raise Unsupported("the loop's states do not settle")
+
+
+def _untouched(body: Body, args: Sequence[Binding]) -> list[int]:
+    """Arguments that the body returns as they came, or that are handles."""
+    result = []
+    for index, (arg, ref) in enumerate(zip(body.args, body.results, strict=False)):
+        fixed = isinstance(args[index], Opaque) and not isinstance(args[index], ListValue)
+        if fixed or _source(body, ref) == arg:
+            result.append(index)
+    return result
+
+
+def _source(body: Body, ref: Ref) -> Ref:
+    """Where a value comes from, looking through identities."""
+    for _ in range(len(body.nodes)):
+        node = body.nodes[ref[0]]
+        if node.op == ARGUMENT or node.op not in ("Identity", "IdentityN") or ref[1] >= len(node.inputs):
+            break
+        ref = node.inputs[ref[1]]
+    return ref
+
+
+def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
+    """Convert the body under a plan: the loop's results, or a better plan."""
+    c, outer = loop.context, loop.context.builder
+    inner = outer.subgraph(f"{c.scope.label(c.node)}.body")
+    inner.input("iteration", (), "int64")
+    inner.input("condition", (), "bool")
+    initial = [_settled(arg, plan.elements.get(i)) for i, arg in enumerate(loop.args)]
+    states = [i for i in range(len(initial)) if i not in plan.captured]
+    bound = list(initial)
+    for index in states:
+        bound[index] = _as_state(inner, index, initial[index])
+    with c.converter.branch_state() as after:
+        before = dict(c.converter.state)
+        for name in plan.variables:
+            spec = c.converter.spec(Variable(name))
+            c.converter.state[name] = inner.input(name, spec.desc.shape, spec.desc.dtype)
+        entry = dict(c.converter.state)
+        results = loop.run(loop.body, bound, inner)
+        if any(r is FAILED for r in results):
+            return [FAILED] * len(loop.args)
+        better = _better(plan, states, bound, results, changed_variables(entry, [c.converter.state]))
+        if better is not None:
+            return better
+        for index in plan.captured:
+            results[index] = bound[index]
+        again = loop.holds(results, inner)
+    first = loop.holds(initial, outer)
+    if constant_of(first) is not None and not bool(constant_of(first)):
+        return initial
+    emitter = _Emitter(loop, inner, states, initial, bound, results, first, again)
+    made = emitter.emit([(before.get(n) or c.converter.read(Variable(n)), after[n]) for n in plan.variables])
+    for name, value in zip(plan.variables, made[len(initial) :], strict=True):
+        assert isinstance(value, ir.Value)
+        c.converter.write(Variable(name), value)
+    return made[: len(initial)]
+
+
+def _settled(arg: Binding, element: tuple[int, ...] | None) -> Binding:
+    return arg.reshaped(element) if isinstance(arg, ListValue) else arg
+
+
+def _as_state(inner: GraphBuilder, index: int, arg: Binding) -> Binding:
+    """An argument as the body sees it: a value of its own."""
+    if isinstance(arg, ir.Value):
+        return inner.input(f"state.{index}", desc_of(arg).shape, desc_of(arg).dtype)
+    assert isinstance(arg, ListValue)
+    if arg.element is None:
+        return ListValue(arg.dtype, None, arg.count)
+    return ListValue(
+        arg.dtype,
+        arg.element,
+        arg.count,
+        base=inner.input(f"list.{index}", (arg.count, *arg.element), arg.dtype),
+    )
+
+
+def _better(
+    plan: _Plan,
+    states: Sequence[int],
+    bound: Sequence[Binding],
+    results: Sequence[Binding],
+    written: Sequence[str],
+) -> _Plan | None:
+    """A plan that takes into account what a body did; None when the plan was right."""
+    if set(written) - set(plan.variables):
+        return replace(plan, variables=(*plan.variables, *(n for n in written if n not in plan.variables)))
+    same = [i for i in states if results[i] is bound[i]]
+    if same:
+        return replace(plan, captured=plan.captured | set(same))
+    elements = dict(plan.elements)
+    for index in states:
+        before, after = bound[index], results[index]
+        if isinstance(before, ListValue) and isinstance(after, ListValue):
+            if before.element is None and after.element is not None:
+                elements[index] = after.element
+            elif (before.element, before.count) != (after.element, after.count):
+                raise _ShapeChanges(f"a list of {before.count} tensors has {after.count} after a step")
+        elif isinstance(before, ir.Value) and isinstance(after, ir.Value):
+            if desc_of(before) != desc_of(after):
+                raise _ShapeChanges(
+                    f"state {index} is {desc_of(before)} before a step and {desc_of(after)} after it"
+                )
+        else:
+            raise Unsupported(f"state {index} of the loop changes its kind")
+    return replace(plan, elements=elements) if elements != plan.elements else None
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """An integer state that grows by a constant each step."""
+
+    start: int
+    step: int
+
+
+class _Emitter:
+    """Turns a converted body into a Loop node and its results."""
+
+    def __init__(
+        self,
+        loop: _Loop,
+        inner: GraphBuilder,
+        states: list[int],
+        initial: list[Binding],
+        bound: list[Binding],
+        results: list[Binding],
+        first: ir.Value,
+        again: ir.Value,
+    ) -> None:
+        self.loop = loop
+        self.outer = loop.context.builder
+        self.inner = inner
+        self.states = states
+        self.initial = initial
+        self.bound = bound
+        self.results = results
+        self.first = first
+        self.again = again
+        self.counters = self._find_counters()
+
+    def emit(self, variables: Sequence[tuple[ir.Value, ir.Value]]) -> list[Binding]:
+        """The arguments after the loop, then the variables (given before the loop and after a step)."""
+        trips = self._trips()
+        collected = {i for i in self.states if trips is not None and self._collects(i, trips)}
+        kept = [i for i in self.states if i not in collected]
+        for index in collected:
+            base = self.bound[index].base  # type: ignore[union-attr]
+            self.inner.graph.inputs.remove(base)
+        self._outputs(trips, kept, sorted(collected), variables)
+        label = self.loop.context.scope.label(self.loop.context.node)
+        self.outer.set_origin(label)
+        entering = [t for i in kept for t in tensors_of(self.outer, self.initial[i])]
+        entering += [before for before, _ in variables]
+        made = iter(
+            self.outer.ops(
+                "Loop",
+                (
+                    None if trips is None else self.outer.constant(np.int64(trips)),
+                    self.first if trips is None else None,
+                    *entering,
+                    *self.inner.captures(),
+                ),
+                body=self.inner.graph,
+                num_states=len(entering),
+                max_trip=trips,
+            )
+        )
+        after = list(self.initial)
+        for index in kept:
+            after[index] = rebuild(self.initial[index], [next(made)])
+        left = [next(made) for _ in variables]
+        for index in sorted(collected):
+            after[index] = self._list_after(self.initial[index], next(made))
+        return [*after, *left]
+
+    def _outputs(
+        self,
+        trips: int | None,
+        kept: list[int],
+        collected: list[int],
+        variables: Sequence[tuple[ir.Value, ir.Value]],
+    ) -> None:
+        inner = self.inner
+        inner.set_origin(self.loop.context.scope.label(self.loop.context.node))
+        inner.output(self.again if trips is None else inner.constant(np.bool_(True)))
+        for index in kept:
+            for tensor in tensors_of(inner, self.results[index]):
+                inner.output(tensor)
+        for _, after in variables:
+            inner.output(after)
+        for index in collected:
+            inner.output(self.results[index].writes[0][1])  # type: ignore[union-attr]
+
+    def _list_after(self, initial: Binding, rows: ir.Value) -> Binding:
+        assert isinstance(initial, ListValue)
+        collected = replace(initial, base=rows, writes=(), element=desc_of(rows).shape[1:])
+        if desc_of(rows).shape[0] == initial.count:
+            return collected
+        rest = replace(initial, count=initial.count - desc_of(rows).shape[0], base=None, writes=())
+        return replace(collected, base=self.outer.op("Concat", rows, rest.buffer(self.outer), axis=0))
+
+    # -- counters and trip counts ----------------------------------------------------------------------------
+
+    def _find_counters(self) -> dict[ir.Value, _Counter]:
+        """Counters by the value that the body sees."""
+        found = {}
+        for index in self.states:
+            state, after = self.bound[index], self.results[index]
+            if not isinstance(state, ir.Value) or not isinstance(after, ir.Value):
+                continue
+            step, start = self._step(state, after), constant_of(self.initial[index])  # type: ignore[arg-type]
+            if step and start is not None:
+                found[state] = _Counter(int(start), step)
+        return found
+
+    def _step(self, state: ir.Value, after: ir.Value) -> int:
+        """By how much an integer scalar grows each step; 0 when it does not do just that."""
+        node = _through(after).producer()
+        if (
+            node is None
+            or desc_of(state).shape
+            or desc_of(state).dtype not in INTS
+            or node.op_type not in ("Add", "Sub")
+        ):
+            return 0
+        left, right = node.inputs
+        assert left is not None and right is not None
+        if node.op_type == "Add" and right is state:
+            left, right = right, left
+        amount = constant_of(right)
+        if left is not state or amount is None:
+            return 0
+        return int(amount) if node.op_type == "Add" else -int(amount)
+
+    def _trips(self) -> int | None:
+        """How often the body runs, when the condition tells that from counters alone."""
+        if constant_of(self.first) is None:
+            return None
+        limits = [self._limit(part) for part in _conjuncts(self.again)]
+        if any(limit is None for limit in limits):
+            return None
+        trips = min((limit for limit in limits if limit is not None), default=TRIP_LIMIT)
+        return trips if trips < TRIP_LIMIT else None
+
+    def _limit(self, part: ir.Value) -> int | None:
+        """After how many steps a comparison of a counter with a constant fails; None for anything else."""
+        known = constant_of(part)
+        if known is not None:
+            return TRIP_LIMIT if bool(known) else 1
+        node = part.producer()
+        if node is None or node.op_type not in _COMPARISONS:
+            return None
+        left, right = node.inputs
+        assert left is not None and right is not None
+        relation = node.op_type
+        if constant_of(left) is not None:
+            left, right, relation = right, left, _MIRRORED[relation]
+        bound, counter = constant_of(right), self._counter_after(left)
+        if bound is None or counter is None or bound.ndim:
+            return None
+        return _steps_until_false(counter, relation, int(bound))
+
+    def _counter_after(self, value: ir.Value) -> _Counter | None:
+        """The counter whose value after a step this is."""
+        value = _through(value)
+        for index in self.states:
+            after = self.results[index]
+            if isinstance(after, ir.Value) and _through(after) is value:
+                return self.counters.get(self.bound[index])  # type: ignore[arg-type]
+        return None
+
+    def _collects(self, index: int, trips: int) -> bool:
+        """Whether a list is written once a step at the step's number, and nothing else is done with it."""
+        before, after = self.bound[index], self.results[index]
+        if not isinstance(before, ListValue) or not isinstance(after, ListValue) or trips > before.count:
+            return False
+        initial = self.initial[index]
+        assert isinstance(initial, ListValue)
+        fresh = trips == before.count or (initial.base is None and not initial.writes)
+        if (
+            not fresh
+            or before.base is None
+            or after.base is not before.base
+            or len(after.writes) != 1
+            or before.base.uses()
+        ):
+            return False
+        counter = self.counters.get(_through(after.writes[0][0]))
+        return counter == _Counter(0, 1)
+
+
+_COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual")
+_MIRRORED = {
+    "Less": "Greater",
+    "LessEqual": "GreaterEqual",
+    "Greater": "Less",
+    "GreaterEqual": "LessEqual",
+    "NotEqual": "NotEqual",
+}
+
+
+def _steps_until_false(counter: _Counter, relation: str, bound: int) -> int | None:
+    """The least n ≥ 1 for which `start + n·step relation bound` is false.
+
+    >>> _steps_until_false(_Counter(0, 2), "Less", 5)
+    3
+    """
+    distance, step = bound - counter.start, counter.step
+    if relation in ("Greater", "GreaterEqual"):
+        distance, step = -distance, -step
+        relation = "Less" if relation == "Greater" else "LessEqual"
+    if relation == "NotEqual":
+        return distance // step if distance % step == 0 and distance // step >= 1 else None
+    if step <= 0:
+        return 1 if not _holds(step, relation, distance) else None
+    steps = -(-distance // step) if relation == "Less" else distance // step + 1
+    return max(steps, 1)
+
+
+def _holds(value: int, relation: str, bound: int) -> bool:
+    return value < bound if relation == "Less" else value <= bound
+
+
+def _through(value: ir.Value) -> ir.Value:
+    """A value's source, looking through nodes that keep an integer as it is."""
+    node = value.producer()
+    while node is not None and node.op_type in ("Identity", "Cast", "Reshape"):
+        source = node.inputs[0]
+        assert source is not None
+        if desc_of(source).shape or desc_of(source).dtype not in INTS or desc_of(value).dtype not in INTS:
+            break
+        value, node = source, source.producer()
+    return value
+
+
+def _conjuncts(value: ir.Value) -> list[ir.Value]:
+    """The parts of a condition that must all hold."""
+    node = value.producer()
+    if node is not None and node.op_type == "Identity":
+        assert node.inputs[0] is not None
+        return _conjuncts(node.inputs[0])
+    if node is not None and node.op_type == "And":
+        return [part for side in node.inputs if side is not None for part in _conjuncts(side)]
+    return [value]
+
+
+def _unrolled(loop: _Loop, why: str) -> list[Binding]:
+    """The loop's steps one after another, where the condition is known at each of them."""
+    builder = loop.context.builder
+    states = list(loop.args)
+    for _ in range(UNROLL_LIMIT):
+        holds = constant_of(loop.holds(states, builder))
+        if holds is None:
+            raise Unsupported(
+                f"{why}, and the number of steps is computed at run time", "pad the state to its full size"
+            )
+        if not bool(holds):
+            return states
+        states = loop.run(loop.body, states, builder)
+        if any(s is FAILED for s in states):
+            return states
+    raise Unsupported(f"{why}, and it takes more than {UNROLL_LIMIT} steps", "pad the state to its full size")
