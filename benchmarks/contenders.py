@@ -1,15 +1,16 @@
 """Who runs a model in a benchmark: this project and its peers, each set up as its own documentation advises.
 
-Every contender is pinned to the precision asked for and to the same number of threads. A contender that has no
-way to run a case raises `NotApplicable` with the reason.
+Every contender is pinned to the precision asked for and to the same number of threads. A contender that has
+no way to run a case raises `NotApplicable` with the reason.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "OURS",
     "THREADS",
     "Case",
+    "FileCase",
     "NotApplicable",
     "Runner",
     "limit_threads",
@@ -38,27 +40,41 @@ class NotApplicable(Exception):
 
 
 @dataclass
+class FileCase:
+    """An ONNX file with its inputs: what contenders that read files need."""
+
+    onnx: Path
+    feeds: dict[str, np.ndarray]
+    precision: str = "fp32"
+
+    @property
+    def inputs(self) -> Arrays:
+        return list(self.feeds.values())
+
+
+@dataclass
 class Case:
     """One row of a benchmark: a model at a batch and a precision ("fp32", "bf16" or "int8")."""
 
     model: Any  # ZooModel
     batch: int
     precision: str
-    _module: Any = field(default=None, repr=False)
+
+    @functools.cached_property
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Inputs by name, in PyTorch's layout."""
+        return dict(zip(self.model.input_names, self.model.inputs(self.batch), strict=True))
 
     @property
     def inputs(self) -> Arrays:
-        """In PyTorch's layout."""
-        return list(self.model.inputs(self.batch))
+        return list(self.feeds.values())
 
-    @property
+    @functools.cached_property
     def module(self) -> Any:
         """The PyTorch module; shared by those who need its weights, changed by none."""
-        if self._module is None:
-            self._module = self.model.module()
-        return self._module
+        return self.model.module()
 
-    @property
+    @functools.cached_property
     def onnx(self) -> Path:
         from benchmarks.models import onnx_file, quantised_file
 
@@ -66,7 +82,9 @@ class Case:
             return quantised_file(self.model, self.batch)
         return onnx_file(self.model, self.batch, self.module)
 
+    @functools.cached_property
     def keras(self) -> Any:
+        """The model in Keras with the module's weights."""
         from benchmarks.models import keras_model
 
         policy = {"fp32": "float32", "bf16": "mixed_bfloat16"}[self.precision]
@@ -88,7 +106,7 @@ def limit_threads() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def _ours(case: Case) -> Runner:
+def _ours(case: Case | FileCase) -> Runner:
     import ge
     import npu_runtime
     from ge.options import CompileOptions, PrecisionMode
@@ -100,7 +118,7 @@ def _ours(case: Case) -> Runner:
     return Runner(lambda: model.run(inputs), list)
 
 
-def _onnxruntime(case: Case) -> Runner:
+def _onnxruntime(case: Case | FileCase) -> Runner:
     import onnxruntime
 
     if case.precision == "bf16":
@@ -109,11 +127,11 @@ def _onnxruntime(case: Case) -> Runner:
     options.intra_op_num_threads = THREADS
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(case.onnx, options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip(case.model.input_names, case.inputs, strict=True))
+    feeds = case.feeds
     return Runner(lambda: session.run(None, feeds), list)
 
 
-def _openvino(case: Case) -> Runner:
+def _openvino(case: Case | FileCase) -> Runner:
     import openvino
 
     # Left alone, OpenVINO runs a float32 model in bf16 on a machine that has it.
@@ -139,9 +157,7 @@ def _tensorflow(case: Case, form: str) -> Runner:
 
     if case.precision == "int8":
         raise NotApplicable("the quantised model is an ONNX file")
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
-    keras = case.keras()
+    keras = case.keras
     inputs = [tf.constant(x) for x in channels_last(case.inputs)]
     packed = inputs[0] if len(inputs) == 1 else inputs
 
@@ -185,7 +201,7 @@ def _torch_compile(case: Case) -> Runner:
     return Runner(call, lambda result: [result.numpy()])
 
 
-CONTENDERS: dict[str, Callable[[Case], Runner]] = {
+CONTENDERS: dict[str, Callable[[Any], Runner]] = {
     OURS: _ours,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
@@ -214,7 +230,7 @@ def reference(case: Case) -> Arrays:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(case.onnx, options, providers=["CPUExecutionProvider"])
-        return list(session.run(None, dict(zip(case.model.input_names, case.inputs, strict=True))))
+        return list(session.run(None, case.feeds))
     import torch
 
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """Inference speed against ONNX Runtime, OpenVINO, TensorFlow, TF-XLA and torch.compile.
 
-Each row (model, batch, precision) runs in a process of its own with all contenders interleaved on two threads,
-every answer checked. A ratio above 1 means ours is faster.
+Each row (model, batch, precision) runs in a process of its own with all contenders interleaved on two
+threads, every answer checked. A ratio above 1 means ours is faster.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Times of each call, taken in rounds that visit every contender in turn.
 
-    Each visit starts with one call that is not timed, which lets the worker threads of the contender before it
-    go to sleep; then calls are timed for `burst_seconds`, at least one. The order turns by one place a round.
+    Each visit starts with one call that is not timed, which lets the worker threads of the contender before
+    it go to sleep; then calls are timed for `burst_seconds`, at least one. The order turns by one place a
+    round.
     """
     names = list(calls)
     times: dict[str, list[float]] = {name: [] for name in names}
