@@ -1,0 +1,207 @@
+// non_max_suppression in ONNX's and TensorFlow's forms.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "aicpu/dispatch.h"
+
+namespace npu::aicpu {
+namespace {
+
+struct Box {
+  float y1, x1, y2, x2;
+  float area() const { return (y2 - y1) * (x2 - x1); }
+};
+
+// Corners may come in either order; the other form is (x centre, y centre, width, height).
+Box to_box(const float* v, bool center_point) {
+  if (center_point) {
+    return {v[1] - v[3] / 2, v[0] - v[2] / 2, v[1] + v[3] / 2, v[0] + v[2] / 2};
+  }
+  return {std::min(v[0], v[2]), std::min(v[1], v[3]), std::max(v[0], v[2]), std::max(v[1], v[3])};
+}
+
+float overlap(const Box& a, const Box& b) {
+  const float height = std::min(a.y2, b.y2) - std::max(a.y1, b.y1);
+  const float width = std::min(a.x2, b.x2) - std::max(a.x1, b.x1);
+  const float area_a = a.area(), area_b = b.area();
+  if (height <= 0 || width <= 0 || area_a <= 0 || area_b <= 0) return 0;
+  const float common = height * width;
+  return common / (area_a + area_b - common);
+}
+
+struct Limits {
+  std::int64_t most = 0;
+  float overlap = 0;
+  float score = -std::numeric_limits<float>::infinity();
+  float sigma = 0;  // above zero: scores decay instead of boxes being dropped
+};
+
+struct Chosen {
+  std::int64_t index;
+  float score;
+};
+
+// Candidates by falling score, the lower index first among equals.
+std::vector<Chosen> candidates(const float* scores, std::int64_t n, float threshold) {
+  std::vector<Chosen> list;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (scores[i] > threshold) list.push_back({i, scores[i]});
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Chosen& a, const Chosen& b) { return a.score > b.score; });
+  return list;
+}
+
+std::vector<Chosen> suppress(const std::vector<Box>& boxes, const float* scores, const Limits& limits) {
+  const auto box = [&](const Chosen& c) -> const Box& { return boxes[static_cast<std::size_t>(c.index)]; };
+  std::vector<Chosen> kept;
+  for (const Chosen& candidate : candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score)) {
+    if (static_cast<std::int64_t>(kept.size()) >= limits.most) break;
+    const bool covered = std::any_of(kept.begin(), kept.end(), [&](const Chosen& other) {
+      return overlap(box(candidate), box(other)) > limits.overlap;
+    });
+    if (!covered) kept.push_back(candidate);
+  }
+  return kept;
+}
+
+// Soft suppression: every kept box lowers the scores of those it overlaps.
+std::vector<Chosen> suppress_softly(const std::vector<Box>& boxes, const float* scores,
+                                    const Limits& limits) {
+  std::vector<Chosen> rest = candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score);
+  std::vector<Chosen> kept;
+  while (!rest.empty() && static_cast<std::int64_t>(kept.size()) < limits.most) {
+    const auto best = std::max_element(rest.begin(), rest.end(), [](const Chosen& a, const Chosen& b) {
+      return a.score < b.score || (a.score == b.score && a.index > b.index);
+    });
+    const Chosen taken = *best;
+    rest.erase(best);
+    kept.push_back(taken);
+    std::vector<Chosen> left;
+    for (Chosen other : rest) {
+      const float common =
+          overlap(boxes[static_cast<std::size_t>(taken.index)], boxes[static_cast<std::size_t>(other.index)]);
+      if (common > limits.overlap) continue;
+      other.score *= std::exp(-0.5f / limits.sigma * common * common);
+      if (other.score > limits.score) left.push_back(other);
+    }
+    rest = std::move(left);
+  }
+  return kept;
+}
+
+std::vector<Box> read_boxes(const float* values, std::int64_t n, bool center_point) {
+  std::vector<Box> boxes;
+  boxes.reserve(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) boxes.push_back(to_box(values + 4 * i, center_point));
+  return boxes;
+}
+
+// Limits come as inputs 2 to 4 (largest number, overlap, score) where given, else as attributes.
+Status read_limits(const Call& call, Limits& limits) {
+  limits.most = call.attrs.integer("max_output_boxes", 0);
+  limits.overlap = static_cast<float>(call.attrs.real("iou_threshold", 0));
+  if (call.attrs.has("score_threshold"))
+    limits.score = static_cast<float>(call.attrs.real("score_threshold"));
+  limits.sigma = static_cast<float>(call.attrs.real("soft_nms_sigma", 0));
+  for (std::size_t i = 2; i < call.inputs.size(); ++i) {
+    const Tensor& given = call.inputs[i];
+    if (given.elements() == 0) continue;
+    if (i == 2 && given.dtype == DType::Int64) {
+      limits.most = given.as<std::int64_t>()[0];
+    } else if (i == 2 && given.dtype == DType::Int32) {
+      limits.most = given.as<std::int32_t>()[0];
+    } else if (i > 2 && i < 5 && given.dtype == DType::Float32) {
+      (i == 3 ? limits.overlap : limits.score) = given.as<float>()[0];
+    } else {
+      return Status::error("input " + std::to_string(i) + " has the wrong type");
+    }
+  }
+  return Status::ok();
+}
+
+// Inputs: boxes (B, N, 4), scores (B, C, N). Output: int64 rows (batch, class, box).
+Status non_max_suppression(Call& call) {
+  if (call.inputs.size() < 2 || call.inputs.size() > 5 || call.outputs.size() != 1) {
+    return Status::error("takes boxes, scores and up to three limits, gives one output");
+  }
+  const Tensor& boxes = call.inputs[0];
+  const Tensor& scores = call.inputs[1];
+  const bool sound = boxes.dtype == DType::Float32 && scores.dtype == DType::Float32 && boxes.rank() == 3 &&
+                     scores.rank() == 3 && boxes.dims[2] == 4 && boxes.dims[0] == scores.dims[0] &&
+                     boxes.dims[1] == scores.dims[2];
+  if (!sound) return Status::error("boxes must be float32 (B, N, 4) and scores float32 (B, C, N)");
+  if (call.outputs[0].dtype != DType::Int64) return Status::error("the output must be int64");
+  Limits limits;
+  NPU_RETURN_IF_ERROR(read_limits(call, limits));
+  const std::int64_t n = boxes.dims[1], classes = scores.dims[1];
+  const std::int64_t room = call.outputs[0].elements() / 3;
+  std::int64_t* out = call.outputs[0].as<std::int64_t>();
+  std::int64_t count = 0;
+  for (std::int64_t b = 0; b < boxes.dims[0]; ++b) {
+    const auto list =
+        read_boxes(boxes.as<float>() + b * n * 4, n, call.attrs.integer("center_point_box", 0) != 0);
+    for (std::int64_t c = 0; c < classes; ++c) {
+      for (const Chosen& chosen : suppress(list, scores.as<float>() + (b * classes + c) * n, limits)) {
+        if (count >= room) return Status::error("the output is too small");
+        out[3 * count] = b;
+        out[3 * count + 1] = c;
+        out[3 * count + 2] = chosen.index;
+        ++count;
+      }
+    }
+  }
+  call.set_shape(0, {count, 3});
+  return Status::ok();
+}
+
+// Inputs: boxes (N, 4), scores (N), limits as above. Outputs: indices, then, if given, scores and the number
+// of valid ones. With `pad` the outputs keep their full size.
+Status non_max_suppression_tf(Call& call) {
+  if (call.inputs.size() < 2 || call.inputs.size() > 5 || call.outputs.empty() || call.outputs.size() > 3) {
+    return Status::error("takes boxes, scores and up to three limits, gives one to three outputs");
+  }
+  const Tensor& boxes = call.inputs[0];
+  const Tensor& scores = call.inputs[1];
+  const bool sound = boxes.dtype == DType::Float32 && scores.dtype == DType::Float32 && boxes.rank() == 2 &&
+                     scores.rank() == 1 && boxes.dims[1] == 4 && boxes.dims[0] == scores.dims[0];
+  if (!sound) return Status::error("boxes must be float32 (N, 4) and scores float32 (N)");
+  Limits limits;
+  NPU_RETURN_IF_ERROR(read_limits(call, limits));
+  limits.most = std::min(limits.most, call.outputs[0].elements());
+  const auto list = read_boxes(boxes.as<float>(), boxes.dims[0], false);
+  const auto kept = limits.sigma > 0 ? suppress_softly(list, scores.as<float>(), limits)
+                                     : suppress(list, scores.as<float>(), limits);
+  const auto count = static_cast<std::int64_t>(kept.size());
+  call.set_shape(0, {count});
+  NPU_RETURN_IF_ERROR(with_index_type(call.outputs[0].dtype, [&](auto zero) {
+    using Index = decltype(zero);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      call.outputs[0].as<Index>()[i] = static_cast<Index>(kept[i].index);
+    }
+    return Status::ok();
+  }));
+  if (call.outputs.size() > 1) {
+    if (call.outputs[1].dtype != DType::Float32 || call.outputs[1].elements() < count) {
+      return Status::error("the scores output must be float32 and as large as the first");
+    }
+    call.set_shape(1, {count});
+    for (std::size_t i = 0; i < kept.size(); ++i) call.outputs[1].as<float>()[i] = kept[i].score;
+  }
+  if (call.outputs.size() > 2) {
+    NPU_RETURN_IF_ERROR(with_index_type(call.outputs[2].dtype, [&](auto zero) {
+      call.outputs[2].as<decltype(zero)>()[0] = static_cast<decltype(zero)>(count);
+      return Status::ok();
+    }));
+  }
+  if (call.attrs.flag("pad")) std::fill(call.reported.begin(), call.reported.end(), 0);
+  return Status::ok();
+}
+
+NPU_AICPU_KERNEL("non_max_suppression", non_max_suppression);
+NPU_AICPU_KERNEL("non_max_suppression_tf", non_max_suppression_tf);
+
+}  // namespace
+}  // namespace npu::aicpu
