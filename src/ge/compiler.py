@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan
 from ge.options import CompileOptions
+from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import optimize
 from ge.passes.split_batch import split_batch
 
@@ -24,7 +24,7 @@ __all__ = ["compile", "compile_graph", "compile_plan"]
 
 
 def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
-    """Compile a model: a path (.onnx, .pb, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
+    """Compile a model: a path (.onnx, .pb, .air, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
 
     >>> model = ge.compile("resnet50.onnx")      # doctest: +SKIP
     """
@@ -34,7 +34,7 @@ def compile(source: Any, options: CompileOptions | None = None, name: str = "") 
         name = name or path.stem
         if path.suffix == ".om":
             return _load_om(path)
-        source = _parser_of(path)(path, options)
+        source = parse_file(path, options)
     elif not isinstance(source, ir.Graph):
         source = _parse_object(source, options)
     return compile_graph(source, options, name or source.name or "model")
@@ -60,41 +60,13 @@ def compile_plan(graph: ir.Graph, options: CompileOptions | None = None, name: s
     return plan
 
 
-def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:
-    from ge.parsers import onnx
-
-    return onnx.parse(source, options)
-
-
-def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
-    from ge.parsers import tensorflow
-
-    return tensorflow.parse(source, options)
-
-
-_PARSERS: dict[str, Callable[[Any, CompileOptions], ir.Graph]] = {
-    ".onnx": _parse_onnx,
-    ".pb": _parse_tensorflow,
-    "": _parse_tensorflow,  # a SavedModel folder
-}
-
-
-def _parser_of(path: Path) -> Callable[[Any, CompileOptions], ir.Graph]:
-    parser = _PARSERS.get("" if path.is_dir() else path.suffix)
-    if not path.exists():
-        raise GeError("E10021", f"there is no file {path}")
-    if parser is None:
-        raise GeError("E10021", f"{path.name} is of no known kind", remedy="give a .onnx, .pb or .om file")
-    return parser
-
-
 def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
     if type(source).__name__ == "Graph" and isinstance(getattr(source, "ir", None), ir.Graph):
         return source.ir  # a graph of the public API
     if isinstance(source, ir.Model) or type(source).__name__ == "ModelProto":
-        return _parse_onnx(source, options)
-    if type(source).__name__ == "GraphDef":
-        return _parse_tensorflow(source, options)
+        return PARSERS[Framework.ONNX](source, options)
+    if type(source).__name__ in ("GraphDef", "MetaGraphDef", "SavedModel"):
+        return PARSERS[Framework.TENSORFLOW](source, options)
     raise GeError("E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph")
 
 

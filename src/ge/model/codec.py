@@ -291,6 +291,7 @@ def encode_plan(plan: Plan, constants: ConstantPool, kernels: KernelPool) -> dic
         "kernels": [kernels.add(k) for k in plan.kernels],
         "tasks": [_encode_task(t) for t in plan.tasks],
         "arena_bytes": plan.arena_bytes,
+        "steps": plan.steps,
         "report": plan.report,
     }
 
@@ -323,6 +324,7 @@ def decode_plan(
         "kernels",
         "tasks",
         "arena_bytes",
+        "steps",
         "report",
     )
     fields = record(data, what, *keys)
@@ -336,6 +338,7 @@ def decode_plan(
         constants=[_pick(constants, i, f"{what}.constants") for i in items(fields["constants"], what)],
         kernels=[_pick(kernels, i, f"{what}.kernels") for i in items(fields["kernels"], what)],
         arena_bytes=integer(fields["arena_bytes"], f"{what}.arena_bytes"),
+        steps=integer(fields["steps"], f"{what}.steps", 1, MAX_COUNT),
         report=record(fields["report"], f"{what}.report"),
     )
     sizes = {
@@ -347,6 +350,7 @@ def decode_plan(
         _decode_buffer(b, plan.arena_bytes, sizes, f"{what}.buffers[{i}]")
         for i, b in enumerate(items(fields["buffers"], what))
     ]
+    _check_ports(plan, what)
     plan.tasks = [
         _decode_task(t, plan, f"{what}.tasks[{i}]") for i, t in enumerate(items(fields["tasks"], what))
     ]
@@ -369,6 +373,18 @@ def _decode_buffer(data: Any, arena_bytes: int, sizes: Mapping[str, Sequence[int
     elif buffer.index >= len(sizes[kind]) or buffer.nbytes > sizes[kind][buffer.index]:
         raise malformed(what, f"does not match the model's {kind}s")
     return buffer
+
+
+def _check_ports(plan: Plan, what: str) -> None:
+    """Each input and output has one buffer: all of it, or its part of one step."""
+    for kind, ports in (("input", plan.inputs), ("output", plan.outputs)):
+        sizes = [b for b in plan.buffers if b.kind == kind]
+        if sorted(b.index for b in sizes) != list(range(len(ports))):
+            raise malformed(what, f"must have one buffer for each {kind}")
+        for buffer in sizes:
+            whole = ports[buffer.index].desc.nbytes
+            if buffer.nbytes != whole and buffer.nbytes * plan.steps > whole:
+                raise malformed(what, f"goes beyond {kind} {buffer.index} in its steps")
 
 
 def _decode_task(data: Any, plan: Plan, what: str) -> Task:

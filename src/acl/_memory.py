@@ -1,0 +1,180 @@
+"""Memory that callers hold as addresses: what is allocated, what was lent, what may be touched."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import ctypes
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from acl import constants as c
+from acl._conventions import AclError
+
+__all__ = ["Block", "Memory", "check_range", "copy", "lend", "memory", "physical_bytes", "room"]
+
+ALIGN = 64
+KEPT_EXPORTS = 16
+
+
+@dataclass(frozen=True)
+class Block:
+    """One allocation; the owner frees the memory with its last reference."""
+
+    address: int
+    nbytes: int
+    device: bool
+    owner: Any
+
+
+class Memory:
+    """All live allocations of the process, found by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: dict[int, Block] = {}
+        self._starts: list[int] = []
+
+    def allocate(self, nbytes: int, device: int | None) -> Block:
+        """A new aligned block on a device, or on the host when that is None."""
+        if not isinstance(nbytes, int) or nbytes <= 0:
+            raise AclError(c.ACL_ERROR_INVALID_PARAM, f"cannot allocate {nbytes!r} bytes")
+        block = _host_block(nbytes) if device is None else _device_block(nbytes, device)
+        with self._lock:
+            self._blocks[block.address] = block
+            bisect.insort(self._starts, block.address)
+        return block
+
+    def release(self, address: Any, *, device: bool) -> None:
+        """Give a block back; its address must be the one that was handed out."""
+        with self._lock:
+            block = self._blocks.get(address) if isinstance(address, int) else None
+            if block is None or block.device != device:
+                where = "device" if device else "host"
+                raise AclError(
+                    c.ACL_ERROR_RT_PARAM_INVALID, f"{address!r} is not the start of live {where} memory"
+                )
+            del self._blocks[address]
+            self._starts.remove(address)
+
+    def find(self, address: int, nbytes: int = 0) -> Block | None:
+        """The block that contains a whole range."""
+        with self._lock:
+            place = bisect.bisect_right(self._starts, address) - 1
+            if place < 0:
+                return None
+            block = self._blocks[self._starts[place]]
+        return block if address + nbytes <= block.address + block.nbytes else None
+
+    def starts_in_block(self, address: int) -> bool:
+        """Whether an address lies in some block, whatever the length of the range."""
+        block = self.find(address)
+        return block is not None and address < block.address + block.nbytes
+
+    def clear(self) -> None:
+        """Give everything back."""
+        with self._lock:
+            self._blocks.clear()
+            self._starts.clear()
+
+
+memory = Memory()
+
+
+def _device_block(nbytes: int, device: int) -> Block:
+    import npu_runtime
+
+    try:
+        buffer = npu_runtime.DeviceBuffer(nbytes, "acl.rt.malloc", device)
+    except npu_runtime.OutOfDeviceMemory as error:
+        raise AclError(c.ACL_ERROR_RT_MEMORY_ALLOCATION, str(error)) from error
+    return Block(buffer.address, nbytes, True, buffer)
+
+
+def _host_block(nbytes: int) -> Block:
+    if nbytes > physical_bytes():
+        raise AclError(c.ACL_ERROR_RT_MEMORY_ALLOCATION, f"{nbytes} bytes are more than this machine has")
+    owner = np.empty(nbytes + ALIGN, np.uint8)
+    return Block(-(-owner.ctypes.data // ALIGN) * ALIGN, nbytes, False, owner)
+
+
+_lent: dict[int, tuple[int, Any]] = {}  # address -> bytes, weak reference
+_kept: collections.deque[Any] = collections.deque(maxlen=KEPT_EXPORTS)
+
+
+def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
+    """The address of an object's memory, remembered as long as the object lives.
+
+    Objects without weak references (`bytes`), and temporaries whose address outlives them by a moment, are kept
+    alive for the next few calls.
+    """
+    array = item if isinstance(item, np.ndarray) else np.frombuffer(item, np.uint8)
+    address = int(array.__array_interface__["data"][0])
+    _kept.append(item)
+    if isinstance(item, np.ndarray):
+        _lent[address] = (array.nbytes, weakref.ref(item, lambda _: _lent.pop(address, None)))
+    return address
+
+
+def check_range(address: Any, nbytes: Any, *, write: bool) -> Block | None:
+    """Refuse a range that is not memory of this process; return the block it lies in when it is one of ours."""
+    if not isinstance(address, int) or not isinstance(nbytes, int) or address <= 0 or nbytes < 0:
+        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{address!r} with {nbytes!r} bytes is not a memory range")
+    block = memory.find(address, nbytes)
+    if block is not None:
+        return block
+    if memory.starts_in_block(address):
+        raise AclError(
+            c.ACL_ERROR_RT_PARAM_INVALID, f"{nbytes} bytes at {address:#x} reach beyond their memory"
+        )
+    if not (_is_lent(address, nbytes) or _is_mapped(address, nbytes, write)):
+        raise AclError(
+            c.ACL_ERROR_RT_PARAM_INVALID, f"{nbytes} bytes at {address:#x} are not accessible memory"
+        )
+    return None
+
+
+def _is_lent(address: int, nbytes: int) -> bool:
+    known = _lent.get(address)
+    return known is not None and known[1]() is not None and nbytes <= known[0]
+
+
+def _is_mapped(address: int, nbytes: int, write: bool) -> bool:
+    """Whether the system has the whole range mapped with the needed right."""
+    end, wanted = address + nbytes, "rw" if write else "r"
+    try:
+        with open("/proc/self/maps") as file:
+            for line in file:
+                bounds, rights, _ = line.split(maxsplit=2)
+                start, stop = (int(part, 16) for part in bounds.split("-"))
+                if start <= address < stop and rights.startswith(wanted):
+                    address = stop
+                    if address >= end:
+                        return True
+    except OSError:
+        return True
+    return nbytes == 0
+
+
+def copy(dst: int, src: int, nbytes: int) -> None:
+    """Copy between checked ranges, overlapping or not."""
+    ctypes.memmove(dst, src, nbytes)
+
+
+def physical_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def room(device: int) -> tuple[int, int]:
+    """Free and total bytes of a device."""
+    import npu_runtime
+
+    info = npu_runtime.memory_info(device)
+    total = int(info["limit"]) or physical_bytes()
+    return max(total - int(info["current"]), 0), total

@@ -1,0 +1,84 @@
+"""What the process and each thread have set up: initialisation, devices, contexts, streams, events."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+
+from acl import constants as c
+from acl._conventions import AclError, Handles
+from acl._stream import Event, Stream
+
+__all__ = [
+    "Context",
+    "contexts",
+    "current_context",
+    "device_count",
+    "events",
+    "process",
+    "stream_of",
+    "streams",
+]
+
+
+@dataclass(eq=False)
+class Context:
+    """A place on a device that owns a default stream."""
+
+    device: int
+    stream: Stream = field(default_factory=Stream)
+
+
+@dataclass
+class Process:
+    """State of the whole process."""
+
+    initialised: bool = False
+    finalised: bool = False
+    primary: dict[int, int] = field(default_factory=dict)  # device -> handle of its own context
+
+
+process = Process()
+contexts: Handles[Context] = Handles("context", c.ACL_ERROR_RT_CONTEXT_NULL)
+streams: Handles[Stream] = Handles("stream", c.ACL_ERROR_RT_PARAM_INVALID)
+events: Handles[Event] = Handles("event", c.ACL_ERROR_RT_PARAM_INVALID)
+thread = threading.local()
+
+
+def device_count() -> int:
+    """How many NPUs this machine shows (NPU_DEVICE_COUNT, 1 by default)."""
+    try:
+        return max(int(os.environ.get("NPU_DEVICE_COUNT", "1")), 1)
+    except ValueError:
+        return 1
+
+
+def check_device(device: object) -> int:
+    """A device number that exists."""
+    if not isinstance(device, int) or not 0 <= device < device_count():
+        raise AclError(c.ACL_ERROR_RT_INVALID_DEVICEID, f"device {device!r}: there are {device_count()}")
+    return device
+
+
+def current_handle() -> int:
+    """The handle of the calling thread's context."""
+    handle: int | None = getattr(thread, "context", None)
+    if handle is None:
+        raise AclError(
+            c.ACL_ERROR_RT_CONTEXT_NULL,
+            "this thread has no context: call acl.rt.set_device or set_context first",
+        )
+    return handle
+
+
+def current_context() -> Context:
+    """The calling thread's context."""
+    return contexts.get(current_handle())
+
+
+def stream_of(handle: object) -> Stream:
+    """The stream of a handle; 0 and None mean the context's default stream."""
+    if handle in (0, None):
+        return current_context().stream
+    return streams.get(handle)

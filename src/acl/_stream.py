@@ -1,0 +1,211 @@
+"""Streams (ordered queues, one worker thread each), events and callbacks."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from acl import constants as c
+from acl._conventions import AclError, code_of
+
+__all__ = ["Event", "Reports", "Stream", "reports"]
+
+POLL_SECONDS = 0.05
+EXIT_SECONDS = 5.0
+
+_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+class Stream:
+    """Runs what is submitted, one after another, in its own thread (started when first used)."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._idle = threading.Condition(self._lock)
+        self._failure = c.ACL_SUCCESS
+        self.closing = False
+        _streams.add(self)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue work. Its failure is the code that the next synchronisation answers."""
+        with self._lock:
+            if self.closing:
+                raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "the stream is destroyed")
+            self._pending += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="acl-stream", daemon=True)
+                self._thread.start()
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            code = c.ACL_SUCCESS
+            try:
+                work()
+            except Exception as error:
+                code = code_of(error, self._work)
+            del work
+            with self._idle:
+                self._failure = self._failure or code
+                self._pending -= 1
+                self._idle.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        with self._lock:
+            return self._pending == 0
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until all submitted work is done; raise the first failure since the last time."""
+        if threading.current_thread() is self._thread:
+            return
+        with self._idle:
+            if not self._idle.wait_for(lambda: self._pending == 0, timeout):
+                raise AclError(c.ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "the stream did not finish in time")
+            failure, self._failure = self._failure, c.ACL_SUCCESS
+        if failure:
+            raise AclError(failure, f"work on the stream failed with code {failure}")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Finish the work and end the thread; waits for events that never come are given up."""
+        with self._lock:
+            self.closing = True
+        self._queue.put(None)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+
+class Event:
+    """A mark in a stream. It is complete when the stream has passed it."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.recorded = False
+        self.time = 0.0
+
+    def record(self, stream: Stream) -> None:
+        """Set the mark behind what the stream has to do now."""
+        done = threading.Event()
+        self._done, self.recorded = done, True
+
+        def mark() -> None:
+            self.time = time.perf_counter()
+            done.set()
+
+        stream.submit(mark)
+
+    def reset(self, stream: Stream) -> None:
+        """Take the mark away once the stream gets there."""
+
+        def clear() -> None:
+            self._done, self.recorded = threading.Event(), False
+
+        stream.submit(clear)
+
+    @property
+    def complete(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait in the calling thread."""
+        if not self.recorded:
+            raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "the event was never recorded")
+        if not self._done.wait(timeout):
+            raise AclError(c.ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "the event did not complete in time")
+
+    def hold(self, stream: Stream) -> None:
+        """Let a stream wait, without stopping the caller."""
+
+        def wait() -> None:
+            while not self._done.wait(POLL_SECONDS):
+                if stream.closing:
+                    return
+
+        stream.submit(wait)
+
+
+class Reports:
+    """Callbacks of streams, run by the threads that subscribed for them."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, queue.SimpleQueue[Callable[[], None]]] = {}
+        self._streams: dict[Stream, int] = {}
+        self._lock = threading.Lock()
+
+    def subscribe(self, thread: int, stream: Stream) -> None:
+        """Let a thread run the callbacks of a stream."""
+        with self._lock:
+            if stream in self._streams:
+                raise AclError(
+                    c.ACL_ERROR_REPEAT_SUBSCRIBE, "the stream has a thread for its callbacks already"
+                )
+            self._streams[stream] = thread
+            self._threads.setdefault(thread, queue.SimpleQueue())
+
+    def unsubscribe(self, thread: int, stream: Stream) -> None:
+        """End a subscription."""
+        with self._lock:
+            if self._streams.get(stream) != thread:
+                raise AclError(
+                    c.ACL_ERROR_STREAM_NOT_SUBSCRIBE, "this thread is not subscribed to the stream"
+                )
+            del self._streams[stream]
+            if thread not in self._streams.values():
+                self._threads.pop(thread, None)
+
+    def launch(self, function: Callable[[Any], Any], argument: Any, block: bool, stream: Stream) -> None:
+        """Queue a callback behind the stream's work; a blocking one holds the stream until it is done."""
+        with self._lock:
+            if stream not in self._streams:
+                raise AclError(c.ACL_ERROR_STREAM_NOT_SUBSCRIBE, "no thread is subscribed to the stream")
+            inbox = self._threads[self._streams[stream]]
+
+        def deliver() -> None:
+            done = threading.Event()
+
+            def run() -> None:
+                try:
+                    function(argument)
+                finally:
+                    done.set()
+
+            inbox.put(run)
+            while block and not done.wait(POLL_SECONDS):
+                if stream.closing or stream not in self._streams:
+                    return
+
+        stream.submit(deliver)
+
+    def process(self, timeout_ms: int) -> None:
+        """Run one callback in the calling thread; a negative timeout waits without end."""
+        inbox = self._threads.get(threading.get_ident())
+        seconds = None if timeout_ms < 0 else timeout_ms / 1000
+        if inbox is None:
+            time.sleep(min(seconds if seconds is not None else POLL_SECONDS, POLL_SECONDS))
+            raise AclError(c.ACL_ERROR_THREAD_NOT_SUBSCRIBE, "this thread is not subscribed to any stream")
+        try:
+            callback = inbox.get(timeout=seconds)
+        except queue.Empty:
+            raise AclError(c.ACL_ERROR_WAIT_CALLBACK_TIMEOUT, "no callback came in time") from None
+        callback()
+
+
+reports = Reports()
+
+
+def close_all() -> None:
+    """End all streams (when the process or the program is done)."""
+    for stream in list(_streams):
+        stream.close(EXIT_SECONDS)
+
+
+atexit.register(close_all)

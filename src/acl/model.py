@@ -1,0 +1,49 @@
+"""acl.Model: a compiled model called with arrays."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Model"]
+
+
+class Model:
+    """A compiled model as a function of arrays.
+
+    >>> model = Model("resnet50.om")              # doctest: +SKIP
+    >>> y = model(x)                              # doctest: +SKIP
+    >>> y = model(image=x)                        # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, trust: bool = False) -> None:
+        from ge.model import om
+
+        self._model = om.load(path, trust=trust)
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Name, shape and element type of each input."""
+        return self._model.inputs
+
+    @property
+    def outputs(self) -> list[Any]:
+        """Name, shape and element type of each output."""
+        return self._model.outputs
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run; one array, or a tuple of several. The calling thread waits without holding Python's lock."""
+        return self._model(*arrays, **named)
+
+    def run(self, arrays: list[Any]) -> list[np.ndarray]:
+        """Run on arrays in the order of `inputs`; always a list."""
+        return self._model.run(arrays)
+
+    def __repr__(self) -> str:
+        return f"acl.{self._model!r}"

@@ -1,0 +1,86 @@
+"""Model files of any framework into GE graphs: which parser a file needs, and how each is asked."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ge.errors import GeError
+from ge.options import CompileOptions
+
+__all__ = ["Framework", "framework_of", "parse_file"]
+
+
+class Framework(enum.Enum):
+    """Kinds of model files; the numbers are those of atc's --framework."""
+
+    AIR = 1
+    TENSORFLOW = 3
+    ONNX = 5
+
+
+_SUFFIXES = {
+    ".onnx": Framework.ONNX,
+    ".pb": Framework.TENSORFLOW,
+    ".pbtxt": Framework.TENSORFLOW,
+    ".meta": Framework.TENSORFLOW,
+    ".air": Framework.AIR,
+}
+# The first field of an ONNX model is a number, of a TensorFlow graph a node.
+_FIRST_BYTES = {0x08: Framework.ONNX, 0x0A: Framework.TENSORFLOW}
+
+
+def framework_of(path: Path) -> Framework:
+    """What a file says it is, by its name or its first byte; a folder is a SavedModel."""
+    if path.is_dir():
+        return Framework.TENSORFLOW
+    if not path.is_file():
+        raise GeError("E10021", f"there is no file {path}", remedy="check the path of the model")
+    if path.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[path.suffix.lower()]
+    with open(path, "rb") as file:
+        first = file.read(1)
+    if not first or first[0] not in _FIRST_BYTES:
+        raise GeError(
+            "E10021",
+            f"{path.name} is of no known kind",
+            remedy="give a .onnx, .pb or .air file or a SavedModel folder, or set --framework",
+        )
+    return _FIRST_BYTES[first[0]]
+
+
+def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers import onnx
+
+    return onnx.parse(source, options)
+
+
+def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers import tensorflow
+
+    return tensorflow.parse(source, input_shapes=options.input_shapes, out_nodes=options.output_nodes)
+
+
+def _parse_air(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers import air
+
+    return air.parse(source, options)
+
+
+PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {
+    Framework.ONNX: _parse_onnx,
+    Framework.TENSORFLOW: _parse_tensorflow,
+    Framework.AIR: _parse_air,
+}
+
+
+def parse_file(
+    path: str | os.PathLike[str], options: CompileOptions, framework: Framework | None = None
+) -> ir.Graph:
+    """The GE graph of a model file."""
+    return PARSERS[framework or framework_of(Path(path))](Path(path), options)
