@@ -12,6 +12,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.post_ops import apply_post_ops
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
@@ -142,8 +143,6 @@ class Conv(Convolving):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        if op.post_ops:
-            return None
         x, w = _wide(arrays[0]), _wide(arrays[1])
         data = x.transpose(channels_first_perm(x.ndim, op.data_format))
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
@@ -151,7 +150,7 @@ class Conv(Convolving):
         y = convolve(data, weight, _window(op, weight.shape[2:]), op.groups)
         if bias is not None:
             y = y + bias.astype(y.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-        return [y.transpose(channels_last_perm(x.ndim, op.data_format))]
+        return [apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -258,15 +257,13 @@ class ConvTranspose(Convolving):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        if op.post_ops:
-            return None
         x, w = _wide(arrays[0]), _wide(arrays[1])
         data = x.transpose(channels_first_perm(x.ndim, op.data_format))
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
         y = deconvolve(data, weight, _window(op, weight.shape[2:]), op.groups, _upscaled(op))
         if len(arrays) > 2 and arrays[2] is not None:
             y = y + arrays[2].astype(y.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-        return [y.transpose(channels_last_perm(x.ndim, op.data_format))]
+        return [apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:

@@ -13,6 +13,7 @@ import tbe
 from ge.ir.types import NUMBERS, TensorDesc
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.post_ops import apply_post_ops
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned
 from ge.parsers.plugin import Node, Results, plugin
@@ -74,8 +75,6 @@ class MatMul(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        if op.post_ops:
-            return None
         a, b = (np.asarray(v) for v in arrays[:2])
         wide = np.float32 if a.dtype.itemsize == 2 and op.inputs[0].dtype in ("float16", "bfloat16") else a.dtype  # type: ignore[union-attr]
         a, b = a.astype(wide), b.astype(wide)
@@ -84,7 +83,7 @@ class MatMul(Operator):
         y = np.matmul(a, b)
         if len(arrays) > 2 and arrays[2] is not None:
             y = y + arrays[2].astype(y.dtype)
-        return [y]
+        return [apply_post_ops(y, op.post_ops, arrays[3:])]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:

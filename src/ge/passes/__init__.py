@@ -9,9 +9,25 @@ import onnx_ir as ir
 
 from ge.options import CompileOptions
 from ge.passes.base import Pass, run_passes, to_fixpoint
+from ge.passes.channels_last import ChannelsLast
+from ge.passes.common_subexpressions import CommonSubexpressions
 from ge.passes.dead_code import DeadCode
+from ge.passes.fold_constants import FoldConstants
+from ge.passes.fold_pads import FoldPads
+from ge.passes.fold_weights import FoldWeights
+from ge.passes.fuse_activations import FuseActivations
+from ge.passes.fuse_normalisation import FuseNormalisation
+from ge.passes.fuse_post_ops import FusePostOps
+from ge.passes.fuse_softmax import FuseSoftmax
+from ge.passes.inline_branches import InlineBranches
+from ge.passes.lower_precision import LowerPrecision
+from ge.passes.merge_matmuls import MergeMatmuls
+from ge.passes.merge_movements import MergeMovements
+from ge.passes.remove_identities import RemoveIdentities
+from ge.passes.simplify_algebra import SimplifyAlgebra
+from ge.passes.sink_transposes import SinkTransposes
 
-__all__ = ["STAGES", "Stage", "optimize"]
+__all__ = ["STAGES", "Stage", "optimize", "pass_names"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +39,18 @@ class Stage:
     fixpoint: bool = True
 
 
-STAGES: tuple[Stage, ...] = (Stage("clean", (DeadCode(),)),)
+_TIDY = (RemoveIdentities(), MergeMovements(), CommonSubexpressions(), DeadCode())
+
+STAGES: tuple[Stage, ...] = (
+    Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
+    Stage("patterns", (FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY)),
+    Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
+    Stage("merge", (MergeMatmuls(), *_TIDY), fixpoint=False),
+    Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
+    Stage("post_ops", (FusePostOps(), *_TIDY)),
+    Stage("precision", (LowerPrecision(),), fixpoint=False),
+    Stage("tidy", (RemoveIdentities(), CommonSubexpressions(), DeadCode())),
+)
 
 
 def optimize(graph: ir.Graph, options: CompileOptions) -> None:
@@ -33,3 +60,8 @@ def optimize(graph: ir.Graph, options: CompileOptions) -> None:
             to_fixpoint(graph, stage.passes, options)
         else:
             run_passes(graph, stage.passes, options)
+
+
+def pass_names() -> list[str]:
+    """The names by which passes can be switched off."""
+    return list(dict.fromkeys(p.name for stage in STAGES for p in stage.passes))

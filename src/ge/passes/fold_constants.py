@@ -1,0 +1,40 @@
+"""Constant folding: nodes whose inputs are all known are computed at compile time."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ge.ir.values import constant_of
+from ge.ops.base import lookup
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+from ge.passes.rewrite import Rewriter, remove_dead, replace_node
+
+__all__ = ["FoldConstants"]
+
+
+class FoldConstants(Pass):
+    """Compute what does not depend on the model's inputs.
+
+    1. A node all of whose inputs are constants is replaced by constants.
+    2. Operators with effects or fresh results (random numbers) are never folded.
+    3. Results larger than the builder's limit are left to run time.
+    """
+
+    name = "fold_constants"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        changed = False
+        for node in graph:
+            if not node.inputs or any(v is not None and v.const_value is None for v in node.inputs):
+                continue
+            if not lookup(node.op_type).foldable or node.op_type == "Identity":
+                continue
+            results = Rewriter(graph, node, options).op_like(node, node.inputs)
+            values = list(results) if isinstance(results, tuple) else [results]
+            if all(constant_of(v) is not None for v in values):
+                replace_node(graph, node, values)
+                changed = True
+            else:
+                remove_dead(graph, [v.producer() for v in values if v.producer() is not None])  # type: ignore[misc]
+        return changed

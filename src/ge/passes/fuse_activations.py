@@ -1,0 +1,221 @@
+"""Activations written out in simpler operators, recognised by what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import NodeView, lookup
+from ge.passes.rewrite import RewritePass, Rewriter, only_use, producer, scalar
+
+__all__ = ["FuseActivations"]
+
+_MAX_NODES = 12
+_TOLERANCE = 3e-6
+_PARTS = frozenset(
+    "Add Sub Mul Div Neg Abs Exp Log Log1p Expm1 Erf Erfc Tanh Sigmoid Softplus Square Sqrt Pow Reciprocal Relu Clip "
+    "Maximum Minimum HardSigmoid Identity".split()
+)
+_TELLTALE = frozenset({"Erf", "Erfc", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid", "Relu", "Log1p"})
+
+# The functions looked for: operator and attributes.
+_CANDIDATES: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = (
+    ("Gelu", (("approximate", "none"),)),
+    ("Gelu", (("approximate", "tanh"),)),
+    ("Swish", (("beta", 1.0),)),
+    ("Swish", (("beta", 1.702),)),
+    ("HardSwish", ()),
+    ("HardSigmoid", (("alpha", 1 / 6), ("beta", 0.5))),
+    ("HardSigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    ("Mish", ()),
+    ("Sigmoid", ()),
+    ("Softplus", ()),
+    ("Tanh", ()),
+)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Elementwise nodes that compute one function of one value and of numbers."""
+
+    nodes: tuple[ir.Node, ...]
+    argument: ir.Value
+
+
+def _regions(root: ir.Node) -> Iterator[_Region]:
+    """The nodes above `root` that nothing else needs: ever larger regions that depend on one value only."""
+    inside: dict[ir.Node, None] = {root: None}
+    while len(inside) <= _MAX_NODES:
+        leaves = {v for n in inside for v in n.inputs if v is not None and scalar(v) is None and v.producer() not in inside}
+        if len(leaves) == 1 and len(inside) > 1 and any(n.op_type in _TELLTALE for n in inside):
+            yield _Region(tuple(inside), next(iter(leaves)))
+        grown = [n for n in (v.producer() for v in leaves) if n is not None and _joins(n, inside, root)]
+        hidden = {n for g in grown for n in _above(g)}  # an argument shared by all comes last
+        nearest = next((n for n in grown if n not in hidden), None)
+        if nearest is None:
+            return
+        inside[nearest] = None
+
+
+def _above(node: ir.Node) -> set[ir.Node]:
+    """The parts that a node is computed from, a bounded number of them."""
+    found: set[ir.Node] = set()
+    stack = [node]
+    while stack and len(found) < 2 * _MAX_NODES:
+        for value in stack.pop().inputs:
+            source = None if value is None else value.producer()
+            if source is not None and source.op_type in _PARTS and source not in found:
+                found.add(source)
+                stack.append(source)
+    return found
+
+
+def _joins(node: ir.Node, inside: dict[ir.Node, None], root: ir.Node) -> bool:
+    if node.op_type not in _PARTS or any(v.is_graph_output() for v in node.outputs):
+        return False
+    same = desc_of(node.outputs[0]) == desc_of(root.outputs[0])
+    return same and all(use.node in inside for use in node.outputs[0].uses())
+
+
+def _probe() -> np.ndarray:
+    return np.concatenate([np.linspace(-9, 9, 73), [0.01, -0.01, 3.0, -3.0, 0.3333, 20.0, -20.0]]).astype(np.float32)
+
+
+@lru_cache(maxsize=64)
+def _known(type_: str, attrs: tuple[tuple[str, object], ...]) -> np.ndarray:
+    """A candidate's values at the probe points."""
+    b = GraphBuilder()
+    return constant_of(b.op(type_, b.constant(_probe()), **dict(attrs)))  # type: ignore[return-value]
+
+
+def _values(region: _Region, root: ir.Node) -> np.ndarray | None:
+    """A region's values at the probe points."""
+    known: dict[ir.Value, np.ndarray] = {region.argument: _probe()}
+    for node in _sorted(region.nodes):
+        arrays = []
+        for value in node.inputs:
+            assert value is not None
+            number = scalar(value)
+            arrays.append(np.full((), number, np.float32) if number is not None else known[value])
+        view = NodeView.of(node)
+        view.inputs = tuple(TensorDesc(a.shape, "float32") for a in arrays)
+        with np.errstate(all="ignore"):
+            result = lookup(node.op_type).evaluate(view, arrays)
+        if result is None:
+            return None
+        known[node.outputs[0]] = result[0]
+    return known[root.outputs[0]]
+
+
+def _sorted(nodes: tuple[ir.Node, ...]) -> list[ir.Node]:
+    """Producers before consumers."""
+    inside, seen = set(nodes), set()
+    order: list[ir.Node] = []
+
+    def visit(node: ir.Node) -> None:
+        if node in seen:
+            return
+        seen.add(node)
+        for value in node.inputs:
+            above = None if value is None else value.producer()
+            if above in inside:
+                visit(above)
+        order.append(node)
+
+    for node in nodes:
+        visit(node)
+    return order
+
+
+def _recognise(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    if desc_of(node.outputs[0]).dtype != "float32" or not _promising(node):
+        return None
+    for region in _regions(node):
+        if desc_of(region.argument) != desc_of(node.outputs[0]):
+            continue
+        values = _values(region, node)
+        match = None if values is None else _match(values)
+        if match is not None:
+            r.stands_for(*region.nodes)
+            return r.op(match[0], region.argument, **dict(match[1]))
+    return None
+
+
+def _promising(node: ir.Node) -> bool:
+    """Whether a telltale part is near."""
+    level = [node]
+    for _ in range(5):
+        level = [p for n in level for p in (v.producer() for v in n.inputs if v is not None) if p is not None]
+        if any(n.op_type in _TELLTALE for n in level):
+            return True
+        level = [n for n in level if n.op_type in _PARTS][:4]
+    return False
+
+
+def _match(values: np.ndarray) -> tuple[str, tuple[tuple[str, object], ...]] | None:
+    finite = np.abs(_probe()) <= 9  # beyond, a formula may overflow where the operator does not
+    for type_, attrs in _CANDIDATES:
+        wanted = _known(type_, attrs)
+        error = np.abs(values - wanted)[finite]
+        if np.all(error <= _TOLERANCE * np.maximum(1, np.abs(wanted[finite]))):
+            return type_, attrs
+    return None
+
+
+def _swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * sigmoid(beta * x)."""
+    for x, gate in (node.inputs, node.inputs[::-1]):
+        inner = producer(gate, "Sigmoid")
+        if inner is None or gate is None or not only_use(gate):
+            continue
+        if inner.inputs[0] is x:
+            r.stands_for(inner)
+            return r.op("Swish", x, beta=1.0)
+        scaled = producer(inner.inputs[0], "Mul")
+        if scaled is not None and scaled.inputs[0] is x and scalar(scaled.inputs[1]) is not None:
+            r.stands_for(inner, scaled)
+            return r.op("Swish", x, beta=scalar(scaled.inputs[1]))
+    return None
+
+
+def _leaky(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, alpha * x) with alpha in 0..1."""
+    for x, other in (node.inputs, node.inputs[::-1]):
+        inner = producer(other, "Mul")
+        if inner is None or inner.inputs[0] is not x:
+            continue
+        alpha = scalar(inner.inputs[1])
+        if alpha is not None and 0 <= alpha <= 1 and desc_of(node.outputs[0]).dtype == "float32":
+            r.stands_for(inner)
+            return r.op("LeakyRelu", x, alpha=alpha)
+    return None
+
+
+_ROOTS: tuple[str, ...] = ("Div", "Add", "Log", "Log1p", "Reciprocal", "Clip")
+
+Rules = dict[str, tuple[Callable[[Rewriter, ir.Node], ir.Value | None], ...]]
+
+
+class FuseActivations(RewritePass):
+    """Recognise activations written out in simpler operators.
+
+    1. A region of elementwise nodes that computes one function of one float32 value, and that nothing else reads, is
+       replaced by Gelu (either form), Swish, HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that
+       function's values (within 3e-6) at probe points.
+    2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with a in 0..1 is LeakyRelu.
+    3. A region with a reader outside is left alone.
+    """
+
+    name = "fuse_activations"
+    rules: Rules = {
+        "Mul": (_swish, _recognise),
+        "Maximum": (_leaky,),
+        **{type_: (_recognise,) for type_ in _ROOTS},
+    }

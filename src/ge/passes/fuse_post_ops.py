@@ -1,0 +1,176 @@
+"""Post-ops: elementwise work on the result of a product, done by the primitive before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from ge.engines import placement_of
+from ge.ir.values import desc_of
+from ge.ops.base import Engine
+from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer, scalar
+
+__all__ = ["FusePostOps"]
+
+_CUBE = ("Conv", "MatMul", "ConvTranspose")
+_MAX_POST_OPS = 4
+
+Attrs = Mapping[str, Any]
+
+
+def _clip(attrs: Attrs) -> str | None:
+    low, high = attrs["min"], attrs["max"]
+    return None if low is None or high is None else f"clip,{low!r},{high!r}"
+
+
+# Operators with a primitive's post-op of the same meaning; None when the attributes have none.
+_UNARY: dict[str, Callable[[Attrs], str | None]] = {
+    "Relu": lambda a: "relu",
+    "Clip": _clip,
+    "Gelu": lambda a: "gelu_erf" if a["approximate"] == "none" else "gelu_tanh",
+    "Swish": lambda a: f"swish,{a['beta']!r}",
+    "HardSwish": lambda a: "hardswish",
+    "HardSigmoid": lambda a: f"hardsigmoid,{a['alpha']!r},{a['beta']!r}",
+    "Sigmoid": lambda a: "sigmoid",
+    "Tanh": lambda a: "tanh",
+    "Elu": lambda a: f"elu,{a['alpha']!r}",
+    "LeakyRelu": lambda a: f"leaky,{a['alpha']!r}",
+    "Mish": lambda a: "mish",
+    "Abs": lambda a: "abs",
+    "Square": lambda a: "square",
+}
+_BINARY = {"Add": "add", "Mul": "mul", "Sub": "sub", "Div": "div", "Maximum": "max", "Minimum": "min"}
+_COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
+
+
+def _open_cube(value: ir.Value | None) -> ir.Node | None:
+    """The AI Core product behind a value that nobody else reads and that can take another post-op."""
+    cube = producer(value, *_CUBE)
+    if cube is None or value is None or not only_use(value) or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS:
+        return None
+    return cube if placement_of(cube)[0] is Engine.AI_CORE else None
+
+
+def _extended(r: Rewriter, cube: ir.Node, post_op: str, operand: ir.Value | None = None) -> ir.Value:
+    inputs = [*cube.inputs, *[None] * (3 - len(cube.inputs))]
+    if operand is not None:
+        inputs.append(operand)
+    r.stands_for(cube)
+    return r.op_like(cube, inputs, post_ops=[*attrs_of(cube)["post_ops"], post_op])
+
+
+def _unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    cube = _open_cube(node.inputs[0])
+    post_op = None if cube is None else _UNARY[node.op_type](attrs_of(node))
+    return None if cube is None or post_op is None else _extended(r, cube, post_op)
+
+
+def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    sides = [(0, 1), (1, 0)] if node.op_type in _COMMUTATIVE else [(0, 1)]
+    found = [(a, b) for a, b in sides if _fits(node, a, b)]
+    if not found:
+        return None
+    # Of two products the later one takes the other's result, which is then ready.
+    mine, other = max(found, key=lambda pair: _effort(node.inputs[pair[0]]))
+    cube, operand = producer(node.inputs[mine], *_CUBE), node.inputs[other]
+    assert cube is not None
+    number = scalar(operand)
+    if number is not None and node.op_type in ("Add", "Mul"):
+        return _extended(r, cube, f"linear,1.0,{number!r}" if node.op_type == "Add" else f"linear,{number!r},0.0")
+    return _extended(r, cube, _BINARY[node.op_type], operand)
+
+
+def _effort(value: ir.Value | None) -> int:
+    """How far a value is from the inputs: the length of the shortest chain above it, up to a bound."""
+    steps = 0
+    while value is not None and steps < 32:
+        node = value.producer()
+        if node is None or not node.inputs:
+            break
+        value = node.inputs[0]
+        steps += 1
+    return steps
+
+
+def _fits(node: ir.Node, mine: int, other: int) -> bool:
+    value, operand = node.inputs[mine], node.inputs[other]
+    cube = _open_cube(value)
+    if cube is None or value is None or operand is None or operand is value:
+        return False
+    desc, whole = desc_of(operand), desc_of(value)
+    if whole != desc_of(node.outputs[0]) or desc.dtype != whole.dtype:
+        return False
+    if desc.shape == whole.shape or desc.size == 1:
+        return True
+    return _varies_by_channel(cube, desc.shape, whole.shape)
+
+
+def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    rank = len(whole)
+    axis = rank - 1
+    if cube.op_type != "MatMul" and attrs_of(cube)["data_format"] == "channels_first":
+        axis = 1
+    aligned = (1,) * (rank - len(shape)) + shape
+    return all(n == 1 for i, n in enumerate(aligned) if i != axis) and aligned[axis] == whole[axis]
+
+
+# -- reshapes in between ---------------------------------------------------------------------------------------
+
+
+def _reshaped_cube(value: ir.Value | None) -> ir.Node | None:
+    """The Reshape between a product and its only reader."""
+    move = producer(value, "Reshape")
+    if move is None or value is None or not only_use(value) or _open_cube(move.inputs[0]) is None:
+        return None
+    return move
+
+
+def _unary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    move = _reshaped_cube(node.inputs[0])
+    if move is None or _UNARY[node.op_type](attrs_of(node)) is None:
+        return None
+    return r.op("Reshape", r.op_like(node, [move.inputs[0]]), shape=desc_of(node.outputs[0]).shape)
+
+
+def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    for mine, other in ((0, 1), (1, 0)):
+        move = _reshaped_cube(node.inputs[mine])
+        operand = node.inputs[other]
+        if move is None or operand is None or (mine == 1 and node.op_type not in _COMMUTATIVE):
+            continue
+        source = move.inputs[0]
+        assert source is not None
+        inner, outer, desc = desc_of(source).shape, desc_of(move.outputs[0]).shape, desc_of(operand)
+        if outer != desc_of(node.outputs[0]).shape:
+            continue
+        if desc.shape == outer:
+            operand = r.op("Reshape", operand, shape=inner)
+        elif desc.size != 1 and not (inner[-1] == outer[-1] == desc.size == desc.shape[-1]):
+            continue
+        elif desc.size > 1:
+            operand = r.op("Reshape", operand, shape=[desc.size])
+        elif desc.rank > len(inner):
+            operand = r.op("Reshape", operand, shape=[])
+        pair = [source, operand] if mine == 0 else [operand, source]
+        return r.op("Reshape", r.op_like(node, pair), shape=outer)
+    return None
+
+
+class FusePostOps(RewritePass):
+    """Fuse elementwise work into products.
+
+    1. An activation that a primitive knows, reading a product (Conv, ConvTranspose, MatMul) that nobody else reads and
+       that the AI Core runs, becomes its post-op.
+    2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
+       one number. Sub and Div only with the product first.
+    3. A Reshape between the two moves behind the elementwise node.
+    4. At most four post-ops; they are applied in the order of the graph.
+    """
+
+    name = "fuse_post_ops"
+    rules = {
+        **{type_: (_unary, _unary_after_reshape) for type_ in _UNARY},
+        **{type_: (_binary, _binary_after_reshape) for type_ in _BINARY},
+    }

@@ -1,0 +1,175 @@
+"""Precision modes: which operators run in a narrower element type, and which values are stored in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.values import desc_of
+from ge.ops.base import Engine, lookup
+from ge.options import CompileOptions, PrecisionMode
+from ge.passes.base import Pass
+from ge.passes.rewrite import Rewriter, attrs_of, replace_node
+
+__all__ = ["LowerPrecision"]
+
+# Operators the AI Core runs in 16 bits (accumulating in 32).
+_LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "MaxPool", "AvgPool"})
+_CUBE = frozenset({"Conv", "ConvTranspose", "MatMul"})
+# Readers whose statistics need the full precision of what they are given.
+_SENSITIVE = frozenset({"Softmax", "LogSoftmax"})
+_TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """What a precision mode does: the narrow type, and whether results and stored values take it too."""
+
+    dtype: str
+    stores: bool
+
+
+_MODES = {
+    PrecisionMode.MIX_BF16: _Mode("bfloat16", True),
+    PrecisionMode.MIX_FP16: _Mode("float16", True),
+    PrecisionMode.FORCE_FP16: _Mode("float16", True),
+    PrecisionMode.CUBE_FP16: _Mode("float16", False),
+}
+_WIDE = "float32"
+
+
+class LowerPrecision(Pass):
+    """Apply the precision mode.
+
+    1. The default mode changes nothing.
+    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, MaxPool, AvgPool) run in the
+       narrow type, accumulating in float32; biases stay float32.
+    3. Vector kernels compute in float32; values between tasks are stored in the narrow type, except what only they
+       need in full (scores on their way into a Softmax or a normalisation keep float32).
+    4. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
+    5. force_fp32 widens 16-bit floats inside the model to float32.
+    6. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
+       nodes (by name or operator) whose own mode in `op_precision` says so.
+    """
+
+    name = "lower_precision"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if options.precision_mode is PrecisionMode.FORCE_FP32:
+            return _widen(graph, options)
+        changed = False
+        for node in graph:
+            mode = _mode_of(node, options)
+            if mode is not None and _lowerable(node):
+                _lower(graph, node, mode, options)
+                changed = True
+        whole = _MODES.get(options.precision_mode)
+        if whole is not None and whole.stores:
+            _store_narrow(graph, whole, options)
+        return changed
+
+
+def _mode_of(node: ir.Node, options: CompileOptions) -> _Mode | None:
+    """The mode of a node: its own by name, by origin, by operator, else the model's."""
+    if facts.keep_dtype(node):
+        return None
+    for key in (node.name or "", *facts.origin(node), node.op_type):
+        text = options.op_precision.get(key)
+        if text is not None:
+            return _MODES.get(PrecisionMode.parse(text))
+    return _MODES.get(options.precision_mode)
+
+
+def _lowerable(node: ir.Node) -> bool:
+    if node.op_type not in _LOWERED or desc_of(node.outputs[0]).dtype != _WIDE:
+        return False
+    return all(v is None or desc_of(v).dtype == _WIDE for v in node.inputs)
+
+
+def _lower(graph: ir.Graph, node: ir.Node, mode: _Mode, options: CompileOptions) -> None:
+    """Run one node in the narrow type, between casts."""
+    if not mode.stores and node.op_type not in _CUBE:
+        return
+    r = Rewriter(graph, node, options)
+    wide_result = node.op_type == "MatMul" and (not mode.stores or _feeds_sensitive(node.outputs[0]))
+    inputs: list[ir.Value | None] = []
+    for index, value in enumerate(node.inputs):
+        keep = value is None or index == 2 or (index > 2 and wide_result)
+        inputs.append(value if keep else r.op("Cast", value, to=mode.dtype))
+    changes = {"output_dtype": _WIDE} if wide_result else {}
+    result = r.op_like(node, inputs, **changes)
+    if desc_of(result).dtype != _WIDE:
+        result = r.op("Cast", result, to=_WIDE)
+    replace_node(graph, node, [result])
+
+
+def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
+    """Whether a value goes, perhaps after some arithmetic, only into a softmax or into statistics."""
+    readers = value.consumers()
+    if value.is_graph_output() or not readers or depth == 0:
+        return False
+    return all(
+        n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1)) for n in readers
+    )
+
+
+def _store_narrow(graph: ir.Graph, mode: _Mode, options: CompileOptions) -> None:
+    """Mark the float32 values that vector kernels hand to one another, to be stored narrow."""
+    for node in graph:
+        if _mode_of(node, options) is None:
+            continue
+        for value in node.outputs:
+            if _storable(value):
+                facts.set_storage_dtype(value, mode.dtype)
+
+
+def _storable(value: ir.Value) -> bool:
+    node = value.producer()
+    if node is None or value.is_graph_output() or desc_of(value).dtype != _WIDE:
+        return False
+    if not _is_vector(node) or not value.uses():
+        return False
+    if node.op_type in ("Reshape", "Identity") and not _narrow_source(node):
+        return False
+    return all(_is_vector(n) for n in value.consumers())
+
+
+def _narrow_source(node: ir.Node) -> bool:
+    """A view is stored as what it views."""
+    source = node.inputs[0]
+    return source is not None and facts.storage_dtype(source) != _WIDE
+
+
+def _is_vector(node: ir.Node) -> bool:
+    return lookup(node.op_type).engine in (Engine.VECTOR, Engine.VIEW)
+
+
+def _widen(graph: ir.Graph, options: CompileOptions) -> bool:
+    """Run every 16-bit float node in float32."""
+    changed = False
+    narrow = ("float16", "bfloat16")
+    for node in graph:
+        if facts.keep_dtype(node) or node.op_type == "Cast" or _has_graphs(node):
+            continue
+        if not any(v is not None and desc_of(v).dtype in narrow for v in (*node.inputs, *node.outputs)):
+            continue
+        if "dtype" in attrs_of(node):
+            continue
+        r = Rewriter(graph, node, options)
+        inputs = [v if v is None or desc_of(v).dtype not in narrow else r.op("Cast", v, to=_WIDE) for v in node.inputs]
+        results = r.op_like(node, inputs)
+        values = list(results) if isinstance(results, tuple) else [results]
+        final = [
+            v if desc_of(v) == desc_of(old) else r.op("Cast", v, to=desc_of(old).dtype)
+            for v, old in zip(values, node.outputs, strict=True)
+        ]
+        replace_node(graph, node, final)
+        changed = True
+    return changed
+
+
+def _has_graphs(node: ir.Node) -> bool:
+    """Whether a node has nested graphs."""
+    return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())
