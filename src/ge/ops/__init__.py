@@ -6,15 +6,25 @@ from typing import Any
 from ge.ops import (
     activation,
     binary,
+    control,
     convolution,
     elementwise,
     functions,
     gather_scatter,
+    linalg,
     matmul,
     movement,
     normalisation,
     pooling,
+    quantise,
+    random,
+    recurrent,
     reduce,
+    resize,
+    signal,
+    sorting,
+    training,
+    vision,
 )
 from ge.ops.base import lookup, register, registered, unregister
 
@@ -23,14 +33,24 @@ __all__ = ["lookup", "register", "registered", "unregister"]
 _FAMILIES = (
     activation,
     binary,
+    control,
     convolution,
     elementwise,
     gather_scatter,
+    linalg,
     matmul,
     movement,
     normalisation,
     pooling,
+    quantise,
+    random,
+    recurrent,
     reduce,
+    resize,
+    signal,
+    sorting,
+    training,
+    vision,
 )
 
 

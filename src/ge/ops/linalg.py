@@ -1,0 +1,218 @@
+"""Linear algebra beyond products: sums over named indices, determinants, inverses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.ir.types import FLOATS, TensorDesc
+from ge.ir.values import desc_of
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
+
+
+class SquareMatrices(Operator):
+    """A function of square matrices in the last two axes."""
+
+    x = Input("T", FLOATS)
+    y = Output("T")
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if desc.rank < 2 or desc.shape[-1] != desc.shape[-2]:
+            raise fail(op, f"{desc} does not hold square matrices")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return op.inputs[0]  # type: ignore[return-value]
+
+
+@register
+class Det(SquareMatrices):
+    """The determinants of matrices."""
+
+    aicpu = "det"
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        desc = op.inputs[0]
+        assert desc is not None
+        return TensorDesc(desc.shape[:-2], desc.dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        return [np.linalg.det(np.asarray(arrays[0], np.float64))]
+
+
+@register
+class Inverse(SquareMatrices):
+    """The inverses of matrices."""
+
+    aicpu = "inverse"
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        return [np.linalg.inv(np.asarray(arrays[0], np.float64))]
+
+
+@register
+class Cholesky(SquareMatrices):
+    """Lower triangular matrices whose product with their transposes is x."""
+
+    aicpu = "cholesky"
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        return [np.linalg.cholesky(np.asarray(arrays[0], np.float64))]
+
+
+@plugin(onnx="Det")
+def _det(n: Node) -> Results:
+    return n.op("Det", n.inputs[0])
+
+
+# -- sums over named indices -------------------------------------------------------------------------------------
+
+
+@register
+class Einsum(Operator):
+    """Sums of products over named indices, as numpy.einsum writes them; made of transposes and matrix products."""
+
+    inputs = Input("T", variadic=True)
+    y = Output("T")
+    equation = Attr(str)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        terms, _ = parse_equation(op)
+        for term, desc in zip(terms, op.inputs, strict=True):
+            if desc is None or len(term) != desc.rank:
+                raise fail(op, f"term {''.join(term)!r} does not go with {desc}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        raise AssertionError("Einsum is always expanded")
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, *values: Any) -> Any:
+        terms, result = parse_equation(op)
+        operands = [_diagonal(builder, v, t) for v, t in zip(values, terms, strict=True)]
+        value, term = operands[0]
+        for index, (other, names) in enumerate(operands[1:], 1):
+            later = {name for _, t in operands[index + 1 :] for name in t}
+            kept = later | set(result)
+            value, term = _pair(builder, (value, term), (other, names), kept)
+        return _arranged(builder, value, term, result)
+
+
+def parse_equation(op: NodeView) -> tuple[list[list[str]], list[str]]:
+    """The index names of each operand and of the result; an ellipsis becomes names of its own."""
+    text = "".join(op.equation.split())
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    if len(parts) != len(op.inputs):
+        raise fail(op, f"equation {op.equation!r} has {len(parts)} terms for {len(op.inputs)} inputs")
+    width = 0
+    for part, desc in zip(parts, op.inputs, strict=True):
+        if "..." in part:
+            width = max(width, desc.rank - len(part.replace("...", "")))  # type: ignore[union-attr]
+    dots = [f"~{i}" for i in range(width)]
+
+    def names(part: str, rank: int | None) -> list[str]:
+        if "..." not in part:
+            return list(part)
+        before, after = part.split("...", 1)
+        own = width if rank is None else rank - len(before) - len(after)
+        return [*before, *dots[width - own :], *after]
+
+    terms = [names(p, d.rank) for p, d in zip(parts, op.inputs, strict=True)]  # type: ignore[union-attr]
+    if arrow:
+        return terms, names(right, None)
+    counts: dict[str, int] = {}
+    for name in (c for t in terms for c in t):
+        counts[name] = counts.get(name, 0) + 1
+    return terms, [*dots, *sorted(c for c, k in counts.items() if k == 1 and not c.startswith("~"))]
+
+
+def _diagonal(builder: Any, value: Any, term: Sequence[str]) -> tuple[Any, list[str]]:
+    """An operand with repeated names reduced to its diagonal."""
+    names = list(term)
+    while len(set(names)) < len(names):
+        name = next(c for c in names if names.count(c) > 1)
+        first = names.index(name)
+        second = names.index(name, first + 1)
+        shape = list(desc_of(value).shape)
+        perm = [first, second] + [i for i in range(len(names)) if i not in (first, second)]
+        value = builder.op("Transpose", value, perm=perm)
+        rest = [shape[i] for i in perm[2:]]
+        value = builder.op("Reshape", value, shape=[shape[first] * shape[second], *rest])
+        picks = np.arange(shape[first], dtype=np.int64) * (shape[second] + 1)
+        value = builder.op("Gather", value, picks, axis=0)
+        names = [name] + [names[i] for i in perm[2:]]
+    return value, names
+
+
+def _summed(builder: Any, value: Any, names: list[str], kept: set[str]) -> tuple[Any, list[str]]:
+    axes = [i for i, c in enumerate(names) if c not in kept]
+    if axes:
+        value = builder.op("ReduceSum", value, axes=axes)
+    return value, [c for c in names if c in kept]
+
+
+def _pair(builder: Any, a: tuple[Any, list[str]], b: tuple[Any, list[str]], kept: set[str]) -> tuple[Any, list[str]]:
+    """The product of two operands, summed over the names nobody needs any more."""
+    left, a_names = _summed(builder, a[0], a[1], kept | set(b[1]))
+    right, b_names = _summed(builder, b[0], b[1], kept | set(a[1]))
+    sizes = _sizes(left, a_names) | {
+        c: max(s, _sizes(left, a_names).get(c, 1)) for c, s in _sizes(right, b_names).items()
+    }
+    shared = [c for c in a_names if c in b_names]
+    batch = [c for c in shared if c in kept]
+    inner = [c for c in shared if c not in kept]
+    rows = [c for c in a_names if c not in shared]
+    columns = [c for c in b_names if c not in shared]
+    left = _stretched(builder, left, a_names, [*batch, *rows, *inner], sizes)
+    right = _stretched(builder, right, b_names, [*batch, *inner, *columns], sizes)
+
+    def product(names: list[str]) -> int:
+        return math.prod(sizes[c] for c in names)
+
+    dims = [sizes[c] for c in batch]
+    left = builder.op("Reshape", left, shape=[*dims, product(rows), product(inner)])
+    right = builder.op("Reshape", right, shape=[*dims, product(inner), product(columns)])
+    if inner:
+        value = builder.op("MatMul", left, right)
+    else:
+        value = builder.op("Mul", left, right)  # (…, rows, 1) by (…, 1, columns)
+    order = [*batch, *rows, *columns]
+    return builder.op("Reshape", value, shape=[sizes[c] for c in order]), order
+
+
+def _sizes(value: Any, names: Sequence[str]) -> dict[str, int]:
+    return dict(zip(names, desc_of(value).shape, strict=True))
+
+
+def _stretched(builder: Any, value: Any, names: list[str], order: list[str], sizes: dict[str, int]) -> Any:
+    """An operand with its axes in an order, those of one element repeated to full size."""
+    value = _arranged(builder, value, names, order)
+    full = [sizes[c] for c in order]
+    return value if list(desc_of(value).shape) == full else builder.op("BroadcastTo", value, shape=full)
+
+
+def _arranged(builder: Any, value: Any, names: list[str], order: list[str]) -> Any:
+    value, names = _summed(builder, value, names, set(order))
+    perm = [names.index(c) for c in order]
+    return value if perm == sorted(perm) else builder.op("Transpose", value, perm=perm)
+
+
+@plugin(onnx="Einsum")
+def _einsum(n: Node) -> Results:
+    equation = n.attr("equation")
+    if not equation:
+        raise Unsupported("Einsum has no equation")
+    return n.op("Einsum", *n.inputs, equation=equation)

@@ -1,0 +1,404 @@
+"""Quantisation, and integer products with their scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tbe
+
+from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
+from ge.ir.values import constant_of, desc_of
+from ge.model.plan import Task, View
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.convolution import convolve
+from ge.ops.spatial import FORMATS, WEIGHT_FORMATS, Window, aligned, channels_first_perm, channels_last_perm, onnx_window, weight_perm
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
+
+EIGHT_BIT = frozenset({"int8", "uint8"})
+_STORED = frozenset({"int8", "uint8", "int16", "uint16"})
+
+
+class Quantisation(Operator):
+    """Scale and zero point are one number, one an element of `axis`, or one a block along it."""
+
+    pattern = Pattern.BROADCAST
+    axis = Attr(int, 1)
+    block_size = Attr(int, 0)
+
+
+def _spread(param: tbe.Tensor, x: tbe.Tensor, axis: int, block: int) -> tbe.Tensor:
+    """A scale or zero point shaped to broadcast with x."""
+    rank = len(x.shape)
+    if math.prod(param.shape) == 1:
+        return tbe.reshape(param, ())
+    axis = axis % rank
+    if len(param.shape) == 1 and not (block and rank == 1):
+        return tbe.reshape(param, tuple(param.shape[0] if i == axis else 1 for i in range(rank)))
+    block = block or -(-x.shape[axis] // param.shape[axis])
+    split = tbe.reshape(param, (*param.shape[: axis + 1], 1, *param.shape[axis + 1 :]))
+    wide = tbe.broadcast_to(split, (*param.shape[: axis + 1], block, *param.shape[axis + 1 :]))
+    flat = tbe.reshape(wide, (*param.shape[:axis], param.shape[axis] * block, *param.shape[axis + 1 :]))
+    return tbe.slice(flat, (0,) * rank, (1,) * rank, tuple(x.shape))
+
+
+@register
+class Quantize(Quantisation):
+    """saturate(round(x / scale) + zero_point), rounding half to even."""
+
+    x = Input("", FLOATS | {"int32"})
+    scale = Input("", FLOATS)
+    zero_point = Input("", INTS, optional=True)
+    y = Output()
+    dtype = Attr(str, "uint8", choices=tuple(sorted(_STORED)))
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None) -> tbe.Tensor:
+        step = tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32")
+        level = tbe.unary("round", tbe.cast(x, "float32") / step)
+        if zero_point is not None:
+            level = level + tbe.cast(_spread(zero_point, x, op.axis, op.block_size), "float32")
+        return tbe.cast(level, op.dtype)
+
+
+@register
+class Dequantize(Quantisation):
+    """(x - zero_point) * scale."""
+
+    x = Input("", INTS)
+    scale = Input("", FLOATS)
+    zero_point = Input("", INTS, optional=True)
+    y = Output()
+    dtype = Attr(str, "float32", choices=tuple(sorted(FLOATS)))
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None) -> tbe.Tensor:
+        level = tbe.cast(x, "float32")
+        if zero_point is not None:
+            level = level - tbe.cast(_spread(zero_point, x, op.axis, op.block_size), "float32")
+        return tbe.cast(level * tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32"), op.dtype)
+
+
+# -- integer products --------------------------------------------------------------------------------------------
+
+
+class IntegerProduct(Operator):
+    """An exact product of 8-bit integers, summed in 32 bits, then (for other results than int32) scaled:
+
+    y = saturate(round((sum * src_scale * weight_scales + bias) / dst_scale) + dst_zero_point).
+    """
+
+    x = Input("", EIGHT_BIT)
+    w = Input("", frozenset({"int8"}))
+    bias = Input("", frozenset({"int32", "float32"}), optional=True)
+    weight_scales = Input("", frozenset({"float32"}), optional=True)
+    y = Output()
+    src_scale = Attr(float, 1.0)
+    dst_scale = Attr(float, 1.0)
+    src_zero_point = Attr(int, 0)
+    dst_zero_point = Attr(int, 0)
+    output_dtype = Attr(str, "int32", choices=("int32", "float32", "int8", "uint8"))
+
+
+def _scaled(op: NodeView, total: np.ndarray, arrays: Sequence[np.ndarray | None], channel_axis: int) -> np.ndarray:
+    """The reference of what comes after the sum."""
+    shape = [1] * total.ndim
+    shape[channel_axis] = -1
+    bias = arrays[2] if len(arrays) > 2 else None
+    if op.output_dtype == "int32":
+        return total if bias is None else total + bias.astype(np.int32).reshape(shape)
+    y = total.astype(np.float64) * op.src_scale
+    if len(arrays) > 3 and arrays[3] is not None:
+        y = y * arrays[3].reshape(shape)
+    if bias is not None:
+        y = y + bias.astype(np.float64).reshape(shape)
+    if op.output_dtype == "float32":
+        return y.astype(np.float32)
+    info = np.iinfo(numpy_dtype(op.output_dtype))
+    return np.clip(np.rint(y.astype(np.float32) / op.dst_scale) + op.dst_zero_point, info.min, info.max)
+
+
+def _quantised_attrs(op: NodeView, inputs: Sequence[View | None]) -> dict[str, Any]:
+    return {
+        "has_bias": len(inputs) > 2 and inputs[2] is not None,
+        "has_weight_scales": len(inputs) > 3 and inputs[3] is not None,
+        "src_scale": op.src_scale,
+        "dst_scale": op.dst_scale,
+        "src_zero_point": op.src_zero_point,
+        "dst_zero_point": op.dst_zero_point,
+        "post_ops": [],
+    }
+
+
+@register
+class QMatMul(IntegerProduct):
+    """A matrix product of 8-bit integers; batch axes broadcast."""
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        a, b = op.inputs[:2]
+        assert a is not None and b is not None
+        if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
+            raise fail(op, f"cannot multiply {a} by {b}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        a, b = op.inputs[0].shape, op.inputs[1].shape  # type: ignore[union-attr]
+        return TensorDesc((*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]), op.output_dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        a, b = (np.asarray(v, np.int32) for v in arrays[:2])
+        return [_scaled(op, np.matmul(a - op.src_zero_point, b), arrays, -1)]
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
+        rank = len(outputs[0].shape)
+        views = [aligned(v, rank) if i < 3 else v for i, v in enumerate(inputs) if v is not None]
+        return Task("matmul", op.name, views, list(outputs), _quantised_attrs(op, inputs))
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return 2 * op.outputs[0].size * op.inputs[0].shape[-1]  # type: ignore[union-attr]
+
+
+@register
+class QConv(IntegerProduct):
+    """A convolution of 8-bit integers; borders hold the zero point."""
+
+    strides = Attr(list, None)
+    dilations = Attr(list, None)
+    pads_begin = Attr(list, None)
+    pads_end = Attr(list, None)
+    groups = Attr(int, 1)
+    data_format = Attr(str, "channels_first", choices=FORMATS)
+    weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        data, weight = _conv_shapes(op)
+        if len(data) != len(weight) or data[1] != weight[1] * op.groups or weight[0] % op.groups:
+            raise fail(op, f"input {op.inputs[0]} and weight {op.inputs[1]} do not go together")
+        problem = Window.of(weight[2:], op).problem(data[2:])
+        if problem:
+            raise fail(op, problem)
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        data, weight = _conv_shapes(op)
+        first = (data[0], weight[0], *Window.of(weight[2:], op).outputs(data[2:]))
+        back = channels_last_perm(len(first), op.data_format)
+        return TensorDesc(tuple(first[p] for p in back), op.output_dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        x, w = (np.asarray(v, np.int32) for v in arrays[:2])
+        data = x.transpose(channels_first_perm(x.ndim, op.data_format)) - op.src_zero_point
+        weight = w.transpose(weight_perm(w.ndim, op.weight_format))
+        total = convolve(data, weight, Window.of(weight.shape[2:], op), op.groups)
+        return [_scaled(op, total, arrays, 1).transpose(channels_last_perm(x.ndim, op.data_format))]
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
+        rank = len(inputs[0].shape)
+        order = channels_first_perm(rank, op.data_format)
+        window = Window.of(_conv_shapes(op)[1][2:], op)
+        rest = [v for v in inputs[2:] if v is not None]
+        views = [inputs[0].permute(order), inputs[1].permute(weight_perm(rank, op.weight_format)), *rest]
+        attrs = _quantised_attrs(op, inputs) | {
+            "strides": list(window.strides),
+            "dilations": list(window.dilations),
+            "pads_begin": list(window.pads_begin),
+            "pads_end": list(window.pads_end),
+            "groups": op.groups,
+        }
+        return Task("conv", op.name, views, [outputs[0].permute(order)], attrs)
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return 2 * op.outputs[0].size * math.prod(_conv_shapes(op)[1][1:])
+
+
+def _conv_shapes(op: NodeView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    x, w = op.inputs[:2]
+    assert x is not None and w is not None
+    data = tuple(x.shape[p] for p in channels_first_perm(x.rank, op.data_format))
+    return data, tuple(w.shape[p] for p in weight_perm(w.rank, op.weight_format))
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------
+
+
+@plugin(onnx="QuantizeLinear")
+def _quantize(n: Node) -> Results:
+    zero = n.input(2)
+    dtype = n.element_type("output_dtype") or (n.desc(2).dtype if zero is not None else "uint8")
+    if dtype not in _STORED:
+        raise Unsupported(f"quantisation to {dtype} is not supported", f"use one of {', '.join(sorted(_STORED))}")
+    axis, block = int(n.attr("axis", 1)), int(n.attr("block_size", 0))
+    return n.op("Quantize", *n.inputs[:3], axis=_axis(n, axis), block_size=block, dtype=dtype)
+
+
+@plugin(onnx="DequantizeLinear")
+def _dequantize(n: Node) -> Results:
+    axis, block = int(n.attr("axis", 1)), int(n.attr("block_size", 0))
+    dtype = n.element_type("output_dtype") or n.desc(1).dtype
+    return n.op("Dequantize", *n.inputs[:3], axis=_axis(n, axis), block_size=block, dtype=dtype)
+
+
+def _axis(n: Node, axis: int) -> int:
+    """The axis is without meaning where the scale is one number."""
+    return 0 if n.desc(1).size == 1 else axis
+
+
+def _signed(n: Node, value: Any, zero: Any) -> tuple[Any, Any]:
+    """A weight and its zero point as int8: an unsigned one is shifted by 128."""
+    if desc_dtype(value) == "int8":
+        return value, zero
+    wide = n.op("Sub", n.op("Cast", value, to="int16"), 128)
+    shifted = n.op("Cast", wide, to="int8")
+    base = n.builder.constant(np.int32(0)) if zero is None else n.op("Cast", zero, to="int32")
+    return shifted, n.op("Sub", base, 128)
+
+
+def desc_dtype(value: Any) -> str:
+    """The element type of a value."""
+    return desc_of(value).dtype
+
+
+def _is_zero(n: Node, value: Any) -> bool:
+    known = constant_of(value)
+    return value is None or (known is not None and not known.any())
+
+
+def integer_matmul(n: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
+    """The exact sum of (a - a_zero) * (b - b_zero) as int32: the product of what is stored, corrected.
+
+    Zero points may be numbers, or vectors: one a row of a, one a column of b.
+    """
+    b, b_zero = _signed(n, b, b_zero)
+    rows, columns = desc_of(a).shape, desc_of(b).shape
+    total = n.op("QMatMul", a, b)
+    left = None if _is_zero(n, a_zero) else _zero_point(n, a_zero, len(rows), -2)
+    right = None if _is_zero(n, b_zero) else _zero_point(n, b_zero, len(columns), -1)
+    if left is not None:
+        sums = n.op("ReduceSum", n.op("Cast", b, to="int32"), axes=[len(columns) - 2], keepdims=True)
+        total = n.op("Sub", total, n.op("Mul", left, sums))
+    if right is not None:
+        sums = n.op("ReduceSum", n.op("Cast", a, to="int32"), axes=[len(rows) - 1], keepdims=True)
+        total = n.op("Sub", total, n.op("Mul", right, sums))
+    if left is not None and right is not None:
+        total = n.op("Add", total, n.op("Mul", n.op("Mul", left, right), int(rows[-1])))
+    return total
+
+
+def _zero_point(n: Node, value: Any, rank: int, axis: int) -> Any:
+    """A zero point as int32, a vector turned along an axis."""
+    wide = value if desc_dtype(value) == "int32" else n.op("Cast", value, to="int32")
+    shape = desc_of(wide).shape
+    if len(shape) != 1:
+        return wide
+    if shape[0] == 1:
+        return n.op("Reshape", wide, shape=[])
+    return n.op("Reshape", wide, shape=[shape[0] if i == rank + axis else 1 for i in range(rank)])
+
+
+@plugin(onnx="MatMulInteger")
+def _matmul_integer(n: Node) -> Results:
+    return _vectors_as_matrices(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3))  # type: ignore[no-any-return]
+
+
+def _vectors_as_matrices(n: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
+    left, right = desc_of(a).shape, desc_of(b).shape
+    a = n.op("Reshape", a, shape=[1, *left]) if len(left) == 1 else a
+    b = n.op("Reshape", b, shape=[*right, 1]) if len(right) == 1 else b
+    y = integer_matmul(n, a, b, a_zero, b_zero)
+    shape = list(desc_of(y).shape)
+    if len(right) == 1:
+        shape = shape[:-1]
+    if len(left) == 1:
+        shape = shape[:-1] if len(right) == 1 else [*shape[:-2], shape[-1]]
+    return y if len(shape) == len(desc_of(y).shape) else n.op("Reshape", y, shape=shape)
+
+
+@plugin(onnx="QLinearMatMul")
+def _qlinear_matmul(n: Node) -> Results:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = n.inputs[:8]
+    total = integer_matmul(n, a, b, a_zero, b_zero)
+    rank = n.desc(0).rank
+    scale = n.op("Mul", _as_scale(n, a_scale, rank, -2), _as_scale(n, b_scale, rank, -1))
+    real = n.op("Mul", n.op("Cast", total, to="float32"), scale)
+    return n.op("Quantize", real, _as_scale(n, y_scale, rank, -2), y_zero, dtype=n.desc(7).dtype, axis=max(rank - 2, 0))
+
+
+def _as_scale(n: Node, value: Any, rank: int, axis: int) -> Any:
+    wide = value if desc_dtype(value) == "float32" else n.op("Cast", value, to="float32")
+    shape = desc_of(wide).shape
+    if len(shape) != 1 or shape[0] == 1:
+        return wide if not shape or len(shape) != 1 else n.op("Reshape", wide, shape=[])
+    return n.op("Reshape", wide, shape=[shape[0] if i == rank + axis else 1 for i in range(rank)])
+
+
+def _integer_conv(n: Node, x: Any, w: Any, x_zero: Any, w_zero: Any, window: Window) -> Any:
+    """A convolution of 8-bit integers as int32.
+
+    The primitive knows no zero point of the weight; with one, the sums are made in float32, which is exact
+    while they stay below 2 ** 24.
+    """
+    attrs: dict[str, Any] = {
+        "strides": list(window.strides),
+        "dilations": list(window.dilations),
+        "pads_begin": list(window.pads_begin),
+        "pads_end": list(window.pads_end),
+        "groups": int(n.attr("group", 1)),
+    }
+    known = None if x_zero is None else constant_of(x_zero)
+    w, w_zero = _signed(n, w, w_zero)
+    if _is_zero(n, w_zero) and (x_zero is None or (known is not None and known.size == 1)):
+        zero = 0 if known is None else int(known.reshape(-1)[0])
+        return n.op("QConv", x, w, src_zero_point=zero, **attrs)
+    rank = len(window.kernel) + 2
+    data = _centred(n, x, x_zero, rank, 1)
+    weight = _centred(n, w, w_zero, rank, 0)
+    return n.op("Cast", n.op("Round", n.op("Conv", data, weight, **attrs)), to="int32")
+
+
+def _centred(n: Node, value: Any, zero: Any, rank: int, axis: int) -> Any:
+    real = n.op("Cast", value, to="float32")
+    if zero is None:
+        return real
+    return n.op("Sub", real, n.op("Cast", _zero_point(n, zero, rank, axis - rank), to="float32"))
+
+
+@plugin(onnx="ConvInteger")
+def _conv_integer(n: Node) -> Results:
+    window = onnx_window(n, n.attr("kernel_shape") or n.desc(1).shape[2:], n.desc(0).shape[2:])
+    return _integer_conv(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3), window)  # type: ignore[no-any-return]
+
+
+@plugin(onnx="QLinearConv")
+def _qlinear_conv(n: Node) -> Results:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = n.inputs[:8]
+    window = onnx_window(n, n.attr("kernel_shape") or n.desc(3).shape[2:], n.desc(0).shape[2:])
+    total = _integer_conv(n, x, w, x_zero, w_zero, window)
+    rank = n.desc(0).rank
+    if n.input(8) is not None:
+        channels = n.desc(8).shape[0]
+        total = n.op("Add", total, n.op("Reshape", n.inputs[8], shape=[channels] + [1] * (rank - 2)))
+    scale = n.op("Mul", _as_scale(n, x_scale, rank, 1 - rank), _as_scale(n, w_scale, rank, 1 - rank))
+    real = n.op("Mul", n.op("Cast", total, to="float32"), scale)
+    return n.op("Quantize", real, _as_scale(n, y_scale, rank, 1 - rank), y_zero, dtype=n.desc(7).dtype)
+
+
+@plugin(onnx="DynamicQuantizeLinear")
+def _dynamic_quantize(n: Node) -> Results:
+    """Scale and zero point from the range of x, which always holds 0."""
+    x = n.inputs[0]
+    high = n.op("Maximum", n.op("ReduceMax", x), 0.0)
+    low = n.op("Minimum", n.op("ReduceMin", x), 0.0)
+    scale = n.op("Div", n.op("Sub", high, low), 255.0)
+    zero = n.op("Round", n.op("Clip", n.op("Div", n.op("Sub", 0.0, low), scale), min=0.0, max=255.0))
+    zero = n.op("Cast", zero, to="uint8")
+    return n.op("Quantize", x, scale, zero, dtype="uint8"), scale, zero

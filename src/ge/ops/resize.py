@@ -1,0 +1,278 @@
+"""Resizing by interpolation, an axis at a time: each output position is a weighted sum of a few input positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
+
+MAX_TAPS = 4  # more taps a position are a matrix product
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized."""
+
+    size: int
+    out: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+# Where an output position lies in the input, by coordinate mode.
+_COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
+    "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
+    "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5 if a.out > 1 else i * 0.0,
+    "half_pixel_symmetric": lambda i, a: _symmetric(i, a),
+    "align_corners": lambda i, a: i * ((a.size - 1) / (a.out - 1)) if a.out > 1 else i * 0.0,
+    "asymmetric": lambda i, a: i / a.scale,
+    "tf_half_pixel_for_nn": lambda i, a: (i + 0.5) / a.scale,
+    "tf_crop_and_resize": lambda i, a: _cropped(i, a),
+}
+
+
+def _symmetric(i: np.ndarray, a: Axis) -> np.ndarray:
+    """half_pixel, kept symmetric when the size is not a whole multiple."""
+    adjustment = a.out / (a.scale * a.size)
+    offset = a.size / 2 * (1 - adjustment)
+    return offset + (i + 0.5) / a.scale - 0.5
+
+
+def _cropped(i: np.ndarray, a: Axis) -> np.ndarray:
+    start, end = a.roi
+    if a.out == 1:
+        return np.full_like(i, 0.5 * (start + end) * (a.size - 1))
+    return start * (a.size - 1) + i * (end - start) * (a.size - 1) / (a.out - 1)
+
+
+# Which neighbour is the nearest, by rounding mode.
+_ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _linear(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
+    def weight(x: np.ndarray) -> np.ndarray:
+        x = np.abs(x)
+        near = ((a + 2) * x - (a + 3)) * x * x + 1
+        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+    return weight
+
+
+@register
+class Resize(Operator):
+    """x resized along axes to sizes.
+
+    `scales` are the exact factors where they differ from the ratio of sizes; `roi` holds start and end of each
+    axis (as fractions) for tf_crop_and_resize.
+    """
+
+    x = Input("T", NUMBERS)
+    y = Output("T")
+    axes = Attr(list)
+    sizes = Attr(list)
+    scales = Attr(list, None, item=float)
+    mode = Attr(str, "linear", choices=("nearest", "linear", "cubic"))
+    coordinates = Attr(str, "half_pixel", choices=tuple(_COORDINATES))
+    rounding = Attr(str, "round_prefer_floor", choices=tuple(_ROUNDING))
+    cubic_a = Attr(float, -0.75)
+    exclude_outside = Attr(bool, False)
+    antialias = Attr(bool, False)
+    roi = Attr(list, None, item=float)
+    extrapolation = Attr(float, 0.0)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if len(op.axes) != len(op.sizes) or any(not -desc.rank <= a < desc.rank for a in op.axes):
+            raise fail(op, f"axes {list(op.axes)} and sizes {list(op.sizes)} do not go with {desc}")
+        if any(s < 1 for s in op.sizes):
+            raise fail(op, f"sizes {list(op.sizes)} must be positive")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        raise AssertionError("Resize is always expanded")
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, x: Any) -> Any:
+        dtype = desc_of(x).dtype
+        direct = op.mode == "nearest" or dtype in FLOATS
+        x = x if direct else builder.op("Cast", x, to="float32")
+        outside: list[tuple[int, np.ndarray]] = []
+        for axis, part in _axes_of(op):
+            x, beyond = _along(builder, op, x, axis, part)
+            if beyond.any():
+                outside.append((axis, beyond))
+        for axis, beyond in outside:
+            shape = [-1 if i == axis else 1 for i in range(len(desc_of(x).shape))]
+            x = builder.op("Select", beyond.reshape(shape), float(op.extrapolation), x)
+        return x if direct else builder.op("Cast", builder.op("Round", x), to=dtype)
+
+
+def _axes_of(op: NodeView) -> list[tuple[int, Axis]]:
+    """The axes that change, the one that shrinks most first (it leaves the least work to the others)."""
+    shape = op.inputs[0].shape  # type: ignore[union-attr]
+    found = []
+    for index, (axis, out) in enumerate(zip(op.axes, op.sizes, strict=True)):
+        axis = axis % len(shape)
+        scale = op.scales[index] if op.scales else out / shape[axis]
+        roi = (op.roi[2 * index], op.roi[2 * index + 1]) if op.roi else (0.0, 1.0)
+        part = Axis(shape[axis], out, scale, roi)
+        if out != shape[axis] or scale != 1 or op.coordinates == "tf_crop_and_resize":
+            found.append((axis, part))
+    return sorted(found, key=lambda item: item[1].out / max(item[1].size, 1))
+
+
+def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[Any, np.ndarray]:
+    """x resized along one axis, and which output positions lie outside of it (and take the extrapolation value)."""
+    where = _COORDINATES[op.coordinates](np.arange(part.out, dtype=np.float64), part)
+    beyond = np.zeros(part.out, bool)
+    if op.coordinates == "tf_crop_and_resize":
+        beyond = (where < 0) | (where > part.size - 1)
+    if op.mode == "nearest":
+        index = np.clip(_ROUNDING[op.rounding](where), 0, part.size - 1).astype(np.int64)
+        return builder.op("Gather", x, index, axis=axis), beyond
+    indices, weights = taps(op, where, part)
+    return _weighted(builder, x, axis, part, indices, weights), beyond
+
+
+def taps(op: NodeView, where: np.ndarray, part: Axis) -> tuple[np.ndarray, np.ndarray]:
+    """The input positions each output position reads (out, taps), clamped, and their weights."""
+    stretch = max(1 / part.scale, 1.0) if op.antialias else 1.0
+    kernel, reach = (_linear, 1) if op.mode == "linear" else (_cubic(op.cubic_a), 2)
+    support = reach * stretch
+    if stretch == 1.0:
+        first = np.floor(where).astype(np.int64) - (reach - 1)
+        count = 2 * reach
+    else:
+        first = np.floor(where - support).astype(np.int64) + 1
+        count = math.ceil(2 * support)
+    indices = first[:, None] + np.arange(count)
+    weights = kernel((indices - where[:, None]) / stretch)
+    inside = (indices >= 0) & (indices < part.size)
+    if op.exclude_outside or stretch != 1.0:
+        weights = weights * inside if op.exclude_outside else weights
+    if op.exclude_outside or stretch != 1.0:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return np.clip(indices, 0, part.size - 1), weights
+
+
+def _weighted(builder: Any, x: Any, axis: int, part: Axis, indices: np.ndarray, weights: np.ndarray) -> Any:
+    desc = desc_of(x)
+    real = numpy_dtype(desc.dtype)
+    if indices.shape[1] > MAX_TAPS:
+        matrix = np.zeros((part.size, part.out))
+        for tap in range(indices.shape[1]):
+            np.add.at(matrix, (indices[:, tap], np.arange(part.out)), weights[:, tap])
+        return _by_product(builder, x, axis, matrix.astype(real))
+    shape = [-1 if i == axis else 1 for i in range(desc.rank)]
+    total: Any = None
+    for tap in range(indices.shape[1]):
+        if not weights[:, tap].any():
+            continue
+        piece = builder.op("Gather", x, indices[:, tap], axis=axis)
+        if not (weights[:, tap] == 1).all():
+            piece = builder.op("Mul", piece, weights[:, tap].astype(real).reshape(shape))
+        total = piece if total is None else builder.op("Add", total, piece)
+    return total
+
+
+def _by_product(builder: Any, x: Any, axis: int, matrix: np.ndarray) -> Any:
+    """x times a matrix along an axis."""
+    rank = desc_of(x).rank
+    if axis == rank - 1:
+        return builder.op("MatMul", x, matrix) if rank > 1 else _vector_product(builder, x, matrix)
+    perm = [i for i in range(rank) if i != axis] + [axis]
+    back = [int(i) for i in np.argsort(perm)]
+    return builder.op("Transpose", builder.op("MatMul", builder.op("Transpose", x, perm=perm), matrix), perm=back)
+
+
+def _vector_product(builder: Any, x: Any, matrix: np.ndarray) -> Any:
+    row = builder.op("Reshape", x, shape=[1, matrix.shape[0]])
+    return builder.op("Reshape", builder.op("MatMul", row, matrix), shape=[matrix.shape[1]])
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------
+
+
+@plugin(onnx="Upsample")
+def _upsample(n: Node) -> Results:
+    scales = n.attr("scales") if n.version < 9 else n.const(1, "scales").tolist()
+    return _resized(n, [float(s) for s in scales], None, coordinates="asymmetric", rounding="floor")
+
+
+@plugin(onnx="Resize")
+def _resize_10(n: Node) -> Results:
+    scales = [float(s) for s in n.const(1, "scales").reshape(-1)]
+    return _resized(n, scales, None, coordinates="asymmetric", rounding="floor")
+
+
+@plugin(onnx="Resize", since=11)
+def _resize(n: Node) -> Results:
+    scales = [float(s) for s in n.const(2, "scales").reshape(-1)] if n.input(2) is not None else []
+    sizes = n.ints(3, "sizes") if n.input(3) is not None else []
+    coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
+    roi = None
+    if coordinates == "tf_crop_and_resize":
+        roi = [float(v) for v in n.const(1, "roi").reshape(-1)]
+    return _resized(
+        n,
+        scales or None,
+        sizes or None,
+        roi=roi,
+        coordinates=coordinates,
+        rounding=n.attr("nearest_mode", "round_prefer_floor"),
+        cubic_a=float(n.attr("cubic_coeff_a", -0.75)),
+        exclude_outside=bool(n.attr("exclude_outside", 0)),
+        antialias=bool(n.attr("antialias", 0)),
+        extrapolation=float(n.attr("extrapolation_value", 0.0)),
+    )
+
+
+def _resized(
+    n: Node, scales: list[float] | None, sizes: list[int] | None, roi: list[float] | None = None, **attrs: Any
+) -> Results:
+    shape = n.desc().shape
+    axes = [int(a) % len(shape) for a in n.attr("axes") or range(len(shape))]
+    if scales is None and sizes is None:
+        raise Unsupported("Resize has neither scales nor sizes")
+    if sizes is None:
+        assert scales is not None
+        sizes = [math.floor(shape[a] * s) for a, s in zip(axes, scales, strict=True)]
+    else:
+        sizes, scales = _kept_ratio(n, [shape[a] for a in axes], sizes)
+    pairs = None
+    if roi is not None:
+        half = len(roi) // 2
+        pairs = [v for i in range(half) for v in (roi[i], roi[half + i])]
+    mode = n.attr("mode", "nearest")
+    mode = {"bilinear": "linear"}.get(mode, mode)
+    return n.op("Resize", n.inputs[0], axes=axes, sizes=sizes, scales=scales, mode=mode, roi=pairs, **attrs)
+
+
+def _kept_ratio(n: Node, shape: Sequence[int], sizes: list[int]) -> tuple[list[int], list[float]]:
+    """Sizes and scales under keep_aspect_ratio_policy."""
+    ratios = [t / s for t, s in zip(sizes, shape, strict=True)]
+    policy = n.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return sizes, ratios
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [math.floor(ratio * s + 0.5) for s in shape], [ratio] * len(shape)
