@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import tbe
 
@@ -243,3 +245,49 @@ def _clip_inputs(n: Node) -> Results:
     for type_, bound in zip(("Maximum", "Minimum"), rest, strict=True):
         x = x if bound is None else n.op(type_, x, bound)
     return x  # type: ignore[return-value]
+
+
+# -- TensorFlow: derivatives, given the incoming gradient ---------------------------------------------------------
+
+
+def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:
+    """Map a gradient operator of two inputs."""
+
+    @plugin(tensorflow=name)
+    def mapped(n: Node) -> Results:
+        return function(n, n.inputs[0], n.inputs[1])
+
+
+def _relu6_gradient(n: Node, g: Any, x: Any) -> Any:
+    inside = n.op("And", n.op("Greater", x, 0.0), n.op("Less", x, 6.0))
+    return n.op("Select", inside, g, 0.0)
+
+
+def _leaky_relu_gradient(n: Node, g: Any, x: Any) -> Any:
+    return n.op("Select", n.op("Greater", x, 0.0), g, n.op("Mul", g, float(n.attr("alpha", 0.2))))
+
+
+def _elu_gradient(n: Node, g: Any, y: Any) -> Any:
+    return n.op("Select", n.op("Less", y, 0.0), n.op("Mul", g, n.op("Add", y, 1.0)), g)
+
+
+def _selu_gradient(n: Node, g: Any, y: Any) -> Any:
+    low = n.op("Mul", g, n.op("Add", y, _SELU_ALPHA * _SELU_GAMMA))
+    return n.op("Select", n.op("Less", y, 0.0), low, n.op("Mul", g, _SELU_GAMMA))
+
+
+# Gradients of functions of x, as (gradient, x) or (gradient, y).
+_gradient("ReluGrad", lambda n, g, x: n.op("Select", n.op("Greater", x, 0.0), g, 0.0))
+_gradient("Relu6Grad", _relu6_gradient)
+_gradient("LeakyReluGrad", _leaky_relu_gradient)
+_gradient("EluGrad", _elu_gradient)
+_gradient("SeluGrad", _selu_gradient)
+_gradient("SoftplusGrad", lambda n, g, x: n.op("Mul", g, n.op("Sigmoid", x)))
+_gradient("SoftsignGrad", lambda n, g, x: n.op("Div", g, n.op("Square", n.op("Add", n.op("Abs", x), 1.0))))
+# Gradients of functions of x, as (y, gradient).
+_gradient("SigmoidGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, y), n.op("Sub", 1.0, y)))
+_gradient("TanhGrad", lambda n, y, g: n.op("Mul", g, n.op("Sub", 1.0, n.op("Square", y))))
+_gradient("SqrtGrad", lambda n, y, g: n.op("Div", n.op("Mul", g, 0.5), y))
+_gradient("RsqrtGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, -0.5), n.op("Mul", n.op("Square", y), y)))
+_gradient("ReciprocalGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
+_gradient("InvGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import tbe
 
-from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
+from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
@@ -150,3 +153,101 @@ def _mean(n: Node) -> Results:
     for value in n.inputs[1:]:
         total = n.op("Add", total, value)
     return n.op("Div", total, float(len(n.inputs)))
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow=["Equal", "NotEqual"])
+def _compared_tf(n: Node) -> Results:
+    """Shapes that do not broadcast are unequal as a whole when the node says so."""
+    try:
+        np.broadcast_shapes(n.desc(0).shape, n.desc(1).shape)
+    except ValueError:
+        if n.attr("incompatible_shape_error", True):
+            raise
+        return n.builder.constant(np.bool_(n.type == "NotEqual"))
+    return n.op(n.type, n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="ApproximateEqual")
+def _approximately_equal(n: Node) -> Results:
+    return n.op("Less", n.op("Abs", n.op("Sub", n.inputs[0], n.inputs[1])), float(n.attr("tolerance", 1e-5)))
+
+
+def _where_zero(n: Node, index: int, value: Any, type_: str, *operands: Any) -> Any:
+    """An operator's result, but `value` where an input is zero, even if the operator gives NaN there."""
+    zero = n.op("Equal", n.inputs[index], 0.0)
+    return n.op("Select", zero, value, n.op(type_, *operands))
+
+
+@plugin(tensorflow="DivNoNan")
+def _div_no_nan(n: Node) -> Results:
+    return _where_zero(n, 1, _zero(n), "Div", n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="MulNoNan")
+def _mul_no_nan(n: Node) -> Results:
+    return _where_zero(n, 1, _zero(n), "Mul", n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="Xdivy")
+def _xdivy(n: Node) -> Results:
+    return _where_zero(n, 0, _zero(n), "Div", n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow=["Xlogy", "Xlog1py"])
+def _xlogy(n: Node) -> Results:
+    log = n.op("Log" if n.type == "Xlogy" else "Log1p", n.inputs[1])
+    return _where_zero(n, 0, _zero(n), "Mul", n.inputs[0], log)
+
+
+def _zero(n: Node) -> Any:
+    return np.zeros((), numpy_dtype(n.desc().dtype))
+
+
+@plugin(tensorflow="ClipByValue")
+def _clip_by_value(n: Node) -> Results:
+    low, high = n.maybe_const(1), n.maybe_const(2)
+    small = n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}
+    if small and low is not None and high is not None and low.size == high.size == 1:
+        return n.op("Clip", n.inputs[0], min=float(low.reshape(())), max=float(high.reshape(())))
+    return n.op("Minimum", n.op("Maximum", n.inputs[0], n.inputs[1]), n.inputs[2])
+
+
+@plugin(tensorflow=["AddN", "AccumulateNV2"])
+def _add_n(n: Node) -> Results:
+    total = n.inputs[0]
+    for value in n.inputs[1:]:
+        total = n.op("Add", total, value)
+    return total  # type: ignore[return-value]
+
+
+@plugin(tensorflow="Select")
+def _select_rows(n: Node) -> Results:
+    """A vector of conditions chooses whole rows."""
+    condition, rank = n.inputs[0], n.desc(1).rank
+    if n.desc(0).rank == 1 and rank > 1:
+        condition = n.op("Reshape", condition, shape=[n.desc(0).shape[0]] + [1] * (rank - 1))
+    return n.op("Select", condition, n.inputs[1], n.inputs[2])
+
+
+@plugin(tensorflow="BiasAdd")
+def _bias_add(n: Node) -> Results:
+    """The bias runs along the channels: the last axis, or the second one for NC… data."""
+    bias, rank = n.inputs[1], n.desc().rank
+    if str(n.attr("data_format", "NHWC")).startswith("NC") and rank > 2:
+        bias = n.op("Reshape", bias, shape=[n.desc(1).shape[0]] + [1] * (rank - 2))
+    return n.op("Add", n.inputs[0], bias)
+
+
+@plugin(tensorflow="Cross")
+def _cross(n: Node) -> Results:
+    """The cross product along the last axis, of three elements."""
+    a, b = n.inputs[0], n.inputs[1]
+
+    def turned(x: Any, by: int) -> Any:
+        return n.op("Roll", x, shifts=[-by], axes=[-1])
+
+    left = n.op("Mul", turned(a, 1), turned(b, 2))
+    return n.op("Sub", left, n.op("Mul", turned(a, 2), turned(b, 1)))

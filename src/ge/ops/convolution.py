@@ -22,8 +22,11 @@ from ge.ops.spatial import (
     channels_first_perm,
     channels_last_perm,
     expression_windows,
+    fused_activation,
     onnx_window,
     post_operands,
+    tf_format,
+    tf_window,
     weight_perm,
 )
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
@@ -389,4 +392,90 @@ def _conv_transpose(n: Node) -> Results:
         dilations=list(dilations),
         pads_begin=list(begin),
         output_shape=list(shape),
+    )
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def _conv_tf(n: Node, weight: Any, groups: int | None = None, bias: Any = None) -> Any:
+    """A convolution with a weight (kernel…, I / groups, O)."""
+    data, kernel = n.desc().shape, [int(d) for d in weight.shape]
+    form, axes = tf_format(n, len(data))
+    window = tf_window(n, kernel[:-2], [data[a] for a in axes], axes)
+    channels = data[-1] if form == FORMATS[1] else data[1]
+    if groups is None:
+        groups = max(channels // max(kernel[-2], 1), 1)
+    return n.op(
+        "Conv", n.inputs[0], weight, bias, groups=groups, data_format=form, weight_format="IO", **_attrs_of(window)
+    )
+
+
+@plugin(tensorflow=["Conv2D", "Conv3D", "Conv"])
+def _convolution(n: Node) -> Results:
+    return _conv_tf(n, n.inputs[1])
+
+
+def _depthwise_weight(n: Node) -> tuple[Any, int]:
+    """(kernel…, C, M) as the weight of a convolution with C groups of one channel, M results each."""
+    *kernel, channels, multiplier = n.desc(1).shape
+    return n.op("Reshape", n.inputs[1], shape=[*kernel, 1, channels * multiplier]), channels
+
+
+@plugin(tensorflow="DepthwiseConv2dNative")
+def _depthwise(n: Node) -> Results:
+    return _conv_tf(n, *_depthwise_weight(n))
+
+
+@plugin(tensorflow=["_FusedConv2D", "_FusedDepthwiseConv2dNative"])
+def _fused_convolution(n: Node) -> Results:
+    """A convolution with a bias or a normalisation, and one activation, as TensorFlow's own optimiser writes it."""
+    weight, groups = (n.inputs[1], None) if n.type == "_FusedConv2D" else _depthwise_weight(n)
+    after = [str(v) for v in n.attr("fused_ops", [])]
+    if after[:1] == ["FusedBatchNorm"]:
+        y = _conv_tf(n, weight, groups)
+        form, _ = tf_format(n, n.desc().rank)
+        axis = n.desc().rank - 1 if form == FORMATS[1] else 1
+        y = n.op("BatchNorm", y, *n.inputs[2:6], epsilon=float(n.attr("epsilon", 1e-4)), channel_axis=axis)
+        return fused_activation(n, y, after[1:], n.inputs[6:])
+    biased = after[:1] == ["BiasAdd"]
+    y = _conv_tf(n, weight, groups, n.inputs[2] if biased else None)
+    return fused_activation(n, y, after[1:] if biased else after, n.inputs[2 + biased :])
+
+
+@plugin(tensorflow=["Conv2DBackpropInput", "Conv3DBackpropInputV2", "Conv3DBackpropInput"])
+def _transposed_convolution(n: Node) -> Results:
+    """The gradient of a convolution by its input: a transposed convolution of the incoming gradient."""
+    sizes = list(n.desc(0).shape) if n.type == "Conv3DBackpropInput" else n.ints(0, "the input sizes")
+    return _backprop_input(n, sizes, n.inputs[1], None)
+
+
+@plugin(tensorflow="DepthwiseConv2dNativeBackpropInput")
+def _transposed_depthwise(n: Node) -> Results:
+    weight, channels = _depthwise_weight(n)
+    return _backprop_input(n, n.ints(0, "the input sizes"), weight, channels)
+
+
+def _backprop_input(n: Node, sizes: Sequence[int], weight: Any, groups: int | None) -> Any:
+    gradient, rank = n.inputs[2], n.desc(2).rank
+    form, axes = tf_format(n, rank)
+    if len(sizes) == rank - 2:  # only the spatial ones
+        sizes = [0, *sizes, 0] if form == FORMATS[1] else [0, 0, *sizes]
+    space = [sizes[a] for a in axes]
+    kernel = [int(d) for d in weight.shape]
+    window = tf_window(n, kernel[:-2], space, axes)
+    channels = sizes[-1] if form == FORMATS[1] else sizes[1]
+    if groups is None:
+        groups = max(channels // max(kernel[-2], 1), 1) if channels else 1
+    return n.op(
+        "ConvTranspose",
+        gradient,
+        weight,
+        strides=list(window.strides),
+        dilations=list(window.dilations),
+        pads_begin=list(window.pads_begin),
+        output_shape=space,
+        groups=groups,
+        data_format=form,
+        weight_format="IO",
     )

@@ -6,7 +6,7 @@ import tbe
 
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, register
-from ge.parsers.plugin import Node, Results, plugin, simple
+from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
 class Unary(Operator):
@@ -146,4 +146,20 @@ class Identity(Operator):
 
 @plugin(onnx="Identity", tensorflow=["Identity", "StopGradient", "PreventGradient", "Snapshot"])
 def _identity(n: Node) -> Results:
+    return n.inputs[0]  # type: ignore[return-value]
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow="Cast")
+def _cast_tf(n: Node) -> Results:
+    to = str(n.attr("DstT"))
+    if to not in TENSORS:
+        raise Unsupported(f"no engine accepts {to}", "use one of the plain number types")
+    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+
+
+@plugin(tensorflow=["Conj", "Real"])
+def _real_part(n: Node) -> Results:
     return n.inputs[0]  # type: ignore[return-value]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tbe
 
-from ge.ir.types import INTS, TENSORS, TensorDesc
+from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.parsers.plugin import Node, Results, plugin
 
@@ -283,3 +285,141 @@ def _tensor_scatter(n: Node) -> Results:
     return n.op("ScatterElements", cache, n.op("BroadcastTo", index, shape=list(new)), update, axis=axis)
 
 
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def indices_tf(n: Node, index: int) -> Any:
+    """An input as indices; TensorFlow has 16-bit ones too."""
+    return n.inputs[index] if n.desc(index).dtype in INDICES else n.op("Cast", n.inputs[index], to="int64")
+
+
+@plugin(tensorflow=["Gather", "GatherV2"])
+def _gather_tf(n: Node) -> Results:
+    """With batch axes, a negative batch_dims counts in the indices."""
+    batch = int(n.attr("batch_dims", 0))
+    batch = batch + n.desc(1).rank if batch < 0 else batch
+    axis = n.ints(2, "the axis")[0] if n.input(2) is not None else 0
+    axis = axis + n.desc().rank if axis < 0 else axis
+    if batch and axis == 0:
+        axis = batch
+    return n.op("Gather", n.inputs[0], indices_tf(n, 1), axis=axis, batch_dims=batch)
+
+
+@plugin(tensorflow="GatherNd")
+def _gather_nd_tf(n: Node) -> Results:
+    return n.op("GatherNd", n.inputs[0], indices_tf(n, 1))
+
+
+@plugin(tensorflow="ScatterNd")
+def _scatter_nd_tf(n: Node) -> Results:
+    """Updates added up in a tensor of zeros."""
+    zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
+    zeros = n.op("BroadcastTo", zero, shape=n.ints(2, "the shape"))
+    return n.op("ScatterNd", zeros, indices_tf(n, 0), n.inputs[1], reduction="add")
+
+
+_SCATTERS = {
+    "TensorScatterUpdate": "none",
+    "TensorScatterAdd": "add",
+    "TensorScatterSub": "add",
+    "TensorScatterMax": "max",
+    "TensorScatterMin": "min",
+    "ScatterNdNonAliasingAdd": "add",
+}
+
+
+@plugin(tensorflow=list(_SCATTERS))
+def _tensor_scatter_tf(n: Node) -> Results:
+    updates = n.op("Neg", n.inputs[2]) if n.type == "TensorScatterSub" else n.inputs[2]
+    return n.op("ScatterNd", n.inputs[0], indices_tf(n, 1), updates, reduction=_SCATTERS[n.type])
+
+
+@plugin(tensorflow="OneHot")
+def _one_hot_tf(n: Node) -> Results:
+    depth = n.ints(1, "the depth")[0]
+    return n.op("OneHot", n.inputs[0], n.inputs[2], n.inputs[3], depth=depth, axis=int(n.attr("axis", -1)))
+
+
+@plugin(tensorflow="ReverseSequence")
+def _reverse_sequence_tf(n: Node) -> Results:
+    time, batch = int(n.attr("seq_dim")), int(n.attr("batch_dim", 0))
+    return n.op("ReverseSequence", n.inputs[0], indices_tf(n, 1), time_axis=time, batch_axis=batch)
+
+
+@plugin(tensorflow=["DynamicStitch", "ParallelDynamicStitch"])
+def _dynamic_stitch(n: Node) -> Results:
+    """Rows of several tensors at given places of a new one; later rows win."""
+    count = len(n.inputs) // 2
+    places = [n.const(i, "the places").reshape(-1) for i in range(count)]
+    row = list(n.desc(count).shape[n.desc(0).rank :])
+    rows = [n.op("Reshape", n.inputs[count + i], shape=[len(p), *row]) for i, p in enumerate(places)]
+    size = max((int(p.max(initial=-1)) for p in places), default=-1) + 1
+    source = np.zeros(size, np.int64)
+    source[np.concatenate(places)] = np.arange(sum(len(p) for p in places))
+    joined = rows[0] if len(rows) == 1 else n.op("Concat", *rows, axis=0)
+    return n.op("Gather", joined, n.builder.constant(source), axis=0)
+
+
+@plugin(tensorflow="Bucketize")
+def _bucketize(n: Node) -> Results:
+    """How many boundaries are not above each element."""
+    bounds = np.asarray(n.attr("boundaries", []), np.float32)
+    x = n.inputs[0] if n.desc().dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
+    shape = [*n.desc().shape, 1]
+    above = n.op("GreaterEqual", n.op("Reshape", x, shape=shape), n.builder.constant(bounds, dtype=_type_of(x)))
+    return n.op("ReduceSum", n.op("Cast", above, to="int32"), axes=[-1])
+
+
+def _type_of(value: Any) -> str:
+    return desc_of(value).dtype
+
+
+@plugin(tensorflow=["InTopK", "InTopKV2"])
+def _in_top_k(n: Node) -> Results:
+    """Whether fewer than k classes are predicted above the target; a target out of range or not finite is not."""
+    k = n.ints(2, "k")[0] if n.type == "InTopKV2" else int(n.attr("k"))
+    predictions, (batch, classes) = n.inputs[0], n.desc().shape
+    targets = n.op("Cast", n.inputs[1], to="int64")
+    inside = n.op("And", n.op("GreaterEqual", targets, 0), n.op("Less", targets, classes))
+    safe = n.op("Select", inside, targets, 0)
+    column = n.op("Reshape", safe, shape=[batch, 1])
+    own = n.op("GatherElements", predictions, column, axis=1)
+    above = n.op("ReduceSum", n.op("Cast", n.op("Greater", predictions, own), to="int32"), axes=[1])
+    finite = n.op("Reshape", n.op("IsFinite", own), shape=[batch])
+    return n.op("And", n.op("And", n.op("Less", above, k), inside), finite)
+
+
+@plugin(tensorflow=["Bincount", "DenseBincount"])
+def _bincount(n: Node) -> Results:
+    """How often, or with what weight, each number occurs; larger numbers do not count."""
+    size = n.ints(1, "the size")[0]
+    shape = n.desc().shape
+    weights = n.inputs[2] if n.desc(2).size else None
+    dtype = n.desc(2).dtype
+    hits = n.op("OneHot", n.inputs[0], np.asarray(1, numpy_dtype(dtype)), np.asarray(0, numpy_dtype(dtype)), depth=size)
+    if weights is not None:
+        hits = n.op("Mul", hits, n.op("Reshape", weights, shape=[*shape, 1]))
+    if bool(n.attr("binary_output", False)):
+        return n.op("ReduceMax", hits, axes=[len(shape) - 1])
+    return n.op("ReduceSum", hits, axes=list(range(len(shape)))[-1:] if n.type == "DenseBincount" else list(range(len(shape))))
+
+
+@plugin(tensorflow="SparseToDense")
+def _sparse_to_dense(n: Node) -> Results:
+    shape = n.ints(1, "the shape")
+    indices = n.op("Cast", n.inputs[0], to="int64")
+    count = n.desc(0).shape[0] if n.desc(0).rank else 1
+    indices = n.op("Reshape", indices, shape=[count, len(shape)])
+    values = n.op("BroadcastTo", n.inputs[2], shape=[count])
+    return n.op("ScatterNd", n.op("BroadcastTo", n.inputs[3], shape=shape), indices, values)
+
+
+@plugin(tensorflow=["LowerBound", "UpperBound"])
+def _bound_search(n: Node) -> Results:
+    """Where each value belongs in its sorted row: how many elements are below it (or not above it)."""
+    rows, width = n.desc(0).shape
+    columns = n.desc(1).shape[1]
+    sorted_ = n.op("Reshape", n.inputs[0], shape=[rows, 1, width])
+    values = n.op("Reshape", n.inputs[1], shape=[rows, columns, 1])
+    below = n.op("Less" if n.type == "LowerBound" else "LessEqual", sorted_, values)
+    return n.op("ReduceSum", n.op("Cast", below, to=str(n.attr("out_type", "int32"))), axes=[2])

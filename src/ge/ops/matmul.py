@@ -15,7 +15,7 @@ from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.reduce import widened
-from ge.ops.spatial import aligned
+from ge.ops.spatial import aligned, fused_activation
 from ge.parsers.plugin import Node, Results, plugin
 
 
@@ -184,3 +184,31 @@ def _gemm(n: Node) -> Results:
         bias = c if len(shape) == 1 else n.op("Reshape", c, shape=[columns])
         return n.op("MatMul", a, b, bias, **trans)
     return n.op("Add", n.op("MatMul", a, b, **trans), c)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow=["MatMul", "SparseMatMul"])
+def _matmul_tf(n: Node) -> Results:
+    flags = {name: bool(n.attr(name, False)) for name in ("transpose_a", "transpose_b")}
+    return n.op("MatMul", n.inputs[0], n.inputs[1], **flags)
+
+
+@plugin(tensorflow=["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"])
+def _batch_matmul(n: Node) -> Results:
+    flags = {"transpose_a": bool(n.attr("adj_x", False)), "transpose_b": bool(n.attr("adj_y", False))}
+    wanted = str(n.attr("Tout", n.desc().dtype))
+    if wanted != n.desc().dtype:
+        flags["output_dtype"] = wanted  # type: ignore[assignment]
+    return n.op("MatMul", n.inputs[0], n.inputs[1], **flags)
+
+
+@plugin(tensorflow="_FusedMatMul")
+def _fused_matmul(n: Node) -> Results:
+    """A product with a bias and one activation, as TensorFlow's own optimiser writes it."""
+    flags = {name: bool(n.attr(name, False)) for name in ("transpose_a", "transpose_b")}
+    after = [str(v) for v in n.attr("fused_ops", [])]
+    bias = n.inputs[2] if after[:1] == ["BiasAdd"] else None
+    y = n.op("MatMul", n.inputs[0], n.inputs[1], bias, **flags)
+    return fused_activation(n, y, after[1:] if bias is not None else after, n.inputs[3:])

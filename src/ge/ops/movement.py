@@ -10,6 +10,7 @@ import numpy as np
 import tbe
 
 from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
+from ge.ir.values import constant_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.reduce import normal_axes
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
@@ -656,3 +657,276 @@ def _eye_like(n: Node) -> Results:
         raise Unsupported(f"EyeLike takes a matrix, got {desc}")
     dtype = n.element_type("dtype", desc.dtype)
     return n.builder.constant(np.eye(*desc.shape, k=int(n.attr("k", 0)), dtype=numpy_dtype(dtype)), n.name)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow="Reshape")
+def _reshape_tf(n: Node) -> Results:
+    try:
+        shape = resolved_shape(n.desc(), n.ints(1, "shape"), zero_copies=False)
+    except ValueError as error:
+        raise Unsupported(str(error)) from error
+    return reshaped(n, n.inputs[0], shape)
+
+
+@plugin(tensorflow="Squeeze")
+def _squeeze_tf(n: Node) -> Results:
+    shape = n.desc().shape
+    axes = n.attr("squeeze_dims") or n.attr("axis")
+    gone = normal_axes(axes, len(shape)) if axes else [i for i, d in enumerate(shape) if d == 1]
+    wrong = [i for i in gone if shape[i] != 1]
+    if wrong:
+        raise Unsupported(f"axis {wrong[0]} of {n.desc()} has more than one element and cannot be squeezed")
+    return reshaped(n, n.inputs[0], [d for i, d in enumerate(shape) if i not in gone])
+
+
+@plugin(tensorflow="ExpandDims")
+def _expand_dims(n: Node) -> Results:
+    shape, axis = list(n.desc().shape), n.ints(1, "the axis")[0]
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
+    return reshaped(n, n.inputs[0], shape)
+
+
+@plugin(tensorflow=["Transpose", "ConjugateTranspose"])
+def _transpose_tf(n: Node) -> Results:
+    perm = [p % max(n.desc().rank, 1) for p in n.ints(1, "perm")]
+    if perm == list(range(n.desc().rank)):
+        return n.inputs[0]  # type: ignore[return-value]
+    return n.op("Transpose", n.inputs[0], perm=perm)
+
+
+@plugin(tensorflow="BroadcastTo")
+def _broadcast_to_tf(n: Node) -> Results:
+    shape = n.ints(1, "shape")
+    return n.inputs[0] if tuple(shape) == n.desc().shape else n.op("BroadcastTo", n.inputs[0], shape=shape)  # type: ignore[return-value]
+
+
+@plugin(tensorflow="Tile")
+def _tile_tf(n: Node) -> Results:
+    repeats = n.ints(1, "multiples")
+    return n.inputs[0] if set(repeats) <= {1} else n.op("Tile", n.inputs[0], repeats=repeats)  # type: ignore[return-value]
+
+
+def _concatenated(n: Node, parts: Sequence[Any], axis: int) -> Any:
+    """Parts without elements are left out."""
+    rank = len(parts[0].shape)
+    axis = axis % rank if rank else 0
+    kept = [v for v in parts if int(v.shape[axis])] or list(parts[:1])
+    return kept[0] if len(kept) == 1 else n.op("Concat", *kept, axis=axis)
+
+
+@plugin(tensorflow=["Concat", "ConcatV2"])
+def _concat_tf(n: Node) -> Results:
+    last = n.type == "ConcatV2"
+    axis = n.ints(len(n.inputs) - 1 if last else 0, "the axis")[0]
+    return _concatenated(n, n.inputs[:-1] if last else n.inputs[1:], axis)
+
+
+@plugin(tensorflow="ParallelConcat")
+def _parallel_concat(n: Node) -> Results:
+    return _concatenated(n, n.inputs, 0)
+
+
+@plugin(tensorflow="Pack")
+def _pack(n: Node) -> Results:
+    rank, shape = n.desc().rank, n.desc().shape
+    axis = int(n.attr("axis", 0)) % (rank + 1)
+    rows = [n.op("Reshape", v, shape=[*shape[:axis], 1, *shape[axis:]]) for v in n.inputs]
+    return rows[0] if len(rows) == 1 else n.op("Concat", *rows, axis=axis)
+
+
+@plugin(tensorflow="Unpack")
+def _unpack(n: Node) -> Results:
+    shape = n.desc().shape
+    axis = int(n.attr("axis", 0)) % len(shape)
+    rest = [d for i, d in enumerate(shape) if i != axis]
+    if not shape[axis]:
+        return []
+    rows = n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=[1] * shape[axis])
+    return [n.op("Reshape", v, shape=rest) for v in rows]
+
+
+@plugin(tensorflow="Split")
+def _split_tf(n: Node) -> Results:
+    axis, count = n.ints(0, "the axis")[0], int(n.attr("num_split", 1))
+    extent = n.desc(1).shape[axis]
+    if extent % count:
+        raise Unsupported(f"{extent} elements do not split into {count} equal pieces")
+    if count == 1:
+        return [n.inputs[1]]
+    return n.builder.ops("Split", [n.inputs[1]], axis=axis, sizes=[extent // count] * count)
+
+
+@plugin(tensorflow="SplitV")
+def _split_v(n: Node) -> Results:
+    axis, sizes = n.ints(2, "the axis")[0], n.ints(1, "the sizes")
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = n.desc().shape[axis] - sum(s for s in sizes if s != -1)
+    return n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=sizes)
+
+
+@plugin(tensorflow=["Pad", "PadV2", "MirrorPad"])
+def _pad_tf(n: Node) -> Results:
+    pads = n.ints(1, "the paddings")
+    low, high = pads[0::2], pads[1::2]
+    if not any(pads):
+        return n.inputs[0]  # type: ignore[return-value]
+    if n.type == "MirrorPad":
+        mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[str(n.attr("mode", "REFLECT"))]
+        return n.op("Pad", n.inputs[0], mode=mode, low=low, high=high)
+    value = float(n.const(2, "the padding value").reshape(())) if n.type == "PadV2" else 0.0
+    return n.op("Pad", n.inputs[0], low=low, high=high, value=value)
+
+
+@plugin(tensorflow=["Reverse", "ReverseV2"])
+def _reverse_tf(n: Node) -> Results:
+    given = n.ints(1, "the axes")
+    axes = [i for i, turned in enumerate(given) if turned] if n.type == "Reverse" else given
+    return n.op("Reverse", n.inputs[0], axes=axes) if axes else n.inputs[0]  # type: ignore[return-value]
+
+
+@plugin(tensorflow="Roll")
+def _roll_tf(n: Node) -> Results:
+    return n.op("Roll", n.inputs[0], shifts=n.ints(1, "the shifts"), axes=n.ints(2, "the axes"))
+
+
+def filled(n: Node, value: Any, shape: Sequence[int]) -> Any:
+    """A tensor of one value; a small constant is made at once, a large one when it is needed."""
+    known = constant_of(value)
+    if known is not None and math.prod(shape) * known.dtype.itemsize <= 1 << 20:
+        return n.builder.constant(np.full(shape, known.reshape(()), known.dtype), n.name)
+    return n.op("BroadcastTo", value, shape=list(shape))
+
+
+@plugin(tensorflow="Fill")
+def _fill(n: Node) -> Results:
+    return filled(n, n.inputs[1], n.ints(0, "the dimensions"))
+
+
+@plugin(tensorflow=["ZerosLike", "OnesLike"])
+def _like(n: Node) -> Results:
+    value = n.builder.constant(np.asarray(n.type == "OnesLike", numpy_dtype(n.desc().dtype)))
+    return filled(n, value, n.desc().shape)
+
+
+@plugin(tensorflow="Empty")
+def _empty(n: Node) -> Results:
+    value = n.builder.constant(np.zeros((), numpy_dtype(str(n.attr("dtype", "float32")))))
+    return filled(n, value, n.ints(0, "the shape"))
+
+
+@plugin(tensorflow="Range")
+def _range_tf(n: Node) -> Results:
+    start, limit, delta = (n.const(i, w).reshape(()) for i, w in enumerate(("start", "limit", "delta")))
+    if not delta:
+        raise Unsupported("delta of Range is 0")
+    if start.dtype.kind in "iu":
+        size = max(0, -((int(start) - int(limit)) // int(delta)))
+    else:
+        size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
+    if size > _RANGE_LIMIT:
+        raise Unsupported(f"a range of {size} elements is out of reach")
+    wide = np.int64 if start.dtype.kind in "iu" else np.float64
+    array = start.astype(wide) + np.arange(size, dtype=wide) * delta.astype(wide)
+    return n.builder.constant(array.astype(start.dtype), n.name)
+
+
+_RANGE_LIMIT = 1 << 28
+
+
+@plugin(tensorflow="LinSpace")
+def _lin_space(n: Node) -> Results:
+    """From start to stop in equal steps, both ends exact."""
+    count = n.ints(2, "num")[0]
+    start, stop = n.inputs[0], n.inputs[1]
+    if count == 1:
+        return n.op("Reshape", start, shape=[1])
+    dtype = numpy_dtype(n.desc().dtype)
+    step = n.op("Div", n.op("Sub", stop, start), float(count - 1))
+    inner = n.op("Add", n.op("Mul", n.builder.constant(np.arange(count - 1, dtype=dtype)), step), start)
+    return n.op("Concat", inner, n.op("Reshape", stop, shape=[1]), axis=0)
+
+
+@plugin(tensorflow="DepthToSpace")
+def _depth_to_space_tf(n: Node) -> Results:
+    last = str(n.attr("data_format", "NHWC")) == "NHWC"
+    return n.op("DepthToSpace", n.inputs[0], block=int(n.attr("block_size")), mode="DCR", channels_last=last)
+
+
+@plugin(tensorflow="SpaceToDepth")
+def _space_to_depth_tf(n: Node) -> Results:
+    last = str(n.attr("data_format", "NHWC")) == "NHWC"
+    return n.op("SpaceToDepth", n.inputs[0], block=int(n.attr("block_size")), mode="DCR", channels_last=last)
+
+
+def _blocks_and_borders(n: Node) -> tuple[list[int], list[int], list[int]]:
+    """Block sizes and borders of the operators that exchange space and batch."""
+    if n.type in ("SpaceToBatch", "BatchToSpace"):
+        block, pads = int(n.attr("block_size")), n.ints(1, "the borders")
+        return [block, block], pads[0::2], pads[1::2]
+    pads = n.ints(2, "the borders")
+    return n.ints(1, "the block shape"), pads[0::2], pads[1::2]
+
+
+@plugin(tensorflow=["SpaceToBatchND", "SpaceToBatch"])
+def _space_to_batch(n: Node) -> Results:
+    """Blocks of space become batch entries, the block offset outermost."""
+    blocks, low, high = _blocks_and_borders(n)
+    rank, m = n.desc().rank, len(blocks)
+    x: Any = n.inputs[0]
+    if any((*low, *high)):
+        rest = [0] * (rank - m - 1)
+        x = n.op("Pad", x, low=[0, *low, *rest], high=[0, *high, *rest])
+    shape = [int(d) for d in x.shape]
+    if any(b < 1 or d % b for b, d in zip(blocks, shape[1:], strict=False)):
+        raise Unsupported(f"{shape} does not divide into blocks of {blocks}")
+    split = [v for b, d in zip(blocks, shape[1 : m + 1], strict=True) for v in (d // b, b)]
+    x = n.op("Reshape", x, shape=[shape[0], *split, *shape[m + 1 :]])
+    perm = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2), *range(2 * m + 1, rank + m)]
+    x = n.op("Transpose", x, perm=perm)
+    inner = [d // b for b, d in zip(blocks, shape[1 : m + 1], strict=True)]
+    return n.op("Reshape", x, shape=[shape[0] * math.prod(blocks), *inner, *shape[m + 1 :]])
+
+
+@plugin(tensorflow=["BatchToSpaceND", "BatchToSpace"])
+def _batch_to_space(n: Node) -> Results:
+    """The inverse: batch entries become blocks of space, then borders are cut off."""
+    blocks, low, high = _blocks_and_borders(n)
+    shape, m = n.desc().shape, len(blocks)
+    rank, batch = len(shape), shape[0] // max(math.prod(blocks), 1)
+    x = n.op("Reshape", n.inputs[0], shape=[*blocks, batch, *shape[1:]])
+    pairs = [v for i in range(m) for v in (m + 1 + i, i)]
+    x = n.op("Transpose", x, perm=[m, *pairs, *range(2 * m + 1, rank + m)])
+    inner = [d * b for b, d in zip(blocks, shape[1 : m + 1], strict=True)]
+    x = n.op("Reshape", x, shape=[batch, *inner, *shape[m + 1 :]])
+    if not any((*low, *high)):
+        return x  # type: ignore[no-any-return]
+    ends = [batch, *(d - h for d, h in zip(inner, high, strict=True)), *shape[m + 1 :]]
+    return n.op("Slice", x, starts=[0, *low, *([0] * (rank - m - 1))], ends=ends)
+
+
+@plugin(tensorflow="ExtractImagePatches")
+def _extract_image_patches(n: Node) -> Results:
+    """Every window of an image as one long channel, row by row."""
+    batch, height, width, channels = n.desc().shape
+    kernel = list(n.attr("ksizes"))[1:3]
+    strides, rates = list(n.attr("strides"))[1:3], list(n.attr("rates"))[1:3]
+    extents = [(k - 1) * r + 1 for k, r in zip(kernel, rates, strict=True)]
+    low, high = [0, 0], [0, 0]
+    if n.attr("padding", "VALID") == "SAME":
+        for i, size in enumerate((height, width)):
+            total = max((-(-size // strides[i]) - 1) * strides[i] + extents[i] - size, 0)
+            low[i], high[i] = total // 2, total - total // 2
+    x: Any = n.inputs[0]
+    if any((*low, *high)):
+        x = n.op("Pad", x, low=[0, *low, 0], high=[0, *high, 0])
+    sizes = [(d + a + b - e) // s + 1 for d, a, b, e, s in zip((height, width), low, high, extents, strides, strict=True)]
+    pieces = []
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            starts = [0, i * rates[0], j * rates[1], 0]
+            ends = [batch, *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)), channels]
+            pieces.append(n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1]))
+    return _concatenated(n, pieces, 3)

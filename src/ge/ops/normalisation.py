@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import tbe
 
-from ge.ir.types import FLOATS
+from ge.ir.types import FLOATS, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
@@ -370,3 +372,82 @@ def _repeated(n: Node, vector: object, times: int) -> object:
 @plugin(onnx="LpNormalization")
 def _lp_normalize(n: Node) -> Results:
     return n.op("LpNormalize", n.inputs[0], p=int(n.attr("p", 2)), axis=int(n.attr("axis", -1)))
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow=["Softmax", "LogSoftmax"])
+def _softmax_tf(n: Node) -> Results:
+    return n.op(n.type, n.inputs[0], axes=[-1])
+
+
+_BATCH_NORM_EPSILON = 1e-4  # what TensorFlow takes when the node does not say
+
+
+@plugin(tensorflow=["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"])
+def _fused_batch_norm(n: Node) -> Results:
+    """With given statistics, one normalisation; in training, statistics of the batch come first."""
+    x, scale, offset = n.inputs[:3]
+    rank = n.desc().rank
+    last = str(n.attr("data_format", "NHWC")).endswith("C")
+    attrs = {"epsilon": float(n.attr("epsilon", _BATCH_NORM_EPSILON)), "channel_axis": rank - 1 if last else 1}
+    if bool(n.attr("is_training", True)):
+        return _batch_statistics(n, attrs)
+    mean, variance = n.inputs[3], n.inputs[4]
+    y = n.op("BatchNorm", x, scale, offset, mean, variance, **attrs)
+    y = _batch_norm_activation(n, y)
+    return [y, mean, variance, mean, variance, n.builder.constant(np.zeros(0, np.float32))]
+
+
+def _batch_norm_activation(n: Node, y: Any) -> Any:
+    """What _FusedBatchNormEx does after the normalisation."""
+    if int(n.attr("num_side_inputs", 0)):
+        y = n.op("Add", y, n.inputs[5])
+    mode = str(n.attr("activation_mode", "Identity"))
+    if mode not in ("Identity", "Relu"):
+        raise Unsupported(f"the activation {mode} of a fused batch normalisation is unknown")
+    return n.op("Relu", y) if mode == "Relu" else y
+
+
+def _batch_statistics(n: Node, attrs: dict[str, Any]) -> Results:
+    """Normalisation by the batch's own mean and variance, and the running statistics that come of it."""
+    x, scale, offset = n.inputs[:3]
+    desc = n.desc()
+    axis = attrs["channel_axis"]
+    axes = [i for i in range(desc.rank) if i != axis]
+    wide = x if desc.dtype in ("float32", "float64") else n.op("Cast", x, to="float32")
+    mean = n.op("ReduceMean", wide, axes=axes, keepdims=True)
+    variance = n.op("ReduceMean", n.op("Square", n.op("Sub", wide, mean)), axes=axes)
+    mean = n.op("Reshape", mean, shape=[desc.shape[axis]])
+    y = _batch_norm_activation(n, n.op("BatchNorm", x, scale, offset, mean, variance, **attrs))
+    count = desc.size // max(desc.shape[axis], 1)
+    unbiased = n.op("Mul", variance, count / max(count - 1, 1))
+    factor = float(n.attr("exponential_avg_factor", 1.0))
+    running = [mean, unbiased]
+    if factor != 1.0:
+        running = [
+            n.op("Add", n.op("Mul", old, 1.0 - factor), n.op("Mul", new, factor))
+            for old, new in zip(n.inputs[3:5], running, strict=True)
+        ]
+    return [y, *running, mean, variance, n.builder.constant(np.zeros(0, np.float32))]
+
+
+@plugin(tensorflow="SoftmaxCrossEntropyWithLogits")
+def _softmax_cross_entropy(n: Node) -> Results:
+    """The loss of each row, and its derivative by the logits."""
+    logits, labels = n.inputs[0], n.inputs[1]
+    shape = list(np.broadcast_shapes(n.desc(0).shape, n.desc(1).shape))
+    logits, labels = (v if list(v.shape) == shape else n.op("BroadcastTo", v, shape=shape) for v in (logits, labels))
+    loss = n.op("Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1]))
+    return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]
+
+
+@plugin(tensorflow="SparseSoftmaxCrossEntropyWithLogits")
+def _sparse_softmax_cross_entropy(n: Node) -> Results:
+    """The same for labels that are class numbers."""
+    logits, desc = n.inputs[0], n.desc()
+    one, zero = (np.asarray(v, numpy_dtype(desc.dtype)) for v in (1, 0))
+    labels = n.op("OneHot", n.inputs[1], one, zero, depth=desc.shape[-1])
+    loss = n.op("Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1]))
+    return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]

@@ -21,6 +21,8 @@ from ge.ops.spatial import (
     channels_last_perm,
     expression_windows,
     onnx_window,
+    tf_format,
+    tf_window,
 )
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
@@ -342,3 +344,53 @@ def _max_unpool(n: Node) -> Results:
     if any(h < 0 for h in high):
         raise Unsupported(f"output_shape {target} of MaxUnpool is smaller than the pooled tensor {inner}")
     return n.op("Pad", y, low=[0] * len(high), high=high)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def _tf_pool(n: Node) -> tuple[Window, str]:
+    """The window and data format of a pooling node; version 2 has them as inputs."""
+    rank = n.desc().rank
+    form, axes = tf_format(n, rank)
+    as_inputs = n.type == "MaxPoolV2"
+    kernel = n.ints(1, "ksize") if as_inputs else list(n.attr("ksize", []))
+    strides = n.ints(2, "strides") if as_inputs else None
+    if len(kernel) != rank or any(v != 1 for i, v in enumerate(kernel) if i not in axes):
+        raise Unsupported(f"the window {kernel} of {n.type} reaches over batch or channels")
+    return tf_window(n, [kernel[a] for a in axes], [n.desc().shape[a] for a in axes], axes, strides), form
+
+
+@plugin(tensorflow=["MaxPool", "MaxPoolV2", "MaxPool3D"])
+def _max_pool_tf(n: Node) -> Results:
+    window, form = _tf_pool(n)
+    return n.op("MaxPool", n.inputs[0], data_format=form, **_attrs_of(window))
+
+
+@plugin(tensorflow=["AvgPool", "AvgPool3D"])
+def _avg_pool_tf(n: Node) -> Results:
+    window, form = _tf_pool(n)
+    return n.op("AvgPool", n.inputs[0], data_format=form, count_include_pad=False, **_attrs_of(window))
+
+
+@plugin(tensorflow="MaxPoolWithArgmax")
+def _max_pool_with_argmax(n: Node) -> Results:
+    """Positions count in the flattened (H, W, C) sample, or in the whole batch."""
+    window, form = _tf_pool(n)
+    y, plane = n.op("MaxPoolIndices", n.inputs[0], data_format=form, **_attrs_of(window))
+    batch, height, width, channels = n.desc().shape
+    flat = n.op("Add", n.op("Mul", plane, channels), n.builder.constant(np.arange(channels, dtype=np.int64)))
+    if bool(n.attr("include_batch_in_index", False)):
+        start = np.arange(batch, dtype=np.int64).reshape(batch, 1, 1, 1) * (height * width * channels)
+        flat = n.op("Add", flat, n.builder.constant(start))
+    to = str(n.attr("Targmax", "int64"))
+    return [y, flat if to == "int64" else n.op("Cast", flat, to=to)]
+
+
+@plugin(tensorflow="LRN")
+def _lrn_tf(n: Node) -> Results:
+    """TensorFlow's alpha weighs the sum itself, not its mean."""
+    size = 2 * int(n.attr("depth_radius", 5)) + 1
+    alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
+    k = float(n.attr("bias", 1.0))
+    return n.op("Lrn", n.inputs[0], size=size, alpha=alpha * size, beta=beta, k=k, data_format=FORMATS[1])

@@ -242,3 +242,66 @@ def _cumulative(n: Node) -> Results:
         exclusive=bool(n.attr("exclusive", 0)),
         reverse=bool(n.attr("reverse", 0)),
     )
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def _tf_axes(n: Node) -> list[int]:
+    """The axes of a reduction; none at all reduce nothing."""
+    return n.ints(1, "the axes")
+
+
+def _reduction_tf(name: str, type_: str) -> None:
+    @plugin(tensorflow=name)
+    def mapped(n: Node) -> Results:
+        axes = _tf_axes(n)
+        if not axes:
+            return n.inputs[0]  # type: ignore[return-value]
+        return n.op(type_, n.inputs[0], axes=axes, keepdims=bool(n.attr("keep_dims", False)))
+
+
+_reduction_tf("Sum", "ReduceSum")
+_reduction_tf("Mean", "ReduceMean")
+_reduction_tf("Max", "ReduceMax")
+_reduction_tf("Min", "ReduceMin")
+_reduction_tf("Prod", "ReduceProd")
+_reduction_tf("Any", "ReduceAny")
+_reduction_tf("All", "ReduceAll")
+
+
+@plugin(tensorflow="EuclideanNorm")
+def _euclidean_norm(n: Node) -> Results:
+    keep = bool(n.attr("keep_dims", False))
+    return n.op("Sqrt", n.op("ReduceSum", n.op("Square", n.inputs[0]), axes=_tf_axes(n), keepdims=keep))
+
+
+@plugin(tensorflow="L2Loss")
+def _l2_loss(n: Node) -> Results:
+    return n.op("Mul", n.op("ReduceSum", n.op("Square", n.inputs[0])), 0.5)
+
+
+@plugin(tensorflow=["ArgMax", "ArgMin"])
+def _arg_extreme_tf(n: Node) -> Results:
+    axis = n.ints(1, "the axis")[0] if n.input(1) is not None else 0
+    found = n.op(n.type, n.inputs[0], axis=axis, keepdims=False)
+    to = str(n.attr("output_type", "int64"))
+    return found if to == "int64" else n.op("Cast", found, to=to)
+
+
+@plugin(tensorflow=["Cumsum", "Cumprod"])
+def _cumulative_tf(n: Node) -> Results:
+    type_ = {"Cumsum": "CumSum", "Cumprod": "CumProd"}[n.type]
+    flags = {name: bool(n.attr(name, False)) for name in ("exclusive", "reverse")}
+    return n.op(type_, n.inputs[0], axis=n.ints(1, "the axis")[0], **flags)
+
+
+@plugin(tensorflow="CumulativeLogsumexp")
+def _cumulative_log_sum_exp(n: Node) -> Results:
+    """Shifted by the overall maximum, so that exp does not overflow."""
+    axis = n.ints(1, "the axis")[0]
+    top = n.op("ReduceMax", n.inputs[0], axes=[axis], keepdims=True)
+    top = n.op("Select", n.op("IsFinite", top), top, 0.0)
+    powers = n.op("Exp", n.op("Sub", n.inputs[0], top))
+    flags = {name: bool(n.attr(name, False)) for name in ("exclusive", "reverse")}
+    return n.op("Add", n.op("Log", n.op("CumSum", powers, axis=axis, **flags)), top)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import tbe
@@ -18,8 +19,11 @@ __all__ = [
     "array_windows",
     "channels_first_perm",
     "expression_windows",
+    "fused_activation",
     "onnx_window",
     "post_operands",
+    "tf_format",
+    "tf_window",
     "weight_perm",
 ]
 
@@ -183,3 +187,81 @@ def same_pads(
         begin.append(large if lower else small)
         end.append(small if lower else large)
     return tuple(begin), tuple(end)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def tf_format(n: Node, rank: int) -> tuple[str, list[int]]:
+    """The data format of a node over N, C and space, and where its spatial axes are."""
+    text = str(n.attr("data_format", ""))
+    if text in ("", "NHWC", "NDHWC", "NWC", "CHANNELS_LAST"):
+        return LAST, list(range(1, rank - 1))
+    if text in ("NCHW", "NCDHW", "NCW", "CHANNELS_FIRST"):
+        return FORMATS[0], list(range(2, rank))
+    raise Unsupported(f"the data format {text} of {n.type} is not supported", "use NHWC or NCHW")
+
+
+def tf_window(
+    n: Node,
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    axes: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Window:
+    """The window a TensorFlow node describes for a space of these sizes; `axes` are where space is."""
+    rank = len(kernel)
+    given = list(n.attr("strides", []) if strides is None else strides)
+    holes = list(n.attr("dilations", []) or [])
+    moves = _spatial_entries(n, given, axes, rank, "strides")
+    dilations = _spatial_entries(n, holes, axes, rank, "dilations")
+    padding = n.attr("padding", "VALID")
+    if padding == "EXPLICIT":
+        pads = list(n.attr("explicit_paddings", []))
+        begin, end = tuple(pads[2 * a] for a in axes), tuple(pads[2 * a + 1] for a in axes)
+    elif padding == "SAME":
+        begin, end = same_pads(kernel, sizes, moves, dilations)
+    elif padding == "VALID":
+        begin, end = (0,) * rank, (0,) * rank
+    else:
+        raise Unsupported(f"the padding {padding!r} of {n.type} is unknown")
+    return Window(tuple(kernel), moves, dilations, begin, end)
+
+
+def _spatial_entries(n: Node, given: Sequence[int], axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+    """The entries of a per-axis list that belong to space; batch and channels must stay as they are."""
+    if not given:
+        return (1,) * rank
+    if len(given) == rank:
+        return tuple(given)
+    if len(given) != rank + 2 or any(v != 1 for i, v in enumerate(given) if i not in axes):
+        raise Unsupported(f"{what} {list(given)} of {n.type} reach over batch or channels")
+    return tuple(given[a] for a in axes)
+
+
+_FUSED_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
+    "Relu": ("Relu", {}),
+    "Relu6": ("Clip", {"min": 0.0, "max": 6.0}),
+    "Elu": ("Elu", {}),
+    "Tanh": ("Tanh", {}),
+    "Sigmoid": ("Sigmoid", {}),
+    "_MklSwish": ("Swish", {}),
+}
+
+
+def fused_activation(n: Node, y: Any, names: Sequence[str], extra: Sequence[Any]) -> Any:
+    """What TensorFlow's optimiser appends to a product or convolution: sums, then an activation."""
+    operands = list(extra)
+    for name in names:
+        if name == "Add":
+            y = n.op("Add", y, operands.pop(0))
+        elif name == "LeakyRelu":
+            y = n.op("LeakyRelu", y, alpha=float(n.attr("leakyrelu_alpha", 0.2)))
+        elif name in ("GeluApproximate", "GeluExact"):
+            y = n.op("Gelu", y, approximate="tanh" if name == "GeluApproximate" else "none")
+        elif name in _FUSED_ACTIVATIONS:
+            type_, attrs = _FUSED_ACTIVATIONS[name]
+            y = n.op(type_, y, **attrs)
+        else:
+            raise Unsupported(f"the fused operation {name} of {n.type} is unknown")
+    return y
