@@ -1,0 +1,208 @@
+"""Aliases: which values need no memory of their own because they are views of another value's memory.
+
+1. Reshape and Identity always look at their input's memory.
+2. A Slice or Split whose result is one contiguous piece does so too.
+3. A strided Transpose, Slice or Split does so when an AI Core operator reads it and every reader can: primitives take
+   strides, and vector kernels recompute a movement from its source.
+4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that alone reads it,
+   where the primitive can write with those strides; parts of a Concat that cannot are copied there.
+5. A value returned to the caller is a view only of memory that the caller gave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ge.build.views import view_backward, view_forward
+from ge.engines.aicore import accepts_input, accepts_output
+from ge.ir import facts
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.model.plan import View
+from ge.ops.base import Engine
+
+__all__ = ["Aliases", "find_aliases", "root_of"]
+
+_ALWAYS = frozenset({"Reshape", "Identity"})
+_WHEN_READ = frozenset({"Transpose", "Slice", "Split"})
+_CONCAT_SHARE = 0.5  # of a Concat's bytes must be written in place for the rest to be copied
+
+
+@dataclass
+class Aliases:
+    """What was decided: nodes whose outputs are views of their first input, and values written inside another value."""
+
+    forward: set[ir.Node] = field(default_factory=set)
+    backward: dict[ir.Value, tuple[ir.Node, int]] = field(default_factory=dict)
+    joined: set[ir.Node] = field(default_factory=set)  # Concat and Transpose nodes whose inputs are written in place
+    scattered: set[ir.Value] = field(default_factory=set)  # views that are not one contiguous piece
+
+
+def root_of(value: ir.Value, aliases: Aliases) -> ir.Value:
+    """The value whose memory a value is a view of."""
+    node = value.producer()
+    while node in aliases.forward and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
+
+
+def find_aliases(graph: ir.Graph, *, strided: bool = True) -> Aliases:
+    """Decide for every movement of a graph; `strided` allows views that are not contiguous."""
+    return _Finder(graph, strided).find()
+
+
+class _Finder:
+    def __init__(self, graph: ir.Graph, strided: bool) -> None:
+        self.graph = graph
+        self.strided = strided
+        self.result = Aliases()
+        self.views: dict[ir.Value, View] = {}  # supposed so far
+
+    def find(self) -> Aliases:
+        for node in self.graph:
+            self._forward(node)
+        if self.strided:
+            for node in reversed(self.graph):
+                self._backward(node)
+        self._mark_scattered()
+        return self.result
+
+    def _mark_scattered(self) -> None:
+        """Note the views that came out strided, now that all memory is known."""
+        views: dict[ir.Value, View | None] = {v: self.views[v] for v in self.result.backward}
+        for node in self.graph:
+            if node not in self.result.forward:
+                continue
+            source = node.inputs[0]
+            assert source is not None
+            before = views[source] if source in views else self.plain(source)
+            for index, value in enumerate(node.outputs):
+                view = before if node.op_type == "Cast" else None if before is None else view_forward(node, index, before)
+                views[value] = view
+                if view is not None and not view.contiguous:
+                    self.result.scattered.add(value)
+
+    @staticmethod
+    def plain(value: ir.Value) -> View:
+        """A value in memory of its own."""
+        return View.of(0, TensorDesc(desc_of(value).shape, facts.storage_dtype(value)))
+
+    def view(self, value: ir.Value) -> View:
+        if value not in self.views:
+            self.views[value] = self.plain(value)
+        return self.views[value]
+
+    # -- forward -----------------------------------------------------------------------------------------------
+
+    def _forward(self, node: ir.Node) -> None:
+        if node.op_type not in _ALWAYS and node.op_type not in _WHEN_READ:
+            if _is_free_cast(node):
+                self.result.forward.add(node)
+            return
+        source = node.inputs[0]
+        assert source is not None
+        if constant_of(source) is not None and node.op_type in _WHEN_READ:
+            return
+        views = [view_forward(node, i, self.view(source)) for i in range(len(node.outputs))]
+        if node.op_type in _WHEN_READ and not self._worth(node, views):
+            return
+        self.result.forward.add(node)
+        for value, view in zip(node.outputs, views, strict=True):
+            if view is not None:
+                self.views[value] = view
+
+    def _worth(self, node: ir.Node, views: list[View | None]) -> bool:
+        gain = False
+        for value, view in zip(node.outputs, views, strict=True):
+            if view is None or value.is_graph_output():
+                return False
+            if view.contiguous:
+                gain = True
+                continue
+            if not self.strided:
+                return False
+            readable, by_cube = self._readable(value, view)
+            if not readable:
+                return False
+            gain |= by_cube
+        return gain
+
+    def _readable(self, value: ir.Value, view: View, ignore: ir.Node | None = None) -> tuple[bool, bool]:
+        """Whether all readers can take the value as this view, and whether one of them is an AI Core operator."""
+        if view.contiguous:
+            return True, any(facts.engine(n) == Engine.AI_CORE.value for n in value.consumers())
+        if value.is_graph_output():
+            return False, False
+        by_cube = False
+        for node, index in value.uses():
+            if node is ignore:
+                continue
+            engine = facts.engine(node)
+            if engine == Engine.AI_CORE.value and accepts_input(node.op_type, index, view):
+                by_cube = True
+            elif node.op_type in _ALWAYS or node.op_type in _WHEN_READ:
+                for number, result in enumerate(node.outputs):
+                    beyond = view_forward(node, number, view)
+                    if beyond is None:
+                        return False, False
+                    readable, cube = self._readable(result, beyond)
+                    if not readable:
+                        return False, False
+                    by_cube |= cube
+            elif engine != Engine.VECTOR.value or not _is_movement(value.producer()):
+                return False, False
+        return True, by_cube
+
+    # -- backward ----------------------------------------------------------------------------------------------
+
+    def _backward(self, node: ir.Node) -> None:
+        if node.op_type == "Transpose" and node not in self.result.forward:
+            source = node.inputs[0]
+            assert source is not None
+            if self._written_as(source, node, 0, view_backward(node, 0, self.view(node.outputs[0]))):
+                self.result.joined.add(node)
+        elif node.op_type == "Concat" and facts.engine(node) == Engine.VECTOR.value:
+            self._concat(node)
+
+    def _concat(self, node: ir.Node) -> None:
+        parts = [v for v in node.inputs if v is not None]
+        whole = self.view(node.outputs[0])
+        if len(set(parts)) != len(parts):
+            return
+        before = dict(self.result.backward)
+        placed = [self._written_as(v, node, i, view_backward(node, i, whole)) for i, v in enumerate(parts)]
+        share = sum(desc_of(v).nbytes for v, ok in zip(parts, placed, strict=True) if ok)
+        if share >= _CONCAT_SHARE * max(desc_of(node.outputs[0]).nbytes, 1) and any(placed):
+            self.result.joined.add(node)
+        else:
+            self.result.backward = before
+
+    def _written_as(self, value: ir.Value, by: ir.Node, index: int, view: View | None) -> bool:
+        """Let a value be written as a view of another's memory, when its producer and all readers can."""
+        source = value.producer()
+        if view is None or source is None or value.is_graph_output() or value in self.result.backward:
+            return False
+        if source.graph is not self.graph or source in self.result.joined or source in self.result.forward:
+            return False
+        engine = facts.engine(source)
+        writable = view.contiguous and engine in (Engine.VECTOR.value, Engine.AI_CPU.value)
+        writable |= engine == Engine.AI_CORE.value and accepts_output(source.op_type, view)
+        if not writable or not self._readable(value, view, ignore=by)[0]:
+            return False
+        self.result.backward[value] = (by, index)
+        self.views[value] = view
+        return True
+
+
+def _is_movement(node: ir.Node | None) -> bool:
+    return node is not None and (node.op_type in _ALWAYS or node.op_type in _WHEN_READ)
+
+
+def _is_free_cast(node: ir.Node) -> bool:
+    """A conversion between two descriptions of values that memory holds in the same element type."""
+    if node.op_type != "Cast" or node.inputs[0] is None or constant_of(node.inputs[0]) is not None:
+        return False
+    return facts.storage_dtype(node.inputs[0]) == facts.storage_dtype(node.outputs[0])

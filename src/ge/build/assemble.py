@@ -1,0 +1,74 @@
+"""Assembly: a lowered graph, with memory planned and kernels compiled, becomes a plan."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import tbe
+
+from ge.build.draft import Draft
+from ge.build.inplace import merge_in_place
+from ge.build.kernels import KernelBook
+from ge.build.lower import Workshop, lower_graph
+from ge.build.memory import MemoryPlan, Piece, check, plan_memory
+from ge.ir.values import desc_of
+from ge.model.plan import Buffer, Plan, Port, View
+from ge.ops.base import lookup
+from ge.options import CompileOptions
+
+__all__ = ["build_plan"]
+
+
+def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
+    """The plan of a placed graph."""
+    shop = Workshop(Draft(), KernelBook(options.target), options)
+    draft = shop.draft
+    inputs = [View.of(draft.storage("input", desc_of(v).nbytes, i).id, desc_of(v)) for i, v in enumerate(graph.inputs)]
+    outputs = [View.of(draft.storage("output", desc_of(v).nbytes, i).id, desc_of(v)) for i, v in enumerate(graph.outputs)]
+    lower_graph(graph, shop, inputs, outputs)
+    owner = merge_in_place(draft) if "in_place" not in options.disabled_passes else list(range(len(draft.storages)))
+    memory, offsets = _plan_arena(draft, owner)
+    shop.kernels.compile()
+    _finish_kernel_tasks(draft, shop.kernels)
+    return Plan(
+        name=name,
+        inputs=[Port(v.name or f"input{i}", desc_of(v)) for i, v in enumerate(graph.inputs)],
+        outputs=[Port(v.name or f"output{i}", desc_of(v), dynamic=_is_dynamic(v)) for i, v in enumerate(graph.outputs)],
+        buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
+        tasks=draft.tasks,
+        blocks=draft.blocks,
+        constants=draft.constants,
+        kernels=shop.kernels.images(),
+        arena_bytes=memory.nbytes,
+        report=_report(draft, memory),
+    )
+
+
+def _plan_arena(draft: Draft, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:
+    used = [s for s in draft.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes]
+    pieces = [Piece(s.nbytes, s.first, s.last) for s in used]
+    memory = plan_memory(pieces)
+    check(pieces, memory.offsets)
+    return memory, {s.id: o for s, o in zip(used, memory.offsets, strict=True)}
+
+
+def _finish_kernel_tasks(draft: Draft, kernels: KernelBook) -> None:
+    for task in draft.tasks:
+        if task.kind == "kernel":
+            kernel: tbe.Kernel = kernels.kernel(task.attrs["kernel"])
+            task.attrs.update(total=kernel.total, grain=kernel.grain)
+
+
+def _is_dynamic(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and lookup(node.op_type).dynamic_outputs
+
+
+def _report(draft: Draft, memory: MemoryPlan) -> dict[str, object]:
+    return {
+        "arena_bytes": memory.nbytes,
+        "arena_lower_bound": memory.lower_bound,
+        "arena_ratio": round(memory.ratio, 4),
+        "arena_strategy": memory.strategy,
+        "constant_bytes": sum(c.nbytes for c in draft.constants),
+        "tasks": len(draft.tasks),
+    }

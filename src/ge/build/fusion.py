@@ -1,0 +1,278 @@
+"""Fusion: vector nodes that hand values to one another are grouped, each group to be one kernel.
+
+1. A node joins the group of a node it reads from, so that the value between them is not read from memory; it is not
+   written either when nobody else needs it.
+2. Elementwise nodes of one shape always fit. Anything else is asked of `tbe.schedule`, which knows what one kernel can
+   do; the verdict is remembered by structure, so that repeated layers are asked about once.
+3. A value smaller than its reader's result is recomputed there only when it is cheap and has no other reader.
+4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
+   never leaves a large kernel with too few pieces for all cores.
+5. Views are not members: a group looks through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import tbe
+
+from ge.build.aliases import Aliases, root_of
+from ge.build.expression import express
+from ge.ir import facts
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import Engine, Pattern, lookup
+
+__all__ = ["fuse"]
+
+MAX_NODES = 48
+MAX_VALUES = 24  # read and written by one kernel
+MAX_VISITS = 256  # while looking for a circle
+MIN_PIECES = 4
+LARGE = 1 << 18  # elements from which a kernel needs all cores
+CHEAP_NODES = 2
+EXPENSIVE = frozenset("Pow Erf Erfc Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Lgamma Digamma Atan2".split())
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Vector nodes of one kernel to be, in topological order."""
+
+    nodes: list[ir.Node]
+    first: int
+    last: int
+    size: int  # elements of the largest result
+    uniform: bool  # elementwise over one shape throughout
+    before: set[Group] = field(default_factory=set)  # groups it reads from
+    merged_into: Group | None = None
+
+
+def fuse(graph: ir.Graph, aliases: Aliases, *, enabled: bool = True) -> list[list[ir.Node]]:
+    """The groups of a graph's vector nodes, every vector node in exactly one."""
+    return _Fusion(graph, aliases, enabled).run()
+
+
+class _Fusion:
+    def __init__(self, graph: ir.Graph, aliases: Aliases, enabled: bool) -> None:
+        self.graph = graph
+        self.aliases = aliases
+        self.enabled = enabled
+        self.group_of: dict[ir.Node, Group] = {}
+        self.position: dict[ir.Node, int] = {}
+        self.readers: dict[ir.Value, list[ir.Node]] = {}
+        self.returned: set[ir.Value] = set()
+        self.verdicts: dict[Hashable, bool] = {}
+
+    def run(self) -> list[list[ir.Node]]:
+        self._index()
+        groups: dict[Group, None] = {}
+        for node in self.graph:
+            if node in self.aliases.forward:
+                continue
+            group = self._alone(node)
+            groups[group] = None
+            if self.enabled and self._is_member(node):
+                for other in self._candidates(group, node):
+                    if self._fits(other, group, node):
+                        group = self._merge(other, group)
+        alive = [g for g in groups if g.merged_into is None and self._is_vector(g.nodes[0])]
+        return [part for group in alive for part in self._checked(group.nodes)]
+
+    # -- looking around ----------------------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        """Who really reads what, views looked through."""
+        for value in self.graph.outputs:
+            self.returned.add(self.root(value))
+        for index, node in enumerate(self.graph):
+            self.position[node] = index
+            if node in self.aliases.forward:
+                continue
+            for value in node.inputs:
+                if value is not None and constant_of(value) is None:
+                    self.readers.setdefault(self.root(value), []).append(node)
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """The value whose memory a value is."""
+        return root_of(value, self.aliases)
+
+    def _is_vector(self, node: ir.Node) -> bool:
+        return facts.engine(node) == Engine.VECTOR.value and node not in self.aliases.joined
+
+    def _is_member(self, node: ir.Node) -> bool:
+        return self._is_vector(node) and lookup(node.op_type).pattern is not Pattern.OPAQUE
+
+    def _alone(self, node: ir.Node) -> Group:
+        place = self.position[node]
+        size = max((desc_of(v).size for v in node.outputs), default=0)
+        group = Group([node], place, place, size, self._is_uniform(node, size))
+        self.group_of[node] = group
+        for value in self._sources(node):
+            source = value.producer()
+            if source is not None:
+                group.before.add(self._find(self.group_of[source]))
+        return group
+
+    def _is_uniform(self, node: ir.Node, size: int) -> bool:
+        if not self._is_vector(node) or lookup(node.op_type).pattern not in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
+            return False
+        return len(node.outputs) == 1 and size > 0
+
+    def _sources(self, node: ir.Node) -> Iterator[ir.Value]:
+        for value in node.inputs:
+            if value is not None and constant_of(value) is None:
+                yield self.root(value)
+
+    @staticmethod
+    def _find(group: Group) -> Group:
+        while group.merged_into is not None:
+            group = group.merged_into
+        return group
+
+    # -- joining -----------------------------------------------------------------------------------------------
+
+    def _candidates(self, group: Group, node: ir.Node) -> list[Group]:
+        """The groups a node reads from, those with the most to save first."""
+        saved: dict[Group, int] = {}
+        for value in self._sources(node):
+            source = value.producer()
+            if source is not None and self._is_member(source):
+                other = self._find(self.group_of[source])
+                saved[other] = saved.get(other, 0) + desc_of(value).nbytes
+        return sorted(saved, key=lambda g: -saved[g])
+
+    def _fits(self, other: Group, group: Group, node: ir.Node) -> bool:
+        other = self._find(other)
+        group = self._find(group)
+        if other is group or len(other.nodes) + len(group.nodes) > MAX_NODES:
+            return False
+        if self._circular(other, group):
+            return False
+        shared = [v for v in self._sources(node) if v.producer() in other.nodes]
+        if any(self._costly_to_repeat(v, node, other) for v in shared):
+            return False
+        nodes = self._in_order((*other.nodes, *group.nodes))
+        outputs = self._outputs(nodes)
+        if len(outputs) + self._count_inputs(nodes) > MAX_VALUES:
+            return False
+        if other.uniform and group.uniform and all(desc_of(v).size == group.size for v in outputs):
+            if other.size == group.size:
+                return True
+        return self._one_kernel(nodes, outputs, max(other.size, group.size))
+
+    def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
+        """Whether a small value would be recomputed for many results, at some expense."""
+        result = max(desc_of(v).size for v in node.outputs)
+        if desc_of(value).size >= result or other.size >= result:
+            return False
+        readers = self.readers.get(value, [])
+        return (
+            len(other.nodes) > CHEAP_NODES
+            or any(n.op_type in EXPENSIVE for n in other.nodes)
+            or not other.uniform
+            or len(readers) > 1
+            or value in self.returned
+        )
+
+    def _circular(self, other: Group, group: Group) -> bool:
+        """Whether `group` also depends on `other` by way of a third group."""
+        stack = [g for g in map(self._find, group.before) if g is not other and g is not group]
+        seen = set(stack)
+        while stack:
+            current = stack.pop()
+            if len(seen) > MAX_VISITS:
+                return True
+            for above in map(self._find, current.before):
+                if above is other:
+                    return True
+                if above not in seen and above is not group and above.last > other.first:
+                    seen.add(above)
+                    stack.append(above)
+        return False
+
+    def _merge(self, other: Group, group: Group) -> Group:
+        other, group = self._find(other), self._find(group)
+        group.nodes = self._in_order((*other.nodes, *group.nodes))
+        group.first = min(other.first, group.first)
+        group.last = max(other.last, group.last)
+        group.uniform = group.uniform and other.uniform and group.size == other.size
+        group.size = max(other.size, group.size)
+        group.before = {g for g in map(self._find, group.before | other.before) if g is not other and g is not group}
+        other.merged_into = group
+        return group
+
+    def _in_order(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        return sorted(nodes, key=self.position.__getitem__)
+
+    def _outputs(self, nodes: list[ir.Node]) -> list[ir.Value]:
+        return group_outputs(nodes, self.readers, self.returned)
+
+    def _count_inputs(self, nodes: list[ir.Node]) -> int:
+        made = {v for n in nodes for v in n.outputs}
+        return len({self.root(v) for n in nodes for v in n.inputs if v is not None} - made)
+
+    # -- what one kernel can do --------------------------------------------------------------------------------
+
+    def _one_kernel(self, nodes: list[ir.Node], outputs: list[ir.Value], size: int) -> bool:
+        key = self._structure(nodes, outputs)
+        known = self.verdicts.get(key)
+        if known is None:
+            known = self.verdicts[key] = self._schedulable(nodes, outputs, size)
+        return known
+
+    def _schedulable(self, nodes: list[ir.Node], outputs: list[ir.Value], size: int) -> bool:
+        kernel = express(nodes, outputs, self.aliases)
+        try:
+            plan = tbe.schedule(*kernel.tensors)
+        except tbe.Unfusable:
+            return False
+        return plan.total >= MIN_PIECES or size < LARGE
+
+    def _structure(self, nodes: list[ir.Node], outputs: list[ir.Value]) -> Hashable:
+        """A key that is equal for groups of equal structure."""
+        numbers: dict[ir.Value, int] = {}
+        parts: list[Hashable] = []
+        for node in nodes:
+            for value in node.outputs:
+                numbers[value] = len(numbers)
+            reads = [self._reference(v, numbers) for v in node.inputs]
+            attrs = tuple((k, _plain(a.value)) for k, a in sorted(node.attributes.items()))
+            parts.append((node.op_type, attrs, tuple(reads)))
+        return tuple(parts), tuple(numbers[v] for v in outputs)
+
+    def _reference(self, value: ir.Value | None, numbers: dict[ir.Value, int]) -> Hashable:
+        if value is None:
+            return None
+        desc = desc_of(value)
+        root = self.root(value)
+        inside = numbers.get(root)
+        if inside is None:
+            inside = -1 - numbers.setdefault(root, len(numbers)) if constant_of(value) is None else -(10**9)
+        return (inside, desc.shape, desc.dtype, desc_of(root).shape, value is root)
+
+    def _checked(self, nodes: list[ir.Node]) -> list[list[ir.Node]]:
+        """A finished group, cut in halves until each is one kernel."""
+        if len(nodes) == 1:
+            return [nodes]
+        outputs = self._outputs(nodes)
+        size = max(desc_of(v).size for v in outputs)
+        if self._one_kernel(nodes, outputs, size):
+            return [nodes]
+        middle = len(nodes) // 2
+        return [*self._checked(nodes[:middle]), *self._checked(nodes[middle:])]
+
+
+def group_outputs(
+    nodes: list[ir.Node], readers: dict[ir.Value, list[ir.Node]], returned: set[ir.Value]
+) -> list[ir.Value]:
+    """The values of a group that someone outside needs."""
+    inside = set(nodes)
+    values = [v for n in nodes for v in n.outputs]
+    return [v for v in values if v in returned or any(r not in inside for r in readers.get(v, ()))]
+
+
+def _plain(value: object) -> Hashable:
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    return value if isinstance(value, (str, int, float, bool)) else id(value)

@@ -1,0 +1,121 @@
+"""Kernels of a plan: equal expressions are compiled once, ahead of loading, by a few threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import tbe
+
+from ge.model.plan import KernelImage
+
+__all__ = ["KernelBook", "KernelCache", "shared_cache"]
+
+_THREADS = min(2, os.cpu_count() or 1)
+
+
+class KernelCache:
+    """Compiled kernels by fingerprint and target; a bounded, thread-safe memory of this process."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._capacity = capacity
+        self._kernels: OrderedDict[tuple[str, str], tbe.Kernel] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
+        """A kernel compiled before."""
+        with self._lock:
+            kernel = self._kernels.get((fingerprint, target))
+            if kernel is not None:
+                self._kernels.move_to_end((fingerprint, target))
+            return kernel
+
+    def put(self, fingerprint: str, target: str, kernel: tbe.Kernel) -> None:
+        """Remember a kernel."""
+        with self._lock:
+            self._kernels[fingerprint, target] = kernel
+            while len(self._kernels) > self._capacity:
+                self._kernels.popitem(last=False)
+
+
+_SHARED = KernelCache()
+
+
+def shared_cache() -> KernelCache:
+    """The cache that compiles of this process share unless given another."""
+    return _SHARED
+
+
+@dataclass
+class _Entry:
+    fingerprint: str
+    name: str
+    inputs: list[tbe.Tensor]
+    outputs: list[tbe.Tensor]
+    aliases: tuple[tuple[int, int], ...]
+    kernel: tbe.Kernel | None = None
+
+
+@dataclass
+class KernelBook:
+    """The kernels that the tasks of one plan need."""
+
+    target: str
+    cache: KernelCache = field(default_factory=shared_cache)
+    entries: list[_Entry] = field(default_factory=list)
+    _index: dict[str, int] = field(default_factory=dict)
+
+    def add(self, inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor], name: str) -> int:
+        """The index of the kernel for an expression, shared with an equal one asked for before.
+
+        Raises tbe.Unfusable when one kernel cannot compute it.
+        """
+        key = tbe.fingerprint(inputs, outputs)
+        if key not in self._index:
+            aliases = tuple(tbe.schedule(inputs, outputs).aliases)
+            self._index[key] = len(self.entries)
+            self.entries.append(_Entry(key, name, list(inputs), list(outputs), aliases))
+        return self._index[key]
+
+    def aliases(self, index: int) -> tuple[tuple[int, int], ...]:
+        """The (input, output) pairs of a kernel that may share memory."""
+        return self.entries[index].aliases
+
+    def compile(self) -> None:
+        """Compile what is not in the cache."""
+        for entry in self.entries:
+            entry.kernel = self.cache.get(entry.fingerprint, self.target)
+        missing = [entry for entry in self.entries if entry.kernel is None]
+        if len(missing) > 1 and _THREADS > 1:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self._build, missing))
+        else:
+            for entry in missing:
+                self._build(entry)
+
+    def _build(self, entry: _Entry) -> None:
+        entry.kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
+        self.cache.put(entry.fingerprint, self.target, entry.kernel)
+
+    def kernel(self, index: int) -> tbe.Kernel:
+        """A compiled kernel."""
+        kernel = self.entries[index].kernel
+        assert kernel is not None, "kernels are compiled before they are asked for"
+        return kernel
+
+    def images(self) -> list[KernelImage]:
+        """The kernels in the form a plan stores."""
+        return [
+            KernelImage(
+                symbol=self.kernel(i).symbol,
+                expression=tbe.to_json(entry.inputs, entry.outputs),
+                total=self.kernel(i).total,
+                grain=self.kernel(i).grain,
+                objects={self.target: self.kernel(i).object},
+            )
+            for i, entry in enumerate(self.entries)
+        ]

@@ -1,0 +1,376 @@
+"""Lowering: the units of a placed graph become tasks over storages, nested graphs become nested blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import tbe
+
+from ge.build.aliases import Aliases
+from ge.build.draft import Draft, Share
+from ge.build.expression import express
+from ge.build.kernels import KernelBook
+from ge.build.partition import partition
+from ge.build.units import Unit
+from ge.build.views import view_backward, view_forward
+from ge.engines.aicore import accepts_input, accepts_output
+from ge.errors import GeError
+from ge.ir import facts
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.model.plan import Task, View
+from ge.ops.base import Engine, NodeView, lookup
+from ge.options import CompileOptions
+
+__all__ = ["Workshop", "lower_graph"]
+
+
+@dataclass
+class Workshop:
+    """What all blocks of a model share while it is lowered."""
+
+    draft: Draft
+    kernels: KernelBook
+    options: CompileOptions
+
+
+def lower_graph(graph: ir.Graph, shop: Workshop, inputs: Sequence[View], outputs: Sequence[View], block: int = 0) -> None:
+    """Emit the tasks of a graph that reads its inputs from given views and leaves its outputs in given views."""
+    _GraphLowering(graph, shop, block, outputs).lower(inputs)
+
+
+class _GraphLowering:
+    def __init__(self, graph: ir.Graph, shop: Workshop, block: int, outputs: Sequence[View]) -> None:
+        self.graph = graph
+        self.shop = shop
+        self.draft = shop.draft
+        self.block = block
+        self.targets = list(outputs)
+        self.views: dict[ir.Value, View] = {}
+        self.copies: dict[ir.Value, View] = {}  # contiguous copies of strided values
+        self.aliases = Aliases()
+
+    def lower(self, inputs: Sequence[View]) -> None:
+        parts = partition(self.graph, self.shop.options)
+        self.aliases = parts.aliases
+        self.views.update(zip(self.graph.inputs, inputs, strict=True))
+        late = self._claim_outputs()
+        for unit in parts.units:
+            _LOWER[unit.engine](self, unit)
+        for value, target in late:
+            self._copy(self.view(value), target, value.name or "output")
+
+    # -- where values lie --------------------------------------------------------------------------------------
+
+    def _claim_outputs(self) -> list[tuple[ir.Value, View]]:
+        """Let results be written straight into the caller's memory; what cannot be is copied there at the end."""
+        late: list[tuple[ir.Value, View]] = []
+        for value, target in zip(self.graph.outputs, self.targets, strict=True):
+            root = self._whole_source(value)
+            taken = root in self.views or constant_of(root) is not None or root in self.aliases.backward
+            if taken or root.producer() is None or not target.contiguous:
+                late.append((value, target))
+            else:
+                self.views[root] = target.reshape(desc_of(root).shape)
+        return late
+
+    def _whole_source(self, value: ir.Value) -> ir.Value:
+        """The value whose memory, as a whole, is this value's too."""
+        node = value.producer()
+        while node in self.aliases.forward and node.op_type in ("Reshape", "Identity"):
+            source = node.inputs[0]
+            assert source is not None
+            if facts.storage_dtype(source) != facts.storage_dtype(value):
+                break
+            value = source
+            node = value.producer()
+        return value
+
+    def view(self, value: ir.Value) -> View:
+        """Where a value lies."""
+        known = self.views.get(value)
+        if known is None:
+            known = self.views[value] = self._locate(value)
+        return known
+
+    def _locate(self, value: ir.Value) -> View:
+        if constant_of(value) is not None:
+            return self.draft.constant(value)
+        node = value.producer()
+        if node in self.aliases.forward:
+            return self._forward(node, value)
+        if value in self.aliases.backward:
+            by, index = self.aliases.backward[value]
+            view = view_backward(by, index, self.view(by.outputs[0]))
+            assert view is not None, f"{value.name} cannot be a view of {by.name}"
+            return view
+        desc = desc_of(value)
+        return self.draft.arena(TensorDesc(desc.shape, facts.storage_dtype(value)), label=value.name or "")
+
+    def _forward(self, node: ir.Node, value: ir.Value) -> View:
+        source = node.inputs[0]
+        assert source is not None
+        if node.op_type == "Cast":
+            return self.view(source)
+        view = view_forward(node, value.index() or 0, self.view(source))
+        if view is None:
+            view = view_forward(node, value.index() or 0, self.contiguous(source))
+        assert view is not None, f"{node.name} is not a view of its input"
+        return view
+
+    def contiguous(self, value: ir.Value) -> View:
+        """Where a value lies in one piece; a strided one is copied once."""
+        view = self.view(value)
+        if view.contiguous:
+            return view
+        if value not in self.copies:
+            copy = self.draft.arena(view.desc, label=f"{value.name}.copy")
+            self._copy(view, copy, value.name or "")
+            self.copies[value] = copy
+        return self.copies[value]
+
+    def _copy(self, source: View, target: View, name: str) -> None:
+        if source == target:
+            return
+        plain = source.contiguous and target.contiguous and source.dtype == target.dtype
+        if plain:
+            source = source.reshape(target.shape)
+        kind = "copy" if plain else "reorder"
+        self.emit(Task(kind, f"copy:{name}", [source], [target], engine=Engine.VIEW.value))
+
+    def emit(self, task: Task, shares: Sequence[Share] = ()) -> None:
+        """Append a task to this block, unless there is nothing to do."""
+        if task.outputs and all(0 in v.shape for v in task.outputs):
+            return
+        task.block = self.block
+        self.draft.emit(task, shares)
+
+    # -- units -------------------------------------------------------------------------------------------------
+
+    def lower_aicore(self, unit: Unit) -> None:
+        """An AI Core primitive; operands it cannot read or write with their strides are copied."""
+        node = unit.last
+        op = NodeView.of(node)
+        operator = lookup(node.op_type)
+        assert operator.task is not None
+        inputs: list[Any] = []
+        for index, value in enumerate(node.inputs):
+            if value is None:
+                inputs.append(None)
+                continue
+            view = self.view(value)
+            inputs.append(view if accepts_input(node.op_type, index, view) else self.contiguous(value))
+        wanted = [self.view(v) for v in node.outputs]
+        outputs = [v if accepts_output(node.op_type, v) else self.draft.arena(v.desc) for v in wanted]
+        task = operator.task(op, inputs, outputs)
+        self._describe(task, unit, operator.flops(op))
+        self.emit(task, _accumulations(task))
+        for view, target in zip(outputs, wanted, strict=True):
+            self._copy(view, target, node.name or "")
+
+    def lower_vector(self, unit: Unit) -> None:
+        """A generated kernel; several where one cannot give all results."""
+        if unit.nodes[0] in self.aliases.joined:
+            self._join(unit.nodes[0])
+            return
+        try:
+            self._emit_kernel(unit, unit.outputs)
+        except tbe.Unfusable as error:
+            if len(unit.outputs) < 2:
+                raise _no_kernel(unit, error) from error
+            for value in unit.outputs:
+                self._emit_kernel(unit, [value])
+
+    def _emit_kernel(self, unit: Unit, values: Sequence[ir.Value]) -> None:
+        kernel = express(unit.nodes, values, self.aliases)
+        index = self.shop.kernels.add(kernel.inputs, kernel.outputs, _symbol(unit))
+        wanted = [self.view(v) for v in values]
+        outputs = [v if v.contiguous else self.draft.arena(v.desc) for v in wanted]
+        inputs = [self.contiguous(v) for v in kernel.reads]
+        task = Task("kernel", unit.name, inputs, outputs, {"kernel": index})
+        self._describe(task, unit, sum(lookup(n.op_type).flops(NodeView.of(n)) for n in unit.nodes))
+        self.emit(task, [Share(i, o) for i, o in self.shop.kernels.aliases(index)])
+        for view, target in zip(outputs, wanted, strict=True):
+            self._copy(view, target, unit.name)
+
+    def _join(self, node: ir.Node) -> None:
+        """The parts of a Concat that were not written in place."""
+        whole = self.view(node.outputs[0])
+        for index, value in enumerate(node.inputs):
+            assert value is not None
+            if self.aliases.backward.get(value) != (node, index):
+                target = view_backward(node, index, whole)
+                assert target is not None
+                self._copy(self.view(value), target, node.name or "")
+
+    def lower_aicpu(self, unit: Unit) -> None:
+        """A C++ kernel."""
+        node = unit.last
+        op = NodeView.of(node)
+        operator = lookup(node.op_type)
+        inputs = [self.contiguous(v) for v in node.inputs if v is not None]
+        outputs = [self.view(v) for v in node.outputs]
+        present = [v is not None for v in node.inputs]
+        attrs = {"op": operator.aicpu, **operator.kernel_attrs(op)}
+        if not all(present):
+            attrs["present"] = [int(p) for p in present]
+        if operator.dynamic_outputs:
+            self._check_dynamic(node)
+        task = Task("aicpu", node.name or node.op_type, inputs, outputs, attrs)
+        self._describe(task, unit, operator.flops(op))
+        self.emit(task)
+
+    def _check_dynamic(self, node: ir.Node) -> None:
+        if any(v.uses() for v in node.outputs):
+            raise GeError(
+                "E10503",
+                "its result's size is known only at run time, so no other node can be compiled for it",
+                node=node.name or "",
+                operator=node.op_type,
+                remedy="make it an output of the model, or cut the model there",
+            )
+
+    def lower_view(self, unit: Unit) -> None:
+        """Nothing to do: the memory is the input's."""
+
+    def lower_control(self, unit: Unit) -> None:
+        """A branch or a loop."""
+        _CONTROL[unit.last.op_type](self, unit.last)
+
+    def _describe(self, task: Task, unit: Unit, flops: int) -> None:
+        task.name = task.name or unit.name
+        task.engine = unit.engine.value
+        task.origin = unit.origin
+        task.flops = flops
+
+    # -- control flow ------------------------------------------------------------------------------------------
+
+    def lower_if(self, node: ir.Node) -> None:
+        """Both branches become blocks that leave their results in the If's outputs."""
+        op = NodeView.of(node)
+        condition, *captures = [self.contiguous(v) for v in node.inputs if v is not None]
+        outputs = [self.view(v) for v in node.outputs]
+        then_block, else_block = self._new_block(), self._new_block()
+        attrs = {"then_block": then_block, "else_block": else_block}
+        self.emit(Task("if", node.name or "If", [condition], [], attrs, Engine.CONTROL.value, facts.origin(node)))
+        for graph, block in ((op.then_branch, then_block), (op.else_branch, else_block)):
+            lower_graph(graph, self.shop, captures, outputs, block)
+        self.draft.hold(outputs, self.draft.tick())
+
+    def lower_loop(self, node: ir.Node) -> None:
+        """The body becomes a block; states live in memory of their own, and each turn ends by copying the new ones."""
+        op = NodeView.of(node)
+        count = op.num_states
+        values = [None if v is None else self.contiguous(v) for v in (*node.inputs, *[None] * 2)]
+        trip, condition = values[:2]
+        initial = values[2 : 2 + count]
+        captures = [v for v in values[2 + count : len(node.inputs)] if v is not None]
+        states = [self.view(v) for v in node.outputs[:count]]
+        scans = [self.view(v) for v in node.outputs[count:]]
+        for source, state, value in zip(initial, states, node.outputs, strict=False):
+            assert source is not None
+            self._copy(source, state, f"{value.name}.initial")
+        go_on = self._flag(condition)
+        counter = self.draft.arena(TensorDesc((), "int64"), label=f"{node.name}.counter")
+        body_block = self._new_block()
+        attrs = {"body_block": body_block}
+        task_inputs = [go_on] if trip is None else [trip, go_on]
+        start = self.draft.tick()
+        self.draft.hold(scans, start)
+        self.emit(Task("while", node.name or "Loop", task_inputs, [counter], attrs, "control", facts.origin(node)))
+        first_task = len(self.draft.tasks)
+        body = _Body(self, op.body, body_block, counter, go_on, states, scans)
+        body.lower(captures)
+        end = self.draft.tick()
+        read = [v for task in self.draft.tasks[first_task:] for v in (*task.inputs, *task.outputs)]
+        outside = [v for v in read if self.draft.storages[v.buffer].first <= start]
+        self.draft.hold([*outside, *states, *scans, counter, *task_inputs], end)
+
+    def _flag(self, condition: View | None) -> View:
+        flag = self.draft.arena(TensorDesc((), "bool"), label="condition")
+        if condition is None:
+            condition = self.draft.new_constant(np.asarray(True), TensorDesc((), "bool"))
+        self._copy(condition, flag, "condition")
+        return flag
+
+    def _new_block(self) -> int:
+        block = self.draft.blocks
+        self.draft.blocks += 1
+        return block
+
+
+@dataclass
+class _Body:
+    """One turn of a loop."""
+
+    outer: _GraphLowering
+    graph: ir.Graph
+    block: int
+    counter: View
+    go_on: View
+    states: list[View]
+    scans: list[View]
+
+    def lower(self, captures: Sequence[View]) -> None:
+        """Emit the body, then store scan outputs and carry the states over."""
+        draft = self.outer.draft
+        results = [draft.arena(desc_of(v), label=f"{v.name}.next") for v in self.graph.outputs]
+        inputs = [self.counter, self.go_on, *self.states, *captures]
+        lower_graph(self.graph, self.outer.shop, inputs, results, self.block)
+        new_states = results[1 : 1 + len(self.states)]
+        for value, scan in zip(results[1 + len(self.states) :], self.scans, strict=True):
+            draft.emit(Task("scan_store", "scan", [value, self.counter], [scan], {}, "control", (), self.block))
+        for source, target in zip([results[0], *new_states], [self.go_on, *self.states], strict=True):
+            if 0 not in target.shape:
+                draft.emit(Task("copy", "carry", [source], [target], {}, "control", (), self.block))
+
+
+_LOWER: dict[Engine, Callable[[_GraphLowering, Unit], None]] = {
+    Engine.AI_CORE: _GraphLowering.lower_aicore,
+    Engine.VECTOR: _GraphLowering.lower_vector,
+    Engine.AI_CPU: _GraphLowering.lower_aicpu,
+    Engine.CONTROL: _GraphLowering.lower_control,
+    Engine.VIEW: _GraphLowering.lower_view,
+}
+
+_CONTROL: dict[str, Callable[[_GraphLowering, ir.Node], None]] = {
+    "If": _GraphLowering.lower_if,
+    "Loop": _GraphLowering.lower_loop,
+}
+
+
+_BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
+
+
+def _accumulations(task: Task) -> list[Share]:
+    """The operands a primitive adds to its result that it could accumulate into instead."""
+    post_ops = task.attrs.get("post_ops") or ()
+    operand = len(task.inputs) - sum(p in _BINARY_POST_OPS for p in post_ops)
+    found: list[Share] = []
+    for number, post_op in enumerate(post_ops):
+        if post_op not in _BINARY_POST_OPS:
+            continue
+        source, target = task.inputs[operand], task.outputs[0]
+        if post_op == "add" and (source.shape, source.dtype) == (target.shape, target.dtype):
+            found.append(Share(operand, 0, number))
+        operand += 1
+    return found
+
+
+def _no_kernel(unit: Unit, error: tbe.Unfusable) -> GeError:
+    return GeError(
+        "E10502",
+        f"cannot be computed by one kernel: {error}",
+        node=unit.last.name or "",
+        operator=unit.last.op_type,
+        location=", ".join(unit.origin),
+        remedy="report it with the model, and run the operator on the host meanwhile",
+    )
+
+
+def _symbol(unit: Unit) -> str:
+    return "_".join(dict.fromkeys(n.op_type.lower() for n in unit.nodes))[:48]

@@ -1,0 +1,51 @@
+"""Partition: a placed graph cut into units, in execution order, and the values that share memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ge.build.aliases import Aliases, find_aliases, root_of
+from ge.build.fusion import fuse, group_outputs
+from ge.build.units import Unit, in_order, unit_of
+from ge.ops.base import Engine
+from ge.options import CompileOptions
+
+__all__ = ["Partition", "partition"]
+
+
+@dataclass
+class Partition:
+    """The units of a graph in order, and its aliases."""
+
+    units: list[Unit]
+    aliases: Aliases
+
+
+def partition(graph: ir.Graph, options: CompileOptions) -> Partition:
+    """Cut a placed graph into units."""
+    aliases = find_aliases(graph, strided="strided_views" not in options.disabled_passes)
+    groups = fuse(graph, aliases, enabled="vector_fusion" not in options.disabled_passes)
+    grouped = {node for group in groups for node in group}
+    units = [unit_of(node, view=node in aliases.forward) for node in graph if node not in grouped]
+    units += _vector_units(graph, groups, aliases)
+    positions = {node: index for index, node in enumerate(graph)}
+    return Partition(in_order(units, positions), aliases)
+
+
+def _vector_units(graph: ir.Graph, groups: list[list[ir.Node]], aliases: Aliases) -> list[Unit]:
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and node not in aliases.forward:
+                readers.setdefault(root_of(value, aliases), []).append(node)
+    returned = {root_of(v, aliases) for v in graph.outputs}
+    return [
+        Unit(Engine.VECTOR, nodes, _inputs(nodes, aliases), group_outputs(nodes, readers, returned)) for nodes in groups
+    ]
+
+
+def _inputs(nodes: list[ir.Node], aliases: Aliases) -> list[ir.Value]:
+    made = {v for n in nodes for v in n.outputs}
+    return [v for v in dict.fromkeys(v for n in nodes for v in n.inputs if v is not None) if root_of(v, aliases) not in made]

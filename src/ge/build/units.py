@@ -1,0 +1,82 @@
+"""Units: the pieces of a graph that become one task each, in execution order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.values import constant_of
+from ge.ops.base import Engine
+
+__all__ = ["Unit", "in_order", "unit_of"]
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """One task to be: a node of an engine, or a group of vector nodes compiled to one kernel.
+
+    `nodes` are in topological order. `inputs` are read from memory, `outputs` written to it; what lies between
+    stays in registers.
+    """
+
+    engine: Engine
+    nodes: list[ir.Node]
+    inputs: list[ir.Value] = field(default_factory=list)
+    outputs: list[ir.Value] = field(default_factory=list)
+
+    @property
+    def last(self) -> ir.Node:
+        return self.nodes[-1]
+
+    @property
+    def name(self) -> str:
+        """The unit's name in profiles: its nodes' operator types and the last node's name."""
+        types = "+".join(dict.fromkeys(n.op_type for n in self.nodes))
+        return f"{types}:{self.last.name}" if len(self.nodes) > 1 else (self.last.name or types)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The framework's nodes behind the unit."""
+        return tuple(dict.fromkeys(o for n in self.nodes for o in facts.origin(n)))
+
+
+def unit_of(node: ir.Node, *, view: bool = False) -> Unit:
+    """A node on its own; as a view of its input's memory it costs nothing."""
+    inputs = list(dict.fromkeys(v for v in node.inputs if v is not None))
+    return Unit(Engine.VIEW if view else Engine(facts.engine(node)), [node], inputs, list(node.outputs))
+
+
+def in_order(units: Iterable[Unit], positions: dict[ir.Node, int]) -> list[Unit]:
+    """Units sorted so that producers come first, as near to the graph's own order as that allows.
+
+    A unit takes the place of its last node. Raises ValueError when units depend on one another in a circle.
+    """
+    units = list(units)
+    unit_by_value = {v: u for u in units for n in u.nodes for v in n.outputs}
+    waits: dict[Unit, int] = {}
+    readers: dict[Unit, list[Unit]] = {u: [] for u in units}
+    for unit in units:
+        sources = {unit_by_value[v] for v in unit.inputs if v in unit_by_value and constant_of(v) is None}
+        sources.discard(unit)
+        waits[unit] = len(sources)
+        for source in sources:
+            readers[source].append(unit)
+    place = {u: max(positions[n] for n in u.nodes) for u in units}
+    serial = {u: i for i, u in enumerate(units)}
+    ready = [(place[u], serial[u], u) for u in units if not waits[u]]
+    heapq.heapify(ready)
+    ordered: list[Unit] = []
+    while ready:
+        unit = heapq.heappop(ready)[2]
+        ordered.append(unit)
+        for reader in readers[unit]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, (place[reader], serial[reader], reader))
+    if len(ordered) != len(units):
+        raise ValueError("units depend on one another in a circle")
+    return ordered
