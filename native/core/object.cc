@@ -38,6 +38,16 @@ const std::array<Import, 3> kImports = {{
 enum class Region { Code, ReadOnly, Data };
 constexpr std::size_t kRegions = 3;
 
+// A name from untrusted bytes, fit for a message.
+std::string printable(std::string_view name) {
+  constexpr std::size_t kLongest = 80;
+  std::string text(name.substr(0, kLongest));
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
 std::size_t align_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
@@ -204,7 +214,7 @@ class ObjectLoader {
   void check_symbol(std::size_t symbol) const {
     const Elf64_Sym& entry = symbols_[symbol];
     if (is_import(symbol)) {
-      if (!import_of(symbol)) fail("undefined symbol '" + std::string(name_of(symbol)) + "'");
+      if (!import_of(symbol)) fail("undefined symbol '" + printable(name_of(symbol)) + "'");
       return;
     }
     if (entry.st_shndx >= sections_.size()) fail("symbol in a section that does not exist");

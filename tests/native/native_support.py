@@ -1,0 +1,101 @@
+"""Small programs from arrays, for the tests of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import npu_runtime as rt
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+View = tuple[int, str, Sequence[int], Sequence[int], int]
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def view(buffer: int, array: Array, perm: Sequence[int] | None = None, offset: int = 0) -> View:
+    """The view of a whole array, its axes optionally in another order."""
+    strides = [s // array.itemsize for s in array.strides]
+    order = range(array.ndim) if perm is None else perm
+    return (buffer, array.dtype.name, [array.shape[p] for p in order], [strides[p] for p in order], offset)
+
+
+@dataclass
+class Operand:
+    """An array of a task: fed at run time or constant, seen with its axes in the order ``perm``."""
+
+    array: Array
+    perm: Sequence[int] | None = None
+    constant: bool = False
+
+
+def constant(array: Array, perm: Sequence[int] | None = None) -> Operand:
+    return Operand(array, perm, True)
+
+
+def channels_last(array: Array) -> Operand:
+    """A channels-first array stored channels-last: what the task sees is (N, C, spatial)."""
+    order = [0, *range(2, array.ndim), 1]
+    return Operand(np.ascontiguousarray(array.transpose(order)), [0, array.ndim - 1, *range(1, array.ndim - 1)])
+
+
+def single(
+    kind: str,
+    inputs: Sequence[Operand | Array],
+    outputs: Sequence[Operand | Array],
+    attrs: dict[str, Any] | None = None,
+) -> tuple[rt.Program, list[Array], list[Array]]:
+    """A finalized program of one task, with the arrays to feed and to fill."""
+    program = rt.Program(kind)
+    feeds: list[Array] = []
+    fills: list[Array] = []
+    input_views, output_views = [], []
+    for item in inputs:
+        operand = item if isinstance(item, Operand) else Operand(item)
+        if operand.constant:
+            buffer = program.constant(operand.array)
+        else:
+            buffer = program.input(len(feeds), operand.array.nbytes)
+            feeds.append(operand.array)
+        input_views.append(view(buffer, operand.array, operand.perm))
+    for item in outputs:
+        operand = item if isinstance(item, Operand) else Operand(item)
+        buffer = program.output(len(fills), operand.array.nbytes)
+        fills.append(operand.array)
+        output_views.append(view(buffer, operand.array, operand.perm))
+    program.task(kind, "the_task", input_views, output_views, attrs or {})
+    program.finalize(0)
+    return program, feeds, fills
+
+
+def run_single(
+    kind: str,
+    inputs: Sequence[Operand | Array],
+    outputs: Sequence[Operand | Array],
+    attrs: dict[str, Any] | None = None,
+) -> str:
+    """Runs one task, filling ``outputs``; returns the implementation's name."""
+    program, feeds, fills = single(kind, inputs, outputs, attrs)
+    program.run(feeds, fills)
+    return str(program.task_info()[0]["impl"])
+
+
+def logical(operand: Operand) -> Array:
+    """An operand's array as the task sees it."""
+    return operand.array if operand.perm is None else operand.array.transpose(operand.perm)
+
+
+def close(actual: Array, expected: Array, tolerance: float) -> None:
+    """Asserts that the largest error is within ``tolerance`` of the largest expected value."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    error = float(np.abs(actual - expected).max(initial=0.0))
+    assert error <= tolerance * scale, f"error {error} of {scale}"
+
+
+def randn(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
