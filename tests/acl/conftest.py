@@ -1,10 +1,15 @@
-"""Tests here seal model files with a key of their own, never with the user's."""
+"""acl is set up and torn down around each test; models are made by hand and sealed with a key of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.model.plans import dense, geared
+
+import acl
+from ge.model import om
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +17,22 @@ def own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     path = tmp_path_factory.getbasetemp() / "om.key"
     monkeypatch.setenv("NPU_KEY_FILE", str(path))
     return path
+
+
+@pytest.fixture
+def device() -> Iterator[int]:
+    assert acl.init() == acl.ACL_SUCCESS
+    assert acl.rt.set_device(0) == acl.ACL_SUCCESS
+    yield 0
+    acl.rt.reset_device(0)
+    acl.finalize()
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> str:
+    return str(om.write(om.Package([dense()]), tmp_path / "dense"))
+
+
+@pytest.fixture
+def geared_file(tmp_path: Path) -> str:
+    return str(om.write(geared(1, 2, 8), tmp_path / "geared"))
