@@ -23,20 +23,30 @@ from tbe.expr import (
     transpose,
     unary,
 )
+from tbe.kernel import Kernel, build
+from tbe.lower import Unfusable
+from tbe.schedule import Schedule, schedule
+from tbe.serialize import fingerprint, from_json, to_json
 
 __all__ = [
     "DTYPES",
     "DType",
+    "Kernel",
     "Scalar",
+    "Schedule",
     "Tensor",
+    "Unfusable",
     "binary",
     "broadcast_to",
+    "build",
     "cast",
     "compute",
     "concat",
     "constant",
     "dtype_of",
     "evaluate",
+    "fingerprint",
+    "from_json",
     "iota",
     "numpy_dtype",
     "pad",
@@ -44,9 +54,11 @@ __all__ = [
     "reduce",
     "reshape",
     "scan",
+    "schedule",
     "select",
     "slice",
     "take",
+    "to_json",
     "transpose",
     "unary",
 ]

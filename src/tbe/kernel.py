@@ -1,0 +1,88 @@
+"""Kernels: compiled tensor expressions, and the cache that compiles each of them once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tbe import elf
+from tbe import expr as e
+from tbe.llvm import render
+from tbe.schedule import Schedule, schedule
+from tbe.serialize import fingerprint
+from tbe.target import compile_ir, machine_for
+
+__all__ = ["Kernel", "build"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Machine code for one fused computation.
+
+    The symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs; it
+    does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than
+    `grain` is not worth a thread of its own.
+    """
+
+    symbol: str
+    object: bytes
+    total: int
+    grain: int
+    ir: str
+    flops: int
+    bytes_moved: int
+    target: str
+    fingerprint: str
+    aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may be one buffer
+
+
+_CACHE_SIZE = 4096
+_cache: OrderedDict[tuple[str, str, str], Kernel] = OrderedDict()
+_lock = threading.Lock()
+
+
+def build(
+    inputs: Sequence[e.Tensor],
+    outputs: Sequence[e.Tensor],
+    target: str = "host",
+    name: str | None = None,
+    plan: Schedule | None = None,
+) -> Kernel:
+    """Compile `outputs` as one kernel of `inputs`; raises Unfusable when that cannot be.
+
+    `plan` may be the schedule of the same inputs and outputs, to save making it again.
+    """
+    machine = machine_for(target)
+    identity = fingerprint(inputs, outputs)
+    symbol = name or f"tbe_{identity[:16]}"
+    key = (identity, machine.name + machine.cpu, symbol)
+    with _lock:
+        found = _cache.get(key)
+        if found is not None:
+            _cache.move_to_end(key)
+            return found
+    plan = plan or schedule(inputs, outputs)
+    text = render(plan, machine, symbol)
+    code = compile_ir(text, machine)
+    defined, undefined = elf.symbols(code)
+    if undefined or symbol not in defined:
+        raise AssertionError(f"kernel {symbol} refers to {sorted(undefined)}")
+    kernel = Kernel(
+        symbol,
+        code,
+        plan.total,
+        plan.grain,
+        text,
+        plan.flops,
+        plan.bytes_moved,
+        machine.name,
+        identity,
+        tuple(plan.aliases),
+    )
+    with _lock:
+        _cache[key] = kernel
+        while len(_cache) > _CACHE_SIZE:
+            _cache.popitem(last=False)
+    return kernel

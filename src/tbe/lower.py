@@ -1,0 +1,543 @@
+"""From tensors to scalars: every output becomes an expression of loop variables and input elements.
+
+Producers are inlined by substituting indices; equal expressions become one node. Reductions and scans stay
+as nodes of their own, whose bodies are expressions of the inner loop variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tbe import expr as e
+from tbe.dtypes import DTYPES
+from tbe.index import UNBOUNDED, Arithmetic, Index, LoopVar, const, linear
+
+__all__ = ["Lowering", "Node", "Reduction", "Running", "Unfusable"]
+
+MAX_NODES = 20000
+_COMMUTATIVE = frozenset("add mul max min and or xor bitand bitor bitxor eq ne".split())
+_IDENTITY_ON_INTS = frozenset("floor ceil round trunc".split())
+
+
+class Unfusable(Exception):
+    """This graph cannot be one kernel; the message says why."""
+
+
+class Node:
+    """A scalar expression: an operation on other nodes, or a leaf described by `data`.
+
+    Leaves: const (number), index (Index), cond ("lt" or "eq", Index compared with 0),
+    load (buffer number, offset Index, guard Node or None), reduction (Reduction), running (Running).
+    """
+
+    __slots__ = ("args", "data", "dtype", "op", "stage", "uid", "vars")
+
+    def __init__(
+        self, uid: int, op: str, args: tuple[Node, ...], dtype: str, data: Any, variables: int, stage: int
+    ) -> None:
+        self.uid = uid
+        self.op = op
+        self.args = args
+        self.dtype = dtype
+        self.data = data
+        self.vars = variables  # bit mask of the loop variables it depends on
+        self.stage = stage  # how many stages of reductions must be complete before it is known
+
+    def __repr__(self) -> str:
+        if self.op in ("const", "index", "cond", "load"):
+            return f"{self.op}{self.data}"
+        return f"{self.op}({', '.join(map(repr, self.args))})"
+
+
+class Reduction:
+    """One reduction: its body over the inner variables of a group."""
+
+    __slots__ = ("body", "dtype", "extent", "group", "last", "node", "op", "position", "uid")
+
+    def __init__(self, uid: int, op: str, body: Node, group: int, last: bool, position: Index, extent: int) -> None:
+        self.uid = uid
+        self.op = op
+        self.body = body
+        self.group = group  # which set of inner loops it runs over
+        self.last = last
+        self.position = position  # the row-major position in the reduced dimensions, for argmax and argmin
+        self.extent = extent  # how many elements are reduced
+        self.dtype = body.dtype
+        self.node: Node
+
+
+class Running:
+    """One scan: a value carried along a loop variable."""
+
+    __slots__ = ("body", "dtype", "exclusive", "node", "op", "reverse", "uid", "var")
+
+    def __init__(self, uid: int, op: str, body: Node, var: LoopVar, exclusive: bool, reverse: bool) -> None:
+        self.uid = uid
+        self.op = op
+        self.body = body
+        self.var = var
+        self.exclusive = exclusive
+        self.reverse = reverse
+        self.dtype = body.dtype
+        self.node: Node
+
+
+Indices = tuple[Index, ...]
+
+
+class Lowering:
+    """Lowers tensors over one set of loop variables.
+
+    `reduced` is asked for the indices along the axes of every reduction met: it gets the reduction and the
+    indices of its kept dimensions, and answers with the inner indices and the number of their group, or None
+    to leave the reduction as an unknown (when the loops are still to be found).
+    """
+
+    def __init__(self, inputs: Sequence[e.Tensor]) -> None:
+        self.arith = Arithmetic()
+        self.buffers = {id(t): number for number, t in enumerate(inputs)}
+        self.reductions: list[Reduction] = []
+        self.runnings: list[Running] = []
+        self.unknowns: list[tuple[e.Reduce, Indices]] = []
+        self.scanned: list[tuple[e.Scan, Index]] = []
+        self.breaks: dict[LoopVar, set[int]] = {}  # where a concat or a pad changes along a variable
+        self.cut_concat: set[LoopVar] = set()
+        self.accesses: list[Index] = []
+        self.reduced: Callable[[e.Reduce, Indices], tuple[Indices, int] | None] = lambda t, kept: None
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+        self._memo: dict[tuple[Any, ...], Node] = {}
+        self._depth = 0
+
+    # -- nodes --------------------------------------------------------------------------------------------
+
+    def node(
+        self,
+        op: str,
+        args: tuple[Node, ...],
+        dtype: str,
+        data: Any = None,
+        variables: int = 0,
+        stage: int = 0,
+    ) -> Node:
+        """The node for an operation, made once."""
+        key = (op, dtype, data, *[a.uid for a in args])
+        found = self._nodes.get(key)
+        if found is None:
+            for a in args:
+                variables |= a.vars
+                if a.stage > stage:
+                    stage = a.stage
+            uid = len(self._nodes)
+            if uid > MAX_NODES:
+                raise Unfusable(f"more than {MAX_NODES} scalar operations")
+            found = self._nodes[key] = Node(uid, op, args, dtype, data, variables, stage)
+        return found
+
+    def const(self, value: Any, dtype: str) -> Node:
+        """A number; the sign of zero and the kind of NaN are part of its identity."""
+        if value != value:
+            return self.node("const", (), dtype, ("nan", math.nan))
+        return self.node("const", (), dtype, (value.hex() if isinstance(value, float) else None, value))
+
+    def index(self, i: Index) -> Node:
+        """An index as an int64 value."""
+        if i.is_const:
+            return self.const(i.const, "int64")
+        return self.node("index", (), "int64", i, i.vars, self.index_stage(i))
+
+    def index_stage(self, i: Index) -> int:
+        """The stage at which an index is known: that of the opaque values in it."""
+        stage = 0
+        for atom, _ in i.terms:
+            if atom.kind == "opaque":
+                stage = max(stage, atom.data.stage)
+            elif atom.kind != "var":
+                stage = max(stage, self.index_stage(atom.data[0]))
+        return stage
+
+    def condition(self, relation: str, i: Index) -> Node:
+        """Whether i < 0 ("lt") or i == 0 ("eq")."""
+        if relation == "lt" and (i.hi < 0 or i.lo >= 0):
+            return self.const(i.hi < 0, "bool")
+        if relation == "eq" and (i.is_const or i.lo > 0 or i.hi < 0):
+            return self.const(i.is_const and i.const == 0, "bool")
+        return self.node("cond", (), "bool", (relation, i), i.vars, self.index_stage(i))
+
+    def opaque(self, node: Node) -> Index:
+        """A run-time int64 value as an index."""
+        known = self._as_index(node)
+        if known is not None:
+            return known
+        return self.arith.atom("opaque", (node.uid,), -UNBOUNDED, UNBOUNDED, node.vars, node)
+
+    def both(self, a: Node | None, b: Node | None) -> Node | None:
+        """Conjunction of two guards, either of which may be absent."""
+        if a is None or b is None:
+            return a or b
+        return self.apply("and", (a, b), "bool")
+
+    # -- scalar operations with the simplifications that keep every bit -----------------------------------
+
+    def apply(self, op: str, args: tuple[Node, ...], dtype: str) -> Node:
+        """A unary, binary, select or cast operation on nodes."""
+        if op == "select":
+            return self._select(*args)
+        if op == "cast":
+            return self._cast(args[0], dtype)
+        if dtype == "bool" and op in ("and", "or", "not"):
+            folded = self._logic(op, args)
+            if folded is not None:
+                return folded
+        if args[0].dtype == "int64" or op in _COMPARE:
+            folded = self._fold_index(op, args)
+            if folded is not None:
+                return folded
+        if op in _IDENTITY_ON_INTS and DTYPES[dtype].is_int:
+            return args[0]
+        if op == "pow" and args[1].op == "const":
+            folded = self._power(args[0], args[1].data[1], dtype)
+            if folded is not None:
+                return folded
+        if op in ("max", "min") and any(a.op == "const" and a.data[0] == "nan" for a in args):
+            return self.const(math.nan, dtype)
+        if op in _COMMUTATIVE and args[0].uid > args[1].uid:
+            args = (args[1], args[0])
+        return self.node(op, args, dtype)
+
+    def _power(self, x: Node, p: Any, dtype: str) -> Node | None:
+        if p == 1:
+            return x
+        if p == 2:
+            return self.node("square", (x,), dtype)
+        if p == 3:
+            return self.apply("mul", (self.node("square", (x,), dtype), x), dtype) if DTYPES[dtype].bits >= 32 else None
+        if p == -1 and DTYPES[dtype].is_float:
+            return self.node("reciprocal", (x,), dtype)
+        return None
+
+    def _logic(self, op: str, args: tuple[Node, ...]) -> Node | None:
+        if op == "not":
+            return self.const(not args[0].data[1], "bool") if args[0].op == "const" else None
+        for this, other in (args, args[::-1]):
+            if this.op == "const":
+                keeps = this.data[1] == (op == "and")
+                return other if keeps else self.const(op == "or", "bool")
+        return args[0] if args[0] is args[1] else None
+
+    def _select(self, c: Node, a: Node, b: Node) -> Node:
+        if c.op == "const":
+            return a if c.data[1] else b
+        return a if a is b else self.node("select", (c, a, b), a.dtype)
+
+    def _cast(self, x: Node, dtype: str) -> Node:
+        if x.dtype == dtype:
+            return x
+        if x.op == "const" and x.dtype == "bool":
+            return self.const(float(x.data[1]) if DTYPES[dtype].is_float else int(x.data[1]), dtype)
+        if x.op == "const" and DTYPES[dtype].is_int and DTYPES[x.dtype].is_int:
+            if DTYPES[dtype].min <= x.data[1] <= DTYPES[dtype].max:
+                return self.const(x.data[1], dtype)
+        return self.node("cast", (x,), dtype)
+
+    def _fold_index(self, op: str, args: tuple[Node, ...]) -> Node | None:
+        """Arithmetic on index values stays index arithmetic where it cannot overflow or round."""
+        indices = [self._as_index(a) for a in args]
+        if any(i is None for i in indices):
+            return None
+        if any(_overflows(i) for i in indices):
+            return None
+        if op in _COMPARE:
+            return self._compare(op, *indices)
+        if args[0].dtype != "int64":
+            return None
+        found = self._index_op(op, indices)
+        return None if found is None or _overflows(found) else self.index(found)
+
+    def _as_index(self, node: Node) -> Index | None:
+        """The index a value is equal to, looking through casts between integers that keep its range."""
+        if node.op == "index":
+            return node.data
+        if node.op == "const" and DTYPES[node.dtype].is_int:
+            return const(node.data[1])
+        if node.op == "cast" and DTYPES[node.dtype].is_int:
+            inner = self._as_index(node.args[0])
+            if inner is not None and DTYPES[node.dtype].min <= inner.lo and inner.hi <= DTYPES[node.dtype].max:
+                return inner
+        return None
+
+    def _compare(self, op: str, a: Index, b: Index) -> Node:
+        if op in ("eq", "ne"):
+            same = self.condition("eq", a - b)
+            return same if op == "eq" else self.apply("not", (same,), "bool")
+        if op in ("gt", "le"):
+            a, b = b, a
+        less = self.condition("lt", a - b)
+        return less if op in ("lt", "gt") else self.apply("not", (less,), "bool")
+
+    def _index_op(self, op: str, i: list[Index]) -> Index | None:
+        if op == "add":
+            return i[0] + i[1]
+        if op == "sub":
+            return i[0] - i[1]
+        if op == "neg":
+            return i[0] * -1
+        if op == "mul" and (i[0].is_const or i[1].is_const):
+            return i[1] * i[0].const if i[0].is_const else i[0] * i[1].const
+        if op in ("floordiv", "mod", "div", "fmod") and i[1].is_const and i[1].const > 0:
+            if op in ("div", "fmod") and i[0].lo < 0:
+                return None
+            divide = self.arith.floordiv if op in ("floordiv", "div") else self.arith.mod
+            return divide(i[0], i[1].const)
+        if op in ("max", "min") and (i[0].is_const or i[1].is_const):
+            x, bound = (i[1], i[0].const) if i[0].is_const else (i[0], i[1].const)
+            if op == "max":
+                return self.arith.clamp(x, bound, max(bound, x.hi))
+            return self.arith.clamp(x, min(bound, x.lo), bound)
+        return None
+
+    # -- tensors ------------------------------------------------------------------------------------------
+
+    def lower(self, t: e.Tensor, at: Indices, guard: Node | None = None) -> Node:
+        """The element of `t` at `at`; reads happen only where `guard` holds."""
+        key = (id(t), at, guard.uid if guard is not None else -1)
+        found = self._memo.get(key)
+        if found is None:
+            self._depth += 1
+            if self._depth > 250:
+                raise Unfusable("the graph is more than 250 operations deep")
+            found = self._memo[key] = _LOWER[type(t)](self, t, at, guard)
+            self._depth -= 1
+        return found
+
+    def load(self, t: e.Tensor, at: Indices, guard: Node | None) -> Node:
+        """Read an input."""
+        buffer = self.buffers.get(id(t))
+        if buffer is None:
+            raise ValueError(f"{t!r} is read but is not among the inputs")
+        inside = all(0 <= i.lo and i.hi < d for i, d in zip(at, t.shape))
+        if not inside and guard is None:
+            raise AssertionError(f"unguarded read of {t!r} at {at}")
+        offset = linear(at, t.shape)
+        guard = None if inside else guard
+        self.accesses.append(offset)
+        stage = max(self.index_stage(offset), guard.stage if guard else 0)
+        args = () if guard is None else (guard,)
+        return self.node("load", args, t.dtype, (buffer, offset), offset.vars, stage)
+
+    def _elementwise(self, op: str, t: e.Tensor, at: Indices, guard: Node | None) -> Node:
+        args = tuple(self.lower(x, _aligned(at, x.shape), guard) for x in t.inputs)
+        return self.apply(op, args, t.dtype)
+
+    def _reshape(self, t: e.Tensor, at: Indices, guard: Node | None) -> Node:
+        source = t.inputs[0]
+        squeezed = [i for i, d in zip(at, t.shape) if d != 1]
+        if [d for d in t.shape if d != 1] == [d for d in source.shape if d != 1]:
+            rest = iter(squeezed)
+            return self.lower(source, tuple(const(0) if d == 1 else next(rest) for d in source.shape), guard)
+        position = linear(at, t.shape)
+        if isinstance(source, e.Reshape):
+            source = source.inputs[0]
+        return self.lower(source, self.arith.unravel(position, source.shape), guard)
+
+    def _slice(self, t: e.Slice, at: Indices, guard: Node | None) -> Node:
+        moved = tuple(i * step + start for i, start, step in zip(at, t.starts, t.steps))
+        return self.lower(t.inputs[0], moved, guard)
+
+    def _pad(self, t: e.Pad, at: Indices, guard: Node | None) -> Node:
+        source = t.inputs[0]
+        inside: Node | None = None
+        moved = []
+        for i, low, extent in zip(at, t.low, source.shape):
+            i = i - low
+            moved.append(i)
+            self._break(i, 0, concat=False)
+            self._break(i, extent, concat=False)
+            inside = self.both(inside, self.apply("not", (self.condition("lt", i),), "bool"))
+            inside = self.both(inside, self.condition("lt", i - extent))
+        assert inside is not None
+        border = self.const(t.value, t.dtype)
+        if inside.op == "const":
+            return self.lower(source, tuple(moved), guard) if inside.data[1] else border
+        return self.apply("select", (inside, self.lower(source, tuple(moved), self.both(guard, inside)), border), t.dtype)
+
+    def _concat(self, t: e.Concat, at: Indices, guard: Node | None) -> Node:
+        i = at[t.axis]
+        end = t.shape[t.axis]
+        result: Node | None = None
+        for part in reversed(t.inputs):
+            start = end - part.shape[t.axis]
+            if i.hi >= start and i.lo < end:
+                self._break(i, start, concat=True)
+                before_end = self.condition("lt", i - end)
+                after_start = self.apply("not", (self.condition("lt", i - start),), "bool")
+                inside = self.apply("and", (after_start, before_end), "bool")
+                inner = guard if inside.op == "const" else self.both(guard, inside)
+                value = self.lower(part, (*at[: t.axis], i - start, *at[t.axis + 1 :]), inner)
+                result = value if result is None else self.apply("select", (before_end, value, result), t.dtype)
+            end = start
+        assert result is not None
+        return result
+
+    def _break(self, i: Index, at: int, *, concat: bool) -> None:
+        """Note that behaviour changes where i passes `at`, if i is one loop variable and a constant."""
+        if len(i.terms) == 1 and i.terms[0][1] == 1 and isinstance(i.terms[0][0], LoopVar):
+            var = i.terms[0][0]
+            place = at - i.const
+            if 0 < place < var.extent:
+                self.breaks.setdefault(var, set()).add(place)
+                if concat:
+                    self.cut_concat.add(var)
+
+    def _iota(self, t: e.Iota, at: Indices, guard: Node | None) -> Node:
+        return self.apply("cast", (self.index(at[t.axis]),), t.dtype)
+
+    def _take(self, t: e.Take, at: Indices, guard: Node | None) -> Node:
+        x, indices = t.inputs
+        count = len(indices.shape) - t.batch_dims
+        where = (*at[: t.batch_dims], *at[t.axis : t.axis + count])
+        chosen = self.opaque(self.apply("cast", (self.lower(indices, where, guard),), "int64"))
+        extent = x.shape[t.axis]
+        if chosen.lo < 0:
+            negative = self.condition("lt", chosen)
+            wrapped = self.apply("select", (negative, self.index(chosen + extent), self.index(chosen)), "int64")
+            chosen = self.opaque(wrapped)
+        chosen = self.arith.clamp(chosen, 0, extent - 1)
+        return self.lower(x, (*at[: t.axis], chosen, *at[t.axis + count :]), guard)
+
+    def _compute(self, t: e.Compute, at: Indices, guard: Node | None) -> Node:
+        known = {id(var): self.index(i) for var, i in zip(t.vars, at)}
+        return self._scalar(t.body, known, guard)
+
+    def _scalar(self, s: e.Scalar, known: dict[int, Node], guard: Node | None) -> Node:
+        found = known.get(id(s))
+        if found is not None:
+            return found
+        self._depth += 1
+        if self._depth > 250:
+            raise Unfusable("a compute body is more than 250 operations deep")
+        args = tuple(self._scalar(a, known, guard) for a in s.args)
+        if isinstance(s, e.Const):
+            found = self.const(s.value, s.dtype)
+        elif isinstance(s, e.Load):
+            at = tuple(self.arith.clamp(self.opaque(a), 0, d - 1) for a, d in zip(args, s.tensor.shape))
+            found = self.lower(s.tensor, at, guard)
+        else:
+            assert isinstance(s, e.ScalarOp)
+            found = self.apply(s.op, args, s.dtype)
+        self._depth -= 1
+        known[id(s)] = found
+        return found
+
+    def _reduce(self, t: e.Reduce, at: Indices, guard: Node | None) -> Node:
+        x = t.inputs[0]
+        extent = math.prod(x.shape[a] for a in t.axes)
+        if extent == 0:
+            return self.const(_NEUTRAL[t.op](DTYPES[t.dtype]), t.dtype)
+        kept = tuple(i for a, i in enumerate(at) if a not in t.axes) if t.keepdims else at
+        if extent == 1:
+            if t.op in ("argmax", "argmin"):
+                return self.const(0, "int64")
+            return self.lower(x, _spread(kept, t.axes, (const(0),) * len(t.axes)), guard)
+        inner = self.reduced(t, kept)
+        if inner is None:
+            self.unknowns.append((t, kept))
+            variables = 0
+            for i in kept:
+                variables |= i.vars
+            return self.node("unknown", (), t.dtype, (id(t), kept), variables, 1)
+        if guard is not None:
+            raise Unfusable("a reduction inside a pad or an inner concat")
+        inner_at, group = inner
+        body = self.lower(x, _spread(kept, t.axes, inner_at), None)
+        position = linear(inner_at, [x.shape[a] for a in t.axes])
+        reduction = Reduction(len(self.reductions), t.op, body, group, t.last, position, extent)
+        variables = body.vars
+        for i in inner_at:
+            variables &= ~i.vars
+        key = ("reduction", t.op, t.last, body.uid, group)
+        known = self._nodes.get(key)
+        if known is None:
+            known = Node(len(self._nodes), "reduction", (), t.dtype, reduction, variables, body.stage + 1)
+            self._nodes[key] = reduction.node = known
+            self.reductions.append(reduction)
+        return known
+
+    def _scan(self, t: e.Scan, at: Indices, guard: Node | None) -> Node:
+        i = at[t.axis]
+        self.scanned.append((t, i))
+        if t.shape[t.axis] == 1 and not t.exclusive:
+            return self.lower(t.inputs[0], at, guard)
+        whole = len(i.terms) == 1 and i.const == 0 and i.terms[0][1] == 1
+        var = i.terms[0][0] if i.terms else None
+        if not whole or not isinstance(var, LoopVar) or var.extent != t.shape[t.axis]:
+            raise Unfusable("a scan whose axis is not one whole loop")
+        if guard is not None:
+            raise Unfusable("a scan inside a pad or an inner concat")
+        for axis, other in enumerate(at):
+            if axis != t.axis and other.vars & var.bit:
+                raise Unfusable("a scan that is read along a diagonal")
+        body = self.lower(t.inputs[0], at, None)
+        key = ("running", t.op, t.exclusive, t.reverse, body.uid, var.bit)
+        known = self._nodes.get(key)
+        if known is None:
+            running = Running(len(self.runnings), t.op, body, var, t.exclusive, t.reverse)
+            known = Node(len(self._nodes), "running", (), t.dtype, running, body.vars | var.bit, body.stage)
+            self._nodes[key] = running.node = known
+            self.runnings.append(running)
+        return known
+
+
+_COMPARE = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+_NEUTRAL: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda d: 0.0 if d.is_float else 0,
+    "prod": lambda d: 1.0 if d.is_float else 1,
+    "max": lambda d: d.min,
+    "min": lambda d: d.max,
+    "any": lambda d: False,
+    "all": lambda d: True,
+}
+
+
+def _overflows(i: Index) -> bool:
+    return max(-i.lo, i.hi) >= 1 << 62
+
+
+def _aligned(at: Indices, shape: e.Shape) -> Indices:
+    """The indices of a broadcast operand."""
+    skip = len(at) - len(shape)
+    if not skip and 1 not in shape:
+        return at
+    return tuple(const(0) if d == 1 else at[a] for a, d in enumerate(shape, skip))
+
+
+def _spread(kept: Indices, axes: Sequence[int], inner: Indices) -> Indices:
+    """Indices of a reduction's operand from the kept ones and those along the reduced axes."""
+    at = list(kept)
+    for axis, i in zip(axes, inner):
+        at.insert(axis, i)
+    return tuple(at)
+
+
+_LOWER: dict[type, Callable[[Lowering, Any, Indices, Node | None], Node]] = {
+    e.Placeholder: Lowering.load,
+    e.Constant: lambda self, t, at, guard: self.const(t.value, t.dtype),
+    e.Unary: lambda self, t, at, guard: self._elementwise(t.op, t, at, guard),
+    e.Binary: lambda self, t, at, guard: self._elementwise(t.op, t, at, guard),
+    e.Select: lambda self, t, at, guard: self._elementwise("select", t, at, guard),
+    e.Cast: lambda self, t, at, guard: self._elementwise("cast", t, at, guard),
+    e.Broadcast: lambda self, t, at, guard: self.lower(t.inputs[0], _aligned(at, t.inputs[0].shape), guard),
+    e.Reshape: Lowering._reshape,
+    e.Transpose: lambda self, t, at, guard: self.lower(
+        t.inputs[0], tuple(at[t.perm.index(a)] for a in range(len(at))), guard
+    ),
+    e.Slice: Lowering._slice,
+    e.Pad: Lowering._pad,
+    e.Concat: Lowering._concat,
+    e.Iota: Lowering._iota,
+    e.Take: Lowering._take,
+    e.Compute: Lowering._compute,
+    e.Reduce: Lowering._reduce,
+    e.Scan: Lowering._scan,
+}

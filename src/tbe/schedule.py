@@ -1,0 +1,727 @@
+"""The loop nest of a kernel: which loops run in parallel, which vectorised, which values are kept in between.
+
+The iteration space is split into kept variables (one value of each output or reduction for every combination)
+and inner variables (those that reductions run over). A *row* is one combination of the kept variables. One
+variable is the lane: with an inner lane, every row is a sequence of vectorised stages (softmax along the last
+axis); with an outer lane, neighbouring rows share vectors (sum over the first axis, and all elementwise work).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tbe import expr as e
+from tbe.dtypes import DTYPES
+from tbe.index import Index, LoopVar, const, linear
+from tbe.lower import Lowering, Node, Reduction, Running, Unfusable
+from tbe.ops import BINARY, UNARY
+
+__all__ = ["Nest", "Schedule", "Stage", "Store", "Temporary", "Unfusable", "children", "schedule"]
+
+STACK_LIMIT = 64 * 1024
+MAX_BOXES = 64
+_NOMINAL_LANES = 16
+_GRAIN_NS = 20_000.0
+_LONG_ROW = 8192
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Store:
+    """An output element: where it goes, its value, and whether it is written inside the inner loops."""
+
+    buffer: int
+    offset: Index
+    value: Node
+    full: bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """A value of the inner loops kept on the stack for later stages."""
+
+    number: int
+    node: Node
+    group: int
+    stage: int
+
+
+@dataclass
+class Stage:
+    """One pass over a group of inner loops: what it reduces and what it stores."""
+
+    number: int
+    group: int
+    reductions: list[Reduction] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    temporaries: list[Temporary] = field(default_factory=list)
+
+    def roots(self) -> list[Node]:
+        """The values the pass needs."""
+        return [r.body for r in self.reductions] + [s.value for s in self.stores] + [t.node for t in self.temporaries]
+
+
+@dataclass
+class Nest:
+    """The loops of one box of the iteration space."""
+
+    lowering: Lowering
+    kept: list[LoopVar]
+    groups: list[list[LoopVar]]
+    stores: list[Store]
+    stages: list[Stage]
+    temporaries: list[Temporary]
+    lane: LoopVar
+    lane_outer: bool
+    chunk: int  # lanes one row covers at most, where the lane is an outer one
+    runnings: list[Running]
+    row_ns: float = 0.0
+    rows_per_unit: int = 1
+
+    @property
+    def outer(self) -> list[LoopVar]:
+        """The loops a row is one combination of, without the lane."""
+        return [v for v in self.kept if v is not self.lane]
+
+    @property
+    def chunks(self) -> int:
+        """How many pieces the lane is cut into."""
+        return -(-self.lane.extent // self.chunk) if self.lane_outer else 1
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, counting every piece of the lane as one."""
+        return math.prod(v.extent for v in self.outer) * self.chunks
+
+    @property
+    def units(self) -> int:
+        """How many units of parallel work the nest has."""
+        return -(-self.rows // self.rows_per_unit)
+
+
+@dataclass
+class Schedule:
+    """The loops of a kernel, and what running it costs."""
+
+    inputs: tuple[e.Tensor, ...]
+    outputs: tuple[e.Tensor, ...]
+    nests: list[Nest]
+    total: int
+    grain: int
+    flops: int
+    bytes_moved: int
+    aliases: list[tuple[int, int]]  # (input, output) pairs that may share memory
+
+
+def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
+    """Find the loops that compute `outputs` as one kernel; raises Unfusable with the reason."""
+    return _Planner(tuple(inputs), tuple(outputs)).plan()
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes a node is computed from, run-time values inside its index included."""
+    yield from node.args
+    if node.op == "load":
+        yield from _opaque(node.data[1])
+    elif node.op == "index":
+        yield from _opaque(node.data)
+    elif node.op == "cond":
+        yield from _opaque(node.data[1])
+    elif node.op == "running":
+        yield node.data.body
+
+
+def _opaque(i: Index) -> Iterator[Node]:
+    for atom, _ in i.terms:
+        if atom.kind == "opaque":
+            yield atom.data
+        elif atom.kind != "var":
+            yield from _opaque(atom.data[0])
+
+
+def _indices(node: Node) -> Iterator[Index]:
+    """Every index polynomial used by one node, the ones inside quotients and clamps included."""
+    if node.op == "load":
+        yield from _nested(node.data[1])
+    elif node.op == "index":
+        yield from _nested(node.data)
+    elif node.op == "cond":
+        yield from _nested(node.data[1])
+
+
+def _nested(i: Index) -> Iterator[Index]:
+    yield i
+    for atom, _ in i.terms:
+        if atom.kind not in ("var", "opaque"):
+            yield from _nested(atom.data[0])
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The iteration space
+# ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Dim:
+    """One dimension of the iteration space, from `offset` on, cut into factors (outermost first)."""
+
+    factors: list[int]
+    offset: int = 0
+
+
+class _Split(Exception):
+    """A loop variable must be cut in two for an index to become affine."""
+
+    def __init__(self, dim: _Dim, position: int, inner: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.position = position
+        self.inner = inner
+
+    def apply(self) -> None:
+        extent = self.dim.factors[self.position]
+        self.dim.factors[self.position : self.position + 1] = [extent // self.inner, self.inner]
+
+
+class _Space:
+    """Makes the loop variables of dimensions and remembers where they come from."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self.origin: dict[LoopVar, tuple[_Dim, int]] = {}
+
+    def variables(self, dims: Sequence[_Dim], name: str) -> tuple[list[list[LoopVar]], tuple[Index, ...]]:
+        """The variables of each dimension, and its index in terms of them."""
+        made, indices = [], []
+        for number, dim in enumerate(dims):
+            variables, terms, stride = [], [], math.prod(dim.factors)
+            for position, extent in enumerate(dim.factors):
+                stride //= max(extent, 1)
+                if extent == 1:
+                    continue
+                var = self.lowering.arith.var(extent, f"{name}{number}" + (f"_{position}" if position else ""))
+                self.origin[var] = (dim, position)
+                variables.append(var)
+                terms.append((var, stride))
+            made.append(variables)
+            indices.append(Index(tuple(terms), dim.offset))
+        return made, tuple(indices)
+
+    def check(self) -> None:
+        """Raise _Split when a quotient or remainder of one variable would go away by cutting it."""
+        for made in self.lowering.arith.atoms():
+            if made.kind not in ("div", "mod"):
+                continue
+            inner, d = made.data
+            if len(inner.terms) != 1 or inner.const or inner.terms[0][1] != 1:
+                continue
+            var = inner.terms[0][0]
+            if isinstance(var, LoopVar) and var.extent % d == 0 and var.extent != d:
+                raise _Split(*self.origin[var], d)
+
+
+class _Planner:
+    """Plans one kernel."""
+
+    def __init__(self, inputs: tuple[e.Tensor, ...], outputs: tuple[e.Tensor, ...]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        if not outputs:
+            raise ValueError("a kernel needs at least one output")
+        self.reducing = _has_reduction(outputs)
+
+    def plan(self) -> Schedule:
+        if any(t.size == 0 for t in self.outputs):
+            if any(t.size for t in self.outputs):
+                raise Unfusable("outputs with and without elements")
+            nests: list[Nest] = []
+        elif self.reducing:
+            nests = [self._plan_reducing()]
+        else:
+            nests = self._plan_plain()
+        return self._finish(nests)
+
+    # -- without reductions -------------------------------------------------------------------------------
+
+    def _plan_plain(self) -> list[Nest]:
+        first = self.outputs[0]
+        for t in self.outputs[1:]:
+            if t.size != first.size:
+                raise Unfusable(f"outputs of different sizes: {first.shape} and {t.shape}")
+        dims = [_Dim([d]) for d in first.shape]
+        return list(self._boxes(dims, 1))
+
+    def _boxes(self, dims: list[_Dim], count: int) -> Iterator[Nest]:
+        """Nests that cover `dims`, cut where a concat changes from one part to the next."""
+        space, stores = self._lower_plain(dims)
+        cut = self._cut(space, dims, space.lowering.cut_concat)
+        nest = None
+        if cut is None:
+            nest = self._nest(space, stores, order=space.lowering.arith.vars, inner=[])
+            cut = self._cut(space, dims, {nest.lane} & set(space.lowering.breaks))
+        if cut is None or count * (len(cut[1]) + 1) > MAX_BOXES:
+            yield nest or self._nest(space, stores, order=space.lowering.arith.vars, inner=[])
+            return
+        number, places = cut
+        edges = [0, *sorted(places), math.prod(dims[number].factors)]
+        for lo, hi in zip(edges, edges[1:]):
+            box = [_Dim([math.prod(d.factors)], d.offset) for d in dims]
+            box[number] = _Dim([hi - lo], dims[number].offset + lo)
+            yield from self._boxes(box, count * (len(edges) - 1))
+
+    def _cut(self, space: _Space, dims: list[_Dim], among: set[LoopVar]) -> tuple[int, set[int]] | None:
+        """A dimension to cut and where, if one of the variables `among` has break points."""
+        for var in sorted(among, key=lambda v: v.bit):
+            dim, _ = space.origin[var]
+            if len(dim.factors) == 1:
+                return next(n for n, d in enumerate(dims) if d is dim), space.lowering.breaks[var]
+        return None
+
+    def _lower_plain(self, dims: list[_Dim]) -> tuple[_Space, list[Store]]:
+        whole = self.outputs[0].shape
+        while True:
+            space = _Space(Lowering(self.inputs))
+            _, at = space.variables(dims, "i")
+            position = linear(at, whole)
+            stores = []
+            for number, t in enumerate(self.outputs):
+                where = at if t.shape == whole else space.lowering.arith.unravel(position, t.shape)
+                value = space.lowering.lower(t, where)
+                stores.append(Store(len(self.inputs) + number, position, value, True, t.dtype))
+            try:
+                space.check()
+                return space, stores
+            except _Split as split:
+                split.apply()
+
+    # -- with reductions or scans -------------------------------------------------------------------------
+
+    def _plan_reducing(self) -> Nest:
+        primary = max(self.outputs, key=lambda t: (_has_reduction([t]), t.size))
+        dims = [_Dim([d]) for d in primary.shape]
+        groups: dict[e.Shape, list[_Dim]] = {}
+        for _ in range(32):
+            try:
+                return self._try_reducing(primary, dims, groups)
+            except _Split as split:
+                split.apply()
+        raise Unfusable("the reshapes in the graph do not fit one set of loops")
+
+    def _try_reducing(self, primary: e.Tensor, dims: list[_Dim], groups: dict[e.Shape, list[_Dim]]) -> Nest:
+        probe = _Space(Lowering(self.inputs))
+        _, at = probe.variables(dims, "i")
+        probe.lowering.lower(primary, at)
+        probe.check()
+        if probe.lowering.scanned:
+            if probe.lowering.unknowns:
+                raise Unfusable("a scan together with a reduction")
+            return self._plan_scan(dims)
+        kept_bits = 0
+        for _, kept in probe.lowering.unknowns:
+            for i in kept:
+                kept_bits |= i.vars
+        space = _Space(Lowering(self.inputs))
+        made, at = space.variables(dims, "i")
+        order = [v for variables in made for v in variables]
+        inner = [v for v in order if not v.bit & kept_bits]
+        if not inner:
+            order, inner = self._inner_of(space, probe.lowering.unknowns[0], order, groups)
+        nest_groups = [inner]
+        space.lowering.reduced = self._reducer(space, order, nest_groups, groups)
+        stores = [self._store(space, n, t, order, inner) for n, t in enumerate(self.outputs)]
+        space.check()
+        if space.lowering.runnings:
+            raise Unfusable("a scan together with a reduction")
+        kept = [v for v in order if v not in inner]
+        return self._nest(space, stores, order=kept, inner=nest_groups)
+
+    def _inner_of(
+        self,
+        space: _Space,
+        unknown: tuple[e.Reduce, tuple[Index, ...]],
+        order: list[LoopVar],
+        groups: dict[e.Shape, list[_Dim]],
+    ) -> tuple[list[LoopVar], list[LoopVar]]:
+        """Inner loops over the axes of a reduction, placed among the kept loops as in its operand."""
+        t, kept = unknown
+        shape = t.inputs[0].shape
+        reduced = tuple(shape[a] for a in t.axes)
+        made, _ = space.variables(groups.setdefault(reduced, [_Dim([d]) for d in reduced]), "r")
+        inner = [v for variables in made for v in variables]
+        names = {v.name: v for v in order}
+        dims: list[list[LoopVar]] = []
+        rest = iter(kept)
+        for axis in range(len(shape)):
+            if axis in t.axes:
+                dims.append(made[t.axes.index(axis)])
+            else:
+                dims.append([names[a.name] for a, _ in next(rest).terms if isinstance(a, LoopVar) and a.name in names])
+        placed = [v for variables in dims for v in variables]
+        if len(placed) != len(order) + len(inner) or len(set(placed)) != len(placed):
+            placed = [*order, *inner]
+        return placed, inner
+
+    def _reducer(
+        self,
+        space: _Space,
+        order: list[LoopVar],
+        nest_groups: list[list[LoopVar]],
+        groups: dict[e.Shape, list[_Dim]],
+    ):
+        inner = nest_groups[0]
+        inner_bits = sum(v.bit for v in inner)
+        kept_size = math.prod(v.extent for v in order if v not in inner)
+        extra: dict[e.Shape, tuple[Index, ...]] = {}
+
+        def reduced(t: e.Reduce, kept: tuple[Index, ...]) -> tuple[tuple[Index, ...], int]:
+            bits = 0
+            for i in kept:
+                bits |= i.vars
+            if bits & inner_bits or bits & ~sum(v.bit for v in order):
+                raise Unfusable("reductions over different axes")
+            if math.prod(v.extent for v in order if v.bit & bits) != kept_size:
+                raise Unfusable("the result of a reduction is used by several rows")
+            shape = tuple(t.inputs[0].shape[a] for a in t.axes)
+            if math.prod(shape) == math.prod(v.extent for v in inner):
+                position = linear([Index(((v, 1),), 0) for v in inner], [v.extent for v in inner])
+                return space.lowering.arith.unravel(position, shape), 0
+            if shape not in extra:
+                made, at = space.variables(groups.setdefault(shape, [_Dim([d]) for d in shape]), f"g{len(extra)}_")
+                nest_groups.append([v for variables in made for v in variables])
+                extra[shape] = at
+            return extra[shape], 1 + list(extra).index(shape)
+
+        return reduced
+
+    def _store(self, space: _Space, number: int, t: e.Tensor, order: list[LoopVar], inner: list[LoopVar]) -> Store:
+        kept = [v for v in order if v not in inner]
+        size = math.prod(v.extent for v in order)
+        full = t.size == size
+        if not full and t.size != math.prod(v.extent for v in kept):
+            raise Unfusable(f"an output of shape {t.shape} beside loops of {size} elements")
+        over = order if full else kept
+        position = linear([Index(((v, 1),), 0) for v in over], [v.extent for v in over])
+        at = space.lowering.arith.unravel(position, t.shape)
+        value = space.lowering.lower(t, at)
+        return Store(len(self.inputs) + number, position, value, full, t.dtype)
+
+    def _plan_scan(self, dims: list[_Dim]) -> Nest:
+        size = math.prod(math.prod(d.factors) for d in dims)
+        for t in self.outputs:
+            if t.size != size:
+                raise Unfusable("outputs of different sizes beside a scan")
+        space = _Space(Lowering(self.inputs))
+        made, at = space.variables(dims, "i")
+        order = [v for variables in made for v in variables]
+        position = linear([Index(((v, 1),), 0) for v in order], [v.extent for v in order])
+        stores = []
+        for number, t in enumerate(self.outputs):
+            value = space.lowering.lower(t, space.lowering.arith.unravel(position, t.shape))
+            stores.append(Store(len(self.inputs) + number, position, value, True, t.dtype))
+        space.check()
+        runnings = space.lowering.runnings
+        if not runnings:
+            return self._nest(space, stores, order=order, inner=[])
+        if len({(r.var.bit, r.reverse) for r in runnings}) > 1:
+            raise Unfusable("scans along different axes or directions")
+        along = runnings[0].var
+        return self._nest(space, stores, order=[v for v in order if v is not along], inner=[[along]])
+
+    # -- loops --------------------------------------------------------------------------------------------
+
+    def _nest(
+        self, space: _Space, stores: list[Store], order: Sequence[LoopVar], inner: list[list[LoopVar]]
+    ) -> Nest:
+        nodes = _reachable([s.value for s in stores])
+        uses = _uses(nodes, stores)
+        runnings = [n.data for n in nodes if n.op == "running"]
+        kept = _merge(list(order), uses)
+        groups = [_merge(group, uses) for group in inner]
+        stages = _stages(stores, nodes)
+        lane = _choose_lane(kept, groups, uses, stores, nodes, bool(runnings))
+        if lane is None:
+            lane = space.lowering.arith.var(1, "lane")
+            kept.append(lane)
+        outer = lane in kept
+        temporaries = _temporaries(stages, groups, lane if outer else None)
+        nest = Nest(
+            space.lowering, kept, groups, stores, stages, temporaries, lane, outer, lane.extent, runnings
+        )
+        nest.chunk = _chunk(nest, nodes)
+        nest.row_ns = _row_time(nest)
+        return nest
+
+    def _finish(self, nests: list[Nest]) -> Schedule:
+        if len(nests) > 1:
+            slowest = max(n.row_ns for n in nests)
+            for nest in nests:
+                nest.rows_per_unit = max(1, min(nest.rows, int(slowest / nest.row_ns)))
+        total = sum(n.units for n in nests)
+        time = sum(n.row_ns * n.rows for n in nests)
+        grain = max(1, min(total, math.ceil(_GRAIN_NS * total / max(time, 1.0)))) if total else 1
+        flops, moved = _work(nests, self.inputs, self.outputs)
+        return Schedule(self.inputs, self.outputs, nests, total, grain, flops, moved, _aliases(self, nests))
+
+
+def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
+    seen: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        t = stack.pop()
+        if id(t) in seen:
+            continue
+        seen.add(id(t))
+        if isinstance(t, e.Reduce) and math.prod(t.inputs[0].shape[a] for a in t.axes) > 1:
+            return True
+        if isinstance(t, e.Scan):
+            return True
+        stack.extend(t.inputs)
+    return False
+
+
+def _reachable(roots: Sequence[Node]) -> list[Node]:
+    """All nodes below `roots`, bodies of reductions included, operands before users."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = [(n, False) for n in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node.uid not in seen:
+            seen.add(node.uid)
+            stack.append((node, True))
+            stack.extend((c, False) for c in children(node))
+            if node.op == "reduction":
+                stack.append((node.data.body, False))
+    return order
+
+
+def _uses(nodes: Sequence[Node], stores: Sequence[Store]) -> list[Index]:
+    uses = [s.offset for s in stores]
+    for node in nodes:
+        uses.extend(_indices(node))
+        if node.op == "reduction" and node.data.op in ("argmax", "argmin"):
+            uses.append(node.data.position)
+    return uses
+
+
+def _merge(order: list[LoopVar], uses: Sequence[Index]) -> list[LoopVar]:
+    """Merge neighbouring loops that every index treats as one."""
+    merged: list[LoopVar] = []
+    for var in order:
+        while merged and all(_as_one(i, merged[-1], var) for i in uses):
+            before = merged.pop()
+            var.extent *= before.extent
+            var.hi = var.extent - 1
+            before.extent = 1
+            before.hi = 0
+        merged.append(var)
+    return merged
+
+
+def _as_one(i: Index, outer: LoopVar, inner: LoopVar) -> bool:
+    if not i.vars & (outer.bit | inner.bit):
+        return True
+    a = b = 0
+    for atom, c in i.terms:
+        if atom is outer:
+            a = c
+        elif atom is inner:
+            b = c
+    return a == b * inner.extent
+
+
+def _stages(stores: Sequence[Store], nodes: Sequence[Node]) -> list[Stage]:
+    """The passes in the order they run: by how many reductions they wait for, then by group."""
+    found: dict[tuple[int, int], Stage] = {}
+    for node in nodes:
+        if node.op == "reduction":
+            key = (node.data.body.stage, node.data.group)
+            found.setdefault(key, Stage(*key)).reductions.append(node.data)
+    for store in stores:
+        if store.full:
+            key = (store.value.stage, 0)
+            found.setdefault(key, Stage(*key)).stores.append(store)
+    return [found[key] for key in sorted(found)]
+
+
+def _closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
+    """The nodes evaluated in one pass, operands first: down to reductions and to the nodes in `stop`."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = [(n, False) for n in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node.uid not in seen:
+            seen.add(node.uid)
+            stack.append((node, True))
+            if node.op != "reduction" and node.uid not in stop:
+                stack.extend((c, False) for c in children(node))
+    return order
+
+
+def _temporaries(stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar | None) -> list[Temporary]:
+    """Choose the values of an early pass that a later pass over the same loops should find on the stack."""
+    found: list[Temporary] = []
+    room = STACK_LIMIT
+    for number, group in enumerate(groups):
+        passes = [s for s in stages if s.group == number]
+        bits = sum(v.bit for v in group)
+        elements = math.prod(v.extent for v in group) * (min(lane.extent, _NOMINAL_LANES * 4) if lane is not None else 1)
+        kept: set[int] = set()
+        for early, late in ((a, b) for i, a in enumerate(passes) for b in passes[i + 1 :]):
+            effort: dict[int, float] = {}
+            first = _closure(early.roots(), kept)
+            later = {n.uid for n in _closure(late.roots(), kept)}
+            needed = {c.uid for n in _closure(late.roots(), kept | {n.uid for n in first}) for c in children(n)}
+            needed |= {n.uid for n in late.roots()}
+            for node in first:
+                own = 0.0 if node.uid in kept else _cost(node)
+                effort[node.uid] = own + sum(effort.get(c.uid, 0.0) for c in children(node) if node.uid not in kept)
+                size = elements * max(DTYPES[node.dtype].size, 4 if DTYPES[node.dtype].is_float else 1)
+                wanted = node.uid in later and node.uid in needed and node.vars & bits and node.op != "load"
+                if wanted and node.uid not in kept and effort[node.uid] >= 4 and size <= room:
+                    temporary = Temporary(len(found), node, number, early.number)
+                    found.append(temporary)
+                    early.temporaries.append(temporary)
+                    kept.add(node.uid)
+                    room -= size
+                    effort[node.uid] = 0.0
+    return found
+
+
+def _cost(node: Node) -> float:
+    """Vector instructions a node takes, roughly."""
+    if node.op in ("const", "index", "cond", "reduction", "unknown", "running"):
+        return 0.5
+    if node.op == "load":
+        return 1.0 if DTYPES[node.dtype].bits >= 32 else 2.0
+    if node.op in ("select", "cast"):
+        return 1.0
+    table = UNARY if len(node.args) == 1 else BINARY
+    cost = table[node.op].cost
+    if node.dtype == "float64":
+        cost *= 2 if cost <= 5 else 4
+    elif DTYPES[node.dtype].is_float and DTYPES[node.dtype].bits == 16 and not table[node.op].exact:
+        cost += 4
+    return cost
+
+
+def _choose_lane(
+    kept: list[LoopVar],
+    groups: list[list[LoopVar]],
+    uses: Sequence[Index],
+    stores: Sequence[Store],
+    nodes: Sequence[Node],
+    scanning: bool,
+) -> LoopVar | None:
+    """The variable along which vectors run: the one that makes memory accesses cheapest."""
+    candidates = [v for v in kept if v.extent > 1]
+    if groups and not scanning:
+        candidates += [v for v in groups[0] if v.extent > 1]
+    accesses = [(n.data[1], 1.0) for n in nodes if n.op == "load"]
+    accesses += [(s.offset, 1.5) for s in stores if s.full or not groups]
+    work = sum(_cost(n) for n in nodes) + 2.0
+    reductions = sum(1 for n in nodes if n.op == "reduction")
+    inner_size = math.prod(v.extent for v in groups[0]) if groups else 1
+    best: tuple[float, int] | None = None
+    choice = None
+    for rank, var in enumerate(candidates):
+        lanes = min(var.extent, _NOMINAL_LANES)
+        lanes = var.extent / math.ceil(var.extent / lanes)
+        cost = work + sum(weight * _access_cost(i, var, lanes) for i, weight in accesses)
+        cost /= lanes
+        if reductions and var not in kept:
+            cost += 12.0 * reductions / inner_size
+        if scanning and var.extent < 8:
+            continue
+        key = (cost, -rank)
+        if best is None or key < best:
+            best, choice = key, var
+    return choice
+
+
+def _access_cost(i: Index, var: LoopVar, lanes: float) -> float:
+    if not i.vars & var.bit:
+        return 0.3
+    stride = i.coefficient(var)
+    if stride == 1:
+        return 1.0
+    return 2.0 if stride == -1 else 1.0 + 1.5 * lanes
+
+
+def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
+    if not nest.lane_outer:
+        return 1
+    extent = nest.lane.extent
+    if nest.groups:
+        widest = max((DTYPES[n.dtype].size for n in nodes), default=4)
+        return min(extent, max(64, 256 // max(widest, 1)))
+    return _CHUNK if extent >= _LONG_ROW else extent
+
+
+def _row_time(nest: Nest) -> float:
+    """Nanoseconds one row takes on one core, roughly."""
+    lanes = min(nest.lane.extent, nest.chunk) if nest.lane_outer else 1
+    time = 4.0
+    for stage in nest.stages:
+        elements = lanes * math.prod(v.extent for v in (nest.groups[stage.group] if nest.groups else []))
+        cost = sum(_cost(n) for n in _closure(stage.roots(), set())) + 1.5 * len(stage.stores)
+        width = min(nest.lane.extent, _NOMINAL_LANES)
+        time += elements * cost / width * 0.35
+    return time
+
+
+def _work(nests: Sequence[Nest], inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> tuple[int, int]:
+    flops = 0
+    read: dict[int, int] = {}
+    for nest in nests:
+        extents = {v.bit: v.extent for v in nest.lowering.arith.vars}
+        roots = [s.value for s in nest.stores]
+        for node in _reachable(roots):
+            count = 1
+            for bit, extent in extents.items():
+                if node.vars & bit:
+                    count *= extent
+            if node.op == "load":
+                read[node.data[0]] = read.get(node.data[0], 0) + count
+            elif node.op == "reduction":
+                flops += count * node.data.extent
+            elif node.args:
+                flops += count
+    moved = sum(DTYPES[t.dtype].size * t.size for t in outputs)
+    for buffer, count in read.items():
+        moved += DTYPES[inputs[buffer].dtype].size * min(count, inputs[buffer].size)
+    return flops, moved
+
+
+def _aliases(planner: _Planner, nests: Sequence[Nest]) -> list[tuple[int, int]]:
+    """Inputs whose every element is read only where one output element of the same size is then written."""
+    count = len(planner.inputs)
+    pairs = []
+    for number, tensor in enumerate(planner.inputs):
+        for out, target in enumerate(planner.outputs):
+            same = DTYPES[tensor.dtype].size == DTYPES[target.dtype].size and tensor.size == target.size
+            if same and all(_in_place(nest, number, count + out) for nest in nests):
+                pairs.append((number, out))
+    return pairs
+
+
+def _in_place(nest: Nest, source: int, target: int) -> bool:
+    store = next(s for s in nest.stores if s.buffer == target)
+    for stage in nest.stages:
+        for node in _closure(stage.roots(), set()):
+            if node.op == "load" and node.data[0] == source:
+                if node.args or node.data[1] != store.offset:
+                    return False
+                if store.full and (stage.number > store.value.stage or stage.group != 0):
+                    return False
+    if not store.full:
+        return False
+    return True

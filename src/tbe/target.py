@@ -1,0 +1,81 @@
+"""Machines code is generated for, and the way from LLVM IR text to object code."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+import llvmlite.binding as llvm
+
+__all__ = ["PORTABLE", "Machine", "compile_ir", "host_machine", "machine_for"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the generator needs to know about a processor."""
+
+    name: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    fma: bool  # fused multiply-add in hardware
+    half: bool  # float16 conversions in hardware
+    masks: bool  # masked loads and stores of every element size (AVX-512)
+
+    def lanes(self, bits: int) -> int:
+        """Elements of `bits` bits in one vector register."""
+        return max(1, self.vector_bytes * 8 // bits)
+
+
+PORTABLE = Machine("portable", "x86-64-v2", "", 16, fma=False, half=False, masks=False)
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")
+_AVX2 = ("avx2", "fma", "f16c")
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def host_machine() -> Machine:
+    """The processor this process runs on."""
+    features = dict(llvm.get_host_cpu_features())
+    cpu = llvm.get_host_cpu_name()
+    flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
+    if all(features.get(f) for f in _AVX512):
+        return Machine("avx512", cpu, flat, 64, fma=True, half=True, masks=True)
+    if all(features.get(f) for f in _AVX2):
+        return Machine("avx2", cpu, flat, 32, fma=True, half=True, masks=False)
+    return PORTABLE
+
+
+def machine_for(target: str) -> Machine:
+    """The machine a target name stands for: "host", "portable", or "avx2" (which most hosts can run)."""
+    if target == "host":
+        return host_machine()
+    if target == "portable":
+        return PORTABLE
+    if target == "avx2":
+        return Machine("avx2", "haswell", "", 32, fma=True, half=True, masks=False)
+    raise ValueError(f"unknown target {target!r}; expected host, portable or avx2")
+
+
+@lru_cache(maxsize=8)
+def _target_machine(machine: Machine) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    return target.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="small", jit=False
+    )
+
+
+def compile_ir(text: str, machine: Machine) -> bytes:
+    """Compile LLVM IR to an ELF object."""
+    with _lock:
+        module = llvm.parse_assembly(text)
+        return _target_machine(machine).emit_object(module)
+
+
+def disassemble(text: str, machine: Machine) -> str:
+    """The assembly of LLVM IR, to look at."""
+    with _lock:
+        return _target_machine(machine).emit_assembly(llvm.parse_assembly(text))

@@ -1,0 +1,943 @@
+"""Elementary functions on vectors of float32 and float64, written with the instruction builder.
+
+Every function keeps IEEE special values: NaN in gives NaN out, infinities and signed zeros give what C99 says,
+subnormal numbers are not flushed. Polynomials are minimax fits of the stated function on the stated interval.
+Functions without a float32 form of their own are computed in float64 and rounded, which makes them correct to
+little more than half a unit in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tbe.ir import Builder, Value
+
+__all__ = ["apply_binary", "apply_unary", "float_max", "float_min"]
+
+Function = Callable[[Builder, Value], Value]
+
+_INF = math.inf
+_LN2 = math.log(2.0)
+_LOG2E = 1.0 / _LN2
+_LN2_HI32, _LN2_LO32 = 0.693145751953125, 1.4286068203094172321e-6  # 15 bits, the rest
+_LN2_HI64, _LN2_LO64 = 0.6931471803691238164901733, 1.908214929270587816144266e-10  # 32 bits, the rest
+_LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")  # what ln 2 as a double leaves
+_LOG2E_LOW = float.fromhex("0x1.777d0ffda0d24p-56")
+_LOG2E_LOW32 = _LOG2E - float(np.float32(_LOG2E))
+_PI_2 = [float.fromhex(h) for h in ("0x1.921fb54442d18p+0", "0x1.1a62633145c07p-54", "-0x1.f1976b7ed8fbcp-110")]
+_PI_LOW = float.fromhex("0x1.1a62633145c07p-53")
+
+# (exp(r) - 1 - r) / r^2 on |r| <= ln(2)/2, relative to exp(r); then the same relative to exp(r) - 1
+_EXP32 = (0.0013814324998572294, 0.008368851343326939, 0.04166840101558651, 0.16666519521088577, 0.49999993373303236)
+_EXP64 = (
+    2.4999852868185494e-8, 2.7630523070764085e-7, 2.7557588437438058e-6, 2.4801492389487459e-5,
+    1.9841269502726355e-4, 1.3888888944247982e-3, 8.3333333334969269e-3, 4.1666666666528108e-2,
+    1.6666666666666408e-1, 5.0000000000000108e-1,
+)  # fmt: skip
+_EXPM1_32 = (
+    1.9914449605811071e-4, 1.3941206823174578e-3, 8.3332725854713140e-3, 4.1666352284193321e-2,
+    1.6666666818829803e-1, 5.0000000469454334e-1,
+)  # fmt: skip
+_EXPM1_64 = (
+    2.0924613840734554e-9, 2.5109261510460461e-8, 2.7557242221348319e-7, 2.7557243610116585e-6,
+    2.4801587361166337e-5, 1.9841269886672358e-4, 1.3888888888866541e-3, 8.3333333333214368e-3,
+    4.1666666666666702e-2, 1.6666666666666677e-1, 0.5,
+)  # fmt: skip
+# (2^r - 1) / r on |r| <= 1/2
+_EXP2_32 = (
+    1.5353141147918275e-4, 1.3399132415624138e-3, 9.6184398968920743e-3, 5.5503318549621880e-2,
+    2.4022647879650982e-1, 6.9314720311426103e-1,
+)  # fmt: skip
+_EXP2_64 = (
+    2.5625197784817617e-11, 4.4566145230076830e-10, 7.0549749897701211e-9, 1.0178051669877521e-7,
+    1.3215486592540480e-6, 1.5252733854920898e-5, 1.5403530393644913e-4, 1.3333558146392119e-3,
+    9.6181291076283266e-3, 5.5504108664821689e-2, 2.4022650695910072e-1, 6.9314718055994531e-1,
+)  # fmt: skip
+# (log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2)-1, sqrt(2)-1]
+_LOG32 = (
+    6.7466375562526174e-2, -1.1675650702071909e-1, 1.1888162885428051e-1, -1.2405589600164546e-1,
+    1.4219552537238568e-1, -1.6667995779906307e-1, 2.0002118627506986e-1, -2.5000009601641587e-1,
+    3.3333312605269544e-1,
+)  # fmt: skip
+# (log((1+s)/(1-s)) - 2s) / s^3 as a polynomial of s^2, |s| <= 0.1717; then the same less 2/3, over s^2
+_LOG64 = (
+    1.4797507578658879e-1, 1.5313903306406640e-1, 1.8183569735077924e-1, 2.2222198476139768e-1,
+    2.8571428743260336e-1, 3.9999999999411108e-1, 6.6666666666667349e-1,
+)  # fmt: skip
+_LOG64_TAIL = (
+    1.3197747284502801e-1, 1.3256669197762419e-1, 1.5386763513779719e-1, 1.8181784237485095e-1,
+    2.2222222521348266e-1, 2.8571428570091929e-1, 4.0000000000002271e-1,
+)  # fmt: skip
+# (sin x - x) / x^3 and (cos x - 1 + x^2/2) / x^4 as polynomials of x^2, |x| <= pi/4
+_SIN64 = (
+    1.5893583417166309e-10, -2.5050704030245468e-8, 2.7557313355947432e-6, -1.9841269828869904e-4,
+    8.3333333333212851e-3, -1.6666666666666628e-1,
+)  # fmt: skip
+_COS64 = (
+    -1.1357447962835113e-11, 2.0875681865609739e-9, -2.7557314056469822e-7, 2.4801587288491704e-5,
+    -1.3888888888872598e-3, 4.1666666666666591e-2,
+)  # fmt: skip
+# (atan t - t) / t^3 as a polynomial of t^2, |t| <= tan(pi/8)
+_ATAN64 = (
+    1.5154013093650978e-2, -3.3434035361078757e-2, 4.5018168758032480e-2, -5.2179792232618587e-2,
+    5.8769558971377244e-2, -6.6662200435439918e-2, 7.6922823052141018e-2, -9.0909081245363809e-2,
+    1.1111111087625781e-1, -1.4285714285379194e-1, 1.9999999999997599e-1, -3.3333333333333327e-1,
+)  # fmt: skip
+# (asin x - x) / x^3 as a polynomial of x^2, |x| <= 1/2
+_ASIN64 = (
+    3.2702318271504470e-2, -2.1117011000177926e-2, 2.1790886498486170e-2, 3.6720712694828684e-3,
+    1.0789355930434275e-2, 1.1397285898116356e-2, 1.3981019540820789e-2, 1.7351595403862432e-2,
+    2.2372215912040614e-2, 3.0381942675029525e-2, 4.4642857175292139e-2, 7.4999999999700908e-2,
+    1.6666666666666763e-1,
+)  # fmt: skip
+# tanh(x)/x as a quotient of polynomials of x^2, |x| <= 9.02
+_TANH32_P = (-1.22029493003e-11, 3.05842655759e-8, 2.80071236614e-5, 3.86831052307e-3, 1.36799011625e-1, 1.0)
+_TANH32_Q = (1.2873438345e-6, 3.93860118708e-4, 2.7245775249e-2, 4.70132332201e-1, 1.0)
+# erf(x)/x as a quotient of polynomials of x^2, |x| <= 3.93
+_ERF32_P = (
+    6.60166271627e-6, 4.06097988999e-4, 4.1967608809e-3, 5.55936810254e-2, 1.92490486686e-1, 1.12837916962,
+)  # fmt: skip
+_ERF32_Q = (
+    2.49743600934e-7, 7.12042266976e-5, 1.40844753706e-3, 1.62187870623e-2, 1.17242596109e-1, 5.03923674441e-1, 1.0,
+)  # fmt: skip
+# erf(x)/x as a polynomial of x^2, |x| <= 1
+_ERF64 = (
+    5.9452626407539554e-11, -1.1365666624567702e-9, 1.4657880051993660e-8, -1.6350025260055096e-7,
+    1.6460972821184673e-6, -1.4925593507190662e-5, 1.2055331036913794e-4, -8.5483269787426325e-4,
+    5.2239776247808746e-3, -2.6866170645072896e-2, 1.1283791670954857e-1, -3.7612638903183748e-1,
+    1.1283791670955126,
+)  # fmt: skip
+# erfc(x) exp(x^2) (1+2x) as a polynomial of (x-4)/(x+4), 0.99 <= x <= 27.5
+_ERFC64 = (
+    -2.5285796212806052e-8, 8.8065990217162999e-8, 9.2297915058860700e-8, -8.1022225153759140e-7,
+    2.7851719269106347e-7, 5.7039627468383316e-6, -1.1214897028306614e-5, -2.4397927751022002e-5,
+    1.5061967327306840e-4, -1.9925686379028261e-4, -7.5777293913592447e-4, 5.0319699904121929e-3,
+    -1.6197734095254102e-2, 3.7167515537046435e-2, -6.6330365809883274e-2, 9.3732834998353572e-2,
+    -1.0103906603637931e-1, 6.8097054254692746e-2, 1.5379652102620692e-2, -1.3962111684056251e-1,
+    1.2329951186255525,
+)  # fmt: skip
+# lgamma(2+t)/t, |t| <= 1/2
+_LGAMMA64 = (
+    -1.4328723248356947e-7, 2.7849223806283904e-7, -4.2005160858792931e-7, 9.2031694730886355e-7,
+    -2.0497504716027806e-6, 4.3845888069488476e-6, -9.4372376559377864e-6, 2.0505617599086892e-5,
+    -4.4926531003376198e-5, 9.9457670007862677e-5, -2.2315473517576123e-4, 5.0966951567795190e-4,
+    -1.1927539127579454e-3, 2.8905103310236643e-3, -7.3855510286497197e-3, 2.0580808427780570e-2,
+    -6.7352301053198312e-2, 3.2246703342411323e-1, 4.2278433509846714e-1,
+)  # fmt: skip
+_STIRLING = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+_DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Small parts
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _integer(x: Value) -> str:
+    return "i32" if x.elem == "float" else "i64"
+
+
+def _abs(b: Builder, x: Value) -> Value:
+    return b.intrinsic("fabs", x)
+
+
+def _sqrt(b: Builder, x: Value) -> Value:
+    return b.intrinsic("sqrt", x)
+
+
+def _copysign(b: Builder, magnitude: Value, sign: Value) -> Value:
+    return b.intrinsic("copysign", magnitude, sign)
+
+
+def _at_most(b: Builder, x: Value, bound: float) -> Value:
+    """min(x, bound), NaN kept."""
+    limit = b.like(x, bound)
+    return b.select(b.fcmp("ogt", x, limit), limit, x)
+
+
+def _at_least(b: Builder, x: Value, bound: float) -> Value:
+    """max(x, bound), NaN kept."""
+    limit = b.like(x, bound)
+    return b.select(b.fcmp("olt", x, limit), limit, x)
+
+
+def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
+    return _at_least(b, _at_most(b, x, high), low)
+
+
+def _is(b: Builder, x: Value, value: float) -> Value:
+    return b.fcmp("oeq", x, b.like(x, value))
+
+
+def _either(b: Builder, p: Value, q: Value) -> Value:
+    return b.op("or", p, q)
+
+
+def _square_exact(b: Builder, x: Value) -> tuple[Value, Value]:
+    """x * x as an unevaluated sum."""
+    high = b.fmul(x, x)
+    return high, b.fma(x, x, b.fneg(high))
+
+
+def float_max(b: Builder, x: Value, y: Value) -> Value:
+    """The greater value; NaN when either is NaN."""
+    greater = b.select(b.fcmp("ogt", x, y), x, y)
+    return greater if x.is_const else b.select(b.fcmp("uno", x, x), x, greater)
+
+
+def float_min(b: Builder, x: Value, y: Value) -> Value:
+    """The lesser value; NaN when either is NaN."""
+    lesser = b.select(b.fcmp("olt", x, y), x, y)
+    return lesser if x.is_const else b.select(b.fcmp("uno", x, x), x, lesser)
+
+
+_SCALEF = {
+    ("float", 16): ("ps.512", "i16 -1, i32 4"),
+    ("float", 8): ("ps.256", "i8 -1"),
+    ("float", 4): ("ps.128", "i8 -1"),
+    ("double", 8): ("pd.512", "i8 -1, i32 4"),
+    ("double", 4): ("pd.256", "i8 -1"),
+    ("double", 2): ("pd.128", "i8 -1"),
+}
+
+
+def _ldexp(b: Builder, x: Value, n: Value) -> Value:
+    """x * 2^n for whole n of modest size, rounded once."""
+    if b.machine.masks and x.lanes > 1:
+        return _scalef(b, x, n)
+    # n as an integer, taken from the low bits of n plus a number whose last bit counts ones
+    bits, exponent_bits, bias = ("i32", 23, 127) if x.elem == "float" else ("i64", 52, 1023)
+    magic = 1.5 * 2.0**exponent_bits
+    whole = b.bitcast(b.fadd(n, b.like(n, magic)), bits)
+    whole = b.op("sub", whole, b.bitcast(b.like(n, magic), bits))
+    half = b.op("ashr", whole, b.const(bits, x.lanes, 1))
+    rest = b.op("sub", whole, half)
+    for part in (half, rest):
+        biased = b.op("add", part, b.const(bits, x.lanes, bias))
+        power = b.bitcast(b.op("shl", biased, b.const(bits, x.lanes, exponent_bits)), x.elem)
+        x = b.fmul(x, power)
+    return x
+
+
+def _scalef(b: Builder, x: Value, n: Value) -> Value:
+    form = _SCALEF.get((x.elem, x.lanes))
+    if form is None:
+        if x.lanes == 2 or x.lanes * (4 if x.elem == "float" else 8) < 16:
+            wide = [b.shuffle(v, None, [*range(x.lanes), *[0] * (4 - x.lanes)]) for v in (x, n)]
+            return b.shuffle(_scalef(b, *wide), None, range(x.lanes))
+        half = x.lanes // 2
+        halves = [_scalef(b, *(b.shuffle(v, None, range(k, k + half)) for v in (x, n))) for k in (0, half)]
+        return b.shuffle(halves[0], halves[1], range(x.lanes))
+    suffix, rest = form
+    function = f"llvm.x86.avx512.mask.scalef.{suffix}"
+    kinds = ", ".join(part.split()[0] for part in rest.split(", "))
+    b.declared.setdefault(function, f"declare {x.ty} @{function}({x.ty}, {x.ty}, {x.ty}, {kinds})")
+    text = f"call {x.ty} @{function}({x.ty} {x.name}, {x.ty} {n.name}, {x.ty} zeroinitializer, {rest})"
+    return b.emit(text, x.elem, x.lanes)
+
+
+def _round(b: Builder, x: Value) -> Value:
+    return b.intrinsic("rint", x)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Exponentials
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _reduced(b: Builder, x: Value) -> tuple[Value, Value]:
+    """Whole n and r with x = n ln 2 + r, |r| <= ln(2)/2."""
+    n = _round(b, b.fmul(x, b.like(x, _LOG2E)))
+    high, low = (_LN2_HI32, _LN2_LO32) if x.elem == "float" else (_LN2_HI64, _LN2_LO64)
+    r = b.muladd(n, b.like(x, -high), x)  # n * high is exact: the product has few enough bits
+    return n, b.muladd(n, b.like(x, -low), r)
+
+
+def _exp(b: Builder, x: Value) -> Value:
+    x = _clamp(b, x, -104.0, 89.0) if x.elem == "float" else _clamp(b, x, -746.0, 710.0)
+    n, r = _reduced(b, x)
+    p = b.polynomial(r, _EXP32 if x.elem == "float" else _EXP64)
+    p = b.muladd(p, b.fmul(r, r), r)
+    return _ldexp(b, b.fadd(p, b.like(x, 1.0)), n)
+
+
+def _exp_of_sum(b: Builder, x: Value, low: Value) -> Value:
+    """exp(x + low) for a tiny low part."""
+    bounded = _clamp(b, x, -746.0, 710.0)
+    n, r = _reduced(b, bounded)
+    low = b.select(b.fcmp("une", bounded, x), b.like(x, 0.0), low)
+    r = b.fadd(r, low)
+    p = b.polynomial(r, _EXP64)
+    p = b.muladd(p, b.fmul(r, r), r)
+    return _ldexp(b, b.fadd(p, b.like(x, 1.0)), n)
+
+
+def _exp2(b: Builder, x: Value) -> Value:
+    x = _clamp(b, x, -151.0, 129.0) if x.elem == "float" else _clamp(b, x, -1077.0, 1025.0)
+    n = _round(b, x)
+    r = b.fsub(x, n)
+    p = b.polynomial(r, _EXP2_32 if x.elem == "float" else _EXP2_64)
+    return _ldexp(b, b.muladd(p, r, b.like(x, 1.0)), n)
+
+
+def _expm1(b: Builder, x: Value) -> Value:
+    single = x.elem == "float"
+    bounded = _clamp(b, x, -18.0, 89.0) if single else _clamp(b, x, -38.0, 710.0)
+    n, r = _reduced(b, bounded)
+    p = b.polynomial(r, _EXPM1_32 if single else _EXPM1_64)
+    q = b.muladd(p, b.fmul(r, r), r)  # exp(r) - 1
+    one = b.like(x, 1.0)
+    large = b.fcmp("ogt", n, b.like(x, 30.0 if single else 60.0))
+    scale = _ldexp(b, one, b.select(large, one, n))
+    small = b.fma(scale, q, b.fsub(scale, one))
+    result = b.select(large, _ldexp(b, b.fadd(q, one), n), small)
+    return b.select(_is(b, x, 0.0), x, result)  # keeps the sign of zero
+
+
+def _sigmoid(b: Builder, x: Value) -> Value:
+    e = _exp(b, b.fneg(_abs(b, x)))
+    one = b.like(x, 1.0)
+    top = b.select(b.fcmp("oge", x, b.like(x, 0.0)), one, e)
+    return b.fdiv(top, b.fadd(one, e))
+
+
+def _softplus(b: Builder, x: Value) -> Value:
+    return b.fadd(_at_least(b, x, 0.0), _log1p(b, _exp(b, b.fneg(_abs(b, x)))))
+
+
+def _tanh32(b: Builder, x: Value) -> Value:
+    x = _clamp(b, x, -9.02, 9.02)
+    z = b.fmul(x, x)
+    return b.fdiv(b.fmul(x, b.polynomial(z, _TANH32_P)), b.polynomial(z, _TANH32_Q))
+
+
+def _tanh64(b: Builder, x: Value) -> Value:
+    t = _expm1(b, b.fmul(_at_most(b, _abs(b, x), 22.0), b.like(x, 2.0)))
+    return _copysign(b, b.fdiv(t, b.fadd(t, b.like(x, 2.0))), x)
+
+
+def _sinh(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    half, one = b.like(x, 0.5), b.like(x, 1.0)
+    t = _expm1(b, _at_most(b, a, 24.0))
+    small = b.fmul(half, b.fadd(t, b.fdiv(t, b.fadd(t, one))))
+    root = _exp(b, b.fmul(a, half))
+    large = b.fmul(b.fmul(root, half), root)
+    return _copysign(b, b.select(b.fcmp("ogt", a, b.like(x, 24.0)), large, small), x)
+
+
+def _cosh(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    half = b.like(x, 0.5)
+    e = _exp(b, _at_most(b, a, 24.0))
+    small = b.fmul(half, b.fadd(e, b.fdiv(b.like(x, 1.0), e)))
+    root = _exp(b, b.fmul(a, half))
+    large = b.fmul(b.fmul(root, half), root)
+    return b.select(b.fcmp("ogt", a, b.like(x, 24.0)), large, small)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Logarithms
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _split_log(b: Builder, x: Value) -> tuple[Value, Value]:
+    """Exponent e and f in [sqrt(1/2)-1, sqrt(2)-1] with x = 2^e (1 + f), for positive finite x."""
+    if x.elem == "float":
+        kind, shift, root, tiny, up = "i32", 23, 0x3F3504F3, 2.0**-126, 23
+    else:
+        kind, shift, root, tiny, up = "i64", 52, 0x3FE6A09E667F3BCD, 2.0**-1022, 52
+    subnormal = b.fcmp("olt", x, b.like(x, tiny))
+    scaled = b.select(subnormal, b.fmul(x, b.like(x, 2.0**up)), x)
+    offset = b.op("sub", b.bitcast(scaled, kind), b.const(kind, x.lanes, root))
+    exponent = b.op("ashr", offset, b.const(kind, x.lanes, shift))
+    mantissa = b.op("and", offset, b.const(kind, x.lanes, (1 << shift) - 1))
+    mantissa = b.bitcast(b.op("add", mantissa, b.const(kind, x.lanes, root)), x.elem)
+    if kind == "i64":
+        exponent = b.convert("trunc", exponent, "i32")
+    e = b.convert("sitofp", exponent, x.elem)
+    e = b.select(subnormal, b.fsub(e, b.like(x, float(up))), e)
+    return e, b.fsub(mantissa, b.like(x, 1.0))
+
+
+def _log_special(b: Builder, x: Value, result: Value) -> Value:
+    """Logarithm of infinity, zero and negative numbers."""
+    result = b.select(_is(b, x, _INF), x, result)
+    result = b.select(b.fcmp("ult", x, b.like(x, 0.0)), b.like(x, math.nan), result)
+    return b.select(_is(b, x, 0.0), b.like(x, -_INF), result)
+
+
+def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
+    """log(1+f) as f + rest."""
+    half_square = b.fmul(b.fmul(f, f), b.like(f, 0.5))
+    if f.elem == "float":
+        cube = b.fmul(b.fmul(f, f), f)
+        return f, b.fma(cube, b.polynomial(f, _LOG32), b.fneg(half_square))
+    s = b.fdiv(f, b.fadd(f, b.like(f, 2.0)))
+    z = b.fmul(s, s)
+    r = b.fmul(z, b.polynomial(z, _LOG64))
+    return f, b.fsub(b.fmul(s, b.fadd(half_square, r)), half_square)
+
+
+def _log(b: Builder, x: Value) -> Value:
+    high, low = (_LN2_HI32, _LN2_LO32) if x.elem == "float" else (_LN2_HI64, _LN2_LO64)
+    e, f = _split_log(b, x)
+    f, rest = _log_parts(b, f)
+    rest = b.muladd(e, b.like(x, low), rest)
+    return _log_special(b, x, b.muladd(e, b.like(x, high), b.fadd(f, rest)))
+
+
+def _log2(b: Builder, x: Value) -> Value:
+    e, f = _split_log(b, x)
+    f, rest = _log_parts(b, f)
+    low = _LOG2E_LOW if x.elem == "double" else _LOG2E_LOW32
+    high = b.like(x, _LOG2E)
+    tail = b.fma(rest, high, b.fmul(f, b.like(x, low)))
+    product = b.fmul(f, high)
+    error = b.fma(f, high, b.fneg(product))
+    total = b.fadd(e, product)
+    lost = b.fsub(product, b.fsub(total, e))
+    return _log_special(b, x, b.fadd(total, b.fadd(lost, b.fadd(error, tail))))
+
+
+def _log1p(b: Builder, x: Value) -> Value:
+    one = b.like(x, 1.0)
+    u = b.fadd(x, one)
+    lost = b.fsub(x, b.fsub(u, one))  # what rounding 1 + x left out
+    exact = _either(b, _is(b, u, 0.0), b.fcmp("ogt", x, b.like(x, 2.0**60)))
+    correction = b.select(exact, b.like(x, 0.0), b.fdiv(lost, u))
+    return b.select(_is(b, x, 0.0), x, b.fadd(_log(b, u), correction))
+
+
+def _asinh(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    one = b.like(x, 1.0)
+    bounded = _at_most(b, a, 2.0**30)
+    square = b.fmul(bounded, bounded)
+    root = _sqrt(b, b.fadd(square, one))
+    small = _log1p(b, b.fadd(bounded, b.fdiv(square, b.fadd(one, root))))
+    large = b.fadd(_log(b, a), b.like(x, _LN2))
+    return _copysign(b, b.select(b.fcmp("ogt", a, b.like(x, 2.0**30)), large, small), x)
+
+
+def _acosh(b: Builder, x: Value) -> Value:
+    t = b.fsub(_at_most(b, x, 2.0**30), b.like(x, 1.0))
+    small = _log1p(b, b.fadd(t, _sqrt(b, b.fma(t, t, b.fadd(t, t)))))
+    large = b.fadd(_log(b, x), b.like(x, _LN2))
+    return b.select(b.fcmp("ogt", x, b.like(x, 2.0**30)), large, small)
+
+
+def _atanh(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    t = b.fdiv(b.fadd(a, a), b.fsub(b.like(x, 1.0), a))
+    return _copysign(b, b.fmul(_log1p(b, t), b.like(x, 0.5)), x)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Trigonometry, in float64
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """Whole n and r + low with x = n pi/2 + r + low, |r| <= pi/4; exact up to about 1e9, bounded beyond."""
+    n = _round(b, b.fmul(x, b.like(x, 2.0 / math.pi)))
+    minus = b.fneg(n)
+    r = b.fma(minus, b.like(x, _PI_2[0]), x)
+    second = b.fmul(minus, b.like(x, _PI_2[1]))
+    second_low = b.fma(minus, b.like(x, _PI_2[1]), b.fneg(second))
+    total = b.fadd(r, second)
+    back = b.fsub(total, r)
+    low = b.fadd(b.fsub(r, b.fsub(total, back)), b.fsub(second, back))
+    low = b.fadd(low, b.fma(minus, b.like(x, _PI_2[2]), second_low))
+    return n, _clamp(b, total, -0.8, 0.8), low
+
+
+def _sin_cos(b: Builder, r: Value, low: Value) -> tuple[Value, Value]:
+    """Sine and cosine of r + low for |r| <= pi/4."""
+    z = b.fmul(r, r)
+    half = b.fmul(z, b.like(r, 0.5))
+    cube = b.fmul(z, r)
+    sine = b.fma(cube, b.polynomial(z, _SIN64), b.fmul(low, b.fsub(b.like(r, 1.0), half)))
+    sine = b.fadd(r, sine)
+    one = b.like(r, 1.0)
+    first = b.fsub(one, half)
+    lost = b.fsub(b.fsub(one, first), half)
+    rest = b.fsub(b.fma(b.fmul(z, z), b.polynomial(z, _COS64), lost), b.fmul(r, low))
+    return sine, b.fadd(first, rest)
+
+
+def _quadrant(b: Builder, n: Value) -> tuple[Value, Value]:
+    """Whether n is odd, and whether n mod 4 is 2 or 3."""
+    quarter = b.intrinsic("floor", b.fmul(n, b.like(n, 0.25)))
+    q = b.fsub(n, b.fmul(quarter, b.like(n, 4.0)))
+    odd = _either(b, _is(b, q, 1.0), _is(b, q, 3.0))
+    return odd, b.fcmp("oge", q, b.like(n, 2.0))
+
+
+def _sin(b: Builder, x: Value) -> Value:
+    n, r, low = _quarter_turns(b, x)
+    sine, cosine = _sin_cos(b, r, low)
+    odd, negative = _quadrant(b, n)
+    value = b.select(odd, cosine, sine)
+    value = b.select(negative, b.fneg(value), value)
+    value = b.select(_is(b, x, 0.0), x, value)
+    return b.select(_is(b, _abs(b, x), _INF), b.like(x, math.nan), value)
+
+
+def _cos(b: Builder, x: Value) -> Value:
+    n, r, low = _quarter_turns(b, x)
+    sine, cosine = _sin_cos(b, r, low)
+    odd, negative = _quadrant(b, n)
+    value = b.select(odd, sine, cosine)
+    value = b.select(b.op("xor", odd, negative), b.fneg(value), value)
+    return b.select(_is(b, _abs(b, x), _INF), b.like(x, math.nan), value)
+
+
+def _tan(b: Builder, x: Value) -> Value:
+    n, r, low = _quarter_turns(b, x)
+    sine, cosine = _sin_cos(b, r, low)
+    odd, _ = _quadrant(b, n)
+    value = b.fdiv(b.select(odd, b.fneg(cosine), sine), b.select(odd, sine, cosine))
+    value = b.select(_is(b, x, 0.0), x, value)
+    return b.select(_is(b, _abs(b, x), _INF), b.like(x, math.nan), value)
+
+
+def _atan_positive(b: Builder, top: Value, bottom: Value) -> Value:
+    """atan(top / bottom) for nonnegative operands, not both zero or infinite."""
+    zero = b.like(top, 0.0)
+    steep = b.fcmp("ogt", top, b.fmul(bottom, b.like(top, 2.414213562373095)))
+    middle = b.fcmp("ogt", top, b.fmul(bottom, b.like(top, 0.41421356237309503)))
+    numerator = b.select(steep, b.fneg(bottom), b.select(middle, b.fsub(top, bottom), top))
+    denominator = b.select(steep, top, b.select(middle, b.fadd(top, bottom), bottom))
+    t = b.fdiv(numerator, denominator)
+    z = b.fmul(t, t)
+    tail = b.fmul(b.fmul(t, z), b.polynomial(z, _ATAN64))
+    base = b.select(steep, b.like(top, math.pi / 2), b.select(middle, b.like(top, math.pi / 4), zero))
+    low = b.select(steep, b.like(top, _PI_LOW / 2), b.select(middle, b.like(top, _PI_LOW / 4), zero))
+    return b.fadd(base, b.fadd(t, b.fadd(tail, low)))
+
+
+def _atan(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    value = _atan_positive(b, _at_most(b, a, 1e300), b.like(x, 1.0))
+    return _copysign(b, value, x)
+
+
+def _atan2(b: Builder, y: Value, x: Value) -> Value:
+    top, bottom = _abs(b, y), _abs(b, x)
+    infinite = b.op("and", _is(b, top, _INF), _is(b, bottom, _INF))
+    nothing = b.op("and", _is(b, top, 0.0), _is(b, bottom, 0.0))
+    one = b.like(x, 1.0)
+    # bring both into the middle of the range so that sums and products neither overflow nor vanish
+    large = _either(b, b.fcmp("ogt", top, b.like(x, 2.0**1000)), b.fcmp("ogt", bottom, b.like(x, 2.0**1000)))
+    scale = b.select(large, b.like(x, 2.0**-100), one)
+    top, bottom = b.fmul(top, scale), b.fmul(bottom, scale)
+    small = b.op("and", b.fcmp("olt", top, b.like(x, 2.0**-900)), b.fcmp("olt", bottom, b.like(x, 2.0**-900)))
+    scale = b.select(small, b.like(x, 2.0**100), one)
+    top, bottom = b.fmul(top, scale), b.fmul(bottom, scale)
+    top = b.select(infinite, one, top)
+    bottom = b.select(_either(b, infinite, nothing), one, bottom)
+    value = _atan_positive(b, _at_most(b, top, 1e307), bottom)
+    value = b.select(b.op("and", _is(b, top, _INF), b.fcmp("olt", bottom, b.like(x, _INF))), b.like(x, math.pi / 2), value)
+    left = b.icmp("slt", b.bitcast(x, "i64"), b.const("i64", x.lanes, 0))
+    value = b.select(left, b.fadd(b.fsub(b.like(x, math.pi), value), b.like(x, _PI_LOW)), value)
+    return _copysign(b, value, y)
+
+
+def _asin_core(b: Builder, x: Value) -> Value:
+    """asin for |x| <= 1/2, without its linear term."""
+    z = b.fmul(x, x)
+    return b.fmul(b.fmul(x, z), b.polynomial(z, _ASIN64))
+
+
+def _asin(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    half = b.like(x, 0.5)
+    outside = b.fcmp("ogt", a, half)
+    root = _sqrt(b, b.fmul(b.fsub(b.like(x, 1.0), a), half))
+    t = b.select(outside, root, a)
+    core = b.fadd(t, _asin_core(b, t))
+    two = b.like(x, 2.0)
+    large = b.fsub(b.like(x, math.pi / 2), b.fsub(b.fmul(two, core), b.like(x, _PI_LOW / 2)))
+    return _copysign(b, b.select(outside, large, core), x)
+
+
+def _acos(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    half, two = b.like(x, 0.5), b.like(x, 2.0)
+    outside = b.fcmp("ogt", a, half)
+    root = _sqrt(b, b.fmul(b.fsub(b.like(x, 1.0), a), half))
+    t = b.select(outside, root, x)
+    core = b.fadd(t, _asin_core(b, t))
+    twice = b.fmul(two, core)
+    left = b.fcmp("olt", x, b.like(x, 0.0))
+    far = b.select(left, b.fsub(b.like(x, math.pi), b.fsub(twice, b.like(x, _PI_LOW))), twice)
+    near = b.fsub(b.like(x, math.pi / 2), b.fsub(core, b.like(x, _PI_LOW / 2)))
+    return b.select(outside, far, near)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Error function, gamma
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _erf32(b: Builder, x: Value) -> Value:
+    x = _clamp(b, x, -3.93, 3.93)
+    z = b.fmul(x, x)
+    return b.fdiv(b.fmul(x, b.polynomial(z, _ERF32_P)), b.polynomial(z, _ERF32_Q))
+
+
+def _erfc_tail(b: Builder, a: Value) -> Value:
+    """erfc for a >= 1."""
+    a = _at_most(b, a, 27.5)
+    four = b.like(a, 4.0)
+    t = b.fdiv(b.fsub(a, four), b.fadd(a, four))
+    high, low = _square_exact(b, a)
+    scale = _exp_of_sum(b, b.fneg(high), b.fneg(low))
+    p = b.polynomial(t, _ERFC64)
+    return b.fmul(scale, b.fdiv(p, b.muladd(a, b.like(a, 2.0), b.like(a, 1.0))))
+
+
+def _erf64(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    z = b.fmul(x, x)
+    near = b.fmul(x, b.polynomial(z, _ERF64))
+    far = _copysign(b, b.fsub(b.like(x, 1.0), _erfc_tail(b, a)), x)
+    return b.select(b.fcmp("olt", a, b.like(x, 1.0)), near, far)
+
+
+def _erfc(b: Builder, x: Value) -> Value:
+    a = _abs(b, x)
+    one = b.like(x, 1.0)
+    near = b.fsub(one, b.fmul(x, b.polynomial(b.fmul(x, x), _ERF64)))
+    tail = _erfc_tail(b, a)
+    far = b.select(b.fcmp("olt", x, b.like(x, 0.0)), b.fsub(b.like(x, 2.0), tail), tail)
+    return b.select(b.fcmp("olt", a, one), near, far)
+
+
+def _lgamma_positive(b: Builder, x: Value) -> Value:
+    """log gamma of x > 0."""
+    one = b.like(x, 1.0)
+    moderate = _clamp(b, x, 0.0, 8.6)
+    product, y = one, moderate
+    for _ in range(7):  # down into [1.5, 2.5)
+        above = b.fcmp("oge", y, b.like(x, 2.5))
+        lower = b.fsub(y, one)
+        product = b.select(above, b.fmul(product, lower), product)
+        y = b.select(above, lower, y)
+    divisor = one
+    for _ in range(2):  # up from below 1.5
+        below = b.fcmp("olt", y, b.like(x, 1.5))
+        divisor = b.select(below, b.fmul(divisor, y), divisor)
+        y = b.select(below, b.fadd(y, one), y)
+    t = b.fsub(y, b.like(x, 2.0))
+    # x - 1 is exact near 1, where log(x) must not lose the digits of x
+    near_one = b.op("and", b.fcmp("ogt", x, b.like(x, 0.5)), b.fcmp("olt", x, b.like(x, 1.5)))
+    t = b.select(near_one, b.fsub(x, one), t)
+    core = b.fmul(t, b.polynomial(t, _LGAMMA64))
+    small = b.fadd(b.fsub(core, _log(b, divisor)), _log(b, product))
+    inverse = b.fdiv(one, x)
+    series = b.fmul(inverse, b.polynomial(b.fmul(inverse, inverse), _STIRLING))
+    logarithm = _log(b, x)
+    large = b.fmul(b.fsub(x, b.like(x, 0.5)), b.fsub(logarithm, one))
+    large = b.fadd(large, b.fadd(series, b.like(x, 0.5 * math.log(2 * math.pi) - 0.5)))
+    return b.select(b.fcmp("oge", x, b.like(x, 8.5)), large, small)
+
+
+def _sin_pi(b: Builder, x: Value) -> Value:
+    """|sin(pi x)|."""
+    distance = _abs(b, b.fsub(x, _round(b, x)))  # 0 .. 1/2
+    mirrored = b.fcmp("ogt", distance, b.like(x, 0.25))
+    angle = b.select(mirrored, b.fsub(b.like(x, 0.5), distance), distance)
+    sine, cosine = _sin_cos(b, b.fmul(angle, b.like(x, math.pi)), b.like(x, 0.0))
+    return b.select(mirrored, cosine, sine)
+
+
+def _lgamma(b: Builder, x: Value) -> Value:
+    negative = b.fcmp("olt", x, b.like(x, 0.5))
+    reflected = b.fsub(b.like(x, 1.0), x)
+    positive = _lgamma_positive(b, b.select(negative, reflected, x))
+    other = b.fsub(_log(b, b.fdiv(b.like(x, math.pi), _sin_pi(b, x))), positive)
+    # close to zero, 1 - x loses x: there lgamma(x) = -log|x| - gamma x
+    tiny = b.fcmp("olt", _abs(b, x), b.like(x, 2.0**-40))
+    near = b.fsub(b.fneg(_log(b, _abs(b, x))), b.fmul(x, b.like(x, 0.5772156649015329)))
+    result = b.select(tiny, near, b.select(negative, other, positive))
+    pole = b.op("and", b.fcmp("ole", x, b.like(x, 0.0)), b.fcmp("oeq", x, b.intrinsic("floor", x)))
+    return b.select(_either(b, pole, _is(b, _abs(b, x), _INF)), b.like(x, _INF), result)
+
+
+def _digamma(b: Builder, x: Value) -> Value:
+    one, zero = b.like(x, 1.0), b.like(x, 0.0)
+    negative = b.fcmp("olt", x, zero)
+    y = b.select(negative, b.fsub(one, x), x)
+    shift = zero
+    for _ in range(10):
+        below = b.fcmp("olt", y, b.like(x, 10.0))
+        shift = b.select(below, b.fsub(shift, b.fdiv(one, y)), shift)
+        y = b.select(below, b.fadd(y, one), y)
+    inverse = b.fdiv(one, y)
+    square = b.fmul(inverse, inverse)
+    series = b.fmul(square, b.polynomial(square, _DIGAMMA))
+    positive = b.fadd(shift, b.fsub(b.fsub(_log(b, y), b.fmul(inverse, b.like(x, 0.5))), series))
+    fraction = b.fsub(x, _round(b, x))
+    angle = b.fmul(fraction, b.like(x, math.pi))
+    reflected = b.fsub(positive, b.fdiv(b.like(x, math.pi), _tan(b, angle)))
+    result = b.select(negative, reflected, positive)
+    whole = b.fcmp("oeq", x, b.intrinsic("floor", x))
+    result = b.select(b.op("and", negative, whole), b.like(x, math.nan), result)
+    return b.select(_is(b, x, 0.0), _copysign(b, b.like(x, _INF), b.fneg(x)), result)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Powers and remainders
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _log_twice(b: Builder, x: Value) -> tuple[Value, Value]:
+    """log(x) of positive x to about 65 bits, as an unevaluated sum."""
+    e, f = _split_log(b, x)
+    divisor = b.fadd(f, b.like(x, 2.0))
+    s = b.fdiv(f, divisor)
+    divisor_low = b.fsub(f, b.fsub(divisor, b.like(x, 2.0)))
+    rest = b.fsub(b.fma(b.fneg(s), divisor, f), b.fmul(s, divisor_low))
+    s_low = b.fdiv(rest, divisor)
+    z, z_low = _square_exact(b, s)
+    z_low = b.fma(b.fmul(s, b.like(x, 2.0)), s_low, z_low)
+    cube = b.fmul(z, s)
+    cube_low = b.fadd(b.fma(z, s, b.fneg(cube)), b.fma(z_low, s, b.fmul(z, s_low)))
+    third, third_low = 2.0 / 3.0, float.fromhex("0x1.5555555555555p-55")
+    term = b.fmul(cube, b.like(x, third))
+    term_low = b.fma(cube, b.like(x, third), b.fneg(term))
+    term_low = b.fadd(term_low, b.fma(cube, b.like(x, third_low), b.fmul(cube_low, b.like(x, third))))
+    tail = b.fmul(b.fmul(cube, z), b.polynomial(z, _LOG64_TAIL))
+    # e ln2 + 2 s + term, largest first
+    base = b.fmul(e, b.like(x, _LN2_HI64))  # exact
+    double = b.fadd(s, s)
+    high, lost = _two_sum(b, base, double)
+    high, lost_too = _two_sum(b, high, term)
+    low = b.fadd(b.fadd(lost, lost_too), b.fadd(b.fadd(s_low, s_low), b.fadd(term_low, tail)))
+    ln2_low = b.fmul(e, b.like(x, _LN2_LO64))
+    return _two_sum(b, high, b.fadd(ln2_low, low))
+
+
+def _two_sum(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
+    total = b.fadd(x, y)
+    back = b.fsub(total, x)
+    return total, b.fadd(b.fsub(x, b.fsub(total, back)), b.fsub(y, back))
+
+
+def _pow(b: Builder, x: Value, y: Value, precise: bool) -> Value:
+    a = _abs(b, x)
+    one, zero = b.like(x, 1.0), b.like(x, 0.0)
+    ordinary = b.op("and", b.fcmp("ogt", a, zero), b.fcmp("olt", a, b.like(x, _INF)))
+    ordinary = b.op("and", ordinary, b.fcmp("olt", _abs(b, y), b.like(x, 2.0**1000)))
+    if precise:
+        high, low = _log_twice(b, a)
+        product = b.fmul(high, y)
+        rest = b.fma(high, y, b.fneg(product))
+        rest = b.fma(low, y, rest)
+        usual = _exp_of_sum(b, product, b.select(b.fcmp("olt", _abs(b, rest), one), rest, zero))
+    else:
+        usual = _exp(b, b.fmul(_log(b, a), y))
+    # zero or infinity on either side: the result is zero or infinity
+    grows = b.op("xor", b.fcmp("ogt", a, one), b.fcmp("olt", y, zero))
+    extreme = b.select(grows, b.like(x, _INF), zero)
+    value = b.select(ordinary, usual, extreme)
+    value = b.select(_either(b, b.fcmp("uno", x, x), b.fcmp("uno", y, y)), b.fadd(x, y), value)
+    whole = b.fcmp("oeq", y, b.intrinsic("trunc", y))
+    half = b.fmul(y, b.like(x, 0.5))
+    odd = b.op("and", whole, b.fcmp("une", half, b.intrinsic("trunc", half)))
+    odd = b.op("and", odd, b.fcmp("olt", _abs(b, y), b.like(x, _INF)))
+    signed = b.icmp("slt", b.bitcast(x, "i64"), b.const("i64", x.lanes, 0))
+    value = b.select(b.op("and", odd, signed), b.fneg(value), value)
+    below = b.op("and", b.fcmp("olt", x, zero), b.fcmp("ogt", x, b.like(x, -_INF)))
+    invalid = b.op("and", below, b.op("xor", whole, b.const("i1", x.lanes, True)))
+    value = b.select(invalid, b.like(x, math.nan), value)
+    steady = b.op("and", _is(b, a, 1.0), _is(b, _abs(b, y), _INF))
+    return b.select(_either(b, _either(b, _is(b, x, 1.0), _is(b, y, 0.0)), steady), one, value)
+
+
+def _fmod(b: Builder, x: Value, y: Value) -> Value:
+    """The exact remainder with the sign of x, by taking off multiples of y shifted up to x."""
+    divisor = _abs(b, y)
+    valid = b.op("and", b.fcmp("olt", _abs(b, x), b.like(x, _INF)), b.fcmp("ogt", divisor, b.like(x, 0.0)))
+    divisor = b.select(valid, divisor, b.like(x, 1.0))
+    rest = b.select(valid, _abs(b, x), b.like(x, 0.0))
+    label, done = b.label("mod"), b.label("out")
+    before = b.block
+    b.line(f"br label %{label}")
+    b.start_block(label)
+    current = Value(b.fresh(), x.elem, x.lanes)
+    place = len(b.out)
+    b.out.append("")
+    quotient = b.fdiv(current, divisor)
+    # while the quotient has more bits than a float holds exactly, use a divisor shifted up
+    limit = 2.0**20 if x.elem == "float" else 2.0**50
+    big = b.fcmp("ogt", quotient, b.like(x, limit))
+    shift = _power_near(b, current, divisor, limit)
+    step = b.select(big, shift, divisor)
+    count = b.intrinsic("trunc", b.fdiv(current, step))
+    less = b.fma(b.fneg(count), step, current)
+    less = b.select(b.fcmp("olt", less, b.like(x, 0.0)), b.fadd(less, step), less)
+    following = b.select(b.fcmp("oge", less, step), b.fsub(less, step), less)
+    unfinished = b.fcmp("oge", following, divisor)
+    more = _any(b, unfinished)
+    b.line(f"br i1 {more.name}, label %{label}, label %{done}")
+    b.out[place] = f"{current.name} = phi {x.ty} [{rest.name}, %{before}], [{following.name}, %{b.block}]"
+    b.start_block(done)
+    result = _copysign(b, following, x)
+    result = b.select(_is(b, _abs(b, y), _INF), x, result)
+    nan = b.fdiv(b.fsub(x, x), b.like(x, 0.0))
+    invalid = _either(b, b.fcmp("uno", y, y), _either(b, _is(b, y, 0.0), b.fcmp("uno", b.fsub(x, x), x)))
+    return b.select(invalid, b.fadd(nan, y), result)
+
+
+def _power_near(b: Builder, x: Value, divisor: Value, limit: float) -> Value:
+    """divisor times a power of two, such that x over it lies a little below `limit`."""
+    kind, bits, bias = ("i32", 23, 127) if x.elem == "float" else ("i64", 52, 1023)
+    mask = b.const(kind, x.lanes, ((1 << (31 if kind == "i32" else 63)) - 1) ^ ((1 << bits) - 1))
+    gap = b.op("sub", b.op("and", b.bitcast(x, kind), mask), b.op("and", b.bitcast(divisor, kind), mask))
+    lowered = b.op("sub", gap, b.const(kind, x.lanes, (int(math.log2(limit)) - 2) << bits))
+    half = b.op("and", b.op("ashr", lowered, b.const(kind, x.lanes, 1)), mask)
+    rest = b.op("sub", lowered, half)
+    for part in (half, rest):
+        positive = b.icmp("sgt", part, b.const(kind, x.lanes, 0))
+        part = b.select(positive, part, b.const(kind, x.lanes, 0))
+        power = b.bitcast(b.op("add", part, b.const(kind, x.lanes, bias << bits)), x.elem)
+        divisor = b.fmul(divisor, power)
+    return divisor
+
+
+def _any(b: Builder, mask: Value) -> Value:
+    if mask.lanes == 1:
+        return mask
+    function = f"llvm.vector.reduce.or.v{mask.lanes}i1"
+    b.declared.setdefault(function, f"declare i1 @{function}({mask.ty})")
+    return b.emit(f"call i1 @{function}({mask.ty} {mask.name})", "i1", 1)
+
+
+def _mod(b: Builder, x: Value, y: Value) -> Value:
+    """The remainder with the sign of y."""
+    r = _fmod(b, x, y)
+    zero = b.like(x, 0.0)
+    differs = b.op("xor", b.fcmp("olt", r, zero), b.fcmp("olt", y, zero))
+    moved = b.select(differs, b.fadd(r, y), r)
+    return b.select(_is(b, r, 0.0), _copysign(b, r, y), moved)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Tables
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _reciprocal(b: Builder, x: Value) -> Value:
+    return b.fdiv(b.like(x, 1.0), x)
+
+
+def _sign(b: Builder, x: Value) -> Value:
+    zero = b.like(x, 0.0)
+    negative = b.select(b.fcmp("olt", x, zero), b.like(x, -1.0), x)
+    return b.select(b.fcmp("ogt", x, zero), b.like(x, 1.0), negative)
+
+
+_PLAIN: dict[str, Function] = {
+    "abs": _abs,
+    "neg": lambda b, x: b.fneg(x),
+    "sqrt": _sqrt,
+    "rsqrt": lambda b, x: _reciprocal(b, _sqrt(b, x)),
+    "reciprocal": _reciprocal,
+    "square": lambda b, x: b.op("fmul contract", x, x),
+    "sign": _sign,
+    "floor": lambda b, x: b.intrinsic("floor", x),
+    "ceil": lambda b, x: b.intrinsic("ceil", x),
+    "round": lambda b, x: b.intrinsic("roundeven", x),
+    "trunc": lambda b, x: b.intrinsic("trunc", x),
+    "isnan": lambda b, x: b.fcmp("uno", x, x),
+    "isinf": lambda b, x: _is(b, _abs(b, x), _INF),
+    "isfinite": lambda b, x: b.fcmp("olt", _abs(b, x), b.like(x, _INF)),
+    "relu": lambda b, x: _at_least(b, x, 0.0),
+}
+_SINGLE: dict[str, Function] = {
+    "exp": _exp,
+    "exp2": _exp2,
+    "expm1": _expm1,
+    "log": _log,
+    "log2": _log2,
+    "log1p": _log1p,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "tanh": _tanh32,
+    "erf": _erf32,
+}
+_DOUBLE: dict[str, Function] = {
+    **_SINGLE,
+    "tanh": _tanh64,
+    "erf": _erf64,
+    "erfc": _erfc,
+    "sinh": _sinh,
+    "cosh": _cosh,
+    "asinh": _asinh,
+    "acosh": _acosh,
+    "atanh": _atanh,
+    "sin": _sin,
+    "cos": _cos,
+    "tan": _tan,
+    "asin": _asin,
+    "acos": _acos,
+    "atan": _atan,
+    "lgamma": _lgamma,
+    "digamma": _digamma,
+}
+
+
+def apply_unary(b: Builder, op: str, x: Value) -> Value:
+    """A unary operation on float or double values."""
+    if op in _PLAIN:
+        return _PLAIN[op](b, x)
+    if x.elem == "double":
+        return b.outlined(op, [x], "double", lambda inner, args: _DOUBLE[op](inner, args[0]))
+    if op in _SINGLE:
+        return _SINGLE[op](b, x)
+
+    def through_double(inner: Builder, args: list[Value]) -> Value:
+        return inner.convert("fptrunc", _DOUBLE[op](inner, inner.convert("fpext", args[0], "double")), "float")
+
+    return b.outlined(op, [x], "float", through_double)
+
+
+_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_ARITHMETIC = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
+
+
+def apply_binary(b: Builder, op: str, x: Value, y: Value) -> Value:
+    """A binary operation on float or double values."""
+    if op in _ARITHMETIC:
+        return b.op(_ARITHMETIC[op], x, y)
+    if op in _COMPARE:
+        return b.fcmp(_COMPARE[op], x, y)
+    if op in ("max", "min"):
+        if y.is_const and not x.is_const:
+            x, y = y, x  # a constant first: then only y can be NaN
+        return float_max(b, x, y) if op == "max" else float_min(b, x, y)
+    if op == "floordiv":
+        return b.intrinsic("floor", b.fdiv(x, y))
+    if op in ("mod", "fmod"):
+        function = _mod if op == "mod" else _fmod
+        return b.outlined(op, [x, y], x.elem, lambda inner, args: function(inner, *args))
+    return b.outlined(op, [x, y], x.elem, _POWER[op])
+
+
+def _in_double(function: Callable[[Builder, Value, Value, bool], Value]) -> Callable[[Builder, list[Value]], Value]:
+    def body(b: Builder, args: list[Value]) -> Value:
+        if args[0].elem == "double":
+            return function(b, args[0], args[1], True)
+        wide = [b.convert("fpext", a, "double") for a in args]
+        return b.convert("fptrunc", function(b, wide[0], wide[1], False), "float")
+
+    return body
+
+
+_POWER = {"pow": _in_double(_pow), "atan2": _in_double(lambda b, y, x, precise: _atan2(b, y, x))}
