@@ -30,6 +30,7 @@ __all__ = [
     "keras_model",
     "onnx_file",
     "quantised_file",
+    "write_frozen",
     "write_onnx",
 ]
 
@@ -111,19 +112,20 @@ def freeze(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
     return convert_variables_to_constants_v2(tf.function(function).get_concrete_function(*specs))
 
 
+def write_frozen(keras: Any, path: Path) -> None:
+    """Write a Keras model as a frozen graph whose inputs have the model's names and whose output is `y`."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name) for x in keras.inputs]
+    frozen = freeze(lambda *x: tf.identity(keras(_packed(x), training=False), name="y"), specs)
+    path.write_bytes(frozen.graph.as_graph_def().SerializeToString())
+
+
 def frozen_file(model: ZooModel, batch: int, module: nn.Module | None = None) -> Path:
     """The model as a frozen TensorFlow graph (`.pb`), float32, channels last."""
 
     def write(path: Path) -> None:
-        import tensorflow as tf
-
-        keras = keras_model(model, batch, module or model.module())
-        specs = [
-            tf.TensorSpec(x.shape, x.dtype, name=name)
-            for x, name in zip(channels_last(model.inputs(batch)), model.input_names, strict=True)
-        ]
-        frozen = freeze(lambda *x: tf.identity(keras(_packed(x), training=False), name="y"), specs)
-        path.write_bytes(frozen.graph.as_graph_def().SerializeToString())
+        write_frozen(keras_model(model, batch, module or model.module()), path)
 
     return cached(f"{_slug(model)}-b{batch}.pb", write)
 

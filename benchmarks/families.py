@@ -1,0 +1,112 @@
+"""The keras.applications families, with weights that give activations a trained network's scale.
+
+Needs TensorFlow alone (2.15 with Keras 2 or newer with Keras 3), so that both environments can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FAMILIES", "Family", "freeze_model", "save_model"]
+
+CLASSES = 100
+BYTES = (0, 255)  # families that scale pixels themselves
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: image sizes at full and at small scale, what makes it small, pixel range."""
+
+    name: str
+    image: int
+    small_image: int
+    shrink: Mapping[str, Any] = field(default_factory=dict)
+    pixels: tuple[float, float] = (-1, 1)
+
+    def build(self, small: bool) -> Any:
+        """A Keras model without its final softmax, the same at every call."""
+        import keras
+
+        keras.utils.set_random_seed(7)
+        size = self.small_image if small else self.image
+        model = getattr(keras.applications, self.name)(
+            weights=None,
+            input_shape=(size, size, 3),
+            classes=CLASSES,
+            classifier_activation=None,
+            **(self.shrink if small else {}),
+        )
+        _settle(model, self.inputs(small, batch=32 if small else 8, seed=1))
+        return model
+
+    def inputs(self, small: bool, batch: int = 1, seed: int = 0) -> np.ndarray:
+        """Random images in the pixel range the family takes, channels last."""
+        size = self.small_image if small else self.image
+        return np.random.default_rng(seed).uniform(*self.pixels, (batch, size, size, 3)).astype(np.float32)
+
+
+def _settle(model: Any, batch: np.ndarray) -> None:
+    """Give batch normalisations the statistics of a batch and layer scales a visible size.
+
+    Normalised values are shifted so that most pass the following ReLU: a deep network of random weights whose
+    activations are centred doubles any rounding error every few layers, which a trained one does not.
+    """
+    norms = []
+    for layer in model.layers:
+        kind = type(layer).__name__
+        if kind == "BatchNormalization":
+            norms.append((layer, layer.momentum))
+            layer.momentum = 0.0
+            if layer.center:
+                layer.beta.assign(np.ones(layer.beta.shape, np.float32))
+        elif kind == "LayerScale":
+            layer.set_weights([np.full_like(w, 0.1) for w in layer.get_weights()])
+    if norms:
+        model(batch, training=True)
+    for layer, momentum in norms:
+        layer.momentum = momentum
+
+
+FAMILIES = (
+    Family("ResNet50", 224, 64),
+    Family("MobileNet", 224, 64, {"alpha": 0.5}),
+    Family("MobileNetV2", 224, 64, {"alpha": 0.5}),
+    Family("MobileNetV3Small", 224, 64, pixels=BYTES),
+    Family("EfficientNetB0", 224, 64, pixels=BYTES),
+    Family("EfficientNetV2B0", 224, 64, pixels=BYTES),
+    Family("DenseNet121", 224, 64),
+    Family("InceptionV3", 299, 96),
+    Family("Xception", 299, 96),
+    Family("VGG16", 224, 64),
+    Family("NASNetMobile", 224, 64),
+    Family("ConvNeXtTiny", 224, 64, pixels=BYTES),
+)
+
+
+def freeze_model(model: Any, x: np.ndarray, path: Path) -> Path:
+    """Write a Keras model as a frozen graph with input `x` and output `y`."""
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    function = tf.function(lambda x: tf.identity(model(x, training=False), name="y"))
+    concrete = function.get_concrete_function(tf.TensorSpec(x.shape, x.dtype, name="x"))
+    graph = convert_variables_to_constants_v2(concrete).graph.as_graph_def()
+    path.write_bytes(graph.SerializeToString())
+    return path
+
+
+def save_model(model: Any, x: np.ndarray, path: Path) -> Path:
+    """Write a Keras model as a SavedModel with one signature of static shape."""
+    import tensorflow as tf
+
+    holder = tf.Module()
+    holder.model = model
+    spec = tf.TensorSpec(x.shape, x.dtype, name="x")
+    holder.serve = tf.function(lambda x: {"y": model(x, training=False)}, input_signature=[spec])
+    tf.saved_model.save(holder, str(path), signatures={"serving_default": holder.serve})
+    return path

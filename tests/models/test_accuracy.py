@@ -1,0 +1,41 @@
+"""Compiled models agree with the framework: every family, as TensorFlow and ONNX files, in fp32 and bf16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.subjects import LIMITS, Subject, compiled_error, names, open_subject
+
+
+@pytest.fixture(scope="module", params=names())
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """Each family once, at a small size, for all the tests of this module."""
+    with open_subject(request.param, small=True) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("form", ["frozen", "onnx"])
+def test_agrees_with_the_framework(subject: Subject, form: str, tmp_path: Path) -> None:
+    path, inputs, expected = subject.write(form, tmp_path)
+    errors = {precision: compiled_error(path, inputs, expected, precision) for precision in LIMITS}
+    assert {p: e for p, e in errors.items() if e >= LIMITS[p]} == {}
+
+
+@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "DenseNet121"])
+def test_saved_model_agrees_with_the_framework(name: str, tmp_path: Path) -> None:
+    with open_subject(name, small=True) as opened:
+        path, inputs, expected = opened.write("saved_model", tmp_path)
+        assert compiled_error(path, inputs, expected, "fp32") < LIMITS["fp32"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["frozen", "onnx"])
+@pytest.mark.parametrize("name", names())
+def test_agrees_at_full_size(name: str, form: str, tmp_path: Path) -> None:
+    with open_subject(name, small=False) as opened:
+        path, inputs, expected = opened.write(form, tmp_path)
+        errors = {precision: compiled_error(path, inputs, expected, precision) for precision in LIMITS}
+        assert {p: e for p, e in errors.items() if e >= LIMITS[p]} == {}
