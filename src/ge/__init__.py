@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ge.builder import Graph, Tensor
     from ge.compiler import compile
     from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
+    from ge.explain import explain
     from ge.model.model import Model
     from ge.model.om import load, save
     from ge.options import CompileOptions, PrecisionMode
@@ -29,6 +30,7 @@ __all__ = [
     "Tensor",
     "UnsupportedOperatorsError",
     "compile",
+    "explain",
     "load",
     "ops",
     "save",
@@ -45,6 +47,7 @@ _MODULES = {
     "Tensor": "ge.builder",
     "UnsupportedOperatorsError": "ge.errors",
     "compile": "ge.compiler",
+    "explain": "ge.explain",
     "load": "ge.model.om",
     "save": "ge.model.om",
 }

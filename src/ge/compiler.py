@@ -10,8 +10,10 @@ from typing import Any
 import onnx_ir as ir
 
 from ge.build.assemble import build_plan
+from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
+from ge.explain import placements
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan
@@ -49,14 +51,18 @@ def compile_plan(graph: ir.Graph, options: CompileOptions | None = None, name: s
     """Compile a GE graph (left as it is) to a plan."""
     options = options if options is not None else CompileOptions.from_environment()
     graph = graph.clone()
-    optimize(graph, options)
+    dump_graph(graph, "parse", options, name)
+    optimize(graph, options, name)
     whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
     steps = split_batch(graph, options)
     place(graph)
+    dump_graph(graph, "place", options, name)
     plan = build_plan(graph, options, name)
+    plan.report["placement"] = placements(graph)
     plan.steps = steps
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
+    dump_plan(plan, options)
     return plan
 
 
@@ -67,7 +73,9 @@ def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
         return PARSERS[Framework.ONNX](source, options)
     if type(source).__name__ in ("GraphDef", "MetaGraphDef", "SavedModel"):
         return PARSERS[Framework.TENSORFLOW](source, options)
-    raise GeError("E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph")
+    raise GeError(
+        "E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph"
+    )
 
 
 def _load_om(path: Path) -> Any:

@@ -36,7 +36,9 @@ class Aliases:
 
     forward: set[ir.Node] = field(default_factory=set)
     backward: dict[ir.Value, tuple[ir.Node, int]] = field(default_factory=dict)
-    joined: set[ir.Node] = field(default_factory=set)  # Concat and Transpose nodes whose inputs are written in place
+    joined: set[ir.Node] = field(
+        default_factory=set
+    )  # Concat and Transpose nodes whose inputs are written in place
     scattered: set[ir.Value] = field(default_factory=set)  # views that are not one contiguous piece
 
 
@@ -80,7 +82,13 @@ class _Finder:
             assert source is not None
             before = views[source] if source in views else self.plain(source)
             for index, value in enumerate(node.outputs):
-                view = before if node.op_type == "Cast" else None if before is None else view_forward(node, index, before)
+                view = (
+                    before
+                    if node.op_type == "Cast"
+                    else None
+                    if before is None
+                    else view_forward(node, index, before)
+                )
                 views[value] = view
                 if view is not None and not view.contiguous:
                     self.result.scattered.add(value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.build.draft import Draft
 from ge.build.inplace import merge_in_place
 from ge.build.kernels import KernelBook
@@ -22,17 +22,30 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
     """The plan of a placed graph."""
     shop = Workshop(Draft(), KernelBook(options.target), options)
     draft = shop.draft
-    inputs = [View.of(draft.storage("input", desc_of(v).nbytes, i).id, desc_of(v)) for i, v in enumerate(graph.inputs)]
-    outputs = [View.of(draft.storage("output", desc_of(v).nbytes, i).id, desc_of(v)) for i, v in enumerate(graph.outputs)]
+    inputs = [
+        View.of(draft.storage("input", desc_of(v).nbytes, i).id, desc_of(v))
+        for i, v in enumerate(graph.inputs)
+    ]
+    outputs = [
+        View.of(draft.storage("output", desc_of(v).nbytes, i).id, desc_of(v))
+        for i, v in enumerate(graph.outputs)
+    ]
     lower_graph(graph, shop, inputs, outputs)
-    owner = merge_in_place(draft) if "in_place" not in options.disabled_passes else list(range(len(draft.storages)))
+    owner = (
+        merge_in_place(draft)
+        if "in_place" not in options.disabled_passes
+        else list(range(len(draft.storages)))
+    )
     memory, offsets = _plan_arena(draft, owner)
     shop.kernels.compile()
     _finish_kernel_tasks(draft, shop.kernels)
     return Plan(
         name=name,
         inputs=[Port(v.name or f"input{i}", desc_of(v)) for i, v in enumerate(graph.inputs)],
-        outputs=[Port(v.name or f"output{i}", desc_of(v), dynamic=_is_dynamic(v)) for i, v in enumerate(graph.outputs)],
+        outputs=[
+            Port(v.name or f"output{i}", desc_of(v), dynamic=_is_dynamic(v))
+            for i, v in enumerate(graph.outputs)
+        ],
         buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
         tasks=draft.tasks,
         blocks=draft.blocks,
@@ -44,7 +57,9 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
 
 
 def _plan_arena(draft: Draft, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:
-    used = [s for s in draft.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes]
+    used = [
+        s for s in draft.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes
+    ]
     pieces = [Piece(s.nbytes, s.first, s.last) for s in used]
     memory = plan_memory(pieces)
     check(pieces, memory.offsets)

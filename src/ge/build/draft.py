@@ -50,7 +50,9 @@ class Draft:
     tasks: list[Task] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # of each task
     constants: list[np.ndarray] = field(default_factory=list)
-    shares: dict[int, tuple[Share, ...]] = field(default_factory=dict)  # by task: outputs that may take an input's memory
+    shares: dict[int, tuple[Share, ...]] = field(
+        default_factory=dict
+    )  # by task: outputs that may take an input's memory
     blocks: int = 1
     clock: int = 0
     _constant_of: dict[int, Storage] = field(default_factory=dict)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.build.aliases import Aliases, root_of
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
@@ -29,7 +29,9 @@ class Expression:
         return list(self.inputs), list(self.outputs)
 
 
-def express(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], aliases: Aliases | None = None) -> Expression:
+def express(
+    nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], aliases: Aliases | None = None
+) -> Expression:
     """Join the nodes (in topological order). Constants of one element become numbers in the code.
 
     Views between the nodes, and views that are not contiguous, are computed from what they view. A value kept in

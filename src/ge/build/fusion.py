@@ -16,8 +16,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.build.aliases import Aliases, root_of
 from ge.build.expression import express
 from ge.ir import facts
@@ -32,7 +32,25 @@ MAX_VISITS = 256  # while looking for a circle
 MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
 CHEAP_NODES = 2
-EXPENSIVE = frozenset("Pow Erf Erfc Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Lgamma Digamma Atan2".split())
+EXPENSIVE = frozenset(
+    [
+        "Pow",
+        "Erf",
+        "Erfc",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Asinh",
+        "Acosh",
+        "Atanh",
+        "Lgamma",
+        "Digamma",
+        "Atan2",
+    ]
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +133,10 @@ class _Fusion:
         return group
 
     def _is_uniform(self, node: ir.Node, size: int) -> bool:
-        if not self._is_vector(node) or lookup(node.op_type).pattern not in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
+        if not self._is_vector(node) or lookup(node.op_type).pattern not in (
+            Pattern.ELEMENTWISE,
+            Pattern.BROADCAST,
+        ):
             return False
         return len(node.outputs) == 1 and size > 0
 
@@ -156,9 +177,9 @@ class _Fusion:
         outputs = self._outputs(nodes)
         if len(outputs) + self._count_inputs(nodes) > MAX_VALUES:
             return False
-        if other.uniform and group.uniform and all(desc_of(v).size == group.size for v in outputs):
-            if other.size == group.size:
-                return True
+        alike = other.uniform and group.uniform and other.size == group.size
+        if alike and all(desc_of(v).size == group.size for v in outputs):
+            return True
         return self._one_kernel(nodes, outputs, max(other.size, group.size))
 
     def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
@@ -198,7 +219,9 @@ class _Fusion:
         group.last = max(other.last, group.last)
         group.uniform = group.uniform and other.uniform and group.size == other.size
         group.size = max(other.size, group.size)
-        group.before = {g for g in map(self._find, group.before | other.before) if g is not other and g is not group}
+        group.before = {
+            g for g in map(self._find, group.before | other.before) if g is not other and g is not group
+        }
         other.merged_into = group
         return group
 

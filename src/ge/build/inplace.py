@@ -15,43 +15,53 @@ __all__ = ["merge_in_place"]
 
 def merge_in_place(draft: Draft) -> list[int]:
     """Let outputs take their dying inputs' memory; the representative of each storage's memory."""
-    owner = list(range(len(draft.storages)))
+    return _Merging(draft).run()
 
-    def find(index: int) -> int:
-        while owner[index] != index:
-            owner[index] = owner[owner[index]]
-            index = owner[index]
+
+class _Merging:
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.owner = list(range(len(draft.storages)))
+
+    def run(self) -> list[int]:
+        for number, task in enumerate(self.draft.tasks):
+            for share in self.draft.shares.get(number, ()):
+                if self._share(number, task, share):
+                    break
+        return [self._find(index) for index in range(len(self.owner))]
+
+    def _find(self, index: int) -> int:
+        while self.owner[index] != index:
+            self.owner[index] = self.owner[self.owner[index]]
+            index = self.owner[index]
         return index
 
-    for number, task in enumerate(draft.tasks):
-        for share in draft.shares.get(number, ()):
-            source = draft.storages[find(task.inputs[share.input].buffer)]
-            target = draft.storages[find(task.outputs[share.output].buffer)]
-            if _may_share(draft, number, task, share, source, target):
-                owner[target.id] = source.id
-                source.last = max(source.last, target.last)
-                source.nbytes = max(source.nbytes, target.nbytes)
-                if share.post_op >= 0:
-                    _accumulate(draft, number, share)
-                break
-    return [find(index) for index in range(len(owner))]
+    def _storage(self, view: View) -> Storage:
+        return self.draft.storages[self._find(view.buffer)]
 
-
-def _may_share(draft: Draft, number: int, task: Task, share: Share, source: Storage, target: Storage) -> bool:
-    time = draft.times[number]
-    if source is target or source.kind != "arena" or target.kind != "arena":
-        return False
-    if source.last != time or target.first != time:
-        return False
-    others = [v for i, v in enumerate(task.inputs) if i != share.input]
-    if share.post_op >= 0 and any(draft.storages[v.buffer] is source for v in others):
-        return False
-    return _same_place(task.inputs[share.input], task.outputs[share.output])
+    def _share(self, number: int, task: Task, share: Share) -> bool:
+        source, target = self._storage(task.inputs[share.input]), self._storage(task.outputs[share.output])
+        time = self.draft.times[number]
+        if source is target or source.kind != "arena" or target.kind != "arena":
+            return False
+        if source.last != time or target.first != time:
+            return False
+        if any(self._storage(v) is source for i, v in enumerate(task.inputs) if i != share.input):
+            return False
+        if not _same_place(task.inputs[share.input], task.outputs[share.output]):
+            return False
+        self.owner[target.id] = source.id
+        source.last = max(source.last, target.last)
+        source.nbytes = max(source.nbytes, target.nbytes)
+        if share.post_op >= 0:
+            _accumulate(self.draft, number, share)
+        return True
 
 
 def _same_place(source: View, target: View) -> bool:
     return source.offset == target.offset and (
-        (source.contiguous and target.contiguous) or (source.shape, source.strides) == (target.shape, target.strides)
+        (source.contiguous and target.contiguous)
+        or (source.shape, source.strides) == (target.shape, target.strides)
     )
 
 

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import tbe
-
 from ge.model.plan import KernelImage
 
 __all__ = ["KernelBook", "KernelCache", "shared_cache"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.build.aliases import Aliases
 from ge.build.draft import Draft, Share
 from ge.build.expression import express
@@ -38,7 +38,9 @@ class Workshop:
     options: CompileOptions
 
 
-def lower_graph(graph: ir.Graph, shop: Workshop, inputs: Sequence[View], outputs: Sequence[View], block: int = 0) -> None:
+def lower_graph(
+    graph: ir.Graph, shop: Workshop, inputs: Sequence[View], outputs: Sequence[View], block: int = 0
+) -> None:
     """Emit the tasks of a graph that reads its inputs from given views and leaves its outputs in given views."""
     _GraphLowering(graph, shop, block, outputs).lower(inputs)
 
@@ -256,7 +258,9 @@ class _GraphLowering:
         outputs = [self.view(v) for v in node.outputs]
         then_block, else_block = self._new_block(), self._new_block()
         attrs = {"then_block": then_block, "else_block": else_block}
-        self.emit(Task("if", node.name or "If", [condition], [], attrs, Engine.CONTROL.value, facts.origin(node)))
+        self.emit(
+            Task("if", node.name or "If", [condition], [], attrs, Engine.CONTROL.value, facts.origin(node))
+        )
         for graph, block in ((op.then_branch, then_block), (op.else_branch, else_block)):
             lower_graph(graph, self.shop, captures, outputs, block)
         self.draft.hold(outputs, self.draft.tick())
@@ -281,7 +285,9 @@ class _GraphLowering:
         task_inputs = [go_on] if trip is None else [trip, go_on]
         start = self.draft.tick()
         self.draft.hold(scans, start)
-        self.emit(Task("while", node.name or "Loop", task_inputs, [counter], attrs, "control", facts.origin(node)))
+        self.emit(
+            Task("while", node.name or "Loop", task_inputs, [counter], attrs, "control", facts.origin(node))
+        )
         first_task = len(self.draft.tasks)
         body = _Body(self, op.body, body_block, counter, go_on, states, scans)
         body.lower(captures)
@@ -323,7 +329,9 @@ class _Body:
         lower_graph(self.graph, self.outer.shop, inputs, results, self.block)
         new_states = results[1 : 1 + len(self.states)]
         for value, scan in zip(results[1 + len(self.states) :], self.scans, strict=True):
-            draft.emit(Task("scan_store", "scan", [value, self.counter], [scan], {}, "control", (), self.block))
+            draft.emit(
+                Task("scan_store", "scan", [value, self.counter], [scan], {}, "control", (), self.block)
+            )
         for source, target in zip([results[0], *new_states], [self.go_on, *self.states], strict=True):
             if 0 not in target.shape:
                 draft.emit(Task("copy", "carry", [source], [target], {}, "control", (), self.block))

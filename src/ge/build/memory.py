@@ -106,7 +106,9 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _place(pieces: Sequence[Piece], order: Sequence[int], fit: Callable[[list[tuple[int, int]], int], int]) -> list[int]:
+def _place(
+    pieces: Sequence[Piece], order: Sequence[int], fit: Callable[[list[tuple[int, int]], int], int]
+) -> list[int]:
     """Give each piece, in order, a gap among the pieces placed before it that are in use at the same time."""
     offsets = [0] * len(pieces)
     placed = _Timeline(pieces)

@@ -42,10 +42,15 @@ def _vector_units(graph: ir.Graph, groups: list[list[ir.Node]], aliases: Aliases
                 readers.setdefault(root_of(value, aliases), []).append(node)
     returned = {root_of(v, aliases) for v in graph.outputs}
     return [
-        Unit(Engine.VECTOR, nodes, _inputs(nodes, aliases), group_outputs(nodes, readers, returned)) for nodes in groups
+        Unit(Engine.VECTOR, nodes, _inputs(nodes, aliases), group_outputs(nodes, readers, returned))
+        for nodes in groups
     ]
 
 
 def _inputs(nodes: list[ir.Node], aliases: Aliases) -> list[ir.Value]:
     made = {v for n in nodes for v in n.outputs}
-    return [v for v in dict.fromkeys(v for n in nodes for v in n.inputs if v is not None) if root_of(v, aliases) not in made]
+    return [
+        v
+        for v in dict.fromkeys(v for n in nodes for v in n.inputs if v is not None)
+        if root_of(v, aliases) not in made
+    ]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import npu_runtime
 import numpy as np
-import tbe
 
+import npu_runtime
+import tbe
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.model.plan import KernelImage, Plan, Port
@@ -46,6 +46,7 @@ class Model:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.program = _load(plan)
+        self._announce = bool(int(os.environ.get("NPU_PROFILE", "0") or 0))
 
     @property
     def name(self) -> str:
@@ -72,6 +73,8 @@ class Model:
         if into is None:
             into = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
         results = list(into)
+        if self._announce:
+            self._print_profile(feeds)
         shapes = self.program.run(feeds, results)
         for index, shape in _reported(shapes):
             results[index] = _leading(results[index], shape)
@@ -84,7 +87,17 @@ class Model:
         feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
         outputs = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
         seconds = self.program.profile(feeds, outputs, repeats)
-        return [self._profiled(*item) for item in zip(self.plan.tasks, self.program.task_info(), seconds, strict=True)]
+        return [
+            self._profiled(*item)
+            for item in zip(self.plan.tasks, self.program.task_info(), seconds, strict=True)
+        ]
+
+    def _print_profile(self, feeds: Sequence[np.ndarray]) -> None:
+        """What NPU_PROFILE=1 asks for: one line a task, at the first run."""
+        from ge.profile import table
+
+        self._announce = False
+        print(table(self.profile(feeds)))
 
     @staticmethod
     def _profiled(task: Any, info: Any, seconds: float) -> TaskProfile:
@@ -131,7 +144,9 @@ def _fitting(port: Port, array: Any) -> np.ndarray:
         array = np.asarray(array)
     if array.dtype != numpy_dtype(port.desc.dtype) or array.shape != port.desc.shape:
         got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-        raise GeError("E10020", f"input '{port.name}' is {got}, the model takes {port.desc}", remedy="convert it first")
+        raise GeError(
+            "E10020", f"input '{port.name}' is {got}, the model takes {port.desc}", remedy="convert it first"
+        )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -196,5 +211,7 @@ def _load(plan: Plan) -> Any:
     try:
         program.finalize(plan.arena_bytes)
     except npu_runtime.OutOfDeviceMemory as error:
-        raise OutOfMemoryError("E10030", str(error), remedy="a smaller batch, or a higher memory limit") from error
+        raise OutOfMemoryError(
+            "E10030", str(error), remedy="a smaller batch, or a higher memory limit"
+        ) from error
     return program

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ge.dump import dump_graph
 from ge.options import CompileOptions
 from ge.passes.base import Pass, run_passes, to_fixpoint
 from ge.passes.channels_last import ChannelsLast
@@ -53,13 +54,14 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def optimize(graph: ir.Graph, options: CompileOptions) -> None:
-    """Take a graph through all stages, in place."""
+def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
+    """Take a graph through all stages, in place; each can be dumped."""
     for stage in STAGES:
         if stage.fixpoint:
             to_fixpoint(graph, stage.passes, options)
         else:
             run_passes(graph, stage.passes, options)
+        dump_graph(graph, stage.name, options, name)
 
 
 def pass_names() -> list[str]:

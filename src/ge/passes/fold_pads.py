@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, producer
 from ge.passes.simplify_algebra import non_negative
 
 __all__ = ["FoldPads"]
@@ -49,7 +50,9 @@ def _into_avg_pool(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _fold(r, node, lambda pad: attrs_of(pad)["value"] == 0, inside_only=True, count_include_pad=True)
 
 
-def _fold(r: Rewriter, node: ir.Node, accepts, inside_only: bool = False, **changes: object) -> ir.Value | None:  # type: ignore[no-untyped-def]
+def _fold(
+    r: Rewriter, node: ir.Node, accepts, inside_only: bool = False, **changes: object
+) -> ir.Value | None:  # type: ignore[no-untyped-def]
     pad = producer(node.inputs[0], "Pad")
     if pad is None or attrs_of(pad)["mode"] != "constant" or not accepts(pad):
         return None
@@ -66,7 +69,9 @@ def _fold(r: Rewriter, node: ir.Node, accepts, inside_only: bool = False, **chan
     return r.op_like(node, [source, *node.inputs[1:]], pads_begin=begin, pads_end=end, **changes)
 
 
-def _reaches_data(kernel: Sequence[int], holes: Sequence[int] | None, begin: Sequence[int], end: Sequence[int]) -> bool:
+def _reaches_data(
+    kernel: Sequence[int], holes: Sequence[int] | None, begin: Sequence[int], end: Sequence[int]
+) -> bool:
     """Whether every window covers some element that is not border."""
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, holes or [1] * len(kernel), strict=True)]
     return all(max(a, b) < e for a, b, e in zip(begin, end, extents, strict=True))
@@ -82,4 +87,8 @@ class FoldPads(RewritePass):
     """
 
     name = "fold_pads"
-    rules = {"Conv": (_into_conv,), "MaxPool": (_into_max_pool,), "AvgPool": (_into_avg_pool,)}
+    rules: ClassVar[Rules] = {
+        "Conv": (_into_conv,),
+        "MaxPool": (_into_max_pool,),
+        "AvgPool": (_into_avg_pool,),
+    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
 from ge.ops.spatial import weight_perm
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
 
 __all__ = ["FoldWeights"]
 
@@ -150,12 +151,18 @@ def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op_like(node, [source, scaled, *node.inputs[2:]])
 
 
-def _input_shape(node: ir.Node, weight: np.ndarray, data: Sequence[int], factor: np.ndarray) -> list[int] | None:
+def _input_shape(
+    node: ir.Node, weight: np.ndarray, data: Sequence[int], factor: np.ndarray
+) -> list[int] | None:
     """The shape in which one value an input channel broadcasts over a weight."""
     attrs = attrs_of(node)
     shape = [1] * weight.ndim
     if node.op_type == "MatMul":
-        if attrs["transpose_a"] or weight.ndim != 2 or _per_channel(factor, len(data), len(data) - 1, data[-1]) is None:
+        if (
+            attrs["transpose_a"]
+            or weight.ndim != 2
+            or _per_channel(factor, len(data), len(data) - 1, data[-1]) is None
+        ):
             return None
         shape[-1 if attrs["transpose_b"] else -2] = -1
         return shape
@@ -205,7 +212,13 @@ def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
         chain.append(move)
         value = move.inputs[0]
     cube = producer(value, "MatMul")
-    if not chain or value is None or cube is None or not only_use(value) or constant_of(cube.inputs[1]) is None:
+    if (
+        not chain
+        or value is None
+        or cube is None
+        or not only_use(value)
+        or constant_of(cube.inputs[1]) is None
+    ):
         return None
     if desc_of(node.outputs[0]) != desc_of(chain[0].outputs[0]) or any(m.op_type == "Slice" for m in chain):
         return None
@@ -249,7 +262,7 @@ class FoldWeights(RewritePass):
     """
 
     name = "fold_weights"
-    rules = {
+    rules: ClassVar[Rules] = {
         "BatchNorm": (_affine_norm,),
         "Mul": (_scale_after, _scale_through_movement),
         "Add": (_shift_after,),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -13,17 +14,44 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView, lookup
-from ge.passes.rewrite import RewritePass, Rewriter, only_use, producer, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, only_use, producer, scalar
 
 __all__ = ["FuseActivations"]
 
 _MAX_NODES = 12
 _TOLERANCE = 3e-6
 _PARTS = frozenset(
-    "Add Sub Mul Div Neg Abs Exp Log Log1p Expm1 Erf Erfc Tanh Sigmoid Softplus Square Sqrt Pow Reciprocal Relu Clip "
-    "Maximum Minimum HardSigmoid Identity".split()
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Neg",
+        "Abs",
+        "Exp",
+        "Log",
+        "Log1p",
+        "Expm1",
+        "Erf",
+        "Erfc",
+        "Tanh",
+        "Sigmoid",
+        "Softplus",
+        "Square",
+        "Sqrt",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+        "Clip",
+        "Maximum",
+        "Minimum",
+        "HardSigmoid",
+        "Identity",
+    ]
 )
-_TELLTALE = frozenset({"Erf", "Erfc", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid", "Relu", "Log1p"})
+_TELLTALE = frozenset(
+    {"Erf", "Erfc", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid", "Relu", "Log1p"}
+)
 
 # The functions looked for: operator and attributes.
 _CANDIDATES: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = (
@@ -53,7 +81,12 @@ def _regions(root: ir.Node) -> Iterator[_Region]:
     """The nodes above `root` that nothing else needs: ever larger regions that depend on one value only."""
     inside: dict[ir.Node, None] = {root: None}
     while len(inside) <= _MAX_NODES:
-        leaves = {v for n in inside for v in n.inputs if v is not None and scalar(v) is None and v.producer() not in inside}
+        leaves = {
+            v
+            for n in inside
+            for v in n.inputs
+            if v is not None and scalar(v) is None and v.producer() not in inside
+        }
         if len(leaves) == 1 and len(inside) > 1 and any(n.op_type in _TELLTALE for n in inside):
             yield _Region(tuple(inside), next(iter(leaves)))
         grown = [n for n in (v.producer() for v in leaves) if n is not None and _joins(n, inside, root)]
@@ -85,7 +118,9 @@ def _joins(node: ir.Node, inside: dict[ir.Node, None], root: ir.Node) -> bool:
 
 
 def _probe() -> np.ndarray:
-    return np.concatenate([np.linspace(-9, 9, 73), [0.01, -0.01, 3.0, -3.0, 0.3333, 20.0, -20.0]]).astype(np.float32)
+    return np.concatenate([np.linspace(-9, 9, 73), [0.01, -0.01, 3.0, -3.0, 0.3333, 20.0, -20.0]]).astype(
+        np.float32
+    )
 
 
 @lru_cache(maxsize=64)
@@ -200,8 +235,6 @@ def _leaky(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 _ROOTS: tuple[str, ...] = ("Div", "Add", "Log", "Log1p", "Reciprocal", "Clip")
 
-Rules = dict[str, tuple[Callable[[Rewriter, ir.Node], ir.Value | None], ...]]
-
 
 class FuseActivations(RewritePass):
     """Recognise activations written out in simpler operators.
@@ -214,8 +247,8 @@ class FuseActivations(RewritePass):
     """
 
     name = "fuse_activations"
-    rules: Rules = {
+    rules: ClassVar[Rules] = {
         "Mul": (_swish, _recognise),
         "Maximum": (_leaky,),
-        **{type_: (_recognise,) for type_ in _ROOTS},
+        **dict.fromkeys(_ROOTS, (_recognise,)),
     }

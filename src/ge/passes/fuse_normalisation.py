@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FuseNormalisation"]
 
@@ -101,14 +102,18 @@ def _scaled_spread(value: ir.Value | None) -> tuple[_Spread, ir.Value | None] | 
     return None
 
 
-def _normalised(r: Rewriter, spread: _Spread, scale: ir.Value | None = None, bias: ir.Value | None = None) -> ir.Value:
+def _normalised(
+    r: Rewriter, spread: _Spread, scale: ir.Value | None = None, bias: ir.Value | None = None
+) -> ir.Value:
     inputs = [spread.source, *_vectors(r, spread, scale, bias)]
     if spread.mean is None:
         return r.op("RmsNorm", *inputs, axes=spread.axes, epsilon=spread.epsilon)
     return r.op("LayerNorm", *inputs, axes=spread.axes, epsilon=spread.epsilon)
 
 
-def _vectors(r: Rewriter, spread: _Spread, scale: ir.Value | None, bias: ir.Value | None) -> list[ir.Value | None]:
+def _vectors(
+    r: Rewriter, spread: _Spread, scale: ir.Value | None, bias: ir.Value | None
+) -> list[ir.Value | None]:
     """Scale and bias; a bias without scale needs a scale of ones only when the operator takes them in order."""
     return [scale, bias] if bias is not None else [scale] if scale is not None else []
 
@@ -184,7 +189,11 @@ def _shift(value: ir.Value | None, spread: _Spread, factor: ir.Value | None) -> 
     if _is_drop(value, spread, factor):
         return (None,)
     node = producer(value, "Sub")
-    if node is not None and constant_of(node.inputs[0]) is not None and _is_drop(node.inputs[1], spread, factor, sign=1):
+    if (
+        node is not None
+        and constant_of(node.inputs[0]) is not None
+        and _is_drop(node.inputs[1], spread, factor, sign=1)
+    ):
         return (node.inputs[0],)
     node = producer(value, "Add")
     if node is None:
@@ -216,7 +225,12 @@ def _is_drop(value: ir.Value | None, spread: _Spread, factor: ir.Value | None, s
 
 def _take_scale(r: Rewriter, node: ir.Node) -> ir.Value | None:
     inner = producer(node.inputs[0], "LayerNorm", "RmsNorm")
-    if inner is None or len(inner.inputs) > 1 or not only_use(inner.outputs[0]) or not _fits(node.inputs[1], inner.outputs[0]):
+    if (
+        inner is None
+        or len(inner.inputs) > 1
+        or not only_use(inner.outputs[0])
+        or not _fits(node.inputs[1], inner.outputs[0])
+    ):
         return None
     r.stands_for(inner)
     return r.op_like(inner, [inner.inputs[0], node.inputs[1]])
@@ -224,7 +238,12 @@ def _take_scale(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 def _take_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     inner = producer(node.inputs[0], "LayerNorm")
-    if inner is None or len(inner.inputs) > 2 or not only_use(inner.outputs[0]) or not _fits(node.inputs[1], inner.outputs[0]):
+    if (
+        inner is None
+        or len(inner.inputs) > 2
+        or not only_use(inner.outputs[0])
+        or not _fits(node.inputs[1], inner.outputs[0])
+    ):
         return None
     r.stands_for(inner)
     scale = inner.inputs[1] if len(inner.inputs) > 1 else None
@@ -245,7 +264,7 @@ class FuseNormalisation(RewritePass):
     """
 
     name = "fuse_normalisation"
-    rules = {
+    rules: ClassVar[Rules] = {
         "Div": (_by_division,),
         "Mul": (_by_product, _take_scale),
         "Add": (_by_sum, _take_bias),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from ge.engines import placement_of
 from ge.ir.values import desc_of
 from ge.ops.base import Engine
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FusePostOps"]
 
@@ -48,7 +48,12 @@ _COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
 def _open_cube(value: ir.Value | None) -> ir.Node | None:
     """The AI Core product behind a value that nobody else reads and that can take another post-op."""
     cube = producer(value, *_CUBE)
-    if cube is None or value is None or not only_use(value) or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS:
+    if (
+        cube is None
+        or value is None
+        or not only_use(value)
+        or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS
+    ):
         return None
     return cube if placement_of(cube)[0] is Engine.AI_CORE else None
 
@@ -78,7 +83,9 @@ def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     assert cube is not None
     number = scalar(operand)
     if number is not None and node.op_type in ("Add", "Mul"):
-        return _extended(r, cube, f"linear,1.0,{number!r}" if node.op_type == "Add" else f"linear,{number!r},0.0")
+        return _extended(
+            r, cube, f"linear,1.0,{number!r}" if node.op_type == "Add" else f"linear,{number!r},0.0"
+        )
     return _extended(r, cube, _BINARY[node.op_type], operand)
 
 
@@ -170,7 +177,7 @@ class FusePostOps(RewritePass):
     """
 
     name = "fuse_post_ops"
-    rules = {
-        **{type_: (_unary, _unary_after_reshape) for type_ in _UNARY},
-        **{type_: (_binary, _binary_after_reshape) for type_ in _BINARY},
+    rules: ClassVar[Rules] = {
+        **dict.fromkeys(_UNARY, (_unary, _unary_after_reshape)),
+        **dict.fromkeys(_BINARY, (_binary, _binary_after_reshape)),
     }

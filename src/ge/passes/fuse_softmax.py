@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
 
 __all__ = ["FuseSoftmax"]
 
@@ -85,4 +87,9 @@ class FuseSoftmax(RewritePass):
     """
 
     name = "fuse_softmax"
-    rules = {"Div": (_softmax,), "Mul": (_softmax,), "Log": (_log_of_softmax,), "Sub": (_log_softmax,)}
+    rules: ClassVar[Rules] = {
+        "Div": (_softmax,),
+        "Mul": (_softmax,),
+        "Log": (_log_of_softmax,),
+        "Sub": (_log_softmax,),
+    }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, scalar
 
 __all__ = ["InlineBranches", "inline"]
 
@@ -79,4 +80,4 @@ class InlineBranches(RewritePass):
     """
 
     name = "inline_branches"
-    rules = {"If": (_known_branch,), "Loop": (_short_loop,)}
+    rules: ClassVar[Rules] = {"If": (_known_branch,), "Loop": (_short_loop,)}

@@ -111,7 +111,8 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
     if value.is_graph_output() or not readers or depth == 0:
         return False
     return all(
-        n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1)) for n in readers
+        n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
+        for n in readers
     )
 
 
@@ -158,7 +159,10 @@ def _widen(graph: ir.Graph, options: CompileOptions) -> bool:
         if "dtype" in attrs_of(node):
             continue
         r = Rewriter(graph, node, options)
-        inputs = [v if v is None or desc_of(v).dtype not in narrow else r.op("Cast", v, to=_WIDE) for v in node.inputs]
+        inputs = [
+            v if v is None or desc_of(v).dtype not in narrow else r.op("Cast", v, to=_WIDE)
+            for v in node.inputs
+        ]
         results = r.op_like(node, inputs)
         values = list(results) if isinstance(results, tuple) else [results]
         final = [

@@ -42,7 +42,13 @@ class MergeMatmuls(Pass):
 
 def _mergeable(node: ir.Node) -> bool:
     attrs, weight = attrs_of(node), constant_of(node.inputs[1])
-    if weight is None or weight.ndim != 2 or attrs["transpose_a"] or attrs["transpose_b"] or attrs["post_ops"]:
+    if (
+        weight is None
+        or weight.ndim != 2
+        or attrs["transpose_a"]
+        or attrs["transpose_b"]
+        or attrs["post_ops"]
+    ):
         return False
     if len(node.inputs) > 2 and constant_of(node.inputs[2]) is None:
         return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from ge.ir.types import BOOL, FLOATS, INTS
 from ge.ir.values import constant_of, desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
 
 __all__ = ["MergeMovements", "holds_exactly"]
 
@@ -23,15 +25,17 @@ def holds_exactly(narrow: str, wide: str) -> bool:
     if narrow == wide or narrow in BOOL:
         return True
     if narrow in FLOATS:
-        return wide in FLOATS and _EXPONENT[narrow] <= _EXPONENT[wide] and _MANTISSA[narrow] <= _MANTISSA[wide]
+        return (
+            wide in FLOATS and _EXPONENT[narrow] <= _EXPONENT[wide] and _MANTISSA[narrow] <= _MANTISSA[wide]
+        )
     if wide in FLOATS:
         return _bits(narrow) <= _MANTISSA[wide]
     if wide not in INTS:
         return False
     signed = not narrow.startswith("u")
-    return not (signed and wide.startswith("u")) and _bits(narrow) + (not signed and not wide.startswith("u")) <= _bits(
-        wide
-    )
+    return not (signed and wide.startswith("u")) and _bits(narrow) + (
+        not signed and not wide.startswith("u")
+    ) <= _bits(wide)
 
 
 def _bits(dtype: str) -> int:
@@ -108,7 +112,7 @@ def _slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
         assert part is not None
         extent = desc_of(part).shape[axis]
         start, end = attrs["starts"][axis] - begin, attrs["ends"][axis] - begin
-        if 0 <= start and end <= extent and start < end:
+        if start >= 0 and end <= extent and start < end:
             starts, ends = list(attrs["starts"]), list(attrs["ends"])
             starts[axis], ends[axis] = start, end
             return r.op("Slice", part, starts=starts, ends=ends, steps=_steps(node))
@@ -159,7 +163,21 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op_like(node, values)
 
 
-_BROADCASTING = ("Add", "Sub", "Mul", "Div", "Maximum", "Minimum", "Pow", "Select", "And", "Or", "Equal", "Less", "Greater")
+_BROADCASTING = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Maximum",
+    "Minimum",
+    "Pow",
+    "Select",
+    "And",
+    "Or",
+    "Equal",
+    "Less",
+    "Greater",
+)
 
 
 class MergeMovements(RewritePass):
@@ -175,11 +193,11 @@ class MergeMovements(RewritePass):
     """
 
     name = "merge_movements"
-    rules = {
+    rules: ClassVar[Rules] = {
         "Reshape": (_reshape_of_reshape,),
         "Transpose": (_transpose_of_transpose, _transpose_of_units),
         "Cast": (_cast_of_cast,),
         "Slice": (_slice_of_slice, _slice_of_concat),
         "Concat": (_concat_of_concat, _concat_of_split),
-        **{type_: (_unneeded_broadcast,) for type_ in _BROADCASTING},
+        **dict.fromkeys(_BROADCASTING, (_unneeded_broadcast,)),
     }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, attrs_of
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 
 __all__ = ["RemoveIdentities"]
 
@@ -50,7 +52,7 @@ class RemoveIdentities(RewritePass):
     """
 
     name = "remove_identities"
-    rules = {
+    rules: ClassVar[Rules] = {
         "Identity": (_identity,),
         "Reshape": (_same_shape,),
         "BroadcastTo": (_same_shape,),

@@ -21,6 +21,7 @@ __all__ = [
     "RewritePass",
     "Rewriter",
     "Rule",
+    "Rules",
     "attrs_of",
     "only_use",
     "producer",
@@ -77,12 +78,13 @@ class Rewriter(GraphBuilder):
 
 Replacement = ir.Value | Sequence[ir.Value] | None
 Rule = Callable[[Rewriter, ir.Node], Replacement]
+Rules = Mapping[str, Sequence[Rule]]
 
 
 class RewritePass(Pass):
     """A pass made of rules, each tried on the nodes of some operator types until none applies any more."""
 
-    rules: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    rules: ClassVar[Rules] = {}
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         queue = deque(node for node in graph if node.op_type in self.rules)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.ir.types import FLOATS
 from ge.ir.values import constant_of, desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of, only_use, producer, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["SimplifyAlgebra"]
 
@@ -108,7 +109,16 @@ def non_negative(value: ir.Value | None, depth: int = _MAX_DEPTH) -> bool:
         return False
     if node.op_type in ("Square", "Abs", "Exp", "Sqrt", "Sigmoid", "Relu", "Softmax", "Softplus"):
         return True
-    if node.op_type in ("Reshape", "Transpose", "Slice", "ReduceMean", "ReduceSum", "ReduceMax", "Cast", "BroadcastTo"):
+    if node.op_type in (
+        "Reshape",
+        "Transpose",
+        "Slice",
+        "ReduceMean",
+        "ReduceSum",
+        "ReduceMax",
+        "Cast",
+        "BroadcastTo",
+    ):
         return non_negative(node.inputs[0], depth - 1)
     if node.op_type in ("Add", "Mul", "Div", "Maximum"):
         return all(non_negative(v, depth - 1) for v in node.inputs)
@@ -237,7 +247,7 @@ class SimplifyAlgebra(RewritePass):
     """
 
     name = "simplify_algebra"
-    rules = {
+    rules: ClassVar[Rules] = {
         "Add": (_constant_last, _neutral(0), _of_negative("Sub")),
         "Sub": (_neutral(0), _of_negative("Add"), _subtract_constant),
         "Mul": (_constant_last, _neutral(1), _times_itself, _product_of_constants),
@@ -246,7 +256,7 @@ class SimplifyAlgebra(RewritePass):
         "SquaredDifference": (_squared_difference,),
         "Neg": (_undone_by("Neg"),),
         "Not": (_undone_by("Not"),),
-        **{type_: (_again,) for type_ in ("Abs", "Floor", "Ceil", "Round", "Sign", "Trunc")},
+        **dict.fromkeys(("Abs", "Floor", "Ceil", "Round", "Sign", "Trunc"), (_again,)),
         "Relu": (_relu_of_clip,),
         "Reciprocal": (_reciprocal_of_root,),
         "Maximum": (_constant_last, _bound("Maximum")),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
 from ge.ops.spatial import channels_first_perm
-from ge.passes.rewrite import Replacement, RewritePass, Rewriter, attrs_of, producer
+from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, attrs_of, producer
 
 __all__ = ["ELEMENTWISE", "SinkTransposes"]
 
@@ -72,7 +72,9 @@ def _operand(r: Rewriter, value: ir.Value | None, order: _Order, size: int) -> i
     return r.op("Transpose", value, perm=order.inverse)
 
 
-def _operands(r: Rewriter, node: ir.Node, order: _Order, values: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+def _operands(
+    r: Rewriter, node: ir.Node, order: _Order, values: Sequence[ir.Value | None]
+) -> list[ir.Value | None] | None:
     size = max(desc_of(v).size for v in node.outputs)
     moved = [_operand(r, v, order, size) for v in values]
     if any(m is None and v is not None for m, v in zip(moved, values, strict=True)):
@@ -220,11 +222,91 @@ def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list
 
 
 ELEMENTWISE = frozenset(
-    "Abs Neg Exp Exp2 Expm1 Log Log1p Log2 Sqrt Rsqrt Reciprocal Square Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh "
-    "Acosh Atanh Erf Erfc Sign Floor Ceil Round Trunc Not BitwiseNot IsNan IsInf IsFinite Sigmoid Softplus Softsign Relu "
-    "Lgamma Digamma LeakyRelu Elu Selu Celu Gelu HardSigmoid HardSwish Mish Swish ThresholdedRelu Shrink Clip Cast "
-    "Add Sub Mul Div FloorDiv Mod FMod Pow Maximum Minimum Atan2 SquaredDifference And Or Xor Equal NotEqual Less "
-    "LessEqual Greater GreaterEqual BitwiseAnd BitwiseOr BitwiseXor ShiftLeft ShiftRight PRelu Select".split()
+    [
+        "Abs",
+        "Neg",
+        "Exp",
+        "Exp2",
+        "Expm1",
+        "Log",
+        "Log1p",
+        "Log2",
+        "Sqrt",
+        "Rsqrt",
+        "Reciprocal",
+        "Square",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Tanh",
+        "Asinh",
+        "Acosh",
+        "Atanh",
+        "Erf",
+        "Erfc",
+        "Sign",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Trunc",
+        "Not",
+        "BitwiseNot",
+        "IsNan",
+        "IsInf",
+        "IsFinite",
+        "Sigmoid",
+        "Softplus",
+        "Softsign",
+        "Relu",
+        "Lgamma",
+        "Digamma",
+        "LeakyRelu",
+        "Elu",
+        "Selu",
+        "Celu",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Mish",
+        "Swish",
+        "ThresholdedRelu",
+        "Shrink",
+        "Clip",
+        "Cast",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "FloorDiv",
+        "Mod",
+        "FMod",
+        "Pow",
+        "Maximum",
+        "Minimum",
+        "Atan2",
+        "SquaredDifference",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "NotEqual",
+        "Less",
+        "LessEqual",
+        "Greater",
+        "GreaterEqual",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "ShiftLeft",
+        "ShiftRight",
+        "PRelu",
+        "Select",
+    ]
 )
 
 
@@ -267,12 +349,22 @@ class SinkTransposes(RewritePass):
     """
 
     name = "sink_transposes"
-    rules = {
-        **{type_: (_elementwise,) for type_ in ELEMENTWISE},
-        **{
-            type_: (_reduction,)
-            for type_ in "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceAny ReduceAll ArgMax ArgMin".split()
-        },
+    rules: ClassVar[Rules] = {
+        **dict.fromkeys(ELEMENTWISE, (_elementwise,)),
+        **dict.fromkeys(
+            [
+                "ReduceSum",
+                "ReduceMean",
+                "ReduceMax",
+                "ReduceMin",
+                "ReduceProd",
+                "ReduceAny",
+                "ReduceAll",
+                "ArgMax",
+                "ArgMin",
+            ],
+            (_reduction,),
+        ),
         "Softmax": (_adjusted(_over_axes),),
         "LogSoftmax": (_adjusted(_over_axes),),
         "Concat": (_adjusted(_along),),
@@ -282,7 +374,7 @@ class SinkTransposes(RewritePass):
         "CumSum": (_adjusted(_along),),
         "Reverse": (_adjusted(_over_axes),),
         **{type_: (_normalisation(_channel),) for type_ in ("BatchNorm", "InstanceNorm", "GroupNorm")},
-        **{type_: (_spatial,) for type_ in ("Conv", "ConvTranspose", "MaxPool", "AvgPool", "Lrn")},
+        **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AvgPool", "Lrn"), (_spatial,)),
         "DepthToSpace": (_block_move,),
         "SpaceToDepth": (_block_move,),
         "Reshape": (_reshape,),

@@ -135,7 +135,12 @@ def _matmul(node: ir.Node, rows: Rows, batch: int) -> int | None:
 def _with_operands(node: ir.Node, rows: Rows, first: int) -> int | None:
     rank = desc_of(node.outputs[0]).rank
     for value in node.inputs[first:]:
-        if value is not None and value not in rows and desc_of(value).rank == rank and desc_of(value).shape[0] != 1:
+        if (
+            value is not None
+            and value not in rows
+            and desc_of(value).rank == rank
+            and desc_of(value).shape[0] != 1
+        ):
             return None
         if value is not None and value in rows and desc_of(value).rank != rank:
             return None
@@ -217,7 +222,10 @@ _RULES: dict[str, _Rule] = {
 def _best_steps(graph: ir.Graph, rows: Rows, batch: int) -> int:
     cache = _cache_bytes()
     weights = sum(_stored(v) for v in graph.initializers.values())
-    moved = [sum(_stored(v) for v in (*node.inputs, *node.outputs) if v is not None and v in rows) for node in graph]
+    moved = [
+        sum(_stored(v) for v in (*node.inputs, *node.outputs) if v is not None and v in rows)
+        for node in graph
+    ]
 
     def traffic(steps: int) -> int:
         return steps * weights + sum(n for n in moved if n > cache * steps)

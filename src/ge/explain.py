@@ -1,0 +1,96 @@
+"""Explain: which node of a model runs where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.model.model import Model
+from ge.passes.base import subgraphs_of
+
+__all__ = ["Explanation", "Placement", "explain", "placements"]
+
+_WIDTH = 60
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one node runs, why, and which nodes of the framework it stands for."""
+
+    node: str
+    operator: str
+    engine: str
+    reason: str
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The placements of a model; prints as a table."""
+
+    model: str
+    rows: tuple[Placement, ...]
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def counts(self) -> dict[str, int]:
+        """How many nodes each engine has."""
+        found: dict[str, int] = {}
+        for row in self.rows:
+            found[row.engine] = found.get(row.engine, 0) + 1
+        return found
+
+    def __str__(self) -> str:
+        head = ("node", "operator", "engine", "reason")
+        table = [head, *((_short(r.node), r.operator, r.engine, r.reason) for r in self.rows)]
+        widths = [max(len(line[i]) for line in table) for i in range(3)]
+        lines = [
+            "  ".join([*(c.ljust(w) for c, w in zip(line[:3], widths, strict=True)), line[3]])
+            for line in table
+        ]
+        total = ", ".join(f"{count} on {engine}" for engine, count in self.counts().items())
+        return "\n".join([f"{self.model}: {total}", *lines])
+
+
+def explain(model: Model) -> Explanation:
+    """Which node of a compiled model runs on which engine, and why.
+
+    >>> print(ge.explain(model))     # doctest: +SKIP
+    """
+    return Explanation(model.name, tuple(_placement(row) for row in model.plan.report.get("placement", ())))
+
+
+def placements(graph: ir.Graph) -> list[dict[str, object]]:
+    """The placements of a placed graph as plain data, for the plan's report."""
+    return [asdict(p) for p in _placements(graph)]
+
+
+def _placements(graph: ir.Graph) -> Iterable[Placement]:
+    for node in graph:
+        yield Placement(
+            node.name or "", node.op_type, facts.engine(node), facts.reason(node), facts.origin(node)
+        )
+    for inner in subgraphs_of(graph):
+        yield from _placements(inner)
+
+
+def _placement(row: dict[str, object]) -> Placement:
+    origin = row.get("origin") or ()
+    return Placement(
+        str(row["node"]),
+        str(row["operator"]),
+        str(row["engine"]),
+        str(row["reason"]),
+        tuple(map(str, origin)),  # type: ignore[call-overload]
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"

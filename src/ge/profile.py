@@ -1,0 +1,100 @@
+"""Profiles: one line a task with engine, implementation, shape, layout, time and rate; traces for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ge.model.model import Model, TaskProfile
+
+__all__ = ["lines", "profile", "table", "trace"]
+
+
+def profile(model: Model, arrays: Sequence[Any] | None = None, repeats: int = 10) -> list[TaskProfile]:
+    """Time each task of a model, on given inputs or on zeros."""
+    return model.profile(arrays, repeats)
+
+
+def lines(tasks: Sequence[TaskProfile]) -> list[str]:
+    """One line a task: name, engine, implementation, shape, layout, microseconds, GFLOP/s or GB/s.
+
+    >>> lines([TaskProfile("fc", "AI Core", "matmul", "brg", "ab", (1, 8), "float32", 2e-6, 4000.0, 100.0)])
+    ['fc,AI Core,brg,float32[1x8],ab,2.0 us,2.0 GFLOP/s']
+    """
+    return [",".join(_fields(task)) for task in tasks]
+
+
+def table(tasks: Sequence[TaskProfile]) -> str:
+    """The lines, then the time by engine and in all."""
+    total = sum(t.seconds for t in tasks)
+    by_engine: dict[str, float] = {}
+    for task in tasks:
+        by_engine[task.engine] = by_engine.get(task.engine, 0.0) + task.seconds
+    shares = [
+        f"{engine}: {seconds * 1e3:.3f} ms ({seconds / total:.0%})" if total else engine
+        for engine, seconds in sorted(by_engine.items(), key=lambda item: -item[1])
+    ]
+    return "\n".join(
+        [*lines(tasks), f"total {total * 1e3:.3f} ms in {len(tasks)} tasks; " + ", ".join(shares)]
+    )
+
+
+def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str = "model") -> Path:
+    """Write the tasks, one after another, as a Chrome trace that Perfetto opens."""
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": model}}]
+    engines = list(dict.fromkeys(t.engine for t in tasks))
+    events += [
+        {"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": e}}
+        for i, e in enumerate(engines)
+    ]
+    clock = 0.0
+    for task in tasks:
+        microseconds = task.seconds * 1e6
+        events.append(
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": engines.index(task.engine),
+                "ts": clock,
+                "dur": microseconds,
+                "name": task.name,
+                "cat": task.kind,
+                "args": {
+                    "implementation": task.implementation,
+                    "layout": task.layout,
+                    "shape": list(task.shape),
+                    "dtype": task.dtype,
+                    "flops": task.flops,
+                    "bytes": task.nbytes,
+                },
+            }
+        )
+        clock += microseconds
+    target = Path(path)
+    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+    return target
+
+
+def _fields(task: TaskProfile) -> list[str]:
+    shape = f"{task.dtype}[{'x'.join(map(str, task.shape))}]"
+    implementation = task.implementation or task.kind
+    return [
+        task.name,
+        task.engine,
+        implementation,
+        shape,
+        task.layout or "plain",
+        f"{task.seconds * 1e6:.1f} us",
+        _rate(task),
+    ]
+
+
+def _rate(task: TaskProfile) -> str:
+    if not task.seconds:
+        return "-"
+    if task.kind in ("kernel", "copy", "reorder", "aicpu", "pool") or not task.flops:
+        return f"{task.nbytes / task.seconds / 1e9:.1f} GB/s"
+    return f"{task.flops / task.seconds / 1e9:.1f} GFLOP/s"

@@ -1,0 +1,228 @@
+"""Constants folded into weights, borders, post-ops, merged products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pass_support import floats, transformed, types
+
+from ge.ir.values import constant_of
+from ge.passes.dead_code import DeadCode
+from ge.passes.fold_pads import FoldPads
+from ge.passes.fold_weights import FoldWeights
+from ge.passes.fuse_post_ops import FusePostOps
+from ge.passes.merge_matmuls import MergeMatmuls
+from ge.passes.merge_movements import MergeMovements
+from ge.passes.remove_identities import RemoveIdentities
+from ge.passes.rewrite import attrs_of
+from ge.passes.simplify_algebra import SimplifyAlgebra
+
+
+def image(b, channels=4, last=False):
+    return b.input("x", (2, 6, 6, channels) if last else (2, channels, 6, 6), "float32")
+
+
+def norm_inputs(channels):
+    return [floats(channels, seed=i) for i in range(3)] + [floats(channels, seed=3, low=0.5, high=2.0)]
+
+
+def conv(b, v, last=False, channels=5, **attrs):
+    weight = floats(3, 3, 4, channels) if last else floats(channels, 4, 3, 3)
+    formats = {"data_format": "channels_last", "weight_format": "IO"} if last else {}
+    return b.op("Conv", v, weight, **formats, **attrs)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_batch_norm_goes_into_the_convolution(last):
+    def build(b):
+        return b.op("BatchNorm", conv(b, image(b, last=last), last), *norm_inputs(5), channel_axis=3 if last else 1)
+
+    graph = transformed(build, FoldWeights(), DeadCode())
+    assert types(graph) == ["Conv"] and len(list(graph)[0].inputs) == 3
+
+
+def test_batch_norm_goes_into_the_matrix_product():
+    def build(b):
+        y = b.op("MatMul", b.input("x", (4, 8), "float32"), floats(8, 5), floats(5))
+        return b.op("BatchNorm", y, *norm_inputs(5), channel_axis=1)
+
+    assert types(transformed(build, FoldWeights(), DeadCode())) == ["MatMul"]
+
+
+def test_batch_norm_goes_into_the_transposed_convolution():
+    def build(b):
+        y = b.op("ConvTranspose", image(b), floats(4, 5, 3, 3), strides=[2, 2])
+        return b.op("BatchNorm", y, *norm_inputs(5))
+
+    assert types(transformed(build, FoldWeights(), DeadCode())) == ["ConvTranspose"]
+
+
+def test_batch_norm_with_computed_statistics_stays():
+    def build(b):
+        scale, bias, mean, _ = norm_inputs(4)
+        return b.op("BatchNorm", image(b), scale, bias, mean, b.op("Exp", b.input("v", (4,), "float32")))
+
+    assert "BatchNorm" in types(transformed(build, FoldWeights()))
+
+
+def test_a_product_read_twice_keeps_its_weight():
+    def build(b):
+        y = conv(b, image(b))
+        return [b.op("Mul", y, 2.0), b.op("Relu", y)]
+
+    assert types(transformed(build, FoldWeights())) == ["Conv", "Mul", "Relu"]
+
+
+def test_scale_and_shift_of_the_input_go_into_the_weight():
+    def build(b):
+        v = b.op("Add", b.op("Mul", image(b), floats(4, 1, 1)), floats(4, 1, 1, seed=1))
+        return conv(b, v)
+
+    assert types(transformed(build, FoldWeights(), DeadCode())) == ["Conv"]
+
+
+def test_a_shift_before_a_border_stays():
+    def build(b):
+        return conv(b, b.op("Add", image(b), floats(4, 1, 1)), pads_begin=[1, 1], pads_end=[1, 1])
+
+    assert types(transformed(build, FoldWeights())) == ["Add", "Conv"]
+
+
+def test_a_number_moves_through_movements_into_the_weight():
+    def build(b):
+        y = b.op("MatMul", b.input("x", (2, 6, 8), "float32"), floats(8, 8), floats(8))
+        heads = b.op("Transpose", b.op("Reshape", y, shape=[2, 6, 2, 4]), perm=[0, 2, 1, 3])
+        return b.op("Mul", heads, 0.25)
+
+    assert types(transformed(build, FoldWeights(), DeadCode())) == ["MatMul", "Reshape", "Transpose"]
+
+
+def test_constant_transposed_weight_is_stored_plain():
+    graph = transformed(
+        lambda b: b.op("MatMul", b.input("x", (4, 8), "float32"), floats(5, 8), transpose_b=True), FoldWeights()
+    )
+    assert not attrs_of(list(graph)[0])["transpose_b"]
+
+
+# -- borders -----------------------------------------------------------------------------------------------------
+
+
+def padded(b, v, value=0.0, channels=0):
+    return b.op("Pad", v, low=[0, channels, 1, 2], high=[0, 0, 1, 0], value=value)
+
+
+def test_zero_border_goes_into_the_convolution():
+    graph = transformed(lambda b: conv(b, padded(b, image(b))), FoldPads(), DeadCode())
+    assert types(graph) == ["Conv"]
+    assert attrs_of(list(graph)[0])["pads_begin"] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (lambda b: conv(b, padded(b, image(b), value=1.0)), ["Pad", "Conv"]),
+        (lambda b: conv(b, padded(b, image(b, 3), channels=1)), ["Pad", "Conv"]),
+        (lambda b: b.op("MaxPool", padded(b, image(b)), kernel=[3, 3]), ["Pad", "MaxPool"]),
+        (lambda b: b.op("MaxPool", padded(b, b.op("Relu", image(b))), kernel=[3, 3]), ["Relu", "MaxPool"]),
+        (lambda b: b.op("MaxPool", padded(b, b.op("Relu", image(b))), kernel=[2, 2]), ["Relu", "Pad", "MaxPool"]),
+        (lambda b: b.op("AvgPool", padded(b, image(b)), kernel=[3, 3]), ["AvgPool"]),
+    ],
+)
+def test_borders_of_other_kinds(build, wanted):
+    assert types(transformed(build, FoldPads(), DeadCode())) == wanted
+
+
+# -- post-ops ----------------------------------------------------------------------------------------------------
+
+UNARY = {
+    "Relu": ({}, "relu"),
+    "Clip": ({"min": 0.0, "max": 0.5}, "clip,0.0,0.5"),
+    "Gelu": ({"approximate": "tanh"}, "gelu_tanh"),
+    "Swish": ({"beta": 1.0}, "swish,1.0"),
+    "HardSwish": ({}, "hardswish"),
+    "Sigmoid": ({}, "sigmoid"),
+    "Tanh": ({}, "tanh"),
+    "Elu": ({"alpha": 0.5}, "elu,0.5"),
+    "LeakyRelu": ({"alpha": 0.1}, "leaky,0.1"),
+}
+
+
+@pytest.mark.parametrize("type_", UNARY)
+def test_activations_become_post_ops(type_):
+    attrs, text = UNARY[type_]
+    graph = transformed(lambda b: b.op(type_, conv(b, image(b)), **attrs), FusePostOps(), DeadCode())
+    assert types(graph) == ["Conv"]
+    assert attrs_of(list(graph)[0])["post_ops"] == (text,)
+
+
+def test_residual_and_activation_become_post_ops_in_order():
+    def build(b):
+        v = b.input("x", (2, 5, 4, 4), "float32")
+        y = b.op("Conv", v, floats(5, 5, 3, 3), pads_begin=[1, 1], pads_end=[1, 1])
+        return b.op("Relu", b.op("Add", b.op("Exp", v), y))
+
+    graph = transformed(build, FusePostOps(), DeadCode())
+    assert types(graph) == ["Exp", "Conv"]
+    assert attrs_of(list(graph)[-1])["post_ops"] == ("add", "relu")
+
+
+def test_reshape_moves_behind_the_post_op():
+    def build(b):
+        v = b.input("x", (2, 3, 8), "float32")
+        y = b.op("MatMul", b.op("Reshape", v, shape=[6, 8]), floats(8, 8))
+        y = b.op("Add", b.op("Reshape", y, shape=[2, 3, 8]), v)
+        return b.op("Relu", y)
+
+    graph = transformed(build, FusePostOps(), MergeMovements(), RemoveIdentities(), DeadCode())
+    assert attrs_of(next(n for n in graph if n.op_type == "MatMul"))["post_ops"] == ("add", "relu")
+
+
+def test_a_product_read_twice_gets_no_post_op():
+    def build(b):
+        y = conv(b, image(b))
+        return [b.op("Relu", y), b.op("Exp", y)]
+
+    assert types(transformed(build, FusePostOps())) == ["Conv", "Relu", "Exp"]
+
+
+def test_operands_broadcast_along_rows_are_not_post_ops():
+    def build(b):
+        y = b.op("MatMul", b.input("x", (4, 8), "float32"), floats(8, 5))
+        return b.op("Mul", y, b.input("rows", (4, 1), "float32"))
+
+    assert types(transformed(build, FusePostOps())) == ["MatMul", "Mul"]
+
+
+def test_numbers_become_linear_post_ops():
+    def build(b):
+        return b.op("Add", b.op("Mul", b.op("Relu", conv(b, image(b))), 2.0), 1.0)
+
+    graph = transformed(build, FusePostOps(), DeadCode())
+    assert attrs_of(list(graph)[0])["post_ops"] == ("relu", "linear,2.0,0.0", "linear,1.0,1.0")
+
+
+# -- merged products ---------------------------------------------------------------------------------------------
+
+
+def test_products_of_one_input_become_one():
+    def build(b):
+        v = b.input("x", (2, 6, 8), "float32")
+        parts = [b.op("MatMul", v, floats(8, n, seed=n), floats(n)) for n in (4, 8, 4)]
+        return [b.op("Transpose", p, perm=[0, 2, 1]) for p in parts]
+
+    graph = transformed(build, MergeMatmuls(), DeadCode())
+    assert types(graph) == ["MatMul", "Split", "Transpose", "Transpose", "Transpose"]
+    assert constant_of(list(graph)[0].inputs[1]).shape == (8, 16)
+
+
+def test_products_read_by_kernels_stay_apart():
+    def build(b):
+        v = b.input("x", (6, 8), "float32")
+        return b.op("Mul", b.op("Swish", b.op("MatMul", v, floats(8, 4))), b.op("MatMul", v, floats(8, 4, seed=1)))
+
+    assert types(transformed(build, MergeMatmuls(), SimplifyAlgebra())).count("MatMul") == 2
+
+
+def test_weights_stay_single_precision():
+    graph = transformed(lambda b: b.op("Mul", conv(b, image(b)), floats(5, 1, 1)), FoldWeights(), DeadCode())
+    assert constant_of(list(graph)[0].inputs[1]).dtype == np.float32
