@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 import tbe
 
 __all__ = ["apply_post_ops"]
@@ -53,7 +54,9 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
-def apply_post_ops(y: np.ndarray, post_ops: Sequence[str], operands: Sequence[np.ndarray | None]) -> np.ndarray:
+def apply_post_ops(
+    y: np.ndarray, post_ops: Sequence[str], operands: Sequence[np.ndarray | None]
+) -> np.ndarray:
     """The result of a product after its post-ops; those of two operands take the operands in order."""
     rest = iter([o for o in operands if o is not None])
     for text in post_ops:
