@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
 
 __all__ = [
+    "add_note",
     "add_origin",
     "engine",
     "keep_dtype",
+    "notes",
     "origin",
     "reason",
     "set_engine",
     "set_keep_dtype",
     "set_reason",
+    "set_specialised",
     "set_storage_dtype",
+    "specialised",
     "storage_dtype",
 ]
 
@@ -25,6 +30,8 @@ _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
 _KEEP_DTYPE = "ge.keep_dtype"
+_NOTES = "ge.notes"
+_SPECIALISED = "ge.specialised"
 _STORAGE_DTYPE = "ge.storage_dtype"
 _SEPARATOR = "\n"
 
@@ -80,3 +87,25 @@ def storage_dtype(value: ir.Value) -> str:
 def set_storage_dtype(value: ir.Value, dtype: str) -> None:
     """Keep the value in memory as another element type."""
     value.metadata_props[_STORAGE_DTYPE] = dtype
+
+
+def notes(graph: ir.Graph) -> tuple[str, ...]:
+    """What the user should know about how the graph came to be."""
+    text = graph.metadata_props.get(_NOTES, "")
+    return tuple(text.split(_SEPARATOR)) if text else ()
+
+
+def add_note(graph: ir.Graph, text: str) -> None:
+    """Record something the user should know."""
+    graph.metadata_props[_NOTES] = _SEPARATOR.join(dict.fromkeys((*notes(graph), text)))
+
+
+def specialised(graph: ir.Graph) -> Mapping[str, np.ndarray]:
+    """Inputs of the model that became constants because they decide shapes, with the values they had."""
+    return graph.meta.get(_SPECIALISED, {})
+
+
+def set_specialised(graph: ir.Graph, values: Mapping[str, np.ndarray]) -> None:
+    """Record the inputs that became constants."""
+    if values:
+        graph.meta[_SPECIALISED] = dict(values)

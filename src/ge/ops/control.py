@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
-from ge.ir.types import BOOL, TENSORS, TensorDesc
+from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, register
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 __all__ = ["If", "Loop", "branch", "repeat"]
 
@@ -171,3 +174,183 @@ def _unrolled(builder: GraphBuilder, trip: int, states: list[Any], step: Step) -
         rows.append([builder.op("Reshape", v, shape=[1, *desc_of(v).shape]) for v in stacked])
     columns = list(zip(*rows, strict=True))
     return states, [c[0] if len(c) == 1 else builder.op("Concat", *c, axis=0) for c in columns]
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------
+
+MAX_UNROLLED = 1024
+
+
+@plugin(onnx="If")
+def _if(n: Node) -> Results:
+    """A constant condition leaves one branch, in place of the node."""
+    branches = [n.attr("then_branch"), n.attr("else_branch")]
+
+    def emitted(graph: Any) -> Callable[[GraphBuilder], Sequence[Any]]:
+        return lambda builder: _tensors(n.parser.body(graph, builder, []), constant_of(n.inputs[0]) is not None)
+
+    try:
+        return branch(n.builder, n.inputs[0], emitted(branches[0]), emitted(branches[1]))  # type: ignore[arg-type]
+    except GeError as error:
+        raise Unsupported(error.cause, error.remedy) from error
+
+
+def _tensors(values: Sequence[Any], any_kind: bool = False) -> Sequence[Any]:
+    if not any_kind and not all(isinstance(v, ir.Value) for v in values):
+        raise Unsupported("a branch or loop gives a sequence or an optional", "use tensors")
+    return values
+
+
+@plugin(onnx="Loop")
+def _loop(n: Node) -> Results:
+    """A loop over fixed shapes stays one; where shapes change or sequences are carried, a known count is unrolled."""
+    trip, condition = constant_of(n.input(0)), constant_of(n.input(1))
+    count = None if trip is None else int(trip.reshape(-1)[0])
+    if condition is not None and not condition.reshape(-1)[0]:
+        count = 0
+    if count == 0:
+        return _no_steps(n)
+    rolled: Callable[[], Results] = lambda: _rolled_loop(n, count)
+    if count is None or count > MAX_UNROLLED or (n.input(1) is not None and condition is None):
+        return rolled()
+    found = n.parser.attempt(rolled)
+    return found if found is not None else _unrolled_loop(n, count)
+
+
+def _bound(value: Any, port: Any, builder: GraphBuilder) -> Any:
+    """A scalar as the body declares it: without axes, or with one of one element."""
+    declared = port.type.tensor_type
+    if declared.HasField("shape") and len(declared.shape.dim) == 1:
+        return builder.op("Reshape", value, shape=[1])
+    return value
+
+
+def _scalar(builder: GraphBuilder, value: Any) -> Any:
+    return value if not desc_of(value).rank else builder.op("Reshape", value, shape=[])
+
+
+def _rolled_loop(n: Node, count: int | None) -> Results:
+    graph, states = n.attr("body"), [_tensors([s])[0] for s in n.inputs[2:]]
+    body = n.builder.subgraph("body")
+    counter, going = body.input("step", (), "int64"), body.input("going", (), "bool")
+    inner = [body.input(f"state{i}", desc_of(s).shape, desc_of(s).dtype) for i, s in enumerate(states)]
+    args = [_bound(counter, graph.input[0], body), _bound(going, graph.input[1], body), *inner]
+    results = _tensors(n.parser.body(graph, body, args))
+    known = constant_of(results[0])
+    endless = results[0] is args[1] or (known is not None and bool(known.reshape(-1)[0]))
+    condition = n.input(1)
+    first = constant_of(condition)
+    if endless and (condition is None or first is not None):
+        condition = None
+    stacked = len(results) - 1 - len(states)
+    if stacked and (count is None or not (endless and condition is None)):
+        raise Unsupported(
+            "values are stacked over a number of steps that is known only at run time",
+            "give the loop a constant trip count and no condition of its own",
+            n.input(0) if count is None else n.input(1),
+        )
+    for value in (_scalar(body, results[0]), *results[1:]):
+        body.output(value)
+    trip = None if n.input(0) is None else _scalar(n.builder, n.inputs[0])
+    start = None if condition is None else _scalar(n.builder, condition)
+    if start is None and not endless:
+        start = n.builder.constant(True)
+    operands = [trip, start, *states, *body.captures()]
+    try:
+        return n.builder.ops("Loop", operands, body=body.graph, num_states=len(states), max_trip=count)
+    except GeError as error:
+        raise Unsupported(error.cause, error.remedy) from error
+
+
+def _unrolled_loop(n: Node, count: int) -> Results:
+    graph, states = n.attr("body"), list(n.inputs[2:])
+    rows: list[list[Any]] = []
+    going: Any = n.builder.constant(True)
+    for step in range(count):
+        counter = n.builder.constant(step, dtype="int64")
+        args = [_bound(counter, graph.input[0], n.builder), _bound(going, graph.input[1], n.builder), *states]
+        results = n.parser.body(graph, n.builder, args)
+        known = constant_of(results[0])
+        if known is None:
+            raise Unsupported("a loop whose shapes change ends at a time known only at run time", "", results[0])
+        states = list(results[1 : 1 + len(states)])
+        rows.append([n.op("Reshape", v, shape=[1, *desc_of(v).shape]) for v in results[1 + len(states) :]])
+        going = results[0]
+        if not known.reshape(-1)[0]:
+            break
+    columns = list(zip(*rows, strict=True))
+    return [*states, *(c[0] if len(c) == 1 else n.op("Concat", *c, axis=0) for c in columns)]
+
+
+def _no_steps(n: Node) -> Results:
+    """The states as they came; stacked values have no elements, of shapes that the body declares."""
+    states = list(n.inputs[2:])
+    empty = []
+    for port in n.attr("body").output[1 + len(states) :]:
+        declared = port.type.tensor_type
+        shape = [int(d.dim_value) for d in declared.shape.dim]
+        array = np.zeros((0, *shape), numpy_dtype(dtype_from_ir(ir.DataType(declared.elem_type))))
+        empty.append(n.builder.constant(array))
+    return [*states, *empty]
+
+
+@plugin(onnx="Scan")
+def _scan_batched(n: Node) -> Results:
+    """Version 8: a batch in front of everything, each entry scanned by itself."""
+    if n.input(0) is not None:
+        raise Unsupported("Scan of version 8 with sequence_lens is not supported", "export with operator set 9 or newer")
+    count = int(n.attr("num_scan_inputs"))
+    operands = list(n.inputs[1:])
+    backwards = list(n.attr("directions") or [0] * count)
+    rows = []
+    for index in range(n.desc(1).shape[0]):
+        parts = [n.op("Gather", v, np.asarray(index), axis=0) for v in operands]
+        states, scanned = parts[: len(parts) - count], parts[len(parts) - count :]
+        final, stacked = _scanned(n, states, scanned, [0] * count, backwards)
+        rows.append([n.op("Reshape", v, shape=[1, *desc_of(v).shape]) for v in (*final, *stacked)])
+    return [c[0] if len(c) == 1 else n.op("Concat", *c, axis=0) for c in zip(*rows, strict=True)]
+
+
+@plugin(onnx="Scan", since=9)
+def _scan(n: Node) -> Results:
+    count = int(n.attr("num_scan_inputs"))
+    states, scanned = list(n.inputs[: len(n.inputs) - count]), list(n.inputs[len(n.inputs) - count :])
+    axes = list(n.attr("scan_input_axes") or [0] * count)
+    backwards = list(n.attr("scan_input_directions") or [0] * count)
+    final, stacked = _scanned(n, states, scanned, axes, backwards)
+    turned = list(n.attr("scan_output_directions") or [0] * len(stacked))
+    targets = list(n.attr("scan_output_axes") or [0] * len(stacked))
+    results = []
+    for value, reverse, axis in zip(stacked, turned, targets, strict=True):
+        value = n.op("Reverse", value, axes=[0]) if reverse else value
+        rank = desc_of(value).rank
+        axis = axis % rank
+        perm = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+        results.append(value if axis == 0 else n.op("Transpose", value, perm=perm))
+    return [*final, *results]
+
+
+def _scanned(
+    n: Node, states: list[Any], scanned: list[Any], axes: Sequence[int], backwards: Sequence[int]
+) -> tuple[list[Any], list[Any]]:
+    """The body over all steps; the last states and what is stacked along axis 0."""
+    shapes = [desc_of(v).shape for v in scanned]
+    axes = [a % len(s) for a, s in zip(axes, shapes, strict=True)]
+    lengths = {s[a] for s, a in zip(shapes, axes, strict=True)}
+    if len(lengths) != 1:
+        raise Unsupported(f"the inputs of Scan have different lengths: {sorted(lengths)}")
+    (steps,) = lengths
+
+    def step(builder: GraphBuilder, counter: Any, before: list[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        mirrored = builder.op("Sub", builder.constant(steps - 1, dtype="int64"), counter)
+        slices = [
+            builder.op("Gather", v, mirrored if back else counter, axis=a)
+            for v, a, back in zip(scanned, axes, backwards, strict=True)
+        ]
+        results = _tensors(n.parser.body(n.attr("body"), builder, [*before, *slices]))
+        return results[: len(before)], results[len(before) :]
+
+    try:
+        return repeat(n.builder, steps, states, step)
+    except GeError as error:
+        raise Unsupported(error.cause, error.remedy) from error

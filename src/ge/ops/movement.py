@@ -626,6 +626,25 @@ def _size(n: Node) -> Results:
     return n.builder.constant(np.asarray(n.desc().size, np.int64), n.name)
 
 
+@plugin(onnx="Constant")
+def _constant(n: Node) -> Results:
+    for name, dtype in _CONSTANTS.items():
+        if n.attr(name) is not None:
+            return n.builder.constant(np.asarray(n.attr(name), dtype), n.name)
+    for name in ("value", "sparse_value"):
+        if n.attr(name) is not None:
+            return n.builder.constant(n.parser.plain(n.attr(name)), n.name)
+    raise Unsupported("a constant without a number", "use numbers or bools")
+
+
+_CONSTANTS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+
 @plugin(onnx="ConstantOfShape")
 def _constant_of_shape(n: Node) -> Results:
     value = n.attr("value")

@@ -32,10 +32,11 @@ Results = ir.Value | Sequence[ir.Value | None]
 class Unsupported(Exception):
     """This use of an operator cannot be compiled."""
 
-    def __init__(self, reason: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, remedy: str = "", needs: ir.Value | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
+        self.needs = needs  # the computed value that would have to be constant
 
 
 @dataclass
@@ -82,6 +83,7 @@ class Node:
             raise Unsupported(
                 f"{what or f'input {index}'} of {self.type} is computed at run time and decides a shape",
                 "make it a constant, or give the model static input shapes",
+                self.input(index),
             )
         return array
 

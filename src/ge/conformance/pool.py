@@ -1,0 +1,106 @@
+"""Workers that are started again after a crash or a time-out."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ge.conformance.cases import Case
+
+__all__ = ["run_cases"]
+
+START_SECONDS = 120.0
+
+
+class _Worker:
+    """One process and its answers."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "ge.conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.answers: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._send(settings)
+        self._answer(START_SECONDS)
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.answers.put(line)
+        self.answers.put("")
+
+    def _send(self, message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self, seconds: float) -> str:
+        line = self.answers.get(timeout=seconds)
+        if not line:
+            raise EOFError
+        return line
+
+    def ask(self, case: Case, seconds: float) -> dict[str, Any]:
+        """The result of a case; a worker that died or hangs gives a crash."""
+        try:
+            self._send([case.kind, case.name])
+            return json.loads(self._answer(seconds))  # type: ignore[no-any-return]
+        except queue.Empty:
+            return {"status": "crash", "reason": f"no answer within {seconds:g} s", "lost": True}
+        except (EOFError, BrokenPipeError):
+            code = self.process.wait(10)
+            return {"status": "crash", "reason": f"the process ended with status {code}", "lost": True}
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+def run_cases(
+    cases: Sequence[Case],
+    settings: dict[str, Any],
+    jobs: int,
+    seconds: float,
+    done: Callable[[Case, dict[str, Any]], None],
+) -> None:
+    """Run all cases on `jobs` workers, calling `done` for each."""
+    todo: queue.Queue[Case] = queue.Queue()
+    for case in cases:
+        todo.put(case)
+    lock = threading.Lock()
+
+    def serve() -> None:
+        worker: _Worker | None = None
+        while True:
+            try:
+                case = todo.get_nowait()
+            except queue.Empty:
+                break
+            worker = worker or _Worker(settings)
+            result = worker.ask(case, seconds)
+            if result.pop("lost", False):
+                worker.stop()
+                worker = None
+            with lock:
+                done(case, result)
+        if worker is not None:
+            worker.stop()
+
+    threads = [threading.Thread(target=serve) for _ in range(max(1, min(jobs, len(cases))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

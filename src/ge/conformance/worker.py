@@ -1,0 +1,88 @@
+"""The process that runs cases: reads names from its input, writes one JSON line a case; it may crash without harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.conformance.cases import Case, collect
+
+__all__ = ["check", "main"]
+
+
+def check(case: Case, interpreted: bool) -> dict[str, Any]:
+    """Run one case: status pass, unsupported, wrong or error, with a reason."""
+    from ge.errors import GeError, UnsupportedOperatorsError
+
+    try:
+        for inputs, expected in case.data_sets():
+            _compare(case, _outputs(case, inputs, interpreted), expected)
+    except UnsupportedOperatorsError as error:
+        return {"status": "unsupported", "reason": error.cause, "items": error.as_json()}
+    except GeError as error:
+        return {"status": "error", "reason": str(error)}
+    except AssertionError as error:
+        return {"status": "wrong", "reason": " ".join(str(error).split())[:600]}
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
+        return {"status": "crash", "reason": text[:600]}
+    return {"status": "pass", "reason": ""}
+
+
+def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.ndarray]:
+    from ge.ir.interpret import interpret
+    from ge.parsers.onnx import parse
+
+    stored = {t.name for t in case.model.graph.initializer}
+    ports = [p.name for p in case.model.graph.input if p.name not in stored]
+    if len(ports) < len(inputs):
+        ports = [p.name for p in case.model.graph.input]
+    fed = {n: np.asarray(v) for n, v in zip(ports, inputs, strict=False) if not isinstance(v, (list, type(None)))}
+    shapes = {n: v.shape for n, v in fed.items()}
+    graph = parse(case.model, input_shapes=shapes, values=fed)
+    arrays = [fed[v.name] for v in graph.inputs if v.name is not None]
+    if interpreted:
+        return interpret(graph, arrays)
+    from ge.compiler import compile_graph
+
+    return list(compile_graph(graph).run(arrays))
+
+
+def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
+    rtol, atol = case.tolerances
+    assert len(outputs) == len(expected), f"{len(outputs)} outputs where {len(expected)} are expected"
+    for index, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        wanted = np.asarray(wanted)
+        assert found.shape == wanted.shape, f"output {index} is {found.shape}, expected {wanted.shape}"
+        assert found.dtype == wanted.dtype, f"output {index} is {found.dtype}, expected {wanted.dtype}"
+        if case.random:
+            continue
+        allowed = rtol
+        if found.dtype.name == "bfloat16":
+            found, wanted, allowed = found.astype(np.float32), wanted.astype(np.float32), max(rtol, 2**-6)
+        np.testing.assert_allclose(found, wanted, rtol=allowed, atol=atol, err_msg=f"output {index}")
+
+
+def main() -> None:
+    """Answer requests until the input ends; the first line is the settings."""
+    settings = json.loads(sys.stdin.readline())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a case prints does not disturb the answers
+    warnings.simplefilter("ignore")
+    cases = {(c.kind, c.name): c for c in collect(settings["kinds"])}
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        kind, name = json.loads(line)
+        print(json.dumps(check(cases[kind, name], settings["interpret"])), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
