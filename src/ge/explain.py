@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import onnx_ir as ir
 
 from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
 from ge.model.model import Model
-from ge.passes.base import subgraphs_of
 
 __all__ = ["Explanation", "Placement", "explain", "placements"]
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ge.engines.aicore import refuse_aicore
 from ge.errors import UnmappedOperator, UnsupportedOperatorsError
 from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
 from ge.ops.base import Engine, NodeView, Operator, is_custom, lookup
-from ge.passes.base import subgraphs_of
 
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
 

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ge.ir.graphs import subgraphs_of
 from ge.options import CompileOptions
 
-__all__ = ["Pass", "run_passes", "subgraphs_of", "to_fixpoint"]
+__all__ = ["Pass", "run_passes", "to_fixpoint"]
 
 FIXPOINT_LIMIT = 20
 
@@ -34,16 +35,6 @@ class Pass:
         for inner in subgraphs_of(graph):
             changed |= self.apply(inner, options)
         return self.run(graph, options) or changed
-
-
-def subgraphs_of(graph: ir.Graph) -> list[ir.Graph]:
-    """The graphs nested directly in a graph's nodes."""
-    return [
-        attr.value
-        for node in graph
-        for attr in node.attributes.values()
-        if attr.type == ir.AttributeType.GRAPH
-    ]
 
 
 def run_passes(graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions) -> bool:
