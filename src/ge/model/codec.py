@@ -376,15 +376,19 @@ def _decode_buffer(data: Any, arena_bytes: int, sizes: Mapping[str, Sequence[int
 
 
 def _check_ports(plan: Plan, what: str) -> None:
-    """Each input and output has one buffer: all of it, or its part of one step."""
+    """Each input and output has one buffer: all of it, or its part of one step. Steps advance something."""
+    advancing = plan.steps == 1
     for kind, ports in (("input", plan.inputs), ("output", plan.outputs)):
         sizes = [b for b in plan.buffers if b.kind == kind]
         if sorted(b.index for b in sizes) != list(range(len(ports))):
             raise malformed(what, f"must have one buffer for each {kind}")
         for buffer in sizes:
             whole = ports[buffer.index].desc.nbytes
-            if buffer.nbytes != whole and buffer.nbytes * plan.steps > whole:
-                raise malformed(what, f"goes beyond {kind} {buffer.index} in its steps")
+            if whole not in (buffer.nbytes, buffer.nbytes * plan.steps):
+                raise malformed(what, f"does not cover {kind} {buffer.index} in its steps")
+            advancing |= 0 < buffer.nbytes < whole
+    if not advancing:
+        raise malformed(what, f"repeats {plan.steps} steps over the same data")
 
 
 def _decode_task(data: Any, plan: Plan, what: str) -> Task:
@@ -460,6 +464,8 @@ def _scalar(value: Any, what: str) -> bool | int | float | str:
 
 def _check_blocks(plan: Plan, what: str) -> None:
     """Nested task lists form a tree: each is entered from one place, none from within itself."""
+    if plan.blocks > 1 + 2 * len(plan.tasks):
+        raise malformed(f"{what}.blocks", "are more than the tasks can enter")
     parent: dict[int, int] = {}
     for task in plan.tasks:
         for name in BLOCK_ATTRIBUTES:

@@ -13,7 +13,21 @@ from ge.gears import Gears
 from ge.model.model import Model
 from ge.model.plan import Plan, Port
 
-__all__ = ["GearedModel"]
+__all__ = ["GearedModel", "build_model"]
+
+
+def build_model(plan: Plan) -> Model:
+    """Load a plan that came from a file; what the runtime refuses is an error of the file."""
+    try:
+        return Model(plan)
+    except GeError:
+        raise
+    except Exception as error:
+        raise GeError(
+            "E11008",
+            f"the runtime refuses model {plan.name[:80]}: {error}",
+            remedy="compile the original model with atc",
+        ) from error
 
 
 class GearedModel:
@@ -49,7 +63,7 @@ class GearedModel:
         """The model of one gear."""
         with self._lock:
             if index not in self._models:
-                self._models[index] = Model(self.plans[index])
+                self._models[index] = build_model(self.plans[index])
             return self._models[index]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:

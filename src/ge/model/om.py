@@ -84,12 +84,11 @@ def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Mode
     package = read(source, trust=trust)
     if not package.trusted:
         machine_code.regenerate(package.plans)
-    from ge.model.geared import GearedModel
-    from ge.model.model import Model
+    from ge.model.geared import GearedModel, build_model
 
     if package.gears is not None:
         return GearedModel(package.plans, package.gears)
-    return Model(package.plans[0])
+    return build_model(package.plans[0])
 
 
 def write(package: Package, path: str | os.PathLike[str]) -> Path:
