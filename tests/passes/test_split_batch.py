@@ -13,7 +13,7 @@ WHOLE = CompileOptions(disabled_passes=frozenset({"split_batch"}))
 
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPU_CACHE_BYTES", "4096")
+    monkeypatch.setenv("NPU_CACHE_BYTES", "16384")
 
 
 def _rng() -> np.random.Generator:

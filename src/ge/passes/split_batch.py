@@ -4,8 +4,8 @@ Contract of `split_batch`:
 1. It applies only when every output's rows depend on the same rows of the batch-carrying inputs alone; each node must
    prove it by a rule below. One node without a rule leaves the graph as it is.
 2. The graph then holds one step of the batch; the plan repeats it over the batch in one native call.
-3. The step is the divisor of the batch with the least traffic to main memory: weights are read once a step, what a
-   node reads and writes goes to memory only when it does not fit the cache.
+3. The step is the divisor of the batch with the least traffic to main memory: weights are read once a step
+   (once in all when they fit the cache), what a node reads and writes goes to memory only when it does not fit the cache.
 4. Results are the same: every row is computed by the same operations.
 """
 
@@ -228,7 +228,8 @@ def _best_steps(graph: ir.Graph, rows: Rows, batch: int) -> int:
     ]
 
     def traffic(steps: int) -> int:
-        return steps * weights + sum(n for n in moved if n > cache * steps)
+        read = weights * steps if weights > cache else weights
+        return read + sum(n for n in moved if n > cache * steps)
 
     divisors = [n for n in range(1, batch + 1) if batch % n == 0]
     best = min(divisors, key=traffic)
