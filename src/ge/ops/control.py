@@ -210,11 +210,19 @@ def _loop(n: Node) -> Results:
         count = 0
     if count == 0:
         return _no_steps(n)
-    rolled: Callable[[], Results] = lambda: _rolled_loop(n, count)
-    if count is None or count > MAX_UNROLLED or (n.input(1) is not None and condition is None):
-        return rolled()
-    found = n.parser.attempt(rolled)
+    unknown = n.input(0) if count is None else n.input(1) if condition is None else None
+    if unknown is not None or count is None or count > MAX_UNROLLED:
+        return _only_rolled(n, count, unknown)
+    found = n.parser.attempt(lambda: _rolled_loop(n, count))
     return found if found is not None else _unrolled_loop(n, count)
+
+
+def _only_rolled(n: Node, count: int | None, unknown: Any) -> Results:
+    """A loop that cannot be unrolled; what it would take to do so is `unknown`."""
+    try:
+        return _rolled_loop(n, count)
+    except Unsupported as error:
+        raise Unsupported(error.reason, error.remedy, error.needs or unknown) from error
 
 
 def _bound(value: Any, port: Any, builder: GraphBuilder) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import tbe
 
-from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
-from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, register
+from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
+from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
@@ -116,6 +119,35 @@ class Cast(Operator):
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         return tbe.cast(x, op.to)
+
+
+@register
+class BitCast(Operator):
+    """The bits of x read as another element type of the same size."""
+
+    x = Input("T", TENSORS)
+    to = Attr(str, choices=tuple(sorted(TENSORS)))
+    y = Output()
+    engine = Engine.VIEW
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        sizes = [numpy_dtype(d).itemsize for d in (op.inputs[0].dtype, op.to)]  # type: ignore[union-attr]
+        if sizes[0] != sizes[1]:
+            raise fail(op, f"elements of {sizes[0]} bytes cannot be read as {op.to}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc(op.inputs[0].shape, op.to)  # type: ignore[union-attr]
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        return [np.ascontiguousarray(arrays[0]).view(numpy_dtype(op.to)).reshape(op.inputs[0].shape)]  # type: ignore[union-attr]
+
+
+@plugin(onnx="BitCast")
+def _bit_cast(n: Node) -> Results:
+    return n.op("BitCast", n.inputs[0], to=n.element_type("to"))
 
 
 @plugin(onnx="Cast")

@@ -32,7 +32,7 @@ _COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
     "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
     "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5 if a.out > 1 else i * 0.0,
     "half_pixel_symmetric": lambda i, a: _symmetric(i, a),
-    "align_corners": lambda i, a: i * ((a.size - 1) / (a.out - 1)) if a.out > 1 else i * 0.0,
+    "align_corners": lambda i, a: i * ((a.size - 1) / (a.scale * a.size - 1)) if a.out > 1 else i * 0.0,
     "asymmetric": lambda i, a: i / a.scale,
     "tf_half_pixel_for_nn": lambda i, a: (i + 0.5) / a.scale,
     "tf_crop_and_resize": lambda i, a: _cropped(i, a),
@@ -276,3 +276,160 @@ def _kept_ratio(n: Node, shape: Sequence[int], sizes: list[int]) -> tuple[list[i
         return sizes, ratios
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
     return [math.floor(ratio * s + 0.5) for s in shape], [ratio] * len(shape)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def _image_axes(n: Node) -> list[tuple[int, int, int]]:
+    """Axis, size and target size of the height and width of images (N, H, W, C)."""
+    shape = n.desc().shape
+    return [(axis, shape[axis], out) for axis, out in zip((1, 2), n.ints(1, "the size"), strict=True)]
+
+
+def _scale_tf(n: Node, size: int, out: int) -> np.float32:
+    """How far apart output positions are in the input, in single precision as TensorFlow has it."""
+    if n.attr("align_corners", False) and out > 1:
+        return np.float32(size - 1) / np.float32(out - 1)
+    return np.float32(size) / np.float32(out)
+
+
+def _places_tf(n: Node, size: int, out: int) -> np.ndarray:
+    """Where output positions lie in the input."""
+    i = np.arange(out, dtype=np.float32)
+    scale = _scale_tf(n, size, out)
+    return (i + np.float32(0.5)) * scale - np.float32(0.5) if n.attr("half_pixel_centers", False) else i * scale
+
+
+def _as_float(n: Node) -> Any:
+    return n.inputs[0] if n.desc().dtype == "float32" else n.op("Cast", n.inputs[0], to="float32")
+
+
+Taps = tuple[np.ndarray, np.ndarray]
+
+
+def _separable(n: Node, x: Any, taps_of: Callable[[int, int], Taps]) -> Any:
+    """Images resized along height and width by the taps (positions read and weights) of each axis."""
+    for axis, size, out in _image_axes(n):
+        indices, weights = taps_of(size, out)
+        x = _weighted(n.builder, x, axis, Axis(size, out, out / size), indices, weights)
+    return x
+
+
+@plugin(tensorflow="ResizeBilinear")
+def _resize_bilinear(n: Node) -> Results:
+    def taps_of(size: int, out: int) -> Taps:
+        where = _places_tf(n, size, out)
+        low = np.floor(where)
+        t = where - low
+        indices = np.stack([low, low + 1], 1).clip(0, size - 1).astype(np.int64)
+        return indices, np.stack([1 - t, t], 1)
+
+    return _separable(n, _as_float(n), taps_of)
+
+
+@plugin(tensorflow="ResizeNearestNeighbor")
+def _resize_nearest(n: Node) -> Results:
+    x: Any = n.inputs[0]
+    for axis, size, out in _image_axes(n):
+        where = np.arange(out, dtype=np.float32)
+        where = where + np.float32(0.5) if n.attr("half_pixel_centers", False) else where
+        where = where * _scale_tf(n, size, out)
+        nearest = np.floor(where + np.float32(0.5)) if n.attr("align_corners", False) else np.floor(where)
+        x = n.op("Gather", x, nearest.clip(0, size - 1).astype(np.int64), axis=axis)
+    return x
+
+
+_CUBIC_STEPS = 1024  # TensorFlow looks weights up in a table of this many places between two pixels
+
+
+@plugin(tensorflow="ResizeBicubic")
+def _resize_bicubic(n: Node) -> Results:
+    """With pixel centres at halves, pixels outside do not count; else they repeat the border."""
+    centred = bool(n.attr("half_pixel_centers", False))
+
+    def taps_of(size: int, out: int) -> Taps:
+        where = _places_tf(n, size, out).astype(np.float64)
+        low = np.floor(where)
+        t = np.rint((where - low) * _CUBIC_STEPS) / _CUBIC_STEPS
+        indices = low[:, None].astype(np.int64) + np.arange(-1, 3)
+        weights = _cubic(-0.5 if centred else -0.75)(np.arange(-1, 3) - t[:, None])
+        if centred:
+            weights = weights * ((indices >= 0) & (indices < size))
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        return indices.clip(0, size - 1), weights
+
+    return _separable(n, _as_float(n), taps_of)
+
+
+def _taps_of_matrix(matrix: np.ndarray) -> Taps:
+    """A matrix (out, size) as the positions each row reads and their weights."""
+    count = max(int((matrix != 0).sum(axis=1).max(initial=1)), 1)
+    order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :count]
+    return order.astype(np.int64), np.take_along_axis(matrix, order, 1)
+
+
+@plugin(tensorflow="ResizeArea")
+def _resize_area(n: Node) -> Results:
+    """Each output pixel is the mean of the area it covers."""
+
+    def taps_of(size: int, out: int) -> Taps:
+        scale = float(_scale_tf(n, size, out))
+        start = np.arange(out)[:, None] * scale
+        pixel = np.arange(math.ceil((out - 1) * scale + scale))[None, :]
+        covered = np.clip(np.minimum(start + scale, pixel + 1) - np.maximum(start, pixel), 0, None) / scale
+        matrix = np.zeros((out, size))
+        np.add.at(matrix, (slice(None), pixel[0].clip(0, size - 1)), covered)
+        return _taps_of_matrix(matrix)
+
+    return _separable(n, _as_float(n), taps_of)
+
+
+def _lanczos(radius: float) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
+    return radius, lambda x: np.where(np.abs(x) < radius, np.sinc(x) * np.sinc(x / radius), 0.0)
+
+
+def _gaussian(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < 1.5, np.exp(-(x**2) / (2 * 0.5**2)), 0.0)
+
+
+def _mitchell(x: np.ndarray) -> np.ndarray:
+    x = np.abs(x)
+    near = ((7 * x - 12) * x * x + 16 / 3) / 6
+    far = (((-7 / 3 * x + 12) * x - 20) * x + 32 / 3) / 6
+    return np.where(x >= 2, 0.0, np.where(x >= 1, far, near))
+
+
+# Kernels by name: how far they reach, and their weights.
+_KERNELS: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]]] = {
+    "lanczos1": _lanczos(1.0),
+    "lanczos3": _lanczos(3.0),
+    "lanczos5": _lanczos(5.0),
+    "gaussian": (1.5, _gaussian),
+    "box": (1.0, lambda x: np.where(np.abs(x) < 0.5, 1.0, np.where(np.abs(x) == 0.5, 0.5, 0.0))),
+    "triangle": (1.0, _linear),
+    "keyscubic": (2.0, _cubic(-0.5)),
+    "mitchellcubic": (2.0, _mitchell),
+}
+
+
+@plugin(tensorflow="ScaleAndTranslate")
+def _scale_and_translate(n: Node) -> Results:
+    """Resampling by a kernel, widened when it shrinks; places outside of the image are zero."""
+    kind = str(n.attr("kernel_type", "lanczos3"))
+    if kind not in _KERNELS:
+        raise Unsupported(f"the kernel {kind} of ScaleAndTranslate is unknown")
+    reach, kernel = _KERNELS[kind]
+    scales, shifts = n.const(2, "the scale").reshape(-1), n.const(3, "the translation").reshape(-1)
+    x: Any = _as_float(n)
+    for index, (axis, size, out) in enumerate(_image_axes(n)):
+        step = 1.0 / float(scales[index])
+        wide = max(step, 1.0) if n.attr("antialias", True) else 1.0
+        where = (np.arange(out) + 0.5) * step - float(shifts[index]) * step
+        matrix = kernel((np.arange(size) + 0.5 - where[:, None]) / wide)
+        matrix = matrix * (np.abs(np.arange(size) + 0.5 - where[:, None]) <= reach * wide)
+        total = matrix.sum(axis=1, keepdims=True)
+        inside = ((where >= 0) & (where <= size))[:, None] & (np.abs(total) > 1e-35)
+        matrix = np.where(inside, matrix / np.where(inside, total, 1), 0)
+        x = _weighted(n.builder, x, axis, Axis(size, out, out / size), *_taps_of_matrix(matrix))
+    return x

@@ -1,58 +1,65 @@
-"""Signal processing: Fourier transforms as products with constant matrices, windows, mel weights."""
+"""Signal processing: Fourier transforms, windows, mel weights."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from ge.ir.types import numpy_dtype
-from ge.ir.values import desc_of
+from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
-MAX_LENGTH = 8192  # the matrices of a longer transform would not be worth their memory
+@register
+class Dft(Operator):
+    """The discrete Fourier transform along an axis, cut or filled with zeros to a length.
 
+    The last axis of x holds real numbers (1) or pairs (2). With onesided the forward transform gives the first
+    half only and the inverse takes it and gives real numbers.
+    """
 
-def fourier(n: Node, x: Any, axis: int, length: int, inverse: bool, onesided: bool) -> Any:
-    """The transform of x (…, 1 or 2) along an axis; the last axis holds the real and the imaginary part."""
-    shape = desc_of(x).shape
-    rank, dtype = len(shape), desc_of(x).dtype
-    if length > MAX_LENGTH:
-        raise Unsupported(f"a Fourier transform of {length} points is not supported", f"use at most {MAX_LENGTH} points")
-    x = _fitted(n, x, axis, length)
-    perm = [i for i in range(rank - 1) if i != axis] + [rank - 1, axis]
-    turned = n.op("Transpose", x, perm=perm)  # (…, parts, length)
-    parts = shape[-1]
-    bins = length // 2 + 1 if onesided and not inverse else length
-    angles = 2 * np.pi * np.outer(np.arange(length), np.arange(bins)) / length
-    cos, sin = np.cos(angles), np.sin(angles)
-    sign = 1.0 if inverse else -1.0
-    factor = 1 / length if inverse else 1.0
-    real = _matrix(n, factor * np.stack([cos, -sign * sin][:parts]), dtype)
-    imaginary = _matrix(n, factor * np.stack([sign * sin, cos][:parts]), dtype)
-    lead = [d for i, d in enumerate(desc_of(turned).shape) if i < rank - 2]
-    flat = n.op("Reshape", turned, shape=[*lead, 1, parts * length])
-    pieces = [n.op("MatMul", flat, m) for m in (real, imaginary)]
-    y = n.op("Concat", *pieces, axis=rank - 2)  # (…, 2, bins)
-    back = [int(i) for i in np.argsort(perm)]
-    return n.op("Transpose", y, perm=back)
+    x = Input("T", FLOATS)
+    y = Output("T")
+    axis = Attr(int, -2)
+    length = Attr(int)
+    inverse = Attr(bool, False)
+    onesided = Attr(bool, False)
+    aicpu = "dft"
 
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        desc = op.inputs[0]
+        assert desc is not None
+        if desc.rank < 2 or desc.shape[-1] not in (1, 2) or not -desc.rank <= op.axis < desc.rank:
+            raise fail(op, f"{desc} does not hold numbers or pairs along axis {op.axis}")
+        if op.length < 1 or op.axis % desc.rank == desc.rank - 1:
+            raise fail(op, f"a transform of {op.length} points along axis {op.axis} is not possible")
 
-def _matrix(n: Node, stacked: np.ndarray, dtype: str) -> Any:
-    return n.builder.constant(stacked.reshape(-1, stacked.shape[-1]).astype(numpy_dtype(dtype)))
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        desc = op.inputs[0]
+        assert desc is not None
+        shape = list(desc.shape)
+        shape[op.axis] = op.length // 2 + 1 if op.onesided and not op.inverse else op.length
+        shape[-1] = 1 if op.onesided and op.inverse else 2
+        return TensorDesc(tuple(shape), desc.dtype)
 
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        x = np.asarray(arrays[0], np.float64)
+        axis = op.axis % x.ndim
+        pairs = x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0]
+        if op.onesided and op.inverse:
+            return [np.fft.irfft(pairs, op.length, axis=axis)[..., None]]
+        y = (np.fft.ifft if op.inverse else np.fft.fft)(pairs, op.length, axis=axis)
+        if op.onesided:
+            y = np.take(y, np.arange(op.length // 2 + 1), axis=axis)
+        return [np.stack([y.real, y.imag], -1)]
 
-def _fitted(n: Node, x: Any, axis: int, length: int) -> Any:
-    """x cut or filled with zeros to a length along an axis."""
-    shape = list(desc_of(x).shape)
-    if shape[axis] > length:
-        ends = [length if i == axis else d for i, d in enumerate(shape)]
-        return n.op("Slice", x, starts=[0] * len(shape), ends=ends)
-    if shape[axis] == length:
-        return x
-    high = [length - d if i == axis else 0 for i, d in enumerate(shape)]
-    return n.op("Pad", x, low=[0] * len(shape), high=high)
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return int(5 * op.outputs[0].size * max(np.log2(op.length), 1))
 
 
 @plugin(onnx="DFT")
@@ -63,31 +70,13 @@ def _dft(n: Node) -> Results:
     else:
         axis = n.ints(2, "axis")[0] if n.input(2) is not None else -2
     axis = axis % rank
-    length = n.ints(1, "dft_length")[0] if n.input(1) is not None else n.desc().shape[axis]
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    if inverse and onesided:
-        return _real_inverse(n, axis, length)
-    return fourier(n, n.inputs[0], axis, length, inverse, onesided)  # type: ignore[no-any-return]
-
-
-def _real_inverse(n: Node, axis: int, length: int) -> Results:
-    """The real signal of which x is the first half of the transform."""
-    if n.input(1) is None:
-        length = 2 * (n.desc().shape[axis] - 1)
-    bins = length // 2 + 1
-    x = _fitted(n, n.inputs[0], axis, bins)
-    shape = list(desc_of(x).shape)
-    mirrored = n.op("Slice", x, starts=[0] * len(shape), ends=shape)
-    count = length - bins
-    starts = [bins - 1 - (1 if length % 2 == 0 else 0) if i == axis else 0 for i in range(len(shape))]
-    ends = [starts[axis] - count if i == axis else d for i, d in enumerate(shape)]
-    steps = [-1 if i == axis else 1 for i in range(len(shape))]
-    mirrored = n.op("Slice", x, starts=starts, ends=ends, steps=steps)
-    signs = np.asarray([1, -1], numpy_dtype(n.desc().dtype))
-    whole = n.op("Concat", x, n.op("Mul", mirrored, signs), axis=axis) if count else x
-    y = fourier(n, whole, axis, length, True, False)
-    shape = list(desc_of(y).shape)
-    return n.op("Slice", y, starts=[0] * len(shape), ends=[*shape[:-1], 1])
+    length = n.desc().shape[axis]
+    if n.input(1) is not None:
+        length = n.ints(1, "dft_length")[0]
+    elif inverse and onesided:
+        length = 2 * (length - 1)
+    return n.op("Dft", n.inputs[0], axis=axis, length=length, inverse=inverse, onesided=onesided)
 
 
 @plugin(onnx="STFT")
@@ -109,7 +98,7 @@ def _stft(n: Node) -> Results:
     if window is not None:
         framed = n.op("Mul", framed, n.op("Reshape", window, shape=[length, 1]))
     onesided = bool(n.attr("onesided", 1)) and parts == 1
-    return fourier(n, framed, 2, length, False, onesided)  # type: ignore[no-any-return]
+    return n.op("Dft", framed, axis=2, length=length, onesided=onesided)
 
 
 _WINDOWS = {

@@ -216,7 +216,8 @@ class Converter:
         padded = list(inputs) + [None] * (len(function.input) - len(inputs))
         inner.values.update(zip(function.input, padded, strict=False))
         self.nodes(function.node, inner, f"function {name}")
-        return [inner.find(n) for n in function.output]
+        known = inner.names()  # a body leaves out optional outputs that the call does not ask for
+        return [inner.find(n) if n in known else None for n in function.output]
 
     def _expand(
         self,
@@ -233,7 +234,7 @@ class Converter:
             raise Unsupported("no plugin maps it", "write a plugin with ge.parsers.plugin, or replace it in the model")
         _refuse_sequences(node.op_type, inputs)
         self._refuse_dynamic(inputs)
-        function = function_of(schema, version, node, inputs)
+        function = function_of(schema, version, _resolved(node, attributes), inputs)
         if function is None:
             raise Unsupported("no plugin maps it and its function cannot be built for these inputs")
         defaults = {
@@ -363,6 +364,21 @@ def dense_of(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
     else:
         dense[tuple(indices.T)] = values
     return dense
+
+
+def _resolved(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeProto:
+    """The node with references to a function's attributes replaced by their values."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.name in attributes:
+            copy.attribute.append(onnx.helper.make_attribute(attribute.name, attributes[attribute.name]))
+    return copy
 
 
 def function_of(
