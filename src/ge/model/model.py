@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import npu_runtime
-import tbe
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.model.plan import KernelImage, Plan, Port
@@ -178,6 +177,8 @@ class _KernelLoader:
             data = image.objects.get(target)
             if data is not None:
                 return npu_runtime.load_object(data, image.symbol)
+        import tbe  # needs the code generator, which a model with its machine code does without
+
         inputs, outputs = tbe.from_json(image.expression)
         with self._lock:
             kernel = tbe.build(inputs, outputs, target="host", name=image.symbol)
