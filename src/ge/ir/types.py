@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 
-__all__ = ["BOOL", "FLOATS", "INTS", "NUMBERS", "TENSORS", "TensorDesc", "dtype_from_ir", "dtype_to_ir", "numpy_dtype"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "BOOL",
+    "FLOATS",
+    "INTS",
+    "NUMBERS",
+    "TENSORS",
+    "TensorDesc",
+    "dtype_from_ir",
+    "dtype_to_ir",
+    "numpy_dtype",
+]
 
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 INTS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -17,25 +31,36 @@ BOOL = frozenset({"bool"})
 NUMBERS = FLOATS | INTS
 TENSORS = NUMBERS | BOOL
 
-_IR_OF = {
-    "float32": ir.DataType.FLOAT,
-    "float64": ir.DataType.DOUBLE,
-    "float16": ir.DataType.FLOAT16,
-    "bfloat16": ir.DataType.BFLOAT16,
-    "bool": ir.DataType.BOOL,
-    **{name: ir.DataType[name.upper()] for name in INTS},
+_IR_NAMES = {
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "bool": "BOOL",
 }
-_NAME_OF = {value: name for name, value in _IR_OF.items()}
+
+
+@functools.cache
+def _ir_types() -> dict[str, ir.DataType]:
+    """onnx_ir's data types by our names; onnx_ir is not needed to run a compiled model, so it is loaded late."""
+    import onnx_ir
+
+    return {name: onnx_ir.DataType[_IR_NAMES.get(name, name.upper())] for name in TENSORS}
+
+
+@functools.cache
+def _names() -> dict[ir.DataType, str]:
+    return {value: name for name, value in _ir_types().items()}
 
 
 def dtype_to_ir(name: str) -> ir.DataType:
     """The onnx_ir data type of one of our element type names."""
-    return _IR_OF[name]
+    return _ir_types()[name]
 
 
 def dtype_from_ir(dtype: ir.DataType | None) -> str:
-    """Our element type name; raises KeyError for types that tensors here never have (strings, complex, 4-bit)."""
-    return _NAME_OF[dtype]  # type: ignore[index]
+    """Our element type name; KeyError for types that tensors here never have (strings, complex, 4-bit)."""
+    return _names()[dtype]  # type: ignore[index]
 
 
 def numpy_dtype(name: str) -> np.dtype:
