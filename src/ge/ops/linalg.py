@@ -216,3 +216,99 @@ def _einsum(n: Node) -> Results:
     if not equation:
         raise Unsupported("Einsum has no equation")
     return n.op("Einsum", *n.inputs, equation=equation)
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+class LinearSystem(Operator):
+    """x such that a x = b, for matrices in the last two axes of a and the columns of b."""
+
+    a = Input("T", FLOATS)
+    b = Input("T", FLOATS)
+    x = Output("T")
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        a, b = op.inputs[:2]
+        assert a is not None and b is not None
+        if a.rank < 2 or a.shape[-1] != a.shape[-2] or b.shape[:-1] != a.shape[:-1]:
+            raise fail(op, f"{a} and {b} are no linear systems")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return op.inputs[1]  # type: ignore[return-value]
+
+
+@register
+class Solve(LinearSystem):
+    """The solution of linear systems with general matrices."""
+
+    aicpu = "solve"
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        a, b = (np.asarray(v, np.float64) for v in arrays[:2])
+        return [np.linalg.solve(a, b)]
+
+
+@register
+class TriangularSolve(LinearSystem):
+    """The solution of linear systems of which one triangle of the matrix is read."""
+
+    lower = Attr(bool, True)
+    transposed = Attr(bool, False)
+    unit_diagonal = Attr(bool, False)
+    aicpu = "triangular_solve"
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        a, b = (np.asarray(v, np.float64) for v in arrays[:2])
+        a = np.tril(a) if op.lower else np.triu(a)
+        if op.unit_diagonal:
+            a = a * (1 - np.eye(a.shape[-1])) + np.eye(a.shape[-1])
+        return [np.linalg.solve(np.swapaxes(a, -1, -2) if op.transposed else a, b)]
+
+
+@plugin(tensorflow="Einsum")
+def _einsum_tf(n: Node) -> Results:
+    return n.op("Einsum", *n.inputs, equation=str(n.attr("equation")))
+
+
+@plugin(tensorflow=["MatrixDeterminant", "BatchMatrixDeterminant"])
+def _determinant_tf(n: Node) -> Results:
+    return n.op("Det", n.inputs[0])
+
+
+@plugin(tensorflow=["Cholesky", "BatchCholesky"])
+def _cholesky_tf(n: Node) -> Results:
+    return n.op("Cholesky", n.inputs[0])
+
+
+def _swapped(n: Node, x: Any) -> Any:
+    rank = desc_of(x).rank
+    return n.op("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+@plugin(tensorflow=["MatrixInverse", "BatchMatrixInverse"])
+def _inverse_tf(n: Node) -> Results:
+    y = n.op("Inverse", n.inputs[0])
+    return _swapped(n, y) if n.attr("adjoint", False) else y
+
+
+@plugin(tensorflow=["MatrixSolve", "BatchMatrixSolve"])
+def _solve_tf(n: Node) -> Results:
+    a = _swapped(n, n.inputs[0]) if n.attr("adjoint", False) else n.inputs[0]
+    return n.op("Solve", a, n.inputs[1])
+
+
+@plugin(tensorflow=["MatrixTriangularSolve", "BatchMatrixTriangularSolve"])
+def _triangular_solve_tf(n: Node) -> Results:
+    """Batch axes broadcast."""
+    batch = list(np.broadcast_shapes(n.desc(0).shape[:-2], n.desc(1).shape[:-2]))
+    a, b = (
+        v if list(n.desc(i).shape[:-2]) == batch else n.op("BroadcastTo", v, shape=[*batch, *n.desc(i).shape[-2:]])
+        for i, v in enumerate(n.inputs[:2])
+    )
+    flags = {"lower": bool(n.attr("lower", True)), "transposed": bool(n.attr("adjoint", False))}
+    return n.op("TriangularSolve", a, b, **flags)

@@ -402,3 +402,109 @@ def _dynamic_quantize(n: Node) -> Results:
     zero = n.op("Round", n.op("Clip", n.op("Div", n.op("Sub", 0.0, low), scale), min=0.0, max=255.0))
     zero = n.op("Cast", zero, to="uint8")
     return n.op("Quantize", x, scale, zero, dtype="uint8"), scale, zero
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"])
+def _fake_quantised(n: Node) -> Results:
+    """Rounded to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
+    low, high = n.input(1), n.input(2)
+    if n.type.endswith("Args"):
+        low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
+    least, most = int(bool(n.attr("narrow_range", False))), 2 ** int(n.attr("num_bits", 8)) - 1
+    step = n.op("Div", n.op("Sub", high, low), float(most - least))
+    place = n.op("Sub", float(least), n.op("Div", low, step))
+    zero = n.op("Clip", n.op("Floor", n.op("Add", place, 0.5)), min=float(least), max=float(most))
+    bottom, top = (n.op("Mul", n.op("Sub", float(v), zero), step) for v in (least, most))
+    inside = n.op("Minimum", n.op("Maximum", n.inputs[0], bottom), top)
+    level = n.op("Floor", n.op("Add", n.op("Div", n.op("Sub", inside, bottom), step), 0.5))
+    y = n.op("Add", n.op("Mul", level, step), bottom)
+    return n.op("Select", n.op("Equal", low, high), 0.0, y)
+
+
+def _levels(n: Node, bits: int, signed: bool) -> tuple[float, float]:
+    """The least and greatest level of a symmetric quantisation."""
+    if not signed:
+        return 0.0, float(2**bits - 1)
+    return float(-(2 ** (bits - 1)) + bool(n.attr("narrow_range", False))), float(2 ** (bits - 1) - 1)
+
+
+@plugin(tensorflow=[f"QuantizeAndDequantize{version}" for version in ("V2", "V3", "V4")])
+def _quantised_and_back(n: Node) -> Results:
+    """Rounded to levels of one width, so that the range, given or found in the data, just fits."""
+    signed, axis = bool(n.attr("signed_input", True)), int(n.attr("axis", -1))
+    bits = n.ints(3, "num_bits")[0] if n.type.endswith("V3") else int(n.attr("num_bits", 8))
+    least, most = _levels(n, bits, signed)
+    x, rank = n.inputs[0], n.desc().rank
+    shape = [n.desc().shape[axis] if i == axis else 1 for i in range(rank)] if axis >= 0 else []
+    if n.attr("range_given", False):
+        low, high = (n.op("Reshape", n.inputs[i], shape=shape) for i in (1, 2))
+    else:
+        axes = [i for i in range(rank) if i != axis] if axis >= 0 else None
+        low, high = (n.op(t, x, axes=axes, keepdims=axis >= 0) for t in ("ReduceMin", "ReduceMax"))
+    if not n.attr("range_given", False):
+        low, high = n.op("Minimum", low, 0.0), n.op("Maximum", high, 0.0)
+    by_high = n.op("Div", high, most)
+    width = by_high if least == 0 else n.op("Maximum", by_high, n.op("Div", low, least))
+    inside = n.op("Minimum", n.op("Maximum", x, n.op("Mul", width, least)), n.op("Mul", width, most))
+    scaled = n.op("Div", inside, width)
+    if n.attr("round_mode", "HALF_TO_EVEN") == "HALF_UP":
+        level = n.op("Floor", n.op("Add", scaled, 0.5))
+    else:
+        level = n.op("Round", scaled)
+    return n.op("Select", n.op("Greater", width, 0.0), n.op("Mul", level, width), 0.0)
+
+
+def _range_tf(n: Node) -> tuple[float, float, float, float, float]:
+    """The given range, that of the stored type, and half of it for signed types."""
+    if int(n.attr("axis", -1)) != -1:
+        raise Unsupported(f"{n.type} with a range a channel", "quantise the tensor as a whole")
+    low, high = (float(n.const(i, "the range").reshape(())) for i in (1, 2))
+    info = np.iinfo(numpy_dtype(str(n.attr("T", "uint8"))))
+    half = (info.max - info.min + 1) / 2 if info.min < 0 else 0.0
+    return low, high, float(info.min), float(info.max), half
+
+
+def _scaled_width(n: Node, low: float, high: float, least: float, most: float) -> float:
+    """The width of a level in mode SCALED."""
+    least = least + bool(n.attr("narrow_range", False)) if least < 0 else least
+    return max(high / most, low / least) if least < 0 else high / most
+
+
+@plugin(tensorflow="QuantizeV2")
+def _quantize_tf(n: Node) -> Results:
+    low, high, least, most, half = _range_tf(n)
+    gap = float(n.attr("ensure_minimum_range", 0.01))
+    low, high = min(low, 0.0), max(high, max(low, low + gap * max(1.0, abs(low), abs(high)) if gap else low))
+    x, dtype, mode = n.inputs[0], str(n.attr("T", "uint8")), str(n.attr("mode", "MIN_COMBINED"))
+    if mode == "SCALED":
+        width = _scaled_width(n, low, high, least, most)
+        least = least + bool(n.attr("narrow_range", False)) if least < 0 else least
+        low, high = least * width, most * width
+        scaled = n.op("Mul", n.op("Clip", x, min=low, max=high), 1.0 / width)
+    elif mode == "MIN_COMBINED":
+        inside = n.op("Sub", n.op("Clip", x, min=low, max=high), low)
+        scaled = n.op("Sub", n.op("Mul", inside, (most - least) / (high - low)), half)
+    else:
+        raise Unsupported(f"the mode {mode} of QuantizeV2 is not supported", "use MIN_COMBINED or SCALED")
+    even = n.attr("round_mode", "HALF_AWAY_FROM_ZERO") == "HALF_TO_EVEN"
+    away = n.op("Mul", n.op("Sign", scaled), n.op("Floor", n.op("Add", n.op("Abs", scaled), 0.5)))
+    y = n.op("Cast", n.op("Round", scaled) if even else away, to=dtype)
+    return [y, n.builder.constant(np.float32(low)), n.builder.constant(np.float32(high))]
+
+
+@plugin(tensorflow="Dequantize")
+def _dequantize_tf(n: Node) -> Results:
+    low, high, least, most, half = _range_tf(n)
+    x = n.op("Cast", n.inputs[0], to="float32")
+    mode = str(n.attr("mode", "MIN_COMBINED"))
+    if mode == "SCALED":
+        y = n.op("Mul", x, _scaled_width(n, low, high, least, most))
+    elif mode == "MIN_COMBINED":
+        y = n.op("Add", n.op("Mul", n.op("Add", x, half), (high - low) / (most - least)), low)
+    else:
+        raise Unsupported(f"the mode {mode} of Dequantize is not supported", "use MIN_COMBINED or SCALED")
+    to = str(n.attr("dtype", "float32"))
+    return y if to == "float32" else n.op("Cast", y, to=to)

@@ -207,3 +207,49 @@ def _dropout_mode(n: Node) -> tuple[float, bool]:
     if not training:
         return 0.0, False
     return 0.5 if n.input(1) is None else float(n.const(1, "ratio").reshape(-1)[0]), True
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+def _seed_tf(n: Node) -> int:
+    """One seed from the two a node has; 0 stands for "different at every run"."""
+    first, second = int(n.attr("seed", 0)), int(n.attr("seed2", 0))
+    return (first * 1_000_003 + second) & _MASK if first or second else 0
+
+
+def _drawn(n: Node, type_: str, **attrs: Any) -> Any:
+    """Numbers of the shape and type that a node asks for; 16-bit ones are drawn wide."""
+    dtype = str(n.attr("dtype", "float32"))
+    wide = dtype if dtype in ("float32", "float64") else "float32"
+    y = n.op(type_, shape=n.ints(0, "the shape"), dtype=wide, seed=_seed_tf(n), **attrs)
+    return y if wide == dtype else n.op("Cast", y, to=dtype)
+
+
+@plugin(tensorflow="RandomUniform")
+def _random_uniform_tf(n: Node) -> Results:
+    return _drawn(n, "RandomUniform")
+
+
+@plugin(tensorflow="RandomStandardNormal")
+def _random_normal_tf(n: Node) -> Results:
+    return _drawn(n, "RandomNormal")
+
+
+@plugin(tensorflow="RandomUniformInt")
+def _random_integers_tf(n: Node) -> Results:
+    low, high = (int(n.const(i, "a bound").reshape(())) for i in (1, 2))
+    dtype = str(n.attr("Tout", n.desc(1).dtype))
+    return n.op("RandomInteger", shape=n.ints(0, "the shape"), dtype=dtype, low=low, high=high, seed=_seed_tf(n))
+
+
+@plugin(tensorflow="RandomShuffle")
+def _random_shuffle(n: Node) -> Results:
+    order = n.op("RandomPermutation", shape=[n.desc().shape[0]], seed=_seed_tf(n))
+    return n.op("Gather", n.inputs[0], order, axis=0)
+
+
+@plugin(tensorflow="Multinomial")
+def _multinomial_tf(n: Node) -> Results:
+    samples, dtype = n.ints(1, "the number of samples")[0], str(n.attr("output_dtype", "int64"))
+    return n.op("Multinomial", n.inputs[0], samples=samples, dtype=dtype, seed=_seed_tf(n))

@@ -379,7 +379,8 @@ def _resize_area(n: Node) -> Results:
         pixel = np.arange(math.ceil((out - 1) * scale + scale))[None, :]
         covered = np.clip(np.minimum(start + scale, pixel + 1) - np.maximum(start, pixel), 0, None) / scale
         matrix = np.zeros((out, size))
-        np.add.at(matrix, (slice(None), pixel[0].clip(0, size - 1)), covered)
+        for column, weights in zip(pixel[0].clip(0, size - 1), covered.T, strict=True):
+            matrix[:, column] += weights
         return _taps_of_matrix(matrix)
 
     return _separable(n, _as_float(n), taps_of)

@@ -364,3 +364,141 @@ def _nms(n: Node) -> Results:
         score_threshold=scalar(4, None),
         center_point_box=bool(n.attr("center_point_box", 0)),
     )
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+class BoxSelection(Operator):
+    """The boxes (N, 4) kept by their scores (N), dropping those that overlap a better one too much.
+
+    Gives their positions, their scores (lowered where `soft_nms_sigma` is not 0) and how many there are.
+    """
+
+    boxes = Input("T", frozenset({"float32"}))
+    scores = Input("T", frozenset({"float32"}))
+    indices = Output()
+    kept_scores = Output()
+    count = Output()
+    max_output_boxes = Attr(int)
+    iou_threshold = Attr(float, 0.5)
+    score_threshold = Attr(float, None)
+    soft_nms_sigma = Attr(float, 0.0)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        boxes, scores = op.inputs[:2]
+        assert boxes is not None and scores is not None
+        if boxes.rank != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
+            raise fail(op, f"boxes {boxes} and scores {scores} do not go together")
+
+    @staticmethod
+    def described(op: NodeView, size: int) -> list[TensorDesc]:
+        """The three results, for up to `size` boxes."""
+        return [TensorDesc((size,), "int32"), TensorDesc((size,), "float32"), TensorDesc((), "int32")]
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        boxes, scores = (np.asarray(a) for a in arrays[:2])
+        kept = _softly_kept(_corners(boxes, False), scores, op)
+        size = op.max_output_boxes if op.type == "SelectBoxesPadded" else len(kept)
+        indices, values = np.zeros(size, np.int32), np.zeros(size, np.float32)
+        for place, (index, score) in enumerate(kept):
+            indices[place], values[place] = index, score
+        return [indices, values, np.asarray(len(kept), np.int32)]
+
+
+def _softly_kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[tuple[int, float]]:
+    """Positions and scores in falling order; each kept box drops its neighbours, or lowers their scores."""
+    least = -np.inf if op.score_threshold is None else op.score_threshold
+    left = {i: float(s) for i, s in enumerate(scores) if s > least}
+    kept: list[tuple[int, float]] = []
+    while left and len(kept) < op.max_output_boxes:
+        best = max(left, key=lambda i: (left[i], -i))
+        kept.append((best, left.pop(best)))
+        for i in list(left):
+            common = _overlap(boxes[i], boxes[best])
+            if common > op.iou_threshold:
+                del left[i]
+            elif op.soft_nms_sigma > 0:
+                left[i] *= float(np.exp(-0.5 / op.soft_nms_sigma * common * common))
+                if left[i] <= least:
+                    del left[i]
+    return kept
+
+
+@register
+class SelectBoxes(BoxSelection):
+    """As many boxes as are kept."""
+
+    aicpu = "non_max_suppression_tf"
+    dynamic_outputs = True
+
+    @staticmethod
+    def infer(op: NodeView) -> Sequence[TensorDesc]:
+        return BoxSelection.described(op, min(op.max_output_boxes, op.inputs[0].shape[0]))  # type: ignore[union-attr]
+
+
+@register
+class SelectBoxesPadded(BoxSelection):
+    """Always `max_output_boxes` entries; those that are left over hold zeros."""
+
+    aicpu = "non_max_suppression_tf"
+
+    @staticmethod
+    def infer(op: NodeView) -> Sequence[TensorDesc]:
+        return BoxSelection.described(op, op.max_output_boxes)
+
+    @staticmethod
+    def kernel_attrs(op: NodeView) -> dict[str, Any]:
+        return {**Operator.kernel_attrs(op), "pad": True}
+
+
+@plugin(tensorflow=["TopK", "TopKV2"])
+def _topk_tf(n: Node) -> Results:
+    k = int(n.attr("k")) if n.type == "TopK" else n.ints(1, "k")[0]
+    values, indices = n.op("TopK", n.inputs[0], k=k, axis=-1, sorted=bool(n.attr("sorted", True)))
+    return [values, n.op("Cast", indices, to=str(n.attr("index_type", "int32")))]
+
+
+@plugin(tensorflow=["Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"])
+def _unique_tf(n: Node) -> Results:
+    """The distinct elements in order of appearance, which of them each element is, and how often each occurs."""
+    to = str(n.attr("out_idx", "int32"))
+    known = n.maybe_const(0)
+    if n.desc().rank != 1:
+        raise Unsupported("distinct slices along an axis", "use tf.unique on vectors")
+    if known is not None:
+        y, _, inverse, counts = distinct(known, None, False)
+        return [n.builder.constant(a) for a in (y, inverse.astype(to), counts.astype(to))]
+    y, _, inverse, counts = n.op("Unique", n.inputs[0], sorted=False)
+    return [y, n.op("Cast", inverse, to=to), counts]
+
+
+@plugin(tensorflow="ListDiff")
+def _list_diff(n: Node) -> Results:
+    """The elements of x that are not in y, and where they are; both known."""
+    x, y = n.const(0, "the list"), n.const(1, "the other list")
+    kept = np.flatnonzero(~np.isin(x, y))
+    return [n.builder.constant(x[kept]), n.builder.constant(kept.astype(str(n.attr("out_idx", "int32"))))]
+
+
+@plugin(tensorflow=[f"NonMaxSuppression{version}" for version in ("", "V2", "V3", "V4", "V5")])
+def _nms_tf(n: Node) -> Results:
+    """Padded to the largest number the size is known; else it depends on the data."""
+
+    def real(index: int, default: float | None) -> float | None:
+        return default if n.input(index) is None else float(n.const(index, "a threshold").reshape(()))
+
+    overlap = float(n.attr("iou_threshold", 0.5)) if n.type == "NonMaxSuppression" else real(3, 0.5)
+    attrs = {
+        "max_output_boxes": n.ints(2, "the number of boxes")[0],
+        "iou_threshold": overlap,
+        "score_threshold": real(4, None),
+        "soft_nms_sigma": real(5, 0.0),
+    }
+    padded = bool(n.attr("pad_to_max_output_size", False))
+    indices, scores, count = n.op("SelectBoxesPadded" if padded else "SelectBoxes", *n.inputs[:2], **attrs)
+    if n.type.endswith("V5"):
+        return [indices, scores, count]
+    return [indices, count]

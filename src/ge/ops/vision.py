@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
+from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
@@ -284,3 +284,174 @@ def _deform_conv(n: Node) -> Results:
     if n.input(3) is None:
         return y
     return n.op("Add", y, n.op("Reshape", n.inputs[3], shape=[outs, 1, 1]))
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------
+
+
+@register
+class CropAndResize(Operator):
+    """Boxes (R, 4) cut out of images (N, H, W, C) and resized; owners (R) tell which image each is from.
+
+    Boxes are y1, x1, y2, x2, from 0 to 1; what lies outside of the image has the extrapolation value.
+    """
+
+    x = Input("", NUMBERS)
+    boxes = Input("", frozenset({"float32"}))
+    owners = Input("", frozenset({"int32"}))
+    y = Output()
+    height = Attr(int)
+    width = Attr(int)
+    method = Attr(str, "bilinear", choices=("bilinear", "nearest"))
+    extrapolation_value = Attr(float, 0.0)
+    aicpu = "crop_and_resize"
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        x, boxes, owners = op.inputs[:3]
+        assert x is not None and boxes is not None and owners is not None
+        if x.rank != 4 or boxes.rank != 2 or boxes.shape[1] != 4 or owners.shape != boxes.shape[:1]:
+            raise fail(op, f"images {x}, boxes {boxes} and owners {owners} do not go together")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        x, boxes = op.inputs[:2]
+        assert x is not None and boxes is not None
+        return TensorDesc((boxes.shape[0], op.height, op.width, x.shape[3]), "float32")
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        x, boxes, owners = (np.asarray(a) for a in arrays[:3])
+        y = np.full((len(boxes), op.height, op.width, x.shape[3]), op.extrapolation_value, np.float32)
+        for r, (box, owner) in enumerate(zip(boxes, owners, strict=True)):
+            rows = _crop_places(box[0], box[2], x.shape[1], op.height)
+            columns = _crop_places(box[1], box[3], x.shape[2], op.width)
+            inside = np.ix_(*((p >= 0) & (p <= s - 1) for p, s in ((rows, x.shape[1]), (columns, x.shape[2]))))
+            y[r][inside] = _cropped(x[int(owner)].astype(np.float32), rows, columns, op.method)[inside]
+        return [y]
+
+
+def _crop_places(start: float, end: float, size: int, out: int) -> np.ndarray:
+    last = np.float32(size - 1)
+    if out == 1:
+        return np.asarray([np.float32(0.5) * (start + end) * last], np.float32)
+    step = (end - start) * last / np.float32(out - 1)
+    return np.asarray(start * last + np.arange(out, dtype=np.float32) * step, np.float32)
+
+
+def _cropped(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, method: str) -> np.ndarray:
+    rows, columns = rows.clip(0, x.shape[0] - 1), columns.clip(0, x.shape[1] - 1)
+    if method == "nearest":
+        r, c = (np.floor(v + np.float32(0.5)).astype(int) for v in (rows, columns))
+        return x[r][:, c]
+    r0, c0, r1, c1 = (f(v).astype(int) for f in (np.floor, np.ceil) for v in (rows, columns))
+    dr, dc = (rows - r0)[:, None, None], (columns - c0)[None, :, None]
+    top = x[r0][:, c0] + (x[r0][:, c1] - x[r0][:, c0]) * dc
+    low = x[r1][:, c0] + (x[r1][:, c1] - x[r1][:, c0]) * dc
+    return top + (low - top) * dr
+
+
+@plugin(tensorflow="CropAndResize")
+def _crop_and_resize(n: Node) -> Results:
+    height, width = n.ints(3, "the crop size")
+    return n.op(
+        "CropAndResize",
+        *n.inputs[:3],
+        height=height,
+        width=width,
+        method=str(n.attr("method", "bilinear")),
+        extrapolation_value=float(n.attr("extrapolation_value", 0.0)),
+    )
+
+
+@plugin(tensorflow="Dilation2D")
+def _dilation(n: Node) -> Results:
+    """The largest sum of a pixel and its weight in each window."""
+    batch, height, width, channels = n.desc().shape
+    kernel, strides, rates = n.desc(1).shape[:2], list(n.attr("strides"))[1:3], list(n.attr("rates"))[1:3]
+    low, high, sizes = [0, 0], [0, 0], [0, 0]
+    for i, size in enumerate((height, width)):
+        reach = (kernel[i] - 1) * rates[i] + 1
+        if n.attr("padding") == "SAME":
+            total = max((-(-size // strides[i]) - 1) * strides[i] + reach - size, 0)
+            low[i], high[i] = total // 2, total - total // 2
+        sizes[i] = (size + low[i] + high[i] - reach) // strides[i] + 1
+    x = n.op("Pad", n.inputs[0], low=[0, *low, 0], high=[0, *high, 0], value=-math.inf)
+    best: Any = None
+    for i, j in np.ndindex(*kernel):
+        starts = [0, i * rates[0], j * rates[1], 0]
+        ends = [batch, *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)), channels]
+        piece = n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1])
+        weight = n.op("Slice", n.inputs[1], starts=[i, j, 0], ends=[i + 1, j + 1, channels])
+        added = n.op("Add", piece, n.op("Reshape", weight, shape=[channels]))
+        best = added if best is None else n.op("Maximum", best, added)
+    return best
+
+
+# -- TensorFlow: colours -----------------------------------------------------------------------------------------
+
+
+def _channels(n: Node, x: Any) -> list[Any]:
+    return list(n.builder.ops("Split", [x], axis=-1, sizes=[1, 1, 1]))
+
+
+def _to_hsv(n: Node, x: Any) -> list[Any]:
+    """Hue, saturation and value, from 0 to 1."""
+    r, g, b = _channels(n, x)
+    value = n.op("Maximum", r, n.op("Maximum", g, b))
+    spread = n.op("Sub", value, n.op("Minimum", r, n.op("Minimum", g, b)))
+    saturation = n.op("Select", n.op("Greater", value, 0.0), n.op("Div", spread, value), 0.0)
+    norm = n.op("Div", n.op("Add", n.op("Mul", spread, 0.0), 1.0 / 6), spread)
+
+    def sector(first: Any, second: Any, offset: float) -> Any:
+        return n.op("Add", n.op("Mul", norm, n.op("Sub", first, second)), offset)
+
+    blue_or_green = n.op("Select", n.op("Equal", g, value), sector(b, r, 2 / 6), sector(r, g, 4 / 6))
+    hue = n.op("Select", n.op("Equal", r, value), sector(g, b, 0.0), blue_or_green)
+    hue = n.op("Select", n.op("LessEqual", spread, 0.0), 0.0, hue)
+    return [n.op("Select", n.op("Less", hue, 0.0), n.op("Add", hue, 1.0), hue), saturation, value]
+
+
+def _to_rgb(n: Node, hue: Any, saturation: Any, value: Any) -> Any:
+    sixths = n.op("Mul", hue, 6.0)
+
+    def away(centre: float) -> Any:
+        return n.op("Abs", n.op("Sub", sixths, centre))
+
+    shares = [n.op("Sub", away(3.0), 1.0), n.op("Sub", 2.0, away(2.0)), n.op("Sub", 2.0, away(4.0))]
+    rest = n.op("Sub", 1.0, saturation)
+    parts = [
+        n.op("Mul", n.op("Add", rest, n.op("Mul", saturation, n.op("Clip", s, min=0.0, max=1.0))), value) for s in shares
+    ]
+    return n.op("Concat", *parts, axis=-1)
+
+
+@plugin(tensorflow="RGBToHSV")
+def _rgb_to_hsv(n: Node) -> Results:
+    return n.op("Concat", *_to_hsv(n, n.inputs[0]), axis=-1)
+
+
+@plugin(tensorflow="HSVToRGB")
+def _hsv_to_rgb(n: Node) -> Results:
+    return _to_rgb(n, *_channels(n, n.inputs[0]))
+
+
+@plugin(tensorflow="AdjustSaturation")
+def _adjust_saturation(n: Node) -> Results:
+    hue, saturation, value = _to_hsv(n, n.inputs[0])
+    return _to_rgb(n, hue, n.op("Clip", n.op("Mul", saturation, n.inputs[1]), min=0.0, max=1.0), value)
+
+
+@plugin(tensorflow="AdjustHue")
+def _adjust_hue(n: Node) -> Results:
+    hue, saturation, value = _to_hsv(n, n.inputs[0])
+    turned = n.op("Add", hue, n.inputs[1])
+    return _to_rgb(n, n.op("Sub", turned, n.op("Floor", turned)), saturation, value)
+
+
+@plugin(tensorflow="AdjustContrastv2")
+def _adjust_contrast(n: Node) -> Results:
+    """Away from each channel's mean over the image."""
+    rank = n.desc().rank
+    mean = n.op("ReduceMean", n.inputs[0], axes=[rank - 3, rank - 2], keepdims=True)
+    return n.op("Add", n.op("Mul", n.op("Sub", n.inputs[0], mean), n.inputs[1]), mean)
