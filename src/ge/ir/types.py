@@ -42,7 +42,7 @@ _IR_NAMES = {
 
 @functools.cache
 def _ir_types() -> dict[str, ir.DataType]:
-    """onnx_ir's data types by our names; onnx_ir is not needed to run a compiled model, so it is loaded late."""
+    """onnx_ir's data types by our names; loaded late, as running a model does not need it."""
     import onnx_ir
 
     return {name: onnx_ir.DataType[_IR_NAMES.get(name, name.upper())] for name in TENSORS}
