@@ -120,9 +120,9 @@ def _per_element(function: Callable[[float], float]) -> Callable[[Array], Array]
 
 
 def _lgamma(x: float) -> float:
-    if math.isinf(x):
+    if abs(x) > 2e305 or (x <= 0 and x == math.floor(x)):
         return math.inf
-    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+    return math.lgamma(x)
 
 
 def _digamma(x: float) -> float:

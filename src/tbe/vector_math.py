@@ -93,22 +93,23 @@ _ASIN64 = (
     2.2372215912040614e-2, 3.0381942675029525e-2, 4.4642857175292139e-2, 7.4999999999700908e-2,
     1.6666666666666763e-1,
 )  # fmt: skip
-# tanh(x)/x as a quotient of polynomials of x^2, |x| <= 9.02
-_TANH32_P = (-1.22029493003e-11, 3.05842655759e-8, 2.80071236614e-5, 3.86831052307e-3, 1.36799011625e-1, 1.0)
-_TANH32_Q = (1.2873438345e-6, 3.93860118708e-4, 2.7245775249e-2, 4.70132332201e-1, 1.0)
-# erf(x)/x as a quotient of polynomials of x^2, |x| <= 3.93
-_ERF32_P = (
-    6.60166271627e-6, 4.06097988999e-4, 4.1967608809e-3, 5.55936810254e-2, 1.92490486686e-1, 1.12837916962,
+# (tanh(x) - x) / x^3 as a polynomial of x^2, |x| <= 0.6
+_TANH32 = (-0.00589515602000323, 0.020795969967361595, -0.05378382978452777, 0.1333192412048223, -0.3333329800179697)
+# erf(x)/x - 1 as a polynomial of x^2, |x| <= 0.9; then log(erfc(x)), 0.87 <= x <= 3.95
+_ERF32 = (
+    -6.0903593741444093e-4, 5.0119627237148600e-3, -2.6778908871479377e-2, 1.1282140811374475e-1,
+    -3.7612523276228148e-1, 1.2837915379745664e-1,
 )  # fmt: skip
-_ERF32_Q = (
-    2.49743600934e-7, 7.12042266976e-5, 1.40844753706e-3, 1.62187870623e-2, 1.17242596109e-1, 5.03923674441e-1, 1.0,
+_LOG_ERFC32 = (
+    2.0153853054000635e-4, -3.0974896969764566e-3, 2.2440423206101893e-2, -1.0436830536039136e-1,
+    -6.3669206571139485e-1, -1.1279621341049044, -1.2748264234254960e-4,
 )  # fmt: skip
-# erf(x)/x as a polynomial of x^2, |x| <= 1
+# erf(x)/x - 1 as a polynomial of x^2, |x| <= 1
 _ERF64 = (
     5.9452626407539554e-11, -1.1365666624567702e-9, 1.4657880051993660e-8, -1.6350025260055096e-7,
     1.6460972821184673e-6, -1.4925593507190662e-5, 1.2055331036913794e-4, -8.5483269787426325e-4,
     5.2239776247808746e-3, -2.6866170645072896e-2, 1.1283791670954857e-1, -3.7612638903183748e-1,
-    1.1283791670955126,
+    1.2837916709551257e-1,
 )  # fmt: skip
 # erfc(x) exp(x^2) (1+2x) as a polynomial of (x-4)/(x+4), 0.99 <= x <= 27.5
 _ERFC64 = (
@@ -257,7 +258,11 @@ def _reduced(b: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def _exp(b: Builder, x: Value) -> Value:
-    x = _clamp(b, x, -104.0, 89.0) if x.elem == "float" else _clamp(b, x, -746.0, 710.0)
+    return _exp_bounded(b, _clamp(b, x, -104.0, 89.0) if x.elem == "float" else _clamp(b, x, -746.0, 710.0))
+
+
+def _exp_bounded(b: Builder, x: Value) -> Value:
+    """exp of numbers that are not far outside the range where it neither vanishes nor overflows."""
     n, r = _reduced(b, x)
     p = b.polynomial(r, _EXP32 if x.elem == "float" else _EXP64)
     p = b.muladd(p, b.fmul(r, r), r)
@@ -309,9 +314,13 @@ def _softplus(b: Builder, x: Value) -> Value:
 
 
 def _tanh32(b: Builder, x: Value) -> Value:
-    x = _clamp(b, x, -9.02, 9.02)
+    a = _abs(b, x)
     z = b.fmul(x, x)
-    return b.fdiv(b.fmul(x, b.polynomial(z, _TANH32_P)), b.polynomial(z, _TANH32_Q))
+    near = b.muladd(b.fmul(x, z), b.polynomial(z, _TANH32), x)
+    one = b.like(x, 1.0)
+    e = _exp_bounded(b, b.fmul(_at_most(b, a, 10.0), b.like(x, 2.0)))
+    far = b.fsub(one, b.fdiv(b.like(x, 2.0), b.fadd(e, one)))
+    return b.select(b.fcmp("olt", a, b.like(x, 0.55)), near, _copysign(b, far, x))
 
 
 def _tanh64(b: Builder, x: Value) -> Value:
@@ -427,7 +436,8 @@ def _acosh(b: Builder, x: Value) -> Value:
     t = b.fsub(_at_most(b, x, 2.0**30), b.like(x, 1.0))
     small = _log1p(b, b.fadd(t, _sqrt(b, b.fma(t, t, b.fadd(t, t)))))
     large = b.fadd(_log(b, x), b.like(x, _LN2))
-    return b.select(b.fcmp("ogt", x, b.like(x, 2.0**30)), large, small)
+    value = b.select(b.fcmp("ogt", x, b.like(x, 2.0**30)), large, small)
+    return b.select(b.fcmp("olt", x, b.like(x, 1.0)), b.like(x, math.nan), value)
 
 
 def _atanh(b: Builder, x: Value) -> Value:
@@ -585,9 +595,12 @@ def _acos(b: Builder, x: Value) -> Value:
 
 
 def _erf32(b: Builder, x: Value) -> Value:
-    x = _clamp(b, x, -3.93, 3.93)
+    a = _abs(b, x)
     z = b.fmul(x, x)
-    return b.fdiv(b.fmul(x, b.polynomial(z, _ERF32_P)), b.polynomial(z, _ERF32_Q))
+    near = b.muladd(x, b.polynomial(z, _ERF32), x)
+    tail = _exp_bounded(b, b.polynomial(_at_most(b, a, 3.95), _LOG_ERFC32))
+    far = _copysign(b, b.fsub(b.like(x, 1.0), tail), x)
+    return b.select(b.fcmp("olt", a, b.like(x, 0.88)), near, far)
 
 
 def _erfc_tail(b: Builder, a: Value) -> Value:
@@ -604,7 +617,7 @@ def _erfc_tail(b: Builder, a: Value) -> Value:
 def _erf64(b: Builder, x: Value) -> Value:
     a = _abs(b, x)
     z = b.fmul(x, x)
-    near = b.fmul(x, b.polynomial(z, _ERF64))
+    near = b.fma(x, b.polynomial(z, _ERF64), x)
     far = _copysign(b, b.fsub(b.like(x, 1.0), _erfc_tail(b, a)), x)
     return b.select(b.fcmp("olt", a, b.like(x, 1.0)), near, far)
 
@@ -612,7 +625,7 @@ def _erf64(b: Builder, x: Value) -> Value:
 def _erfc(b: Builder, x: Value) -> Value:
     a = _abs(b, x)
     one = b.like(x, 1.0)
-    near = b.fsub(one, b.fmul(x, b.polynomial(b.fmul(x, x), _ERF64)))
+    near = b.fma(b.fneg(x), b.polynomial(b.fmul(x, x), _ERF64), b.fsub(one, x))
     tail = _erfc_tail(b, a)
     far = b.select(b.fcmp("olt", x, b.like(x, 0.0)), b.fsub(b.like(x, 2.0), tail), tail)
     return b.select(b.fcmp("olt", a, one), near, far)
@@ -745,6 +758,7 @@ def _pow(b: Builder, x: Value, y: Value, precise: bool) -> Value:
     # zero or infinity on either side: the result is zero or infinity
     grows = b.op("xor", b.fcmp("ogt", a, one), b.fcmp("olt", y, zero))
     extreme = b.select(grows, b.like(x, _INF), zero)
+    extreme = b.select(_is(b, a, 1.0), one, extreme)
     value = b.select(ordinary, usual, extreme)
     value = b.select(_either(b, b.fcmp("uno", x, x), b.fcmp("uno", y, y)), b.fadd(x, y), value)
     whole = b.fcmp("oeq", y, b.intrinsic("trunc", y))
@@ -756,16 +770,33 @@ def _pow(b: Builder, x: Value, y: Value, precise: bool) -> Value:
     below = b.op("and", b.fcmp("olt", x, zero), b.fcmp("ogt", x, b.like(x, -_INF)))
     invalid = b.op("and", below, b.op("xor", whole, b.const("i1", x.lanes, True)))
     value = b.select(invalid, b.like(x, math.nan), value)
-    steady = b.op("and", _is(b, a, 1.0), _is(b, _abs(b, y), _INF))
-    return b.select(_either(b, _either(b, _is(b, x, 1.0), _is(b, y, 0.0)), steady), one, value)
+    return b.select(_either(b, _is(b, x, 1.0), _is(b, y, 0.0)), one, value)
 
 
 def _fmod(b: Builder, x: Value, y: Value) -> Value:
-    """The exact remainder with the sign of x, by taking off multiples of y shifted up to x."""
+    """The exact remainder with the sign of x."""
+    one, zero = b.like(x, 1.0), b.like(x, 0.0)
     divisor = _abs(b, y)
-    valid = b.op("and", b.fcmp("olt", _abs(b, x), b.like(x, _INF)), b.fcmp("ogt", divisor, b.like(x, 0.0)))
-    divisor = b.select(valid, divisor, b.like(x, 1.0))
-    rest = b.select(valid, _abs(b, x), b.like(x, 0.0))
+    valid = b.op("and", b.fcmp("olt", _abs(b, x), b.like(x, _INF)), b.fcmp("ogt", divisor, zero))
+    valid = b.op("and", valid, b.fcmp("olt", divisor, b.like(x, _INF)))
+    divisor = b.select(valid, divisor, one)
+    rest = b.select(valid, _abs(b, x), zero)
+    # a subnormal divisor is scaled up: first the remainder by the scaled one, then that scaled by the same
+    tiny, digits = (2.0**-126, 24) if x.elem == "float" else (2.0**-1022, 53)
+    subnormal = b.fcmp("olt", divisor, b.like(x, tiny))
+    up = b.select(subnormal, b.like(x, 2.0**digits), one)
+    down = b.select(subnormal, b.like(x, 2.0**-digits), one)
+    scaled = b.fmul(divisor, up)
+    rest = _remainder(b, rest, scaled)
+    rest = b.fmul(_remainder(b, b.fmul(rest, up), scaled), down)
+    result = b.select(valid, _copysign(b, rest, x), x)  # an infinite divisor leaves x
+    zero_or_infinite = _either(b, _is(b, y, 0.0), _is(b, _abs(b, x), _INF))
+    result = b.select(zero_or_infinite, b.like(x, math.nan), result)
+    return b.select(_either(b, b.fcmp("uno", x, x), b.fcmp("uno", y, y)), b.like(x, math.nan), result)
+
+
+def _remainder(b: Builder, x: Value, divisor: Value) -> Value:
+    """x mod divisor for nonnegative x and normal divisors, by taking off multiples of it shifted up to x."""
     label, done = b.label("mod"), b.label("out")
     before = b.block
     b.line(f"br label %{label}")
@@ -773,26 +804,19 @@ def _fmod(b: Builder, x: Value, y: Value) -> Value:
     current = Value(b.fresh(), x.elem, x.lanes)
     place = len(b.out)
     b.out.append("")
-    quotient = b.fdiv(current, divisor)
     # while the quotient has more bits than a float holds exactly, use a divisor shifted up
     limit = 2.0**20 if x.elem == "float" else 2.0**50
-    big = b.fcmp("ogt", quotient, b.like(x, limit))
-    shift = _power_near(b, current, divisor, limit)
-    step = b.select(big, shift, divisor)
+    big = b.fcmp("ogt", b.fdiv(current, divisor), b.like(x, limit))
+    step = b.select(big, _power_near(b, current, divisor, limit), divisor)
     count = b.intrinsic("trunc", b.fdiv(current, step))
     less = b.fma(b.fneg(count), step, current)
     less = b.select(b.fcmp("olt", less, b.like(x, 0.0)), b.fadd(less, step), less)
     following = b.select(b.fcmp("oge", less, step), b.fsub(less, step), less)
-    unfinished = b.fcmp("oge", following, divisor)
-    more = _any(b, unfinished)
+    more = _any(b, b.fcmp("oge", following, divisor))
     b.line(f"br i1 {more.name}, label %{label}, label %{done}")
-    b.out[place] = f"{current.name} = phi {x.ty} [{rest.name}, %{before}], [{following.name}, %{b.block}]"
+    b.out[place] = f"{current.name} = phi {x.ty} [{x.name}, %{before}], [{following.name}, %{b.block}]"
     b.start_block(done)
-    result = _copysign(b, following, x)
-    result = b.select(_is(b, _abs(b, y), _INF), x, result)
-    nan = b.fdiv(b.fsub(x, x), b.like(x, 0.0))
-    invalid = _either(b, b.fcmp("uno", y, y), _either(b, _is(b, y, 0.0), b.fcmp("uno", b.fsub(x, x), x)))
-    return b.select(invalid, b.fadd(nan, y), result)
+    return following
 
 
 def _power_near(b: Builder, x: Value, divisor: Value, limit: float) -> Value:
