@@ -74,7 +74,8 @@ class _GraphLowering:
         for value, target in zip(self.graph.outputs, self.targets, strict=True):
             root = self._whole_source(value)
             taken = root in self.views or constant_of(root) is not None or root in self.aliases.backward
-            if taken or root.producer() is None or not target.contiguous:
+            maker = root.producer()
+            if taken or maker is None or maker in self.aliases.forward or not target.contiguous:
                 late.append((value, target))
             else:
                 self.views[root] = target.reshape(desc_of(root).shape)
