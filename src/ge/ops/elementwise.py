@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from typing import Any
+
 import tbe
 
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
@@ -190,6 +192,68 @@ def _cast_tf(n: Node) -> Results:
     if to not in TENSORS:
         raise Unsupported(f"no engine accepts {to}", "use one of the plain number types")
     return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+
+
+@plugin(tensorflow="Bitcast")
+def _bitcast_tf(n: Node) -> Results:
+    to = str(n.attr("type"))
+    if numpy_dtype(to).itemsize != numpy_dtype(n.desc().dtype).itemsize:
+        raise Unsupported(f"the bits of {n.desc().dtype} as {to}, of another size", "use types of one size")
+    return n.inputs[0] if to == n.desc().dtype else n.op("BitCast", n.inputs[0], to=to)  # type: ignore[return-value]
+
+
+# Coefficients of the inverse error function in w = -log(1 - x * x): around 0 (in w - 2.5), and in the tails
+# (in sqrt(w) - 3), after Giles, "Approximating the erfinv function".
+_ERFINV_CENTRE = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    0.00021858087,
+    -0.00125372503,
+    -0.00417768164,
+    0.246640727,
+    1.50140941,
+)
+_ERFINV_TAIL = (
+    -0.000200214257,
+    0.000100950558,
+    0.00134934322,
+    -0.00367342844,
+    0.00573950773,
+    -0.0076224613,
+    0.00943887047,
+    1.00167406,
+    2.83297682,
+)
+
+
+def _polynomial(n: Node, w: Any, coefficients: tuple[float, ...]) -> Any:
+    total: Any = n.op("Add", n.op("Mul", w, coefficients[0]), coefficients[1])
+    for c in coefficients[2:]:
+        total = n.op("Add", n.op("Mul", total, w), c)
+    return total
+
+
+def _erfinv(n: Node, x: Any) -> Any:
+    """The inverse error function in single precision."""
+    w = n.op("Neg", n.op("Log1p", n.op("Neg", n.op("Square", x))))
+    centre = _polynomial(n, n.op("Sub", w, 2.5), _ERFINV_CENTRE)
+    tail = _polynomial(n, n.op("Sub", n.op("Sqrt", w), 3.0), _ERFINV_TAIL)
+    inside = n.op("Mul", n.op("Select", n.op("Less", w, 5.0), centre, tail), x)
+    at_end = n.op("Equal", n.op("Abs", x), 1.0)
+    return n.op("Select", at_end, n.op("Mul", x, float("inf")), inside)
+
+
+@plugin(tensorflow=["Erfinv", "Ndtri"])
+def _inverse_error_function(n: Node) -> Results:
+    """Ndtri, the inverse of the normal distribution, is sqrt(2) * erfinv(2 * x - 1)."""
+    if n.desc().dtype == "float64":
+        raise Unsupported(f"{n.type} in double precision", "use float32")
+    if n.type == "Erfinv":
+        return _erfinv(n, n.inputs[0])
+    inner = n.op("Sub", n.op("Mul", n.inputs[0], 2.0), 1.0)
+    return n.op("Mul", _erfinv(n, inner), 2.0**0.5)
 
 
 @plugin(tensorflow=["Conj", "Real"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ge.ir.values import constant_of, desc_of
 from ge.ops.movement import reshaped
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
@@ -118,34 +119,102 @@ def _boxed(n: Node, entries: Sequence[_StridedEntry], found: Sequence[tuple[int,
     if any(f != (0, d, 1) for f, d in zip(found, shape, strict=True)):
         starts, stops, steps = ([f[i] for f in found] for i in range(3))
         y = n.op("Slice", y, starts=starts, ends=stops, steps=steps)
-    sizes = [len(range(*f)) for f in found]
-    target = [1 if e.axis < 0 else sizes[e.axis] for e in entries if not e.shrink]
-    return reshaped(n, y, target)
+    return reshaped(n, y, _boxed_shape(entries, found))
 
 
 def _moving_strided_slice(n: Node, entries: Sequence[_StridedEntry]) -> Any:
-    """A slice at computed positions: single elements are gathered, all other axes must be taken whole."""
+    """A slice at computed positions: each axis is taken whole, at one place, or from a place on for a known size."""
     y: Any = n.inputs[0]
     steps = n.ints(3, "the strides")
-    begins = n.maybe_const(1)
     shape = n.desc().shape
     target = []
     for e in entries:
         if e.axis < 0:
             target.append(1)
-        elif e.shrink:
-            at = n.op("Slice", n.inputs[1], starts=[e.position], ends=[e.position + 1])
-            y = n.op("Gather", y, at if n.desc(1).dtype in ("int32", "int64") else n.op("Cast", at, to="int64"), axis=e.axis)
-        elif e.position < 0 or (steps[e.position] == 1 and _whole(e, begins)):
-            target.append(shape[e.axis])
-        else:
-            raise Unsupported("a slice from or to a computed position has no known size", "use tf.slice or tf.gather")
+            continue
+        size = shape[e.axis] if e.position < 0 else _known_size(n, e, steps[e.position], shape[e.axis])
+        if size != shape[e.axis] or e.shrink:
+            first = n.op("Cast", n.op("Slice", n.inputs[1], starts=[e.position], ends=[e.position + 1]), to="int64")
+            first = n.op("Select", n.op("Less", first, 0), n.op("Add", first, shape[e.axis]), first)
+            places = n.op("Add", first, n.builder.constant(np.arange(size, dtype=np.int64) * steps[e.position]))
+            y = n.op("Gather", y, places, axis=e.axis)
+        if not e.shrink:
+            target.append(size)
     return reshaped(n, y, target)
 
 
-def _whole(e: _StridedEntry, begins: Any) -> bool:
-    starts_at_zero = e.open_begin or (begins is not None and int(begins[e.position]) == 0)
-    return starts_at_zero and e.open_end
+def _known_size(n: Node, e: _StridedEntry, step: int, extent: int) -> int:
+    """How many elements an entry takes, when its ends are known or at a known distance."""
+    if e.shrink:
+        return 1
+    first = ("", 0) if e.open_begin else _offset(n.inputs[1], e.position)
+    last = ("", extent) if e.open_end else _offset(n.inputs[2], e.position)
+    if first[0] == last[0] == "" and not e.open_begin and not e.open_end:
+        size = len(range(*slice(first[1], last[1], step).indices(extent)))
+        if size == extent:
+            return size
+    elif first == ("", 0) and e.open_end and step == 1:
+        return extent
+    elif first[0] == last[0] and first[0] and not e.open_begin and not e.open_end:
+        return max(len(range(0, last[1] - first[1], step)), 0)
+    raise Unsupported("a slice from or to a computed position has no known size", "use tf.slice or tf.gather")
+
+
+def _offset(value: Any, position: int) -> tuple[str, int]:
+    """An element of a vector of integers as a computed value (by name, "" for none) plus a number."""
+    known, added = constant_of(value), 0
+    while known is None:
+        node = value.producer()
+        if node is None:
+            return f"{value.name}[{position}]", added
+        left, right = [*node.inputs, None][:2]
+        if node.op_type in ("Cast", "Identity", "Reshape"):
+            value = left
+        elif node.op_type == "Concat":
+            for part in node.inputs:
+                if position < desc_of(part).size:
+                    value = part
+                    break
+                position -= desc_of(part).size
+        elif node.op_type in ("Add", "Sub") and constant_of(right) is not None and desc_of(right).size == 1:
+            amount = int(constant_of(right).reshape(()))  # type: ignore[union-attr]
+            added += amount if node.op_type == "Add" else -amount
+            value = left
+        elif node.op_type == "Add" and constant_of(left) is not None and desc_of(left).size == 1:
+            added += int(constant_of(left).reshape(()))  # type: ignore[union-attr]
+            value = right
+        else:
+            return f"{value.name}[{position}]", added
+        known = constant_of(value)
+    return "", added + int(known.reshape(-1)[position])
+
+
+@plugin(tensorflow="TensorStridedSliceUpdate")
+def _strided_slice_update(n: Node) -> Results:
+    """A tensor with the box that a strided slice would take replaced."""
+    shape = n.desc().shape
+    begins, ends, strides = (n.ints(i, "a position of a slice") for i in (1, 2, 3))
+    entries = _strided_entries(n, len(begins), len(shape))
+    found = [_strided_range(e, shape, begins, ends, strides) for e in entries if e.axis >= 0]
+    mask = np.zeros(shape, bool)
+    mask[tuple(slice(a, None if b < 0 else b, s) for a, b, s in found)] = True
+    value = n.op("BroadcastTo", n.inputs[4], shape=_boxed_shape(entries, found))
+    return n.op("Select", mask, _spread_back(n, value, found, shape), n.inputs[0])
+
+
+def _boxed_shape(entries: Sequence[_StridedEntry], found: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The shape of a strided slice's result."""
+    return [1 if e.axis < 0 else len(range(*found[e.axis])) for e in entries if not e.shrink]
+
+
+def _spread_back(n: Node, x: Any, found: Sequence[tuple[int, int, int]], shape: Sequence[int]) -> Any:
+    """The result of a strided slice back where it was taken, zeros elsewhere."""
+    sizes = [len(range(*f)) for f in found]
+    y = reshaped(n, x, sizes)
+    turned = [axis for axis, f in enumerate(found) if f[2] < 0]
+    y = n.op("Reverse", y, axes=turned) if turned else y
+    starts = [f[0] + (s - 1) * f[2] if f[2] < 0 else f[0] for f, s in zip(found, sizes, strict=True)]
+    return _spread_out(n, y, starts, [abs(f[2]) for f in found], shape)
 
 
 @plugin(tensorflow="StridedSliceGrad")
@@ -155,12 +224,7 @@ def _strided_slice_grad(n: Node) -> Results:
     begins, ends, strides = (n.ints(i, "a position of a slice") for i in (1, 2, 3))
     entries = _strided_entries(n, len(begins), len(shape))
     found = [_strided_range(e, shape, begins, ends, strides) for e in entries if e.axis >= 0]
-    sizes = [len(range(*f)) for f in found]
-    y = reshaped(n, n.inputs[4], sizes)
-    turned = [axis for axis, f in enumerate(found) if f[2] < 0]
-    y = n.op("Reverse", y, axes=turned) if turned else y
-    starts = [f[0] + (s - 1) * f[2] if f[2] < 0 else f[0] for f, s in zip(found, sizes, strict=True)]
-    return _spread_out(n, y, starts, [abs(f[2]) for f in found], shape)
+    return _spread_back(n, n.inputs[4], found, shape)
 
 
 def _spread_out(n: Node, x: Any, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> Any:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc
-from ge.parsers import tensorflow_control, tensorflow_lists, tensorflow_loops
+from ge.parsers import tensorflow_control, tensorflow_lists, tensorflow_loops, tensorflow_positions
 from ge.parsers.plugin import mapped
 from ge.parsers.tensorflow_convert import HANDLERS, Converter, Scope
 from ge.parsers.tensorflow_files import ModelFile, Signature, load_model
@@ -31,7 +31,8 @@ from ge.parsers.tensorflow_values import FAILED, Binding, HostTensor, Missing, V
 
 __all__ = ["Parsed", "VariableSpec", "operators", "parse", "parse_graph", "parse_model"]
 
-_WITH_HANDLERS = (tensorflow_control, tensorflow_lists, tensorflow_loops)  # imported for their declarations
+# Imported for their declarations.
+_WITH_HANDLERS = (tensorflow_control, tensorflow_lists, tensorflow_loops, tensorflow_positions)
 
 DEFAULT_SIGNATURE = "serving_default"
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
@@ -379,6 +380,8 @@ def _name_outputs(
         if isinstance(value, Missing):
             raise GeError("E10107", f"the output '{name}' is {value.what}", location=request.name)
         builder.set_origin(ref[0])
+        if isinstance(value, tensorflow_positions.Positions):
+            value = value.tensor(builder)
         builder.output(converter.tensor(value, f"the output '{name}'"), name)
     return tuple(request.outputs)
 

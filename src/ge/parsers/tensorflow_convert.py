@@ -20,6 +20,7 @@ from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
 from ge.parsers.plugin import Node, Unsupported, find
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological
 from ge.parsers.tensorflow_tensor import FunctionRef
@@ -29,11 +30,12 @@ from ge.parsers.tensorflow_values import (
     Binding,
     HostTensor,
     Missing,
+    Opaque,
     Variable,
     VariableSpec,
 )
 
-__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Scope", "handler"]
+__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Scope", "handler", "special"]
 
 MAX_DEPTH = 48
 NODE_BUDGET = 1_000_000
@@ -56,6 +58,7 @@ _PLUGIN_FAULTS = (
 )
 
 Outputs = Sequence[Binding] | Missing
+Failures = dict[tuple[str, str, str], list[str]]  # operator, reason, remedy -> nodes
 
 
 @dataclass
@@ -129,6 +132,19 @@ def handler(*ops: str) -> Callable[[Handler], Handler]:
     return declare
 
 
+_SPECIAL: dict[type[Opaque], Handler] = {}
+
+
+def special(kind: type[Opaque]) -> Callable[[Handler], Handler]:
+    """Declare who treats every node that reads a value of some kind (a decorator)."""
+
+    def declare(function: Handler) -> Handler:
+        _SPECIAL[kind] = function
+        return function
+
+    return declare
+
+
 class Converter:
     """Converts bodies; holds what spans them: the function library, variables, failures and warnings."""
 
@@ -146,7 +162,7 @@ class Converter:
         self.updated: dict[str, None] = {}  # variables that were written, in order
         self.allow_updates = updates
         self.warnings: list[str] = []
-        self.failures: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        self.failures: Failures = defaultdict(list)
         self._variables = variables
         self._specs: dict[str, VariableSpec] = {}
         self._initial: dict[str, ir.Value] = {}
@@ -277,6 +293,9 @@ class Converter:
 
     def _dispatch(self, context: Context) -> Outputs:
         node = context.node
+        for binding in context.inputs:
+            if type(binding) in _SPECIAL:
+                return _SPECIAL[type(binding)](context)  # type: ignore[index]
         if node.op in HANDLERS:
             return HANDLERS[node.op](context)
         found = find("tensorflow", node.op)
@@ -290,6 +309,7 @@ class Converter:
         node = context.node
         attrs = {k: v for k, v in node.attrs.items() if v is not None}
         inputs = [self.tensor(b, f"input {i}") for i, b in enumerate(context.inputs)]
+        _refuse_dynamic(inputs)
         seen = Node(node.op, context.scope.label(node), inputs, attrs, 1, context.builder, parser=self)
         made = function(seen)
         results = [made] if isinstance(made, ir.Value) else list(made)
@@ -403,6 +423,14 @@ class Converter:
         if items:
             raise UnsupportedOperatorsError(f"model '{model}'", items)
 
+    def recorded(self) -> Failures:
+        """A copy of the failures so far."""
+        return {key: list(nodes) for key, nodes in self.failures.items()}
+
+    def forget(self, kept: Failures) -> None:
+        """Keep only failures recorded earlier."""
+        self.failures = defaultdict(list, {key: list(nodes) for key, nodes in kept.items()})
+
     def report(self, model: str) -> None:
         """Raise one report of all nodes that could not be converted, if there are any."""
         items = [
@@ -413,6 +441,24 @@ class Converter:
         ]
         if items:
             raise UnsupportedOperatorsError(f"model '{model}'", items)
+
+
+def _refuse_dynamic(inputs: Sequence[ir.Value]) -> None:
+    """No operator can be compiled for a tensor whose size is known only after the run."""
+    for value in inputs:
+        maker = value.producer()
+        if (
+            maker is not None
+            and lookup(maker.op_type).dynamic_outputs
+            and (maker.op_type, value.index()) != _SIZED
+        ):
+            raise Unsupported(
+                f"it reads the result of {maker.op_type}, whose size is known only after the run",
+                "make that result an output of the model and go on from there on the host",
+            )
+
+
+_SIZED = ("Unique", 2)  # which of the distinct elements each element is: as many as there are elements
 
 
 def _data(node: GraphNode, bound: Mapping[str, Any]) -> tuple[str, ...]:

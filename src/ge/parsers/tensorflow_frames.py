@@ -338,7 +338,7 @@ class _Branches:
     def _side(
         self, group: Sequence[_Join], side: bool, outside: dict[Ref, Ref]
     ) -> tuple[dict[str, GraphNode], list[Ref]]:
-        """The nodes on one side of a predicate that the results need, and the results; all else is outside."""
+        """The nodes on one side of a predicate that the results need, and the results; all else is left."""
         predicate = group[0].predicate
         inner: dict[str, GraphNode] = {}
         todo: list[str] = []

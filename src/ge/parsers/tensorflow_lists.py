@@ -39,12 +39,18 @@ class ListValue(Opaque):
     writes: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (index, item), later ones win
     what = "a list of tensors"
 
-    def set(self, index: ir.Value, item: ir.Value) -> ListValue:
-        """The list with one item replaced."""
+    def set(self, index: ir.Value, item: ir.Value, grow: bool = False) -> ListValue:
+        """The list with one item replaced; with `grow`, a position behind the end makes it longer."""
         shape = desc_of(item).shape
         if self.element is not None and shape != self.element:
             raise Unsupported(f"a list of {list(self.element)} tensors is given one of {list(shape)}")
         where = constant_of(index)
+        if grow and where is not None and int(where) >= self.count:
+            return replace(self, count=_checked_count(int(where) + 1)).set(index, item)
+        if grow and where is None:
+            raise Unsupported(
+                "a list that grows is written at a computed position", "give tf.TensorArray its size"
+            )
         if where is not None and not 0 <= int(where) < self.count:
             raise Unsupported(f"item {int(where)} is set in a list of {self.count}")
         return replace(self, element=shape, writes=(*self.writes, (index, item)))
@@ -245,7 +251,8 @@ def _list_from_tensor(c: Context) -> list[Binding]:
 
 @handler("TensorListSetItem")
 def _set_item(c: Context) -> list[Binding]:
-    return [_list(c, 0).set(c.tensor(1), c.tensor(2))]
+    grow = bool(c.attr("resize_if_index_out_of_bounds", False))
+    return [_list(c, 0).set(c.tensor(1), c.tensor(2), grow)]
 
 
 @handler("TensorListGetItem")

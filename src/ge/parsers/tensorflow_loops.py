@@ -21,7 +21,7 @@ from ge.ir.types import INTS
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_control import changed_variables, rebuild, tensors_of, truth
-from ge.parsers.tensorflow_convert import Context, Outputs, handler
+from ge.parsers.tensorflow_convert import Context, Failures, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, Ref
 from ge.parsers.tensorflow_lists import ListValue
 from ge.parsers.tensorflow_values import FAILED, Binding, Opaque, Variable
@@ -77,20 +77,35 @@ class _Loop:
 @handler("While", "StatelessWhile")
 def _while(c: Context) -> Outputs:
     loop = _Loop(c, c.function("cond"), c.function("body"), list(c.inputs))
-    failures = {key: list(nodes) for key, nodes in c.converter.failures.items()}
-    plan: _Plan | None = _Plan(frozenset(_untouched(loop.body, loop.args)))
-    try:
-        for _ in range(ATTEMPTS):
-            assert plan is not None
+    before = c.converter.recorded()
+    plan = _Plan(frozenset(_untouched(loop.body, loop.args)))
+    why = "the loop's states do not settle"
+    for _ in range(ATTEMPTS):
+        try:
             found = _attempt(loop, plan)
-            if not isinstance(found, _Plan):
-                return found
-            plan = found
-            c.converter.failures.clear()
-            c.converter.failures.update(failures)
-    except _ShapeChanges as change:
-        return _unrolled(loop, str(change))
-    raise Unsupported("the loop's states do not settle")
+        except _ShapeChanges as change:
+            why = str(change)
+            break
+        if not isinstance(found, _Plan):
+            return found if FAILED not in found else _unrolled_instead(loop, before)
+        plan = found
+        c.converter.forget(before)
+    return _unrolled(loop, why)
+
+
+def _unrolled_instead(loop: _Loop, before: Failures) -> Outputs:
+    """A body that cannot be converted in general may be for each known step; else the first report stands."""
+    converter = loop.context.converter
+    first = converter.recorded()
+    converter.forget(before)
+    try:
+        results = _unrolled(loop, "")
+    except Unsupported:
+        results = [FAILED]
+    if FAILED in results:
+        converter.forget(first)
+        return FAILED
+    return results
 
 
 def _untouched(body: Body, args: Sequence[Binding]) -> list[int]:
