@@ -203,8 +203,22 @@ def _known_array(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _attributes(attrs: dict[str, Any]) -> list[ir.Attr]:
-    plain = {k: _plain(v) for k, v in attrs.items() if v is not None}
-    return [ir.AttrInt64s(k, []) if v == [] else ir.convenience.convert_attribute(k, v) for k, v in plain.items()]
+    return [_attribute(name, _plain(value)) for name, value in attrs.items() if value is not None]
+
+
+_SINGLE = {int: ir.AttrInt64, float: ir.AttrFloat32, str: ir.AttrString}
+_LISTS = {int: ir.AttrInt64s, float: ir.AttrFloat32s, str: ir.AttrStrings}
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute by the type of its value (onnx_ir's own conversion checks protocols, which is slow)."""
+    if isinstance(value, list):
+        kinds = {type(v) for v in value} or {int}
+        if len(kinds) == 1 and (make := _LISTS.get(next(iter(kinds)))) is not None:
+            return make(name, value)
+    elif (one := _SINGLE.get(type(value))) is not None:
+        return one(name, value)
+    return ir.convenience.convert_attribute(name, value)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,8 @@ __all__ = ["subgraphs_of"]
 
 def subgraphs_of(graph: ir.Graph) -> list[ir.Graph]:
     """The graphs nested directly in a graph's nodes (branches, loop bodies)."""
-    return [
-        attr.value for node in graph for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH
-    ]
+    found: list[ir.Graph] = []
+    for node in graph:
+        if node.attributes:
+            found += [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+    return found

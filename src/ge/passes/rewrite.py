@@ -109,17 +109,20 @@ class RewritePass(Pass):
 
     def _rewrite(self, graph: ir.Graph, node: ir.Node, options: CompileOptions) -> list[ir.Node] | None:
         """Apply the first fitting rule; the nodes worth another look, None when nothing applied."""
+        rewriter = Rewriter(graph, node, options)
         for rule in self.rules[node.op_type]:
-            rewriter = Rewriter(graph, node, options)
+            if rewriter.created:  # by a rule that looked further and then did not apply
+                remove_dead(graph, rewriter.created)
+                rewriter = Rewriter(graph, node, options)
             result = rule(rewriter, node)
             if result is None:
-                remove_dead(graph, rewriter.created)
                 continue
             values = [result] if isinstance(result, ir.Value) else list(result)
             touched = [*rewriter.created, *(c for v in values for c in v.consumers())]
             touched += [c for v in node.outputs for c in v.consumers()]
             replace_node(graph, node, values)
             return touched
+        remove_dead(graph, rewriter.created)
         return None
 
 
