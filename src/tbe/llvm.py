@@ -201,6 +201,12 @@ class _NestWriter:
         self._close()
         return results
 
+    def _when(self, condition: Value, body: Callable[[], None]) -> None:
+        """Run the body where the condition holds; what is hoisted out of it goes before the branch."""
+        self._open()
+        self.b.when(condition, body)
+        self._close()
+
     def _number(self, value: int) -> Value:
         return self.b.const("i64", 1, value)
 
@@ -264,10 +270,10 @@ class _NestWriter:
         stop = b.op("add", start, self._number(nest.chunk))
         stop = b.intrinsic("smin", stop, self._number(whole))
         if whole:
-            b.when(b.icmp("slt", start, stop), lambda: self._blocks(start, stop, block, copies, once=False))
+            self._when(b.icmp("slt", start, stop), lambda: self._blocks(start, stop, block, copies, once=False))
         if whole < extent:
             last = b.icmp("eq", chunk, self._number(nest.chunks - 1))
-            b.when(last, lambda: self._rest_of_chunk(whole, extent))
+            self._when(last, lambda: self._rest_of_chunk(whole, extent))
 
     def _blocks(self, start: Value, stop: Value, block: int, copies: int, *, once: bool) -> None:
         if once:
