@@ -1,6 +1,6 @@
 """Aliases: which values need no memory of their own because they are views of another value's memory.
 
-1. Reshape and Identity always look at their input's memory.
+1. Reshape, Identity and BitCast always look at their input's memory.
 2. A Slice or Split whose result is one contiguous piece does so too.
 3. A strided Transpose, Slice or Split does so when an AI Core operator reads it and every reader can: primitives take
    strides, and vector kernels recompute a movement from its source.
@@ -25,7 +25,7 @@ from ge.ops.base import Engine
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 
-_ALWAYS = frozenset({"Reshape", "Identity"})
+_ALWAYS = frozenset({"BitCast", "Identity", "Reshape"})
 _WHEN_READ = frozenset({"Transpose", "Slice", "Split"})
 _CONCAT_SHARE = 0.5  # of a Concat's bytes must be written in place for the rest to be copied
 
@@ -109,6 +109,7 @@ class _Finder:
         if node.op_type not in _ALWAYS and node.op_type not in _WHEN_READ:
             if _is_free_cast(node):
                 self.result.forward.add(node)
+                self.views[node.outputs[0]] = self.view(node.inputs[0])  # type: ignore[arg-type]
             return
         source = node.inputs[0]
         assert source is not None
@@ -151,6 +152,11 @@ class _Finder:
             engine = facts.engine(node)
             if engine == Engine.AI_CORE.value and accepts_input(node.op_type, index, view):
                 by_cube = True
+            elif _is_free_cast(node):
+                readable, cube = self._readable(node.outputs[0], view)
+                if not readable:
+                    return False, False
+                by_cube |= cube
             elif node.op_type in _ALWAYS or node.op_type in _WHEN_READ:
                 for number, result in enumerate(node.outputs):
                     beyond = view_forward(node, number, view)
@@ -206,7 +212,7 @@ class _Finder:
 
 
 def _is_movement(node: ir.Node | None) -> bool:
-    return node is not None and (node.op_type in _ALWAYS or node.op_type in _WHEN_READ)
+    return node is not None and (node.op_type in _ALWAYS or node.op_type in _WHEN_READ or _is_free_cast(node))
 
 
 def _is_free_cast(node: ir.Node) -> bool:

@@ -26,7 +26,9 @@ from ge.passes.merge_matmuls import MergeMatmuls
 from ge.passes.merge_movements import MergeMovements
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
+from ge.passes.sink_casts import SinkCasts
 from ge.passes.sink_transposes import SinkTransposes
+from ge.passes.store_narrow import StoreNarrow
 
 __all__ = ["STAGES", "Stage", "optimize", "pass_names"]
 
@@ -50,7 +52,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), *_TIDY)),
     Stage("precision", (LowerPrecision(),), fixpoint=False),
-    Stage("tidy", (RemoveIdentities(), CommonSubexpressions(), DeadCode())),
+    Stage("tidy", (SinkCasts(), *_TIDY)),
+    Stage("storage", (StoreNarrow(),), fixpoint=False),
 )
 
 

@@ -8,12 +8,11 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import desc_of
-from ge.ops.base import Engine, lookup
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
-__all__ = ["LowerPrecision"]
+__all__ = ["MODES", "LowerPrecision", "Mode", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
 _LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "MaxPool", "AvgPool"})
@@ -24,18 +23,18 @@ _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast
 
 
 @dataclass(frozen=True)
-class _Mode:
+class Mode:
     """What a precision mode does: the narrow type, and whether results and stored values take it too."""
 
     dtype: str
     stores: bool
 
 
-_MODES = {
-    PrecisionMode.MIX_BF16: _Mode("bfloat16", True),
-    PrecisionMode.MIX_FP16: _Mode("float16", True),
-    PrecisionMode.FORCE_FP16: _Mode("float16", True),
-    PrecisionMode.CUBE_FP16: _Mode("float16", False),
+MODES = {
+    PrecisionMode.MIX_BF16: Mode("bfloat16", True),
+    PrecisionMode.MIX_FP16: Mode("float16", True),
+    PrecisionMode.FORCE_FP16: Mode("float16", True),
+    PrecisionMode.CUBE_FP16: Mode("float16", False),
 }
 _WIDE = "float32"
 
@@ -46,8 +45,8 @@ class LowerPrecision(Pass):
     1. The default mode changes nothing.
     2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, MaxPool, AvgPool) run in the
        narrow type, accumulating in float32; biases stay float32.
-    3. Vector kernels compute in float32; values between tasks are stored in the narrow type, except what only they
-       need in full (scores on their way into a Softmax or a normalisation keep float32).
+    3. Scores on their way into a Softmax keep float32. Vector kernels compute in float32; what they hand to one
+       another is `store_narrow`'s business.
     4. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
     5. force_fp32 widens 16-bit floats inside the model to float32.
     6. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
@@ -61,25 +60,22 @@ class LowerPrecision(Pass):
             return _widen(graph, options)
         changed = False
         for node in graph:
-            mode = _mode_of(node, options)
+            mode = mode_of(node, options)
             if mode is not None and _lowerable(node):
                 _lower(graph, node, mode, options)
                 changed = True
-        whole = _MODES.get(options.precision_mode)
-        if whole is not None and whole.stores:
-            _store_narrow(graph, whole, options)
         return changed
 
 
-def _mode_of(node: ir.Node, options: CompileOptions) -> _Mode | None:
+def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
     """The mode of a node: its own by name, by origin, by operator, else the model's."""
     if facts.keep_dtype(node):
         return None
     for key in (node.name or "", *facts.origin(node), node.op_type):
         text = options.op_precision.get(key)
         if text is not None:
-            return _MODES.get(PrecisionMode.parse(text))
-    return _MODES.get(options.precision_mode)
+            return MODES.get(PrecisionMode.parse(text))
+    return MODES.get(options.precision_mode)
 
 
 def _lowerable(node: ir.Node) -> bool:
@@ -88,7 +84,7 @@ def _lowerable(node: ir.Node) -> bool:
     return all(v is None or desc_of(v).dtype == _WIDE for v in node.inputs)
 
 
-def _lower(graph: ir.Graph, node: ir.Node, mode: _Mode, options: CompileOptions) -> None:
+def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions) -> None:
     """Run one node in the narrow type, between casts."""
     if not mode.stores and node.op_type not in _CUBE:
         return
@@ -114,37 +110,6 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
         n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
         for n in readers
     )
-
-
-def _store_narrow(graph: ir.Graph, mode: _Mode, options: CompileOptions) -> None:
-    """Mark the float32 values that vector kernels hand to one another, to be stored narrow."""
-    for node in graph:
-        if _mode_of(node, options) is None:
-            continue
-        for value in node.outputs:
-            if _storable(value):
-                facts.set_storage_dtype(value, mode.dtype)
-
-
-def _storable(value: ir.Value) -> bool:
-    node = value.producer()
-    if node is None or value.is_graph_output() or desc_of(value).dtype != _WIDE:
-        return False
-    if not _is_vector(node) or not value.uses():
-        return False
-    if node.op_type in ("Reshape", "Identity") and not _narrow_source(node):
-        return False
-    return all(_is_vector(n) for n in value.consumers())
-
-
-def _narrow_source(node: ir.Node) -> bool:
-    """A view is stored as what it views."""
-    source = node.inputs[0]
-    return source is not None and facts.storage_dtype(source) != _WIDE
-
-
-def _is_vector(node: ir.Node) -> bool:
-    return lookup(node.op_type).engine in (Engine.VECTOR, Engine.VIEW)
 
 
 def _widen(graph: ir.Graph, options: CompileOptions) -> bool:
