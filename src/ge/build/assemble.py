@@ -12,7 +12,7 @@ from ge.build.lower import Workshop, lower_graph
 from ge.build.memory import MemoryPlan, Piece, check, plan_memory
 from ge.ir.values import desc_of
 from ge.model.plan import Buffer, Plan, Port, View
-from ge.ops.base import lookup
+from ge.ops.base import has_dynamic_size
 from ge.options import CompileOptions
 
 __all__ = ["build_plan"]
@@ -43,7 +43,7 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
         name=name,
         inputs=[Port(v.name or f"input{i}", desc_of(v)) for i, v in enumerate(graph.inputs)],
         outputs=[
-            Port(v.name or f"output{i}", desc_of(v), dynamic=_is_dynamic(v))
+            Port(v.name or f"output{i}", desc_of(v), dynamic=has_dynamic_size(v))
             for i, v in enumerate(graph.outputs)
         ],
         buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
@@ -71,11 +71,6 @@ def _finish_kernel_tasks(draft: Draft, kernels: KernelBook) -> None:
         if task.kind == "kernel":
             kernel: tbe.Kernel = kernels.kernel(task.attrs["kernel"])
             task.attrs.update(total=kernel.total, grain=kernel.grain)
-
-
-def _is_dynamic(value: ir.Value) -> bool:
-    node = value.producer()
-    return node is not None and lookup(node.op_type).dynamic_outputs
 
 
 def _report(draft: Draft, memory: MemoryPlan) -> dict[str, object]:

@@ -23,7 +23,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
-from ge.ops.base import Engine, NodeView, lookup
+from ge.ops.base import Engine, NodeView, has_dynamic_size, lookup
 from ge.options import CompileOptions
 
 __all__ = ["Workshop", "lower_graph"]
@@ -228,7 +228,7 @@ class _GraphLowering:
         self.emit(task)
 
     def _check_dynamic(self, node: ir.Node) -> None:
-        if any(v.uses() for v in node.outputs):
+        if any(v.uses() for v in node.outputs if has_dynamic_size(v)):
             raise GeError(
                 "E10503",
                 "its result's size is known only at run time, so no other node can be compiled for it",

@@ -43,6 +43,7 @@ __all__ = [
     "Output",
     "Pattern",
     "fail",
+    "has_dynamic_size",
     "is_custom",
     "lookup",
     "register",
@@ -175,6 +176,7 @@ class Operator:
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
+    sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
 
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
@@ -374,6 +376,15 @@ def lookup(type_: str) -> type[Operator]:
     if not found:
         raise GeError("E10001", f"operator type '{type_}' is not in the operator library", operator=type_)
     return found[-1]
+
+
+def has_dynamic_size(value: ir.Value) -> bool:
+    """Whether the actual shape of a value is known only after the run."""
+    node = value.producer()
+    if node is None or node.domain != "ge":
+        return False
+    operator = lookup(node.op_type)
+    return operator.dynamic_outputs and value.index() not in operator.sized_outputs
 
 
 def registered() -> dict[str, type[Operator]]:

@@ -143,6 +143,7 @@ class Unique(Operator):
     sorted = Attr(bool, True)
     aicpu = "unique"
     dynamic_outputs = True
+    sized_outputs = (2,)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -433,6 +434,7 @@ class SelectBoxes(BoxSelection):
 
     aicpu = "non_max_suppression_tf"
     dynamic_outputs = True
+    sized_outputs = (2,)
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:

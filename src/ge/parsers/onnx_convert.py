@@ -15,7 +15,7 @@ from ge.errors import GeError, UnmappedOperator
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc, dtype_from_ir, dtype_to_ir
 from ge.ir.values import desc_of
-from ge.ops.base import lookup
+from ge.ops.base import has_dynamic_size
 from ge.parsers.onnx_model import MAX_BYTES, ModelFile, array_of, opset_versions, sorted_nodes
 from ge.parsers.onnx_scan import MAX_NAMES, schema_of
 from ge.parsers.plugin import Node, Unsupported, find
@@ -182,7 +182,7 @@ class Converter:
     @staticmethod
     def _refuse_dynamic(inputs: Sequence[Binding]) -> None:
         for value in inputs:
-            if isinstance(value, ir.Value) and is_dynamic(value):
+            if isinstance(value, ir.Value) and has_dynamic_size(value):
                 maker = value.producer()
                 raise Unsupported(
                     f"it reads the result of {maker.op_type if maker else '?'}, whose size is known only after the run",
@@ -331,14 +331,6 @@ _TAKES_SEQUENCES = frozenset(
         "SequenceLength",
     }
 )
-
-
-def is_dynamic(value: ir.Value) -> bool:
-    """Whether the size of a value is known only after the run."""
-    maker = value.producer()
-    if maker is None or maker.domain != "ge" or not lookup(maker.op_type).dynamic_outputs:
-        return False
-    return not (maker.op_type == "Unique" and value.index() == 2)
 
 
 def _reader(tensor: onnx.TensorProto, folder: Path | None) -> Callable[[], np.ndarray]:

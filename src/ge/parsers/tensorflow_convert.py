@@ -20,7 +20,7 @@ from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import lookup
+from ge.ops.base import has_dynamic_size
 from ge.parsers.plugin import Node, Unsupported, find
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological
 from ge.parsers.tensorflow_tensor import FunctionRef
@@ -446,19 +446,12 @@ class Converter:
 def _refuse_dynamic(inputs: Sequence[ir.Value]) -> None:
     """No operator can be compiled for a tensor whose size is known only after the run."""
     for value in inputs:
-        maker = value.producer()
-        if (
-            maker is not None
-            and lookup(maker.op_type).dynamic_outputs
-            and (maker.op_type, value.index()) != _SIZED
-        ):
+        if has_dynamic_size(value):
+            maker = value.producer()
             raise Unsupported(
-                f"it reads the result of {maker.op_type}, whose size is known only after the run",
+                f"it reads the result of {maker.op_type if maker else '?'}, whose size is known only after the run",
                 "make that result an output of the model and go on from there on the host",
             )
-
-
-_SIZED = ("Unique", 2)  # which of the distinct elements each element is: as many as there are elements
 
 
 def _data(node: GraphNode, bound: Mapping[str, Any]) -> tuple[str, ...]:
