@@ -1,4 +1,4 @@
-"""How functions answer: `ret`, `(value, ret)` or a value; failures are exceptions inside and codes outside."""
+"""How functions answer: `ret`, `(value, ret)` or a value; failures are exceptions inside, codes outside."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ _kept: collections.deque[Any] = collections.deque(maxlen=KEPT_EXPORTS)
 def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
     """The address of an object's memory, remembered as long as the object lives.
 
-    Objects without weak references (`bytes`), and temporaries whose address outlives them by a moment, are kept
-    alive for the next few calls.
+    Objects without weak references (`bytes`), and temporaries whose address outlives them by a moment, are
+    kept alive for the next few calls.
     """
     array = item if isinstance(item, np.ndarray) else np.frombuffer(item, np.uint8)
     address = int(array.__array_interface__["data"][0])
@@ -122,7 +122,7 @@ def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
 
 
 def check_range(address: Any, nbytes: Any, *, write: bool) -> Block | None:
-    """Refuse a range that is not memory of this process; return the block it lies in when it is one of ours."""
+    """Refuse a range that is not memory of this process; return the block of ours that it lies in, if any."""
     if not isinstance(address, int) or not isinstance(nbytes, int) or address <= 0 or nbytes < 0:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{address!r} with {nbytes!r} bytes is not a memory range")
     block = memory.find(address, nbytes)

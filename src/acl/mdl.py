@@ -534,7 +534,8 @@ def _addresses(data: Dataset, ports: list[Any], side: str, code: int) -> tuple[l
     items = data.items[: len(ports)] if side == "input" and len(data.items) == len(ports) + 1 else data.items
     if len(items) != len(ports):
         raise AclError(code, f"the model has {len(ports)} {side}s, the dataset {len(data.items)} buffers")
-    addresses, blocks = [], []
+    addresses: list[int] = []
+    blocks: list[object] = []
     for item, port in zip(items, ports, strict=True):
         buffer = buffers.get(item)
         if buffer.nbytes < port.desc.nbytes:

@@ -1,4 +1,4 @@
-"""acl.op: single operators, compiled when first used (or found compiled in a directory) and run in a stream."""
+"""acl.op: single operators, compiled when first used (or found compiled) and run in a stream."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def ptr_to_numpy(ptr: int, shape: Sequence[int], numpy_type: int) -> np.ndarray:
     dtype = np.dtype(c.NPY_DTYPES[numpy_type])
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     owner = _readable(ptr, size)
-    memory = (ctypes.c_uint8 * size).from_address(ptr)
-    memory.owner = owner  # type: ignore[attr-defined]  # the block outlives acl.rt.free as long as the array
+    memory: Any = (ctypes.c_uint8 * size).from_address(ptr)
+    memory.owner = owner  # the block outlives acl.rt.free as long as the array
     return np.frombuffer(memory, dtype).reshape(tuple(shape))
 
 

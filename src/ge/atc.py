@@ -366,7 +366,8 @@ def _report(error: GeError, report: str) -> None:
         errors.print(str(error).removeprefix(f"[{error.code}] "), soft_wrap=True, markup=False)
         return
     table = Table(title="Operators without support", title_justify="left")
-    for column in ("operator", "count", "first nodes", "reason", "remedy"):
+    table.add_column("operator", no_wrap=True)
+    for column in ("count", "first nodes", "reason", "remedy"):
         table.add_column(column, overflow="fold")
     for item in error.items:
         table.add_row(item.operator, str(item.count), ", ".join(item.nodes[:3]), item.reason, item.remedy)

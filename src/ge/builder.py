@@ -120,6 +120,25 @@ def _origin(builder: GraphBuilder, name: str) -> Iterator[None]:
         builder.origin = before
 
 
+_Method = Callable[["Tensor", Any], "Tensor"]
+
+
+def _binary(type_: str, of_bools: str = "") -> tuple[_Method, _Method]:
+    """The methods of a Python operator with the tensor on its left and on its right."""
+
+    def choose(tensor: Tensor) -> str:
+        return of_bools if of_bools and tensor.dtype == "bool" else type_
+
+    def forward(self: Tensor, other: Any) -> Tensor:
+        return self._op(choose(self), self._operand(other))
+
+    def backward(self: Tensor, other: Any) -> Tensor:
+        left = self.graph.constant(self._operand(other), dtype=self.dtype if np.isscalar(other) else None)
+        return left._op(choose(self), self)
+
+    return forward, backward
+
+
 class Tensor:
     """A value of a graph. Python's operators add GE's; numbers and arrays beside it become constants."""
 
@@ -183,6 +202,33 @@ class Tensor:
             return other.item()
         return other
 
+    __add__, __radd__ = _binary("Add")
+    __sub__, __rsub__ = _binary("Sub")
+    __mul__, __rmul__ = _binary("Mul")
+    __truediv__, __rtruediv__ = _binary("Div")
+    __floordiv__, __rfloordiv__ = _binary("FloorDiv")
+    __mod__, __rmod__ = _binary("Mod")
+    __pow__, __rpow__ = _binary("Pow")
+    __matmul__, __rmatmul__ = _binary("MatMul")
+    __and__, __rand__ = _binary("BitwiseAnd", of_bools="And")
+    __or__, __ror__ = _binary("BitwiseOr", of_bools="Or")
+    __xor__, __rxor__ = _binary("BitwiseXor", of_bools="Xor")
+    __lshift__, __rlshift__ = _binary("ShiftLeft")
+    __rshift__, __rrshift__ = _binary("ShiftRight")
+    __lt__, _ = _binary("Less")
+    __le__, _ = _binary("LessEqual")
+    __gt__, _ = _binary("Greater")
+    __ge__, _ = _binary("GreaterEqual")
+
+    def __neg__(self) -> Tensor:
+        return self._op("Neg")
+
+    def __abs__(self) -> Tensor:
+        return self._op("Abs")
+
+    def __invert__(self) -> Tensor:
+        return self._op("Not" if self.dtype == "bool" else "BitwiseNot")
+
     def __getitem__(self, index: Any) -> Tensor:
         return _subscript(self, index)
 
@@ -199,52 +245,6 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({desc_of(self.value)})"
-
-
-_BINARY = {
-    "add": "Add",
-    "sub": "Sub",
-    "mul": "Mul",
-    "truediv": "Div",
-    "floordiv": "FloorDiv",
-    "mod": "Mod",
-    "pow": "Pow",
-    "matmul": "MatMul",
-    "lt": "Less",
-    "le": "LessEqual",
-    "gt": "Greater",
-    "ge": "GreaterEqual",
-    "lshift": "ShiftLeft",
-    "rshift": "ShiftRight",
-}
-_LOGICAL = {"and": ("And", "BitwiseAnd"), "or": ("Or", "BitwiseOr"), "xor": ("Xor", "BitwiseXor")}
-_UNARY = {"neg": "Neg", "abs": "Abs"}
-
-
-def _overload() -> None:
-    for name, type_ in _BINARY.items():
-        _binary_method(name, lambda _, t=type_: t)
-    for name, (boolean, integer) in _LOGICAL.items():
-        _binary_method(name, lambda x, b=boolean, i=integer: b if x.dtype == "bool" else i)
-    for name, type_ in _UNARY.items():
-        setattr(Tensor, f"__{name}__", lambda self, t=type_: self._op(t))
-    Tensor.__invert__ = lambda self: self._op("Not" if self.dtype == "bool" else "BitwiseNot")  # type: ignore[attr-defined]
-
-
-def _binary_method(name: str, type_of: Callable[[Tensor], str]) -> None:
-    def forward(self: Tensor, other: Any) -> Tensor:
-        return self._op(type_of(self), self._operand(other))
-
-    def backward(self: Tensor, other: Any) -> Tensor:
-        left = self.graph.constant(self._operand(other), dtype=self.dtype if np.isscalar(other) else None)
-        return left._op(type_of(self), self)
-
-    setattr(Tensor, f"__{name}__", forward)
-    if name not in ("lt", "le", "gt", "ge"):
-        setattr(Tensor, f"__r{name}__", backward)
-
-
-_overload()
 
 
 def _subscript(tensor: Tensor, index: Any) -> Tensor:

@@ -226,7 +226,7 @@ class _SharedConstants:
         return plan
 
     def _share(self, array: np.ndarray) -> np.ndarray:
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
         key = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
         key.update(raw)
         return self._arrays.setdefault(key.digest(), array)

@@ -16,7 +16,7 @@ from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
-from ge.ops.base import registered
+from ge.ops.base import Operator, registered
 from ge.parsers.plugin import Node, Unsupported
 from ge.parsers.plugin import find as find_plugin
 
@@ -107,7 +107,7 @@ class SingleOp:
         """Add the operator: one of the library, or of a framework's name."""
         type_ = _ALIASES.get(self.type, self.type)
         operators = registered()
-        if type_ in operators:
+        if type_ in operators and _takes(operators[type_], len(values)):
             names = _RENAMED.get(type_, {})
             attrs = {names.get(k, _COMMON.get(k, k)): v for k, v in self.attrs.items()}
             known = operators[type_].prototype.attrs
@@ -122,6 +122,12 @@ class SingleOp:
         raise GeError(
             "E10001", f"operator type '{self.type}' is not in the operator library", operator=self.type
         )
+
+
+def _takes(operator: type[Operator], count: int) -> bool:
+    """Whether an operator has room for so many inputs; with more of them it is a framework's operator."""
+    ports = list(operator.prototype.inputs.values())
+    return count <= len(ports) or (bool(ports) and ports[-1].variadic)
 
 
 def _listed(op: SingleOp, function: Any, node: Node) -> Sequence[ir.Value]:
@@ -151,6 +157,8 @@ _ALIASES = {
     "ReduceMaxD": "ReduceMax",
     "ReduceMinD": "ReduceMin",
     "TileD": "Tile",
+    "ArgMaxV2": "ArgMax",
+    "ArgMinV2": "ArgMin",
     "LogicalAnd": "And",
     "LogicalOr": "Or",
     "LogicalNot": "Not",

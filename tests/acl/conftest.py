@@ -1,4 +1,4 @@
-"""acl is set up and torn down around each test; models are made by hand and sealed with a key of their own."""
+"""acl is set up and torn down around each test; models are made by hand, sealed with a key of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""acl.mdl and acl.Model: the way of the public samples from a file to results, and everything that can go wrong."""
+"""acl.mdl and acl.Model: the way of the public samples from a file to results, and what can go wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled models in files: machine code is used from this user's own files only; others get theirs made anew."""
+"""Compiled models in files: machine code is used from own files only; for others it is made anew."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def test_own_files_are_trusted_and_bring_their_code(file: Path) -> None:
 
 
 def test_a_file_holds_code_for_this_machine_and_portable_code(file: Path) -> None:
-    table = codec.decode_json(read_sections(memoryview(file.read_bytes()), "f").sections["kernels"], "kernels")
+    table = codec.decode_json(
+        read_sections(memoryview(file.read_bytes()), "f").sections["kernels"], "kernels"
+    )
     assert table
     assert all(set(entry["objects"]) == {kernels.machine(), "portable"} for entry in table)
 
@@ -112,7 +114,9 @@ def test_an_expression_for_other_tensors_is_refused(file: Path) -> None:
     assert caught.value.code == "E11007"
 
 
-@pytest.mark.parametrize("expression", ["", "{}", "[" * 5000, '{"format":1,"inputs":[],"outputs":[9],"nodes":[]}'])
+@pytest.mark.parametrize(
+    "expression", ["", "{}", "[" * 5000, '{"format":1,"inputs":[],"outputs":[9],"nodes":[]}']
+)
 def test_an_expression_that_is_none_is_refused(file: Path, expression: str) -> None:
     def replaced(data: Any) -> None:
         for entry in data:

@@ -67,8 +67,12 @@ def test_attributes_go_by_name_or_place() -> None:
 
 
 def test_lists_are_taken_where_any_number_is() -> None:
-    np.testing.assert_array_equal(compute(lambda a, b: ge.ops.concat([a, b], axis=0), A, B), np.concatenate([A, B]))
-    np.testing.assert_array_equal(compute(lambda a, b: ge.ops.concat(a, b, axis=0), A, B), np.concatenate([A, B]))
+    np.testing.assert_array_equal(
+        compute(lambda a, b: ge.ops.concat([a, b], axis=0), A, B), np.concatenate([A, B])
+    )
+    np.testing.assert_array_equal(
+        compute(lambda a, b: ge.ops.concat(a, b, axis=0), A, B), np.concatenate([A, B])
+    )
 
 
 def test_several_outputs_come_as_a_tuple() -> None:

@@ -181,7 +181,7 @@ class ConstantPool:
         return index
 
     def _store(self, array: np.ndarray) -> int:
-        content = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+        content = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
         entry = {"dtype": array.dtype.name, "shape": list(array.shape), "offset": 0}
         key = hashlib.sha256(encode_json(entry)).digest() + hashlib.sha256(content).digest()
         if key in self._known:

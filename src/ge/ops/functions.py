@@ -81,26 +81,20 @@ def _flatten(args: Sequence[Any]) -> Iterator[Any]:
 
 
 def _signature(operator: type[Operator]) -> inspect.Signature:
+    """Inputs, then attributes; only by keyword once a required attribute would follow something optional."""
     kind = inspect.Parameter
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     for name, port in operator.prototype.inputs.items():
         default = None if port.optional and not port.variadic else kind.empty
-        flavour = kind.VAR_POSITIONAL if port.variadic else kind.POSITIONAL_OR_KEYWORD
-        parameters.append(kind(name, flavour, default=default))
-    flavour = (
-        kind.KEYWORD_ONLY
-        if any(p.kind is kind.VAR_POSITIONAL for p in parameters)
-        else kind.POSITIONAL_OR_KEYWORD
-    )
-    plain = [
-        (n, kind.empty if a.default is REQUIRED else a.default) for n, a in operator.prototype.attrs.items()
-    ]
-    optional_before = any(p.default is not kind.empty for p in parameters)
-    for name, default in plain:
-        if default is kind.empty and optional_before:
-            flavour = kind.KEYWORD_ONLY
-        optional_before = optional_before or default is not kind.empty
-        parameters.append(kind(name, flavour, default=default))
+        place = kind.VAR_POSITIONAL if port.variadic else kind.POSITIONAL_OR_KEYWORD
+        parameters.append(kind(name, place, default=default))
+    by_keyword = any(p.kind is kind.VAR_POSITIONAL for p in parameters)
+    for name, attr in operator.prototype.attrs.items():
+        default = kind.empty if attr.default is REQUIRED else attr.default
+        by_keyword |= default is kind.empty and any(p.default is not kind.empty for p in parameters)
+        parameters.append(
+            kind(name, kind.KEYWORD_ONLY if by_keyword else kind.POSITIONAL_OR_KEYWORD, default=default)
+        )
     parameters.append(kind("name", kind.KEYWORD_ONLY, default=""))
     return inspect.Signature(parameters)
 

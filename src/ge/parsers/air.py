@@ -122,7 +122,7 @@ def _rebuild(graph: ir.Graph, shapes: Mapping[str, Sequence[int]]) -> ir.Graph:
     values: dict[ir.Value, ir.Value] = {}
     for value in graph.inputs:
         shape = shapes.get(value.name or "", value.shape or ())
-        values[value] = builder.input(value.name or "", [int(d) for d in shape], dtype_from_ir(value.dtype))  # type: ignore[arg-type, call-overload]
+        values[value] = builder.input(value.name or "", [int(d) for d in shape], dtype_from_ir(value.dtype))  # type: ignore[arg-type]
     for value in graph.initializers.values():
         array = constant_of(value)
         assert array is not None, f"initializer {value.name} has no value"
