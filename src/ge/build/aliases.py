@@ -1,6 +1,6 @@
 """Aliases: which values need no memory of their own because they are views of another value's memory.
 
-1. Reshape, Identity and BitCast always look at their input's memory.
+1. Reshape and Identity always look at their input's memory.
 2. A Slice or Split whose result is one contiguous piece does so too.
 3. A strided Transpose, Slice or Split does so when an AI Core operator reads it and every reader can: primitives take
    strides, and vector kernels recompute a movement from its source.
@@ -25,7 +25,7 @@ from ge.ops.base import Engine
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 
-_ALWAYS = frozenset({"BitCast", "Identity", "Reshape"})
+_ALWAYS = frozenset({"Reshape", "Identity"})
 _WHEN_READ = frozenset({"Transpose", "Slice", "Split"})
 _CONCAT_SHARE = 0.5  # of a Concat's bytes must be written in place for the rest to be copied
 

@@ -73,7 +73,6 @@ def _slice_forward(op: NodeView, index: int, view: View) -> View | None:
 
 _FORWARD: dict[str, Callable[[NodeView, int, View], View | None]] = {
     "Identity": lambda op, i, v: v,
-    "BitCast": lambda op, i, v: replace(v, dtype=op.to),
     "Reshape": lambda op, i, v: reshape_view(v, op.outputs[0].shape),
     "Transpose": lambda op, i, v: v.permute(op.perm),
     "Slice": _slice_forward,

@@ -106,7 +106,7 @@ class Select(Operator):
 simple("Select", onnx="Where", tensorflow="SelectV2")
 
 
-@plugin(onnx="Pow")
+@plugin(onnx="Pow", since=7)
 def _pow(n: Node) -> Results:
     """The exponent may have a type of its own."""
     x, y = n.inputs[0], n.inputs[1]
@@ -251,3 +251,38 @@ def _cross(n: Node) -> Results:
 
     left = n.op("Mul", turned(a, 1), turned(b, 2))
     return n.op("Sub", left, n.op("Mul", turned(a, 2), turned(b, 1)))
+
+
+# -- ONNX before version 7: the second operand is placed by an attribute ---------------------------------------------
+
+_PLACED = {
+    "Add": "Add",
+    "Sub": "Sub",
+    "Mul": "Mul",
+    "Div": "Div",
+    "And": "And",
+    "Or": "Or",
+    "Xor": "Xor",
+    "Equal": "Equal",
+    "Less": "Less",
+    "Greater": "Greater",
+    "Pow": "Pow",
+    "PRelu": "PRelu",
+}
+
+
+@plugin(onnx=list(_PLACED), since=1)
+def _placed(n: Node) -> Results:
+    """`axis` says where the second operand's first axis lies in the first's; a slope lies along the channels."""
+    first, second = n.desc(0).shape, n.desc(1).shape
+    axis = n.attr("axis", 1 if n.type == "PRelu" and len(second) == 1 else None)
+    b = n.inputs[1]
+    if axis is not None and len(second) < len(first):
+        axis = axis % len(first)
+        b = n.op("Reshape", b, shape=[*second, *[1] * (len(first) - axis - len(second))])
+    return n.op(_PLACED[n.type], n.inputs[0], b)
+
+
+@plugin(onnx=[name for name in _PLACED if name != "Pow"], since=7)
+def _aligned(n: Node) -> Results:
+    return n.op(_PLACED[n.type], n.inputs[0], n.inputs[1])

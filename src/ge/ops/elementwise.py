@@ -130,7 +130,11 @@ class BitCast(Operator):
     x = Input("T", TENSORS)
     to = Attr(str, choices=tuple(sorted(TENSORS)))
     y = Output()
-    engine = Engine.VIEW
+    aicpu = "bitcast"
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return 0
 
     @staticmethod
     def verify(op: NodeView) -> None:
