@@ -27,7 +27,7 @@ from ge.ops.base import Engine, Pattern, lookup
 __all__ = ["fuse"]
 
 MAX_NODES = 48
-MAX_VALUES = 24  # read and written by one kernel
+MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
 MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
@@ -191,7 +191,7 @@ class _Fusion:
         return (
             len(other.nodes) > CHEAP_NODES
             or any(n.op_type in EXPENSIVE for n in other.nodes)
-            or not other.uniform
+            or any(lookup(n.op_type).pattern is Pattern.REDUCE for n in other.nodes)
             or len(readers) > 1
             or value in self.returned
         )

@@ -143,6 +143,25 @@ def _concat_of_split(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return inner.inputs[0] if attrs_of(inner)["axis"] % rank == attrs_of(node)["axis"] % rank else None
 
 
+def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Constant indices that go up (or down) evenly are a slice."""
+    source, indices = node.inputs[0], constant_of(node.inputs[1])
+    attrs = attrs_of(node)
+    if source is None or indices is None or attrs["batch_dims"] or not indices.size:
+        return None
+    desc = desc_of(source)
+    axis = attrs["axis"] % desc.rank
+    extent = desc.shape[axis]
+    flat = [int(i) + extent if i < 0 else int(i) for i in indices.reshape(-1)]
+    step = flat[1] - flat[0] if len(flat) > 1 else 1
+    if step == 0 or not all(0 <= i < extent for i in flat) or any(b - a != step for a, b in zip(flat, flat[1:], strict=False)):
+        return None
+    starts, ends, steps = [0] * desc.rank, list(desc.shape), [1] * desc.rank
+    starts[axis], ends[axis], steps[axis] = flat[0], flat[-1] + (1 if step > 0 else -1), step
+    piece = r.op("Slice", source, starts=starts, ends=ends, steps=steps)
+    return r.op("Reshape", piece, shape=desc_of(node.outputs[0]).shape)
+
+
 def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """An operand broadcast ahead of an operator that broadcasts by itself."""
     target = desc_of(node.outputs[0]).shape
@@ -189,7 +208,8 @@ class MergeMovements(RewritePass):
     4. Slice of Slice is one Slice; a Slice within one part of a Concat reads that part. Negative steps are left alone.
     5. Concat of Concat along the same axis is one Concat, when the inner one has no other reader.
     6. Concat of all pieces of a Split, in order, is the Split's input.
-    7. BroadcastTo before an operator that broadcasts goes, when another operand has the full shape.
+    7. Gather by constant, evenly spaced indices is a Slice.
+    8. BroadcastTo before an operator that broadcasts goes, when another operand has the full shape.
     """
 
     name = "merge_movements"
@@ -199,5 +219,6 @@ class MergeMovements(RewritePass):
         "Cast": (_cast_of_cast,),
         "Slice": (_slice_of_slice, _slice_of_concat),
         "Concat": (_concat_of_concat, _concat_of_split),
+        "Gather": (_gather_of_a_range,),
         **dict.fromkeys(_BROADCASTING, (_unneeded_broadcast,)),
     }

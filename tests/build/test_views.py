@@ -1,0 +1,126 @@
+"""Views and aliases: which values need no memory of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from build_support import compiled, floats, kinds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ge.build.views import reshape_view
+from ge.model.plan import View
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_reshape_of_a_strided_view_agrees_with_numpy(data):
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4))
+    array = np.arange(np.prod(shape)).reshape(shape)
+    array = array.transpose(data.draw(st.permutations(range(len(shape)))))
+    steps = [data.draw(st.sampled_from([1, 1, 2])) for _ in shape]
+    array = array[tuple(slice(None, None, s) for s in steps)]
+    target, rest = [], array.size
+    while rest > 1:
+        factor = data.draw(st.sampled_from([d for d in range(2, rest + 1) if rest % d == 0]))
+        target.append(factor)
+        rest //= factor
+    view = View(0, "int64", array.shape, tuple(s // 8 for s in array.strides))
+    found = reshape_view(view, target)
+    wanted = array.reshape(target)
+    if not np.shares_memory(wanted, array):
+        assert found is None or array.size == 0
+        return
+    assert found is not None
+    strides = tuple(s // 8 for s in wanted.strides)
+    assert all(a == b for a, b, n in zip(found.strides, strides, target, strict=True) if n > 1)
+
+
+def test_reshapes_and_leading_slices_cost_nothing():
+    def build(b):
+        v = b.op("MatMul", b.input("x", (8, 4), "float32"), floats(4, 6))
+        v = b.op("Slice", v, starts=[2, 0], ends=[6, 6])
+        return b.op("MatMul", b.op("Reshape", v, shape=[8, 3]), floats(3, 5))
+
+    assert kinds(compiled(build)) == ["matmul", "matmul"]
+
+
+def test_attention_needs_no_copies():
+    def build(b):
+        v = b.input("x", (2, 6, 16), "float32")
+
+        def heads(y):
+            return b.op("Transpose", b.op("Reshape", y, shape=[2, 6, 4, 4]), perm=[0, 2, 1, 3])
+
+        q, k, w = (heads(b.op("MatMul", v, floats(16, 16, seed=i))) for i in range(3))
+        p = b.op("Softmax", b.op("Mul", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2])), 0.5))
+        y = b.op("Transpose", b.op("MatMul", p, w), perm=[0, 2, 1, 3])
+        return b.op("MatMul", b.op("Reshape", y, shape=[2, 6, 16]), floats(16, 16))
+
+    assert kinds(compiled(build)) == ["matmul", "matmul", "kernel", "matmul", "matmul"]
+
+
+def test_concat_of_rows_is_written_in_place():
+    def build(b):
+        v = b.input("x", (4, 4), "float32")
+        parts = [b.op("MatMul", v, floats(4, 4, seed=i)) for i in range(3)]
+        return b.op("MatMul", b.op("Concat", *parts, axis=0), floats(4, 5))
+
+    assert kinds(compiled(build)) == ["matmul"] * 4
+
+
+def test_concat_of_columns_of_products_is_written_in_place():
+    def build(b):
+        v = b.input("x", (4, 4), "float32")
+        parts = [b.op("MatMul", b.op("Exp", v) if i else v, floats(4, 4, seed=i)) for i in range(2)]
+        return b.op("Exp", b.op("Concat", *parts, axis=1))
+
+    assert kinds(compiled(build)) == ["matmul", "kernel", "matmul", "kernel"] or kinds(compiled(build)).count("matmul") == 2
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_input_returned_is_copied(times):
+    def build(b):
+        v = b.input("x", (3, 2), "float32")
+        return [b.op("Reshape", v, shape=[6]) for _ in range(times)]
+
+    assert kinds(compiled(build)) == ["copy"] * times
+
+
+def test_one_value_returned_twice_is_copied_once():
+    def build(b):
+        v = b.op("Exp", b.input("x", (3, 2), "float32"))
+        return [v, b.op("Reshape", v, shape=[6])]
+
+    assert kinds(compiled(build)) == ["kernel", "copy"]
+
+
+def test_a_constant_returned_is_copied():
+    assert kinds(compiled(lambda b: [b.constant(floats(3)), b.op("Exp", b.input("x", (2,), "float32"))])) == [
+        "kernel",
+        "copy",
+    ]
+
+
+def test_strided_slices_are_read_by_kernels_where_they_lie():
+    def build(b):
+        v = b.op("MatMul", b.input("x", (4, 4), "float32"), floats(4, 8))
+        left, right = b.op("Split", v, axis=1, sizes=[4, 4])
+        return b.op("Mul", b.op("Sigmoid", left), right)
+
+    assert kinds(compiled(build)) == ["matmul", "kernel"]
+
+
+def test_split_returned_as_outputs():
+    def build(b):
+        return b.op("Split", b.op("Exp", b.input("x", (4, 9), "float32")), axis=1, sizes=[2, 3, 4])
+
+    compiled(build)
+
+
+def test_empty_tensors_need_no_tasks():
+    def build(b):
+        v = b.input("x", (0, 4), "float32")
+        return b.op("Exp", v)
+
+    assert kinds(compiled(build)) == []
