@@ -76,7 +76,7 @@ void scan(const AxisView& view, const T* x, T* y, std::int64_t* where, bool excl
         const A value = value_of(x[place]);
         if (exclusive) y[place] = static_cast<T>(total);
         const A next = i == 0 && !exclusive ? value : Op::step(total, value);
-        if (i == 0 || next == value || next != next) from = at;
+        if (i == 0 || next == value || value != value) from = at;
         total = next;
         if (!exclusive) y[place] = static_cast<T>(total);
         if (where) where[place] = from;

@@ -36,7 +36,32 @@ class Promoted {
   std::vector<float> values_;
 };
 
+bool is_index(DType type) { return type == DType::Int32 || type == DType::Int64; }
+
 }  // namespace
+
+Status read_indices(const Tensor& tensor, std::vector<std::int64_t>& indices) {
+  if (!is_index(tensor.dtype)) {
+    return Status::error("indices must be int32 or int64, not " + std::string(dtype_name(tensor.dtype)));
+  }
+  indices.resize(static_cast<std::size_t>(tensor.elements()));
+  convert_row(tensor.dtype, DType::Int64, tensor.as<char>(),
+              static_cast<std::int64_t>(dtype_size(tensor.dtype)), reinterpret_cast<char*>(indices.data()), 8,
+              tensor.elements());
+  return Status::ok();
+}
+
+Status write_indices(const std::vector<std::int64_t>& indices, const Tensor& tensor) {
+  if (!is_index(tensor.dtype)) {
+    return Status::error("indices must be int32 or int64, not " + std::string(dtype_name(tensor.dtype)));
+  }
+  if (tensor.elements() < static_cast<std::int64_t>(indices.size())) {
+    return Status::error("an output for indices is too small");
+  }
+  convert_row(DType::Int64, tensor.dtype, reinterpret_cast<const char*>(indices.data()), 8, tensor.as<char>(),
+              static_cast<std::int64_t>(dtype_size(tensor.dtype)), static_cast<std::int64_t>(indices.size()));
+  return Status::ok();
+}
 
 Status run_promoted(Call& call, KernelFn kernel) {
   std::vector<Promoted> inputs, outputs;

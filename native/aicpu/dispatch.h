@@ -78,6 +78,11 @@ Status with_word(DType type, Body&& body) {
   }
 }
 
+// All elements of a tensor of indices (int32 or int64), widened.
+Status read_indices(const Tensor& tensor, std::vector<std::int64_t>& indices);
+// Stores indices into a tensor of int32 or int64.
+Status write_indices(const std::vector<std::int64_t>& indices, const Tensor& tensor);
+
 // Runs `kernel` on float32 copies of all 16-bit float operands and rounds the outputs once.
 Status run_promoted(Call& call, KernelFn kernel);
 

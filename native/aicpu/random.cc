@@ -11,6 +11,7 @@
 
 #include "aicpu/dispatch.h"
 #include "core/parallel.h"
+#include "core/strided.h"
 
 namespace npu::aicpu {
 namespace {
@@ -190,45 +191,32 @@ Status bernoulli(Call& call) {
   const std::int64_t blocks =
       fill(random.state, draws.data(), y.elements(), 4,
            [](const Block& b, std::int64_t i) { return unit_float(b[static_cast<std::size_t>(i)]); });
-  NPU_RETURN_IF_ERROR(with_type(p.dtype, [&](auto from) {
-    return with_type(y.dtype, [&](auto to) {
-      using To = decltype(to);
-      for (std::size_t i = 0; i < draws.size(); ++i) {
-        const auto chance = static_cast<double>(value_of(p.as<decltype(from)>()[i]));
-        const bool hit = static_cast<double>(draws[i]) < chance;
-        if constexpr (std::is_integral_v<To>)
-          y.as<To>()[i] = static_cast<To>(hit);
-        else
-          y.as<To>()[i] = static_cast<To>(hit ? 1.0f : 0.0f);
-      }
-      return Status::ok();
-    });
-  }));
+  std::vector<double> chances(draws.size());
+  convert_row(p.dtype, DType::Float64, p.as<char>(), static_cast<std::int64_t>(dtype_size(p.dtype)),
+              reinterpret_cast<char*>(chances.data()), 8, p.elements());
+  for (std::size_t i = 0; i < draws.size(); ++i)
+    draws[i] = static_cast<double>(draws[i]) < chances[i] ? 1.f : 0.f;
+  convert_row(DType::Float32, y.dtype, reinterpret_cast<const char*>(draws.data()), 4, y.as<char>(),
+              static_cast<std::int64_t>(dtype_size(y.dtype)), y.elements());
   return random.close(blocks);
 }
 
-template <class T, class Index>
-std::int64_t draw_classes(State state, const Tensor& logits, const Tensor& y) {
-  const std::int64_t rows = logits.dims[0], classes = logits.dims[1], samples = y.dims[1];
-  std::vector<double> sums(static_cast<std::size_t>(classes));
-  std::int64_t blocks = 0;
+std::vector<std::int64_t> draw_classes(State state, std::vector<double> logits, std::int64_t rows,
+                                       std::int64_t samples) {
+  std::vector<std::int64_t> draws;
+  const std::int64_t classes = static_cast<std::int64_t>(logits.size()) / rows;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const T* row = logits.as<T>() + r * classes;
-    double most = static_cast<double>(value_of(row[0]));
-    for (std::int64_t c = 1; c < classes; ++c) most = std::max(most, static_cast<double>(value_of(row[c])));
+    const auto begin = logits.begin() + r * classes, end = begin + classes;
+    const double most = *std::max_element(begin, end);
     double total = 0;
-    for (std::int64_t c = 0; c < classes; ++c) {
-      total += std::exp(static_cast<double>(value_of(row[c])) - most);
-      sums[static_cast<std::size_t>(c)] = total;
-    }
-    for (std::int64_t s = 0; s < samples; ++s, ++blocks) {
-      const Block block = philox(state, static_cast<std::uint64_t>(blocks));
+    for (auto it = begin; it != end; ++it) *it = total += std::exp(*it - most);  // running sums
+    for (std::int64_t s = 0; s < samples; ++s) {
+      const Block block = philox(state, static_cast<std::uint64_t>(draws.size()));
       const double target = unit_double(block[0], block[1]) * total;
-      const auto at = std::upper_bound(sums.begin(), sums.end(), target) - sums.begin();
-      y.as<Index>()[r * samples + s] = static_cast<Index>(std::min<std::int64_t>(at, classes - 1));
+      draws.push_back(std::min<std::int64_t>(std::upper_bound(begin, end, target) - begin, classes - 1));
     }
   }
-  return blocks;
+  return draws;
 }
 
 // Input: unnormalised log probabilities (rows, classes). Output: int32 or int64 (rows, samples).
@@ -241,11 +229,14 @@ Status multinomial(Call& call) {
     return Status::error("expects float logits (rows, classes) and an output (rows, samples)");
   }
   if (logits.dims[1] < 1) return Status::error("there are no classes to draw from");
-  return with_type(logits.dtype, [&](auto zero) {
-    return with_index_type(y.dtype, [&](auto index) {
-      return random.close(draw_classes<decltype(zero), decltype(index)>(random.state, logits, y));
-    });
-  });
+  if (y.elements() == 0) return random.close(0);
+  std::vector<double> values(static_cast<std::size_t>(logits.elements()));
+  convert_row(logits.dtype, DType::Float64, logits.as<char>(),
+              static_cast<std::int64_t>(dtype_size(logits.dtype)), reinterpret_cast<char*>(values.data()), 8,
+              logits.elements());
+  const auto draws = draw_classes(random.state, std::move(values), logits.dims[0], y.dims[1]);
+  NPU_RETURN_IF_ERROR(write_indices(draws, y));
+  return random.close(static_cast<std::int64_t>(draws.size()));
 }
 
 // Output: the numbers 0 to n - 1 in random order.

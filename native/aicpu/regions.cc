@@ -204,17 +204,16 @@ Status max_roi_pool(Call& call) {
   return with_real(call, [](auto zero, Call& real) { return pool_regions<decltype(zero)>(real); });
 }
 
+// Source coordinates along one axis, in single precision as the operator defines them.
 struct CropAxis {
-  double start, step;
-  double last;
+  float start, step, last;
 
-  CropAxis(double from, double to, std::int64_t size, std::int64_t out)
-      : last(static_cast<double>(size - 1)) {
-    start = out > 1 ? from * last : 0.5 * (from + to) * last;
-    step = out > 1 ? (to - from) * last / static_cast<double>(out - 1) : 0;
+  CropAxis(float from, float to, std::int64_t size, std::int64_t out) : last(static_cast<float>(size - 1)) {
+    start = out > 1 ? from * last : 0.5f * (from + to) * last;
+    step = out > 1 ? (to - from) * last / static_cast<float>(out - 1) : 0;
   }
-  double at(std::int64_t i) const { return start + step * static_cast<double>(i); }
-  bool inside(double v) const { return v >= 0 && v <= last; }
+  float at(std::int64_t i) const { return start + static_cast<float>(i) * step; }
+  bool inside(float v) const { return v >= 0 && v <= last; }
 };
 
 template <class T>
@@ -243,14 +242,14 @@ Status crop_regions(Call& call) {
       const CropAxis down(box[0], box[2], height, y.dims[1]), across(box[1], box[3], width, y.dims[2]);
       const T* source = image.as<T>() + owners.as<std::int32_t>()[r] * height * width * channels;
       float* out = y.as<float>() + row * y.dims[2] * channels;
-      const double v = down.at(row % y.dims[1]);
+      const float v = down.at(row % y.dims[1]);
       for (std::int64_t col = 0; col < y.dims[2]; ++col, out += channels) {
-        const double u = across.at(col);
+        const float u = across.at(col);
         if (!down.inside(v) || !across.inside(u)) {
           std::fill_n(out, channels, outside);
           continue;
         }
-        const auto pixel = [&](double py, double px) {
+        const auto pixel = [&](float py, float px) {
           return source + (static_cast<std::int64_t>(py) * width + static_cast<std::int64_t>(px)) * channels;
         };
         if (nearest) {
@@ -258,8 +257,8 @@ Status crop_regions(Call& call) {
           for (std::int64_t c = 0; c < channels; ++c) out[c] = static_cast<float>(from[c]);
           continue;
         }
-        const double v0 = std::floor(v), v1 = std::ceil(v), u0 = std::floor(u), u1 = std::ceil(u);
-        const auto dv = static_cast<float>(v - v0), du = static_cast<float>(u - u0);
+        const float v0 = std::floor(v), v1 = std::ceil(v), u0 = std::floor(u), u1 = std::ceil(u);
+        const float dv = v - v0, du = u - u0;
         const T *a = pixel(v0, u0), *b = pixel(v0, u1), *d = pixel(v1, u0), *e = pixel(v1, u1);
         for (std::int64_t c = 0; c < channels; ++c) {
           const float top =

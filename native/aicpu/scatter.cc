@@ -44,17 +44,42 @@ struct Min {
   }
 };
 
-// Calls body(T{}, Op{}): plain replacement only needs the width of an element.
-template <class Body>
-Status with_reduction(const std::string& name, DType type, Body&& body) {
-  if (name == "none") return with_word(type, [&](auto word) { return body(word, Replace{}); });
-  return with_type(type, [&](auto zero) {
-    if (name == "add") return body(zero, Add{});
-    if (name == "mul") return body(zero, Mul{});
-    if (name == "max") return body(zero, Max{});
-    if (name == "min") return body(zero, Min{});
-    return Status::error("unknown reduction '" + name + "'");
-  });
+// Where updates go: the place of each slice of `size` elements.
+struct Slices {
+  std::vector<std::int64_t> places;
+  std::int64_t size = 1;
+};
+
+template <class T, class Op>
+Status apply(const Call& call, const Slices& slices) {
+  const T* update = call.inputs[2].as<T>();
+  for (const std::int64_t place : slices.places) {
+    T* out = call.outputs[0].as<T>() + place;
+    for (std::int64_t i = 0; i < slices.size; ++i) out[i] = Op::apply(out[i], *update++);
+  }
+  return Status::ok();
+}
+
+template <class Op>
+Status reduce(const Call& call, const Slices& slices) {
+  return with_type(call.inputs[0].dtype, [&](auto zero) { return apply<decltype(zero), Op>(call, slices); });
+}
+
+// Copies the data, then updates it. Plain replacement only needs the width of an element.
+Status update(const Call& call, const Slices& slices) {
+  const Tensor& data = call.inputs[0];
+  if (call.outputs[0].data != data.data && data.bytes()) {
+    std::memmove(call.outputs[0].data, data.data, data.bytes());
+  }
+  const std::string name = call.attrs.text("reduction", "none");
+  if (name == "none") {
+    return with_word(data.dtype, [&](auto word) { return apply<decltype(word), Replace>(call, slices); });
+  }
+  if (name == "add") return reduce<Add>(call, slices);
+  if (name == "mul") return reduce<Mul>(call, slices);
+  if (name == "max") return reduce<Max>(call, slices);
+  if (name == "min") return reduce<Min>(call, slices);
+  return Status::error("unknown reduction '" + name + "'");
 }
 
 Status out_of_range(std::int64_t index, std::int64_t size) {
@@ -72,108 +97,66 @@ Status check_operands(const Call& call) {
   return Status::ok();
 }
 
-void copy_data(const Call& call) {
+// Inputs: data, indices, updates (same shape as indices).
+Status scatter_elements(Call& call) {
+  NPU_RETURN_IF_ERROR(check_operands(call));
   const Tensor& data = call.inputs[0];
-  if (call.outputs[0].data != data.data && data.bytes()) {
-    std::memmove(call.outputs[0].data, data.data, data.bytes());
+  const Dims& shape = call.inputs[1].dims;
+  std::int64_t axis = call.attrs.integer("axis", 0);
+  const auto rank = static_cast<std::int64_t>(data.rank());
+  if (axis < -rank || axis >= rank) return bad_axis(axis, data);
+  if (axis < 0) axis += rank;
+  if (shape != call.inputs[2].dims || shape.size() != data.rank()) {
+    return Status::error("indices and updates must have one shape, of the data's rank");
   }
-}
-
-// Steps through the updates and through the matching places of the data, which may be larger.
-template <class T, class Index, class Op>
-Status scatter_along(const Call& call, std::size_t axis, Op) {
-  const Dims& shape = call.inputs[2].dims;
-  const Dims strides = contiguous_strides(call.inputs[0].dims);
-  const std::int64_t size = call.inputs[0].dims[axis];
-  const Index* indices = call.inputs[1].as<Index>();
-  const T* updates = call.inputs[2].as<T>();
-  T* out = call.outputs[0].as<T>();
+  const auto along = static_cast<std::size_t>(axis);
+  for (std::size_t d = 0; d < data.rank(); ++d) {
+    if (d != along && shape[d] > data.dims[d]) return Status::error("indices reach outside the data");
+  }
+  Slices slices;
+  NPU_RETURN_IF_ERROR(read_indices(call.inputs[1], slices.places));
+  const Dims strides = contiguous_strides(data.dims);
+  const std::int64_t size = data.dims[along];
   Dims position(shape.size(), 0);
-  const std::int64_t count = call.inputs[2].elements();
-  for (std::int64_t i = 0; i < count; ++i) {
-    auto index = static_cast<std::int64_t>(indices[i]);
-    if (index < -size || index >= size) return out_of_range(index, size);
-    if (index < 0) index += size;
-    std::int64_t place = index * strides[axis];
-    for (std::size_t d = 0; d < shape.size(); ++d) place += d == axis ? 0 : position[d] * strides[d];
-    out[place] = Op::apply(out[place], updates[i]);
+  for (std::int64_t& place : slices.places) {
+    if (place < -size || place >= size) return out_of_range(place, size);
+    place = (place < 0 ? place + size : place) * strides[along];
+    for (std::size_t d = 0; d < shape.size(); ++d) place += d == along ? 0 : position[d] * strides[d];
     for (std::size_t d = shape.size(); d-- > 0;) {
       if (++position[d] < shape[d]) break;
       position[d] = 0;
     }
   }
-  return Status::ok();
-}
-
-// Inputs: data, indices, updates (same shape as indices).
-Status scatter_elements(Call& call) {
-  NPU_RETURN_IF_ERROR(check_operands(call));
-  const Tensor& data = call.inputs[0];
-  const Tensor& indices = call.inputs[1];
-  const Tensor& updates = call.inputs[2];
-  std::int64_t axis = call.attrs.integer("axis", 0);
-  const auto rank = static_cast<std::int64_t>(data.rank());
-  if (axis < -rank || axis >= rank) return bad_axis(axis, data);
-  if (axis < 0) axis += rank;
-  if (indices.dims != updates.dims || indices.rank() != data.rank()) {
-    return Status::error("indices and updates must have one shape, of the data's rank");
-  }
-  for (std::size_t d = 0; d < data.rank(); ++d) {
-    if (static_cast<std::int64_t>(d) != axis && indices.dims[d] > data.dims[d]) {
-      return Status::error("indices reach outside the data");
-    }
-  }
-  copy_data(call);
-  return with_index_type(indices.dtype, [&](auto index) {
-    return with_reduction(call.attrs.text("reduction", "none"), data.dtype, [&](auto zero, auto op) {
-      return scatter_along<decltype(zero), decltype(index)>(call, static_cast<std::size_t>(axis), op);
-    });
-  });
-}
-
-template <class T, class Index, class Op>
-Status scatter_slices(const Call& call, std::size_t depth, std::int64_t count, std::int64_t slice, Op) {
-  const Dims& shape = call.inputs[0].dims;
-  const Dims strides = contiguous_strides(shape);
-  const Index* indices = call.inputs[1].as<Index>();
-  const T* updates = call.inputs[2].as<T>();
-  T* out = call.outputs[0].as<T>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t place = 0;
-    for (std::size_t d = 0; d < depth; ++d) {
-      auto index = static_cast<std::int64_t>(
-          indices[i * static_cast<std::int64_t>(depth) + static_cast<std::int64_t>(d)]);
-      if (index < -shape[d] || index >= shape[d]) return out_of_range(index, shape[d]);
-      place += (index < 0 ? index + shape[d] : index) * strides[d];
-    }
-    for (std::int64_t j = 0; j < slice; ++j)
-      out[place + j] = Op::apply(out[place + j], updates[i * slice + j]);
-  }
-  return Status::ok();
+  return update(call, slices);
 }
 
 // Inputs: data, indices (..., depth), updates (..., slice).
 Status scatter_nd(Call& call) {
   NPU_RETURN_IF_ERROR(check_operands(call));
-  const Tensor& data = call.inputs[0];
+  const Dims& shape = call.inputs[0].dims;
   const Tensor& indices = call.inputs[1];
   if (indices.rank() == 0) return Status::error("indices need at least one dimension");
-  const std::int64_t depth = indices.dims.back();
-  if (depth < 0 || depth > static_cast<std::int64_t>(data.rank()))
-    return Status::error("indices are too deep");
-  std::int64_t slice = 1;
-  for (std::size_t d = static_cast<std::size_t>(depth); d < data.rank(); ++d) slice *= data.dims[d];
+  const auto depth = static_cast<std::size_t>(indices.dims.back());
+  if (depth > shape.size()) return Status::error("indices are too deep");
+  Slices slices;
+  for (std::size_t d = depth; d < shape.size(); ++d) slices.size *= shape[d];
   std::int64_t count = 1;
   for (std::size_t d = 0; d + 1 < indices.rank(); ++d) count *= indices.dims[d];
-  if (call.inputs[2].elements() != count * slice) return Status::error("updates do not match the indices");
-  copy_data(call);
-  if (count == 0) return Status::ok();
-  return with_index_type(indices.dtype, [&](auto index) {
-    return with_reduction(call.attrs.text("reduction", "none"), data.dtype, [&](auto zero, auto op) {
-      return scatter_slices<decltype(zero), decltype(index)>(call, static_cast<std::size_t>(depth), count,
-                                                             slice, op);
-    });
-  });
+  if (call.inputs[2].elements() != count * slices.size)
+    return Status::error("updates do not match the indices");
+  std::vector<std::int64_t> coordinates;
+  NPU_RETURN_IF_ERROR(read_indices(indices, coordinates));
+  const Dims strides = contiguous_strides(shape);
+  auto next = coordinates.begin();
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t place = 0;
+    for (std::size_t d = 0; d < depth; ++d, ++next) {
+      if (*next < -shape[d] || *next >= shape[d]) return out_of_range(*next, shape[d]);
+      place += (*next < 0 ? *next + shape[d] : *next) * strides[d];
+    }
+    slices.places.push_back(place);
+  }
+  return update(call, slices);
 }
 
 NPU_AICPU_KERNEL("scatter_elements", scatter_elements);

@@ -49,8 +49,9 @@ void order_row(std::vector<Item<T>>& items, std::int64_t k, bool descending) {
 }
 
 // Writes the first k values and indices of every row; either target may be absent.
-template <class T, class Index>
-void order_rows(const T* source, Rows rows, std::int64_t k, bool descending, T* values, Index* indices) {
+template <class T>
+void order_rows(const T* source, Rows rows, std::int64_t k, bool descending, T* values,
+                std::int64_t* indices) {
   parallel_for(rows.count, std::max<std::int64_t>(kGrain / std::max<std::int64_t>(rows.size, 1), 1),
                [&](std::int64_t lo, std::int64_t hi) {
                  std::vector<Item<T>> items(static_cast<std::size_t>(rows.size));
@@ -62,7 +63,7 @@ void order_rows(const T* source, Rows rows, std::int64_t k, bool descending, T* 
                    for (std::int64_t i = 0; i < k; ++i) {
                      const Item<T>& item = items[static_cast<std::size_t>(i)];
                      if (values) values[r * k + i] = item.value;
-                     if (indices) indices[r * k + i] = static_cast<Index>(item.index);
+                     if (indices) indices[r * k + i] = item.index;
                    }
                  }
                });
@@ -79,15 +80,16 @@ Status order(const Call& call, std::int64_t k, bool descending, const Tensor* va
   }
   if (indices && indices->elements() != rows.count * k)
     return Status::error("the indices output does not match");
-  return with_type(x.dtype, [&](auto zero) {
+  // Positions are made as int64, in the output itself where it is of that type.
+  const bool direct = !indices || indices->dtype == DType::Int64;
+  std::vector<std::int64_t> made(direct ? 0 : static_cast<std::size_t>(rows.count * k));
+  std::int64_t* places = !indices ? nullptr : direct ? indices->as<std::int64_t>() : made.data();
+  NPU_RETURN_IF_ERROR(with_type(x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    return with_index_type(indices ? indices->dtype : DType::Int64, [&](auto index) {
-      using Index = decltype(index);
-      order_rows<T, Index>(x.as<T>(), rows, k, descending, values ? values->as<T>() : nullptr,
-                           indices ? indices->as<Index>() : nullptr);
-      return Status::ok();
-    });
-  });
+    order_rows<T>(x.as<T>(), rows, k, descending, values ? values->as<T>() : nullptr, places);
+    return Status::ok();
+  }));
+  return direct ? Status::ok() : write_indices(made, *indices);
 }
 
 Status topk(Call& call) {

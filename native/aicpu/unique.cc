@@ -63,18 +63,9 @@ Groups find_groups(const T* rows, std::int64_t n, std::int64_t width, bool sorte
   return result;
 }
 
-Status write_indices(Call& call, std::size_t output, const std::vector<std::int64_t>& values) {
+Status give_indices(Call& call, std::size_t output, const std::vector<std::int64_t>& values) {
   if (output >= call.outputs.size()) return Status::ok();
-  Tensor& target = call.outputs[output];
-  if (target.elements() < static_cast<std::int64_t>(values.size())) {
-    return Status::error("output " + std::to_string(output) + " is too small");
-  }
-  NPU_RETURN_IF_ERROR(with_index_type(target.dtype, [&](auto zero) {
-    using Index = decltype(zero);
-    std::transform(values.begin(), values.end(), target.as<Index>(),
-                   [](std::int64_t value) { return static_cast<Index>(value); });
-    return Status::ok();
-  }));
+  NPU_RETURN_IF_ERROR(write_indices(values, call.outputs[output]));
   call.set_shape(output, {static_cast<std::int64_t>(values.size())});
   return Status::ok();
 }
@@ -104,9 +95,9 @@ Status unique(Call& call) {
     Dims dims = by_row ? x.dims : Dims{0};
     dims[0] = static_cast<std::int64_t>(groups.first.size());
     call.set_shape(0, dims);
-    NPU_RETURN_IF_ERROR(write_indices(call, 1, groups.first));
-    NPU_RETURN_IF_ERROR(write_indices(call, 2, groups.inverse));
-    return write_indices(call, 3, groups.counts);
+    NPU_RETURN_IF_ERROR(give_indices(call, 1, groups.first));
+    NPU_RETURN_IF_ERROR(give_indices(call, 2, groups.inverse));
+    return give_indices(call, 3, groups.counts);
   });
 }
 

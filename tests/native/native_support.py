@@ -39,7 +39,9 @@ def constant(array: Array, perm: Sequence[int] | None = None) -> Operand:
 def channels_last(array: Array) -> Operand:
     """A channels-first array stored channels-last: what the task sees is (N, C, spatial)."""
     order = [0, *range(2, array.ndim), 1]
-    return Operand(np.ascontiguousarray(array.transpose(order)), [0, array.ndim - 1, *range(1, array.ndim - 1)])
+    return Operand(
+        np.ascontiguousarray(array.transpose(order)), [0, array.ndim - 1, *range(1, array.ndim - 1)]
+    )
 
 
 def single(

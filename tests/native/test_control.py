@@ -75,7 +75,9 @@ def _loop(steps: int, use_trip: bool, use_condition: bool) -> rt.Program:
     return program
 
 
-def _run(program: rt.Program, trip: int, flags: list[bool]) -> tuple[dict[int, tuple[int, ...]], Array, Array]:
+def _run(
+    program: rt.Program, trip: int, flags: list[bool]
+) -> tuple[dict[int, tuple[int, ...]], Array, Array]:
     history, last = np.zeros((len(flags), 1), np.float32), np.zeros(1, np.float32)
     shapes = program.run([np.array(trip), ONE, np.array(flags)], [history, last])
     return shapes, history, last

@@ -77,7 +77,9 @@ def test_attention_reads_heads_where_they_lie() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_matmul_with_bias_residual_and_activation(dtype: Any) -> None:
-    x, w, b, r = (randn(*s, seed=i).astype(dtype) for i, s in enumerate([(2, 6, 16), (16, 8), (8,), (2, 6, 8)]))
+    x, w, b, r = (
+        randn(*s, seed=i).astype(dtype) for i, s in enumerate([(2, 6, 16), (16, 8), (8,), (2, 6, 8)])
+    )
     y = np.zeros((2, 6, 8), dtype)
     attrs = {"has_bias": True, "post_ops": ["add", "gelu_erf"]}
     run_single("matmul", [x, constant(w), constant(b.astype(np.float32)), r], [y], attrs)
@@ -402,7 +404,11 @@ def test_gru_with_linear_before_reset() -> None:
 
 def test_gru_with_reset_before_linear() -> None:
     x, h = randn(STEPS, BATCH, INPUT), np.zeros((BATCH, HIDDEN), np.float32)
-    w, r, b = randn(1, 1, INPUT, 3, HIDDEN, seed=1), randn(1, 1, HIDDEN, 3, HIDDEN, seed=2), randn(1, 1, 3, HIDDEN)
+    w, r, b = (
+        randn(1, 1, INPUT, 3, HIDDEN, seed=1),
+        randn(1, 1, HIDDEN, 3, HIDDEN, seed=2),
+        randn(1, 1, 3, HIDDEN),
+    )
     y = np.zeros((STEPS, BATCH, HIDDEN), np.float32)
     attrs = {"cell": "gru", "has_initial": False}
     run_single("rnn", [x, constant(w), constant(r), constant(b)], [y], attrs)
@@ -433,7 +439,9 @@ def test_plain_recurrent_layer_reversed(activation: str) -> None:
 def test_recurrent_layer_with_wrong_gates_is_refused() -> None:
     x, w = randn(2, 2, 4), randn(1, 1, 4, 3, 4)
     with pytest.raises(rt.UnsupportedTask, match="gates"):
-        run_single("rnn", [x, w, w, randn(1, 1, 3, 4)], [randn(2, 2, 4)], {"cell": "lstm", "has_initial": False})
+        run_single(
+            "rnn", [x, w, w, randn(1, 1, 3, 4)], [randn(2, 2, 4)], {"cell": "lstm", "has_initial": False}
+        )
 
 
 # quantised
@@ -449,7 +457,12 @@ def test_quantised_matmul(source: Any, target: Any) -> None:
     scales = rng.uniform(1e-3, 2e-3, 8).astype(np.float32)
     bias = rng.standard_normal(8).astype(np.float32)
     y = np.zeros((6, 8), target)
-    attrs: dict[str, Any] = {"has_bias": True, "has_weight_scales": True, "src_scale": 0.02, "src_zero_point": 3}
+    attrs: dict[str, Any] = {
+        "has_bias": True,
+        "has_weight_scales": True,
+        "src_scale": 0.02,
+        "src_zero_point": 3,
+    }
     real = 0.02 * scales * ((x.astype(np.int64) - 3) @ w.astype(np.int64)) + bias
     if target in (np.uint8, np.int8):
         attrs |= {"dst_scale": 0.05, "dst_zero_point": 4}

@@ -1,0 +1,74 @@
+"""Runs the runtime's tests with the extension built under sanitizers: ``python -m tests.sanitize address,undefined``.
+
+The instrumented extension is built apart from the ordinary one and put on the path in its place. The sanitizers'
+own libraries must be loaded before the interpreter, which is not instrumented itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "npu_runtime"
+
+_LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so", "undefined": "libubsan.so"}
+
+_OPTIONS = {
+    # The interpreter and its extensions keep memory until exit.
+    "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:halt_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": f"suppressions={ROOT / 'native' / 'tsan.supp'}:halt_on_error=1:report_signal_unsafe=0",
+}
+
+# TensorFlow is too large to load beside a sanitizer.
+_LEFT_OUT = "not crop_and_resize and not soft_suppression"
+# OpenMP's threads are not instrumented: races are looked for between callers, whose loops run serially.
+_THREADED = "threads or turns or program"
+
+
+def _build(kinds: str, folder: Path) -> Path:
+    """Builds the extension and returns a folder to put on the path."""
+    configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DNPU_SANITIZE={kinds}"]
+    configure.append(f"-DPython_EXECUTABLE={sys.executable}")
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
+    site = folder / "site"
+    package = site / PACKAGE.name
+    shutil.rmtree(site, ignore_errors=True)
+    package.mkdir(parents=True)
+    for source in [*PACKAGE.glob("*.py"), *folder.glob("_native*.so")]:
+        (package / source.name).symlink_to(source)
+    return site
+
+
+def _library(kind: str) -> str:
+    found = subprocess.run(
+        ["g++", f"-print-file-name={_LIBRARIES[kind]}"], check=True, capture_output=True, text=True
+    )
+    return found.stdout.strip()
+
+
+def main(kinds: str) -> int:
+    """Builds, then runs the tests; the exit status is pytest's."""
+    names = kinds.split(",")
+    if not set(names) <= set(_LIBRARIES):
+        raise SystemExit(f"usage: python -m tests.sanitize {'|'.join(_LIBRARIES)}[,…]")
+    site = _build(kinds, ROOT / "build" / f"sanitize-{'-'.join(names)}")
+    environment = os.environ | _OPTIONS
+    environment["PYTHONPATH"] = str(site)
+    environment["LD_PRELOAD"] = " ".join([_library(name) for name in names] + ["libstdc++.so.6"])
+    if "thread" in names:
+        environment["OMP_NUM_THREADS"] = "1"
+    selection = _THREADED if "thread" in names else _LEFT_OUT
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", selection, ROOT / "tests/native"]
+    return subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m tests.sanitize address,undefined")
+    sys.exit(main(sys.argv[1]))
