@@ -29,6 +29,7 @@ from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.sink_casts import SinkCasts
 from ge.passes.sink_transposes import SinkTransposes
 from ge.passes.store_narrow import StoreNarrow
+from ge.passes.widen_unsupported import WidenUnsupported
 
 __all__ = ["STAGES", "Stage", "optimize", "pass_names"]
 
@@ -51,7 +52,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("merge", (MergeMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), *_TIDY)),
-    Stage("precision", (LowerPrecision(),), fixpoint=False),
+    Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (SinkCasts(), *_TIDY)),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
 )

@@ -1,0 +1,53 @@
+"""16-bit products on machines whose primitives do not have them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ge.engines.aicore import narrow_floats
+from ge.ir.values import desc_of
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+from ge.passes.rewrite import Rewriter, replace_node
+
+__all__ = ["WidenUnsupported"]
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "GRU", "LSTM", "MatMul", "RNN"})
+_WIDE = "float32"
+
+
+class WidenUnsupported(Pass):
+    """Run products in float32 where the machine's primitives lack their 16-bit type.
+
+    1. Only products (convolution, matrix product, recurrent layers) are touched: other operators have vector kernels.
+    2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
+    3. A type the primitives have is left alone.
+    """
+
+    name = "widen_unsupported"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        lacking = {"float16", "bfloat16"} - narrow_floats()
+        changed = False
+        for node in graph if lacking else ():
+            if node.op_type in _PRODUCTS and any(_dtype(v) in lacking for v in node.inputs):
+                _widen(graph, node, lacking, options)
+                changed = True
+        return changed
+
+
+def _dtype(value: ir.Value | None) -> str:
+    return "" if value is None else desc_of(value).dtype
+
+
+def _widen(graph: ir.Graph, node: ir.Node, lacking: set[str], options: CompileOptions) -> None:
+    r = Rewriter(graph, node, options)
+    inputs = [r.op("Cast", v, to=_WIDE) if _dtype(v) in lacking else v for v in node.inputs]
+    changes = {"output_dtype": None} if "output_dtype" in node.attributes else {}
+    results = r.op_like(node, inputs, **changes)
+    made = list(results) if isinstance(results, tuple) else [results]
+    final = [
+        v if desc_of(v) == desc_of(old) else r.op("Cast", v, to=desc_of(old).dtype)
+        for v, old in zip(made, node.outputs, strict=True)
+    ]
+    replace_node(graph, node, final)
