@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 
-from acl import _conventions, _memory, _state, _stream, _tensors, mdl, op, rt, util
+from acl import _conventions, _memory, _state, _stream, _tensors, mdl, media, op, rt, util
 from acl import constants as _constants
 from acl._conventions import AclError, plain, returns_code, returns_value
 from acl._tensors import *  # noqa: F403
@@ -34,6 +34,7 @@ __all__ = [
     "get_version",
     "init",
     "mdl",
+    "media",
     "op",
     "rt",
     "util",

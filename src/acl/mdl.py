@@ -268,10 +268,12 @@ def get_output_data_type(model_desc: int, index: int) -> int:
 @returns_value({})
 def get_input_dims(model_desc: int, index: int) -> dict[str, Any]:
     """({name, dimCount, dims}, ret) of an input; -1 where gears vary it."""
-    port = _port(model_desc, "inputs", index)
-    gears = descriptions.get(model_desc).model.gears
-    declared = gears.inputs.get(port.name, port.shape) if gears is not None else port.shape
-    return {"name": port.name, "dimCount": len(declared), "dims": list(declared)}
+    port, loaded = _port(model_desc, "inputs", index), descriptions.get(model_desc).model
+    if loaded.gears is None or index == len(loaded.inputs) - 1:
+        return _dims(port)
+    shapes = [plan.inputs[index].desc.shape for plan in loaded.model.plans]
+    dims = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
+    return {"name": port.name, "dimCount": len(dims), "dims": dims}
 
 
 get_input_dims_v2 = get_input_dims
@@ -519,14 +521,12 @@ def _gear(loaded: Loaded, feeds: Dataset) -> int:
         return 0
     if feeds.gear is not None:
         return feeds.gear
-    shapes = {
-        port.name: specs.get(feeds.descs[i]).shape for i, port in enumerate(loaded.inputs) if i in feeds.descs
-    }
-    if not shapes:
+    count = len(loaded.inputs) - 1
+    if any(i not in feeds.descs for i in range(count)):
         raise AclError(
             c.ACL_ERROR_GE_DYNAMIC_BATCH_SIZE_INVALID, "no gear is chosen: call acl.mdl.set_dynamic_… first"
         )
-    return int(loaded.gears.choose(shapes))
+    return int(loaded.model.find([specs.get(feeds.descs[i]).shape for i in range(count)]))
 
 
 def _addresses(data: Dataset, ports: list[Any], side: str, code: int) -> tuple[list[int], list[object]]:

@@ -30,8 +30,6 @@ class Gears:
     >>> gears = Gears.parse(GearKind.BATCH, "1,4", {"x": (-1, 3)})
     >>> gears.shapes(1)
     {'x': (4, 3)}
-    >>> gears.find({"x": (4, 3)})
-    1
     """
 
     kind: GearKind
@@ -83,28 +81,6 @@ class Gears:
             name: tuple(next(values) if d == DYNAMIC else d for d in shape)
             for name, shape in self.inputs.items()
         }
-
-    def find(self, shapes: Mapping[str, Sequence[int]]) -> int | None:
-        """The gear whose shapes are exactly these, None when there is none."""
-        wanted = {name: tuple(shape) for name, shape in shapes.items()}
-        for index in range(len(self.choices)):
-            offered = self.shapes(index)
-            if all(offered[name] == wanted[name] for name in offered if name in wanted):
-                return index
-        return None
-
-    def choose(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """The gear for some input shapes; an error that lists the gears when none fits."""
-        index = self.find(shapes)
-        if index is None:
-            given = ", ".join(f"{n}:{','.join(map(str, s))}" for n, s in shapes.items())
-            known = "; ".join(",".join(map(str, c)) for c in self.choices)
-            raise GeError(
-                "E11101",
-                f"no gear of the model fits the inputs {given}",
-                remedy=f"use one of the {self.kind.value} gears {known}, or compile one for these inputs",
-            )
-        return index
 
     def _places(self) -> int:
         return sum(self._dynamic(shape) for shape in self.inputs.values())

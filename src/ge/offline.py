@@ -119,11 +119,10 @@ def compile_model(request: Request, progress: Progress = _silent) -> Result:
         graph = parse(request, options)
         progress(f"compiling{label}", 2 * index + 1, total)
         plan = compile_plan(graph, options, request.model.stem)
-        _set_formats(plan, request.input_format or _default_format(request))
+        _set_formats(plan, request.input_format or _default_format(request), request.aipp_file is not None)
         plans.append(shared.apply(plan))
     progress("writing", total - 1, total)
-    gears = None if request.gears is None else _actual_gears(request.gears, plans)
-    package = om.Package(plans, gears, _properties(request))
+    package = om.Package(plans, request.gears, _properties(request))
     path = om.write(package, request.output)
     progress("done", total, total)
     return Result(path, path.stat().st_size, time.perf_counter() - start, package)
@@ -156,31 +155,17 @@ def _variants(request: Request) -> list[Mapping[str, tuple[int, ...]]]:
     return [gears.shapes(i) for i in range(len(gears.choices))]
 
 
-def _actual_gears(gears: Gears, plans: Sequence[Plan]) -> Gears:
-    """The gears in terms of the compiled inputs: AIPP may have given an input another shape."""
-    inputs = {}
-    for index, port in enumerate(plans[0].inputs):
-        if port.name not in gears.inputs:
-            continue
-        seen = [plan.inputs[index].desc.shape for plan in plans]
-        if any(shape != gears.shapes(i)[port.name] for i, shape in enumerate(seen)):
-            raise GeError(
-                "E13003",
-                f"gears vary input '{port.name}', whose shape AIPP decides",
-                remedy="use AIPP with --dynamic_batch_size only for models that take images as they are",
-            )
-        inputs[port.name] = gears.inputs[port.name]
-    return replace(gears, inputs=inputs)
-
-
 def _default_format(request: Request) -> str:
     framework = request.framework or framework_of(request.model)
     return "NHWC" if framework is Framework.TENSORFLOW else "NCHW"
 
 
-def _set_formats(plan: Plan, input_format: str) -> None:
-    """Tell the format of inputs that can be images."""
-    plan.inputs = [replace(p, format=input_format if p.desc.rank == 4 else "ND") for p in plan.inputs]
+def _set_formats(plan: Plan, input_format: str, raw: bool) -> None:
+    """Tell the format of inputs that can be images; raw pixels have their channels last."""
+    for index, port in enumerate(plan.inputs):
+        pixels = raw and port.desc.dtype == "uint8"
+        image = "NHWC" if pixels else input_format
+        plan.inputs[index] = replace(port, format=image if port.desc.rank == 4 else "ND")
 
 
 def _properties(request: Request) -> dict[str, Any]:

@@ -156,6 +156,15 @@ def test_util_refuses_what_is_no_memory(device: int) -> None:
     assert acl.util.ptr_to_bytes(pointer, whole.nbytes) == whole.tobytes()
 
 
+def test_memory_for_images_is_device_memory(device: int) -> None:
+    pointer, ret = acl.media.dvpp_malloc(64)
+    assert ret == OK
+    assert acl.rt.memset(pointer, 64, 1, 64) == OK
+    assert acl.media.dvpp_free(pointer) == OK
+    with pytest.raises(AttributeError, match="AIPP"):
+        _ = acl.media.dvpp_jpeg_decode_async
+
+
 # -- streams ----------------------------------------------------------------------------------------
 
 

@@ -122,6 +122,21 @@ def test_a_model_compiled_with_aipp_takes_bytes(tmp_path: Path) -> None:
     )
 
 
+def test_gears_of_image_sizes_with_aipp(tmp_path: Path) -> None:
+    model = model_files.images(tmp_path / "m.onnx", size="s")
+    config = tmp_path / "aipp.cfg"
+    config.write_text("aipp_op { aipp_mode: static input_format: RGB888_U8 mean_chn_0: 3 }")
+    shapes = ["--input_shape=image:1,3,-1,-1", "--dynamic_image_size=8,8;16,12"]
+    assert (
+        atc.run([f"--model={model}", f"--insert_op_conf={config}", f"--output={tmp_path}/out", *shapes]) == 0
+    )
+    loaded = ge.load(tmp_path / "out.om")
+    raw = pixels(1, 16, 12, 3)
+    image = (raw - np.float32([3, 0, 0])).transpose(0, 3, 1, 2)
+    options = ge.CompileOptions(input_shapes={"image": (1, 3, 16, 12)})
+    np.testing.assert_allclose(loaded(raw), ge.compile(model, options)(image), rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -59,6 +59,22 @@ class GearedModel:
     def outputs(self) -> list[Port]:
         return self.plan.outputs
 
+    def find(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The gear for some input shapes; an error that lists the gears when none fits."""
+        wanted = [tuple(shape) for shape in shapes]
+        for index, plan in enumerate(self.plans):
+            if [port.desc.shape for port in plan.inputs] == wanted:
+                return index
+        given = ", ".join(
+            f"{p.name}:{','.join(map(str, s))}" for p, s in zip(self.inputs, wanted, strict=False)
+        )
+        known = "; ".join(",".join(map(str, c)) for c in self.gears.choices)
+        raise GeError(
+            "E11101",
+            f"no gear of the model fits the inputs {given}",
+            remedy=f"use one of the {self.gears.kind.value} gears {known}, or compile one for these inputs",
+        )
+
     def gear(self, index: int) -> Model:
         """The model of one gear."""
         with self._lock:
@@ -76,8 +92,7 @@ class GearedModel:
         """Run on arrays in the order of `inputs`."""
         if len(arrays) != len(self.inputs):
             raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
-        shapes = {p.name: np.shape(a) for p, a in zip(self.inputs, arrays, strict=True)}
-        return self.gear(self.gears.choose(shapes)).run(arrays, into)
+        return self.gear(self.find([np.shape(a) for a in arrays])).run(arrays, into)
 
     def __repr__(self) -> str:
         choices = "; ".join(",".join(map(str, c)) for c in self.gears.choices)

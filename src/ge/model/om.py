@@ -212,17 +212,15 @@ def _decode_gears(data: Any) -> Gears | None:
 
 
 def _check_plans(plans: list[Plan], gears: Gears | None) -> None:
-    """All plans of a file have the same ports, and the shapes of their gears."""
+    """All plans of a file have the same ports, and input shapes that tell them apart."""
     if len(plans) != (1 if gears is None else len(gears.choices)):
         raise malformed("the model", f"has {len(plans)} plans")
     ports = [_signature(plan.inputs) + _signature(plan.outputs) for plan in plans]
     if any(p != ports[0] for p in ports):
         raise malformed("the model", "has plans with different inputs or outputs")
-    for index, plan in enumerate(plans if gears is not None else []):
-        assert gears is not None
-        shapes = gears.shapes(index)
-        if any(shapes.get(p.name, p.desc.shape) != p.desc.shape for p in plan.inputs):
-            raise malformed(f"plans[{index}]", "does not have the shapes of its gear")
+    shapes = {tuple(port.desc.shape for port in plan.inputs) for plan in plans}
+    if len(shapes) != len(plans):
+        raise malformed("the model", "has gears with equal input shapes")
 
 
 def _signature(ports: list[Port]) -> list[tuple[str, str, int]]:
