@@ -1,4 +1,4 @@
-"""acl.media: memory for images. Decoding and scaling of images belong to hardware that this device has not."""
+"""acl.media: memory for images. Decoding and scaling belong to hardware that this device does not have."""
 
 from __future__ import annotations
 
