@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from tbe import convert, integers, vector_math
 from tbe.dtypes import DTYPES
 from tbe.index import Atom, Index, LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
-from tbe.lower import Node, Reduction
+from tbe.lower import Node, Reduction, Running
 from tbe.ops import BINARY, UNARY
-from tbe.schedule import Nest, Schedule, Stage, Store, Temporary, _closure, _cost
+from tbe.schedule import Nest, Schedule, Stage, Store, Temporary, closure, effort, lane_of
 from tbe.target import Machine
 
 __all__ = ["render"]
@@ -91,10 +93,13 @@ class _NestWriter:
         self.scopes: list[_Scope] = [_Scope([])]
         self.bound: dict[int, tuple[Value, int]] = {}
         self.memo: dict[tuple, tuple[Value, int]] = {}
+        self.raw = _raw_dtypes(nest)
         self.lane = nest.lane
         self.lane_bit = nest.lane.bit
+        self.copy_bits = nest.lane.bit | (nest.tile.bit if nest.tile is not None else 0)
         self.lanes = 1
-        self.bases: list[Value] = []
+        self.bases: list[Value] = []  # the first lane of each copy
+        self.tile_bases: list[Value] = []  # the value of the tile variable of each copy
         self.lane_depth = 0
         self.masks: list[Value | None] = []
         self.stage = 0
@@ -109,26 +114,30 @@ class _NestWriter:
         """Lanes of a full vector: one register of the widest type computed with."""
         bits = 8
         for stage in self.nest.stages:
-            for node in _closure(stage.roots(), set()):
+            for node in closure(stage.roots(), set()):
                 if node.op not in ("const", "index", "cond") and not (node.op == "load" and not node.vars):
                     kind = DTYPES[node.dtype]
-                    bits = max(bits, 32 if kind.is_float and kind.bits == 16 else kind.bits)
+                    wide = kind.is_float and kind.bits == 16 and node.dtype not in self.raw
+                    bits = max(bits, 32 if wide else kind.bits)
             for reduction in stage.reductions:
                 if reduction.op in ("argmax", "argmin"):
                     bits = max(bits, 32)
-        return min(self.b.machine.lanes(bits), 1 << max(self.lane.extent - 1, 0).bit_length())
+        most = self.nest.tile_step if self.nest.tile is not None else 1 << max(self.lane.extent - 1, 0).bit_length()
+        return min(self.b.machine.lanes(bits), most)
 
     def _unroll(self, stage: Stage | None) -> int:
         """How many vectors the innermost body handles at a time."""
         stages = [stage] if stage is not None else self.nest.stages
-        cost = 0.0
+        work = 0.0
         for one in stages:
-            for node in _closure(one.roots(), set()):
+            for node in closure(one.roots(), set()):
                 if node.vars & self.lane_bit:
-                    cost += _cost(node)
+                    work += effort(node)
         carried = sum(len(_components(r)) for one in stages for r in one.reductions)
-        copies = 4 if cost <= 12 else 2 if cost <= 50 else 1
+        copies = 4 if work <= 12 else 2 if work <= 50 else 1
         while copies > 1 and carried * copies > 16:
+            copies //= 2
+        while copies > 1 and stage is None and self.nest.temporaries and self.width * copies > 64:
             copies //= 2
         return copies
 
@@ -148,9 +157,16 @@ class _NestWriter:
             self.slots[t.number] = slot
 
     def _lane_of(self, group: int) -> LoopVar:
-        if self.nest.lane_outer or group == 0:
-            return self.nest.lane
-        return max(reversed(self.nest.groups[group]), key=lambda v: min(v.extent, 16))
+        return lane_of(self.nest.groups, group, self.nest.lane, self.nest.lane_outer)
+
+    def _memory(self, dtype: str) -> str:
+        return f"i{DTYPES[dtype].size * 8}" if dtype in self.raw else convert.memory_type(self.b, dtype)
+
+    def _from_memory(self, x: Value, dtype: str) -> Value:
+        return x if dtype in self.raw else convert.from_memory(self.b, x, dtype)
+
+    def _to_memory(self, x: Value, dtype: str) -> Value:
+        return x if dtype in self.raw else convert.to_memory(self.b, x, dtype)
 
     # -- scopes -------------------------------------------------------------------------------------------
 
@@ -215,7 +231,7 @@ class _NestWriter:
     def rows(self, lo: Value, hi: Value) -> None:
         """The loop over rows lo .. hi-1."""
         nest, b = self.nest, self.b
-        counters = [v.extent for v in nest.outer] + [nest.chunks]
+        counters = [*(v.extent for v in nest.outer), nest.tiles, nest.chunks]
         live = [n for n, extent in enumerate(counters) if extent > 1]
         starts: list[Value] = []
         rest = lo
@@ -229,8 +245,10 @@ class _NestWriter:
             at = dict(zip(live, values))
             for number, var in enumerate(nest.outer):
                 self._bind(var, at.get(number, self._number(0)))
-            chunk = at.get(len(counters) - 1, self._number(0))
-            if nest.lane_outer:
+            tile, chunk = (at.get(len(counters) - k, self._number(0)) for k in (2, 1))
+            if nest.tile is not None:
+                self._row_of_tiles(nest.tile, tile, chunk)
+            elif nest.lane_outer:
                 self._row_of_chunk(chunk)
             else:
                 self._row_of_stages()
@@ -252,6 +270,59 @@ class _NestWriter:
                 carry = b.icmp("eq", up, self._number(extent))
                 following.insert(0, b.select(carry, self._number(0), up))
         return following
+
+    # -- tiles: blocks of lanes x values of the tile variable, transposed in registers ---------------------
+
+    def _row_of_tiles(self, tile: LoopVar, number: Value, chunk: Value) -> None:
+        """Tiles at the edge overlap their neighbours: the elements in common are written twice, alike."""
+        nest, b, side = self.nest, self.b, self.width
+        first = self._edge(b.op("mul", number, self._number(nest.tile_step)), tile.extent, nest.tile_step)
+        start = b.op("mul", chunk, self._number(nest.chunk))
+        stop = b.op("add", start, self._number(nest.chunk))
+        stop = b.intrinsic("smin", stop, self._number(nest.lane.extent))
+
+        def block(counter: Value, _: list[Value]) -> list[Value]:
+            lane = self._edge(counter, nest.lane.extent, side)
+            if side == nest.tile_step:
+                self._tile_block(lane, first)
+                return []
+
+            def part(offset: Value, _: list[Value]) -> list[Value]:
+                self._tile_block(lane, b.op("add", first, offset))
+                return []
+
+            self._loop(self._number(0), self._number(nest.tile_step), side, [], part)
+            return []
+
+        self._loop(start, stop, side, [], block)
+
+    def _edge(self, start: Value, extent: int, size: int) -> Value:
+        """A block start, moved back so that the block ends inside the extent."""
+        return self.b.intrinsic("smin", start, self._number(extent - size)) if extent % size else start
+
+    def _tile_block(self, lane: Value, tile: Value) -> None:
+        side = self.width
+        self._set_lanes(self.lane, [lane] * side, None)
+        self.tile_bases = [self.b.op("add", tile, self._number(u)) if u else tile for u in range(side)]
+        for stage in self.nest.stages:
+            self._write_all(stage.stores, side)
+
+    def _load_tile(self, node: Node, u: int) -> tuple[Value, int]:
+        """Load a tile along the tile variable and turn it to run along the lane; all copies at once."""
+        b, side = self.b, self.width
+        buffer, offset = node.data
+        elem, size = self._memory(node.dtype), DTYPES[node.dtype].size
+        stride = offset.coefficient(self.lane)
+        assert self.nest.tile is not None and stride is not None
+        depth = len(self.scopes) - 1
+        corner = b.gep(elem, self.buffers[buffer], self._index(offset, 0)[0])
+        rows = []
+        for lane in range(side):
+            address = b.gep(elem, corner, self._number(stride * lane))
+            rows.append(b.load(elem, side, address, size))
+        for copy, column in enumerate(_transposed(b, rows, size)):
+            self._keep((node.uid, copy), self._from_memory(column, node.dtype), depth)
+        return self.memo[(node.uid, u)]
 
     # -- an outer lane: blocks of lanes, each through all stages ------------------------------------------
 
@@ -402,6 +473,42 @@ class _NestWriter:
                 following.append(after)
         return following
 
+    def _row_scan(self, stage: Stage, lane: LoopVar) -> None:
+        """A scan along the lane: prefixes within a vector, and a carried total."""
+        width, extent = self.width, lane.extent
+        whole = extent // width * width
+        carried = [self.b.const(convert.register_type(r.dtype), 1, _neutral(r.op, r.dtype)) for r in self.nest.runnings]
+
+        def turn(base: Value, values: list[Value]) -> list[Value]:
+            return self._scan_block(stage, lane, base, None, values)
+
+        if whole:
+            carried = self._loop(self._number(0), self._number(whole), width, carried, turn)
+        if whole == extent:
+            return
+        if self.b.machine.masks and width > 1:
+            self._straight(
+                lambda: self._scan_block(stage, lane, self._number(whole), self._prefix_mask(extent - whole), carried)
+            )
+            return
+        self.width = 1
+        self._loop(self._number(whole), self._number(extent), 1, carried, turn)
+        self.width = width
+
+    def _scan_block(
+        self, stage: Stage, lane: LoopVar, base: Value, mask: Value | None, carried: list[Value]
+    ) -> list[Value]:
+        self._set_lanes(lane, [base], [mask])
+        following = []
+        for r, before in zip(self.nest.runnings, carried):
+            total, shown = _prefix(self.b, r, before, self._vector(r.body, 0))
+            if r.op in ("sum", "prod"):
+                shown = convert.rounded(self.b, shown, r.dtype)
+            self._keep((r.node.uid, 0), shown, len(self.scopes) - 1)
+            following.append(total)
+        self._write_all(stage.stores, 1)
+        return following
+
     # -- an inner lane: stages one after another ----------------------------------------------------------
 
     def _row_of_stages(self) -> None:
@@ -419,6 +526,9 @@ class _NestWriter:
         """One pass over a group of inner loops, vectorised along its lane."""
         b = self.b
         lane = self._lane_of(stage.group)
+        if self.nest.runnings:
+            self._row_scan(stage, lane)
+            return
         self.lane, self.lane_bit = lane, lane.bit
         serial = [v for v in self.nest.groups[stage.group] if v is not lane]
         copies = self._unroll(stage)
@@ -454,11 +564,9 @@ class _NestWriter:
         if not variables:
             return body(carried)
         var = variables[0]
-        backwards = any(r.reverse and r.var is var for r in self.nest.runnings)
 
         def turn(counter: Value, values: list[Value]) -> list[Value]:
-            at = self.b.op("sub", self._number(var.extent - 1), counter) if backwards else counter
-            self._bind(var, at)
+            self._bind(var, counter)
             return self._serial(variables[1:], values, body)
 
         return self._loop(self._number(0), self._number(var.extent), 1, carried, turn)
@@ -536,6 +644,7 @@ class _NestWriter:
 
     def _set_lanes(self, lane: LoopVar, bases: list[Value], masks: Sequence[Value | None] | None) -> None:
         self.lane, self.lane_bit = lane, lane.bit
+        self.copy_bits = lane.bit | (self.nest.tile.bit if self.nest.tile is not None else 0)
         self.lanes = self.width
         self.bases = bases
         self.lane_depth = len(self.scopes) - 1
@@ -584,51 +693,65 @@ class _NestWriter:
         """Evaluate every value before the first store, so that an output may share memory with an input."""
         for store in stores:
             for u in range(copies):
-                self._stored_value(store, u)
+                self._value(store.value, u)
         for store in stores:
-            spread = store.offset.vars & self.lane_bit or store.value.vars & self.lane_bit
+            spread = store.offset.vars & self.copy_bits or store.value.vars & self.copy_bits
             for u in range(copies if spread else 1):
                 self._store(store, u)
 
-    def _stored_value(self, store: Store, u: int) -> Value:
-        return self._value(store.value, u)[0]
-
     def _store(self, store: Store, u: int) -> None:
         b = self.b
-        value = self._stored_value(store, u)
+        value = self._value(store.value, u)[0]
         size = DTYPES[store.dtype].size
-        elem = convert.memory_type(b, store.dtype)
-        base = self.buffers[store.buffer]
+        elem = self._memory(store.dtype)
         stride = store.offset.coefficient(self.lane)
         if self.lanes == 1 or u == _ONE_COPY or stride == 0:
             offset = self._index(store.offset, u)[0]
-            b.store(convert.to_memory(b, value, store.dtype), b.gep(elem, base, offset), size)
+            b.store(self._to_memory(value, store.dtype), b.gep(elem, self.buffers[store.buffer], offset), size)
             return
-        value = convert.to_memory(b, b.splat(value, self.lanes), store.dtype)
+        value = self._to_memory(b.splat(value, self.lanes), store.dtype)
         mask = self.masks[u]
         if stride == 1:
-            b.store(value, self._address(store.buffer, elem, store.offset, u), size, mask)
+            b.store(value, self._address(store.buffer, elem, store.offset, u)[0], size, mask)
+        elif stride == -1:
+            backwards = range(self.lanes - 1, -1, -1)
+            address = self._address_back(store.buffer, elem, store.offset, u)[0]
+            mask = b.shuffle(mask, None, backwards) if mask is not None else None
+            b.store(b.shuffle(value, None, backwards), address, size, mask)
         else:
             addresses = self._addresses(store.buffer, elem, store.offset, u)[0]
             b.scatter(value, addresses, size, mask or b.const("i1", self.lanes, True))
 
-    def _address(self, buffer: int, elem: str, offset: Index, u: int) -> Value:
-        """The address of the first lane of a contiguous access."""
+    def _address(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
+        """The address of the first lane of a contiguous access, and its depth."""
         rest = _without(offset, self.lane)
-        pointer, depth = self._pointer(buffer, elem, rest)
-        key = ("at", buffer, rest, u, self.lanes)
+        key = ("at", buffer, elem, rest, u, self.lanes)
         found = self.memo.get(key)
         if found is None:
+            pointer, depth = self._pointer(buffer, elem, rest, u)
             depth = max(depth, self.lane_depth)
             address = self._at(depth, lambda: self.b.gep(elem, pointer, self.bases[u]))
             found = self._keep(key, address, depth)
-        return found[0]
+        return found
 
-    def _pointer(self, buffer: int, elem: str, offset: Index) -> tuple[Value, int]:
-        key = ("pointer", buffer, offset)
+    def _address_back(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
+        """The lowest address of an access whose lanes run backwards, and its depth."""
+        b = self.b
+        pointer, depth = self._pointer(buffer, elem, _without(offset, self.lane), u)
+        depth = max(depth, self.lane_depth)
+
+        def write() -> Value:
+            return b.gep(elem, pointer, b.op("sub", self._number(1 - self.lanes), self.bases[u]))
+
+        return self._at(depth, write), depth
+
+    def _pointer(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
+        """The address of an access without its lane part."""
+        copy = u if offset.vars & self.copy_bits else _ONE_COPY
+        key = ("pointer", buffer, elem, offset, copy)
         found = self.memo.get(key)
         if found is None:
-            index, depth = self._index(offset, _ONE_COPY)
+            index, depth = self._index(offset, copy)
             pointer = self._at(depth, lambda: self.b.gep(elem, self.buffers[buffer], index))
             found = self._keep(key, pointer, depth)
         return found
@@ -651,7 +774,7 @@ class _NestWriter:
         value, depth = self._value(node, u)
         if value.lanes == lanes or value.is_const:
             return self.b.splat(value, lanes), depth
-        key = ("splat", node.uid, lanes)
+        key = ("splat", node.uid, u if node.vars & self.copy_bits else _ONE_COPY, lanes)
         found = self.memo.get(key)
         if found is None:
             found = self._keep(key, self._at(depth, lambda: self.b.splat(value, lanes)), depth)
@@ -659,18 +782,30 @@ class _NestWriter:
 
     def _value(self, node: Node, u: int) -> tuple[Value, int]:
         """The value of a node for one copy, and the depth it is written at."""
-        copy = u if node.vars & self.lane_bit else _ONE_COPY
+        copy = u if node.vars & self.copy_bits else _ONE_COPY
         key = (node.uid, copy)
         found = self.memo.get(key)
         if found is not None:
             return found
         if node.op == "const":
-            return self.b.const(convert.register_type(node.dtype), 1, node.data[1]), 0
+            return self._constant(node), 0
         kept = self.temporaries.get(node.uid)
         if kept is not None and self.stage > kept.stage:
             return self._keep(key, self._reload(kept, u), len(self.scopes) - 1)
         value, depth = _WRITERS.get(node.op, _NestWriter._operation)(self, node, copy)
         return self._keep(key, value, depth)
+
+    def _constant(self, node: Node) -> Value:
+        value, elem = node.data[1], convert.register_type(node.dtype)
+        if node.dtype in self.raw:
+            kind = DTYPES[node.dtype]
+            elem = f"i{kind.size * 8}"
+            value = int(np.array(value, kind.numpy).view(f"u{kind.size}"))
+        return self.b.const(elem, 1, value)
+
+    def _in_lanes(self, variables: int) -> bool:
+        """Whether something that depends on `variables` differs from lane to lane."""
+        return bool(variables & self.lane_bit) and self.lanes > 1
 
     def _reload(self, t: Temporary, u: int) -> Value:
         elem = _stack_type(t)
@@ -678,13 +813,42 @@ class _NestWriter:
         return self.b.icmp("ne", value, self.b.like(value, 0)) if t.node.dtype == "bool" else value
 
     def _operation(self, node: Node, u: int) -> tuple[Value, int]:
-        lanes = 1 if u == _ONE_COPY else self.lanes
+        lanes = self.lanes if self._in_lanes(node.vars) else 1
         if node.op == "cast" and node.args[0].op == "index" and _fits(node.args[0].data):
             return self._cast_index(node, u, lanes)
         operands = [self._spread(a, u, lanes) for a in node.args]
         depth = max(d for _, d in operands)
+        if node.op == "div" and node.args[1].stage and operands[1][1] < depth and DTYPES[node.dtype].is_float:
+            return self._divide_by_known(node, u, operands[0][0], lanes, depth), depth
         values = [v for v, _ in operands]
         return self._at(depth, lambda: _apply(self.b, node, values)), depth
+
+    def _divide_by_known(self, node: Node, u: int, x: Value, lanes: int, depth: int) -> Value:
+        """x / y for a reduced y that is known before the loop: x times its reciprocal, scaled to stay in range."""
+        b = self.b
+        divisor = node.args[1]
+        copy = u if divisor.vars & self.copy_bits else _ONE_COPY
+        parts = []
+        for number in range(2):
+            key = ("reciprocal", divisor.uid, copy, lanes, number)
+            if key not in self.memo:
+                y, y_depth = self._spread(divisor, u, lanes)
+                inverse, scale = self._at_pair(y_depth, lambda y=y: vector_math.scaled_reciprocal(b, y))
+                self._keep(("reciprocal", divisor.uid, copy, lanes, 0), inverse, y_depth)
+                self._keep(("reciprocal", divisor.uid, copy, lanes, 1), scale, y_depth)
+            parts.append(self.memo[key][0])
+
+        def write() -> Value:
+            return convert.rounded(b, b.fmul(b.fmul(x, parts[0]), parts[1]), node.dtype)
+
+        return self._at(depth, write)
+
+    def _at_pair(self, depth: int, write: Callable[[], tuple[Value, Value]]) -> tuple[Value, Value]:
+        saved = self.b.out
+        self.b.out = self._region(depth)
+        pair = write()
+        self.b.out = saved
+        return pair
 
     def _cast_index(self, node: Node, u: int, lanes: int) -> tuple[Value, int]:
         index = node.args[0].data
@@ -695,14 +859,14 @@ class _NestWriter:
         return self._at(depth, lambda: convert.to_dtype(self.b, value, "int64", node.dtype)), depth
 
     def _index_value(self, node: Node, u: int) -> tuple[Value, int]:
-        if u == _ONE_COPY or self.lanes == 1:
+        if not self._in_lanes(node.vars):
             return self._index(node.data, u)
         return self._vector_index(node.data, u, "i64")
 
     def _condition(self, node: Node, u: int) -> tuple[Value, int]:
         relation, index = node.data
         relation = "slt" if relation == "lt" else "eq"
-        if u == _ONE_COPY or self.lanes == 1:
+        if not self._in_lanes(node.vars):
             value, depth = self._index(index, u)
         else:
             value, depth = self._vector_index(index, u, "i32" if _fits(index) else "i64")
@@ -710,19 +874,24 @@ class _NestWriter:
 
     def _load(self, node: Node, u: int) -> tuple[Value, int]:
         buffer, offset = node.data
-        elem = convert.memory_type(self.b, node.dtype)
+        elem = self._memory(node.dtype)
         size = DTYPES[node.dtype].size
         guard = node.args[0] if node.args else None
-        if u == _ONE_COPY or self.lanes == 1:
+        if not self._in_lanes(node.vars):
             return self._load_one(node, u, elem, size, guard)
         stride = offset.coefficient(self.lane)
         if stride in (1, -1):
             return self._load_row(node, u, elem, size, guard, stride)
+        tile = self.nest.tile
+        if tile is not None and guard is None and stride and offset.coefficient(tile) == 1:
+            return self._load_tile(node, u)
+        if stride in (2, 3, 4) and guard is None and self.masks[u] is None:
+            return self._load_spaced(node, u, elem, size, stride)
         addresses, depth = self._addresses(buffer, elem, offset, u)
         mask, depth = self._mask(guard, u, depth)
         mask = mask or self.b.const("i1", self.lanes, True)
         value = self._at(depth, lambda: self.b.gather(elem, addresses, size, mask))
-        return self._at(depth, lambda: convert.from_memory(self.b, value, node.dtype)), depth
+        return self._at(depth, lambda: self._from_memory(value, node.dtype)), depth
 
     def _load_one(self, node: Node, u: int, elem: str, size: int, guard: Node | None) -> tuple[Value, int]:
         b = self.b
@@ -734,7 +903,7 @@ class _NestWriter:
             index = self._at(depth, lambda: b.select(inside, index, self._number(0)))
 
         def read() -> Value:
-            return convert.from_memory(b, b.load(elem, 1, b.gep(elem, self.buffers[buffer], index), size), node.dtype)
+            return self._from_memory(b.load(elem, 1, b.gep(elem, self.buffers[buffer], index), size), node.dtype)
 
         return self._at(depth, read), depth
 
@@ -744,34 +913,46 @@ class _NestWriter:
         """A contiguous access, forwards or backwards."""
         b = self.b
         buffer, offset = node.data
-        if stride == 1:
-            address = self._address(buffer, elem, offset, u)
-            depth = self._address_depth(buffer, offset)
-        else:
-            pointer, depth = self._pointer(buffer, elem, _without(offset, self.lane))
-            depth = max(depth, self.lane_depth)
-
-            def back() -> Value:
-                first = b.op("sub", self._number(1 - self.lanes), self.bases[u])
-                return b.gep(elem, pointer, first)
-
-            address = self._at(depth, back)
+        find = self._address if stride == 1 else self._address_back
+        address, depth = find(buffer, elem, offset, u)
         mask, depth = self._mask(guard, u, depth)
         backwards = range(self.lanes - 1, -1, -1)
 
         def read() -> Value:
-            nonlocal mask
-            if stride == -1 and mask is not None:
-                mask = b.shuffle(mask, None, backwards)
-            value = b.load(elem, self.lanes, address, size, mask)
-            if stride == -1:
-                value = b.shuffle(value, None, backwards)
-            return convert.from_memory(b, value, node.dtype)
+            if stride == 1:
+                return self._from_memory(b.load(elem, self.lanes, address, size, mask), node.dtype)
+            turned = b.shuffle(mask, None, backwards) if mask is not None else None
+            value = b.shuffle(b.load(elem, self.lanes, address, size, turned), None, backwards)
+            return self._from_memory(value, node.dtype)
 
         return self._at(depth, read), depth
 
-    def _address_depth(self, buffer: int, offset: Index) -> int:
-        return max(self.memo[("pointer", buffer, _without(offset, self.lane))][1], self.lane_depth)
+    def _load_spaced(self, node: Node, u: int, elem: str, size: int, stride: int) -> tuple[Value, int]:
+        """Every second, third or fourth element: contiguous loads that cover just these, and shuffles."""
+        b, lanes = self.b, self.lanes
+        buffer, offset = node.data
+        first, depth = self._index(offset, u)
+        last = stride * (lanes - 1)
+        starts = [k * lanes for k in range(stride - 1)] + [last + 1 - lanes]
+
+        def read() -> Value:
+            address = b.gep(elem, self.buffers[buffer], first)
+            pieces = [b.load(elem, lanes, b.gep(elem, address, self._number(at)), size) for at in starts]
+            value, held = pieces[0], dict.fromkeys(range(0), 0)
+            held = {lane: lane * stride for lane in range(lanes) if lane * stride < lanes}
+            value = b.shuffle(value, None, [held.get(lane, 0) for lane in range(lanes)])
+            for piece, at in zip(pieces[1:], starts[1:]):
+                choice = []
+                for lane in range(lanes):
+                    wanted = lane * stride
+                    inside = wanted not in held.values() and at <= wanted < at + lanes and lane not in held
+                    choice.append(lanes + wanted - at if inside else lane)
+                    if inside:
+                        held[lane] = wanted
+                value = b.shuffle(value, piece, choice)
+            return self._from_memory(value, node.dtype)
+
+        return self._at(depth, read), depth
 
     def _mask(self, guard: Node | None, u: int, depth: int) -> tuple[Value | None, int]:
         """The lanes to touch: those of the tail mask where the guard holds."""
@@ -792,7 +973,7 @@ class _NestWriter:
 
     def _index(self, i: Index, u: int) -> tuple[Value, int]:
         """A scalar index; each partial sum is written as far out as its terms allow."""
-        copy = u if i.vars & self.lane_bit else _ONE_COPY
+        copy = u if i.vars & self.copy_bits else _ONE_COPY
         terms = []
         for atom, c in i.terms:
             if isinstance(atom, LoopVar) and atom.extent == 1:
@@ -836,10 +1017,12 @@ class _NestWriter:
         if isinstance(atom, LoopVar):
             if atom is self.lane and self.bases:
                 return self.bases[u], self.lane_depth
+            if atom is self.nest.tile:
+                return self.tile_bases[u], self.lane_depth
             return self.bound[atom.bit]
         if atom.kind == "opaque":
             return self._value(atom.data, u)
-        key = ("atom", atom.uid, u if atom.vars & self.lane_bit else _ONE_COPY)
+        key = ("atom", atom.uid, u if atom.vars & self.copy_bits else _ONE_COPY)
         found = self.memo.get(key)
         if found is None:
             inner, depth = self._index(atom.data[0], u)
@@ -926,6 +1109,92 @@ def _apply(b: Builder, node: Node, values: list[Value]) -> Value:
     if kind.bits == 16 and not table[node.op].exact and not table[node.op].to_bool:
         return convert.rounded(b, result, dtype)
     return result
+
+
+def _raw_dtypes(nest: Nest) -> frozenset[str]:
+    """The dtypes that are only moved, never computed with: their bits travel as integers."""
+    if nest.groups:
+        return frozenset()
+    raw = {"float16", "bfloat16", "bool"}
+    for stage in nest.stages:
+        for node in closure(stage.roots(), set()):
+            if node.op not in ("load", "const", "select"):
+                raw.discard(node.dtype)
+                raw -= {a.dtype for a in node.args}
+            elif node.op == "select":
+                raw.discard("bool")
+    return frozenset(raw)
+
+
+def _transposed(b: Builder, rows: list[Value], size: int) -> list[Value]:
+    """The columns of a square of vectors: unpacking within 16-byte parts, then exchanging the parts."""
+    side = len(rows)
+    part = min(side, 16 // size)
+    for step in range(part.bit_length() - 1):
+        half = 1 << step
+        mixed = list(rows)
+        low, high = [], []
+        for start in range(0, side, part):  # one 16-byte part of the lanes
+            units = part // half
+            for unit in range(units // 2):
+                for source, place in ((0, low), (units // 2, high)):
+                    at = start + (source + unit) * half
+                    place.extend(range(at, at + half))
+                    place.extend(range(side + at, side + at + half))
+        for block in range(0, side, 2 * half):
+            for j in range(half):
+                pair = rows[block + j], rows[block + half + j]
+                mixed[block + 2 * j] = b.shuffle(*pair, low)
+                mixed[block + 2 * j + 1] = b.shuffle(*pair, high)
+        rows = mixed
+    parts = side // part
+    columns: list[Value] = []
+    for at in range(parts):
+        for j in range(part):
+            columns.append(_gathered(b, [rows[group * part + j] for group in range(parts)], at, part))
+    return columns
+
+
+def _gathered(b: Builder, rows: list[Value], at: int, part: int) -> Value:
+    """Part `at` of every row, one after another."""
+    parts = len(rows)
+    if parts == 1:
+        return rows[0]
+    lanes = rows[0].lanes
+    pieces = [(r, [at]) for r in rows]
+    if parts == 2:
+        choice = [*range(at * part, (at + 1) * part), *range(lanes + at * part, lanes + (at + 1) * part)]
+        return b.shuffle(rows[0], rows[1], choice)
+    # two rows into one: parts at, at+2 of each; then the wanted halves of two such
+    key = at % 2
+    assert parts == 4 and pieces
+    order = [key, key + 2]
+
+    def pick(first: Value, second: Value, which: list[int]) -> Value:
+        choice = [p * part + k for p in which for k in range(part)]
+        return b.shuffle(first, second, choice + [lanes + c for c in choice])
+
+    first, second = pick(rows[0], rows[1], order), pick(rows[2], rows[3], order)
+    return pick(first, second, [0, 2] if at < 2 else [1, 3])
+
+
+def _prefix(b: Builder, r: Running, before: Value, x: Value) -> tuple[Value, Value]:
+    """The total after a vector of elements, and the running values in its lanes."""
+    lanes = x.lanes
+    neutral = b.like(x, _neutral(r.op, r.dtype))
+    step = 1
+    while step < lanes:
+        shifted = b.shuffle(x, neutral, [lanes if lane < step else lane - step for lane in range(lanes)])
+        x = _accumulate(b, r.op, shifted, x, r.dtype)
+        step *= 2
+    running = _accumulate(b, r.op, b.splat(before, lanes), x, r.dtype)
+    total = b.extract(running, lanes - 1)
+    if not r.exclusive:
+        return total, running
+    if lanes == 1:
+        return total, before
+    first = b.splat(before, lanes)
+    return total, b.shuffle(running, first, [lanes, *range(lanes - 1)])
 
 
 def _index_function(b: Builder, atom: Atom, inner: Value) -> Value:

@@ -71,15 +71,15 @@ class Reduction:
 class Running:
     """One scan: a value carried along a loop variable."""
 
-    __slots__ = ("body", "dtype", "exclusive", "node", "op", "reverse", "uid", "var")
+    __slots__ = ("body", "dtype", "exclusive", "falling", "node", "op", "uid", "var")
 
-    def __init__(self, uid: int, op: str, body: Node, var: LoopVar, exclusive: bool, reverse: bool) -> None:
+    def __init__(self, uid: int, op: str, body: Node, var: LoopVar, exclusive: bool, falling: bool) -> None:
         self.uid = uid
         self.op = op
         self.body = body
         self.var = var
         self.exclusive = exclusive
-        self.reverse = reverse
+        self.falling = falling  # against the direction of the loop
         self.dtype = body.dtype
         self.node: Node
 
@@ -101,7 +101,6 @@ class Lowering:
         self.reductions: list[Reduction] = []
         self.runnings: list[Running] = []
         self.unknowns: list[tuple[e.Reduce, Indices]] = []
-        self.scanned: list[tuple[e.Scan, Index]] = []
         self.breaks: dict[LoopVar, set[int]] = {}  # where a concat or a pad changes along a variable
         self.cut_concat: set[LoopVar] = set()
         self.accesses: list[Index] = []
@@ -466,12 +465,13 @@ class Lowering:
 
     def _scan(self, t: e.Scan, at: Indices, guard: Node | None) -> Node:
         i = at[t.axis]
-        self.scanned.append((t, i))
-        if t.shape[t.axis] == 1 and not t.exclusive:
+        extent = t.shape[t.axis]
+        if extent == 1 and not t.exclusive:
             return self.lower(t.inputs[0], at, guard)
-        whole = len(i.terms) == 1 and i.const == 0 and i.terms[0][1] == 1
-        var = i.terms[0][0] if i.terms else None
-        if not whole or not isinstance(var, LoopVar) or var.extent != t.shape[t.axis]:
+        var = i.terms[0][0] if len(i.terms) == 1 else None
+        forward = var is not None and i.const == 0 and i.terms[0][1] == 1
+        backward = var is not None and i.const == extent - 1 and i.terms[0][1] == -1
+        if not isinstance(var, LoopVar) or var.extent != extent or not (forward or backward):
             raise Unfusable("a scan whose axis is not one whole loop")
         if guard is not None:
             raise Unfusable("a scan inside a pad or an inner concat")
@@ -479,10 +479,11 @@ class Lowering:
             if axis != t.axis and other.vars & var.bit:
                 raise Unfusable("a scan that is read along a diagonal")
         body = self.lower(t.inputs[0], at, None)
-        key = ("running", t.op, t.exclusive, t.reverse, body.uid, var.bit)
+        falling = t.reverse == forward  # whether it runs from the last turn of the loop to the first
+        key = ("running", t.op, t.exclusive, falling, body.uid, var.bit)
         known = self._nodes.get(key)
         if known is None:
-            running = Running(len(self.runnings), t.op, body, var, t.exclusive, t.reverse)
+            running = Running(len(self.runnings), t.op, body, var, t.exclusive, falling)
             known = Node(len(self._nodes), "running", (), t.dtype, running, body.vars | var.bit, body.stage)
             self._nodes[key] = running.node = known
             self.runnings.append(running)

@@ -14,11 +14,23 @@ from dataclasses import dataclass, field
 
 from tbe import expr as e
 from tbe.dtypes import DTYPES
-from tbe.index import Index, LoopVar, const, linear
+from tbe.index import Index, LoopVar, linear
 from tbe.lower import Lowering, Node, Reduction, Running, Unfusable
 from tbe.ops import BINARY, UNARY
 
-__all__ = ["Nest", "Schedule", "Stage", "Store", "Temporary", "Unfusable", "children", "schedule"]
+__all__ = [
+    "Nest",
+    "Schedule",
+    "Stage",
+    "Store",
+    "Temporary",
+    "Unfusable",
+    "children",
+    "closure",
+    "effort",
+    "lane_of",
+    "schedule",
+]
 
 STACK_LIMIT = 64 * 1024
 MAX_BOXES = 64
@@ -78,13 +90,20 @@ class Nest:
     lane_outer: bool
     chunk: int  # lanes one row covers at most, where the lane is an outer one
     runnings: list[Running]
+    tile: LoopVar | None = None  # the variable along which loads that are strided in the lane are contiguous
+    tile_step: int = 1  # how many values of it one row covers
     row_ns: float = 0.0
     rows_per_unit: int = 1
 
     @property
     def outer(self) -> list[LoopVar]:
-        """The loops a row is one combination of, without the lane."""
-        return [v for v in self.kept if v is not self.lane]
+        """The loops a row is one combination of, without the lane and the tile."""
+        return [v for v in self.kept if v is not self.lane and v is not self.tile]
+
+    @property
+    def tiles(self) -> int:
+        """How many pieces the tile variable is cut into."""
+        return -(-self.tile.extent // self.tile_step) if self.tile is not None else 1
 
     @property
     def chunks(self) -> int:
@@ -94,7 +113,7 @@ class Nest:
     @property
     def rows(self) -> int:
         """The number of rows, counting every piece of the lane as one."""
-        return math.prod(v.extent for v in self.outer) * self.chunks
+        return math.prod(v.extent for v in self.outer) * self.tiles * self.chunks
 
     @property
     def units(self) -> int:
@@ -166,10 +185,14 @@ def _nested(i: Index) -> Iterator[Index]:
 
 @dataclass
 class _Dim:
-    """One dimension of the iteration space, from `offset` on, cut into factors (outermost first)."""
+    """One dimension of the iteration space, from `offset` on, cut into factors (outermost first).
+
+    A falling dimension counts down from its last element.
+    """
 
     factors: list[int]
     offset: int = 0
+    falling: bool = False
 
 
 class _Split(Exception):
@@ -207,7 +230,8 @@ class _Space:
                 variables.append(var)
                 terms.append((var, stride))
             made.append(variables)
-            indices.append(Index(tuple(terms), dim.offset))
+            index = Index(tuple(terms), dim.offset)
+            indices.append(index * -1 + (math.prod(dim.factors) - 1) if dim.falling else index)
         return made, tuple(indices)
 
     def check(self) -> None:
@@ -315,10 +339,10 @@ class _Planner:
         _, at = probe.variables(dims, "i")
         probe.lowering.lower(primary, at)
         probe.check()
-        if probe.lowering.scanned:
+        if probe.lowering.runnings:
             if probe.lowering.unknowns:
                 raise Unfusable("a scan together with a reduction")
-            return self._plan_scan(dims)
+            return self._plan_scan(primary, dims)
         kept_bits = 0
         for _, kept in probe.lowering.unknowns:
             for i in kept:
@@ -408,26 +432,33 @@ class _Planner:
         value = space.lowering.lower(t, at)
         return Store(len(self.inputs) + number, position, value, full, t.dtype)
 
-    def _plan_scan(self, dims: list[_Dim]) -> Nest:
-        size = math.prod(math.prod(d.factors) for d in dims)
+    def _plan_scan(self, primary: e.Tensor, dims: list[_Dim]) -> Nest:
+        """Loops of a scan; a scan that runs backwards makes its loop count down."""
         for t in self.outputs:
-            if t.size != size:
+            if t.size != primary.size:
                 raise Unfusable("outputs of different sizes beside a scan")
         space = _Space(Lowering(self.inputs))
         made, at = space.variables(dims, "i")
         order = [v for variables in made for v in variables]
-        position = linear([Index(((v, 1),), 0) for v in order], [v.extent for v in order])
+        position = linear(at, primary.shape)
         stores = []
         for number, t in enumerate(self.outputs):
-            value = space.lowering.lower(t, space.lowering.arith.unravel(position, t.shape))
+            where = at if t.shape == primary.shape else space.lowering.arith.unravel(position, t.shape)
+            value = space.lowering.lower(t, where)
             stores.append(Store(len(self.inputs) + number, position, value, True, t.dtype))
         space.check()
         runnings = space.lowering.runnings
         if not runnings:
             return self._nest(space, stores, order=order, inner=[])
-        if len({(r.var.bit, r.reverse) for r in runnings}) > 1:
+        if len({(r.var.bit, r.falling) for r in runnings}) > 1:
             raise Unfusable("scans along different axes or directions")
         along = runnings[0].var
+        if runnings[0].falling:
+            dim, _ = space.origin[along]
+            if dim.falling or len(dim.factors) > 1:
+                raise Unfusable("a scan whose axis is not one whole loop")
+            dim.falling = True
+            return self._plan_scan(primary, dims)
         return self._nest(space, stores, order=[v for v in order if v is not along], inner=[[along]])
 
     # -- loops --------------------------------------------------------------------------------------------
@@ -441,16 +472,18 @@ class _Planner:
         kept = _merge(list(order), uses)
         groups = [_merge(group, uses) for group in inner]
         stages = _stages(stores, nodes)
-        lane = _choose_lane(kept, groups, uses, stores, nodes, bool(runnings))
+        lane, tile = _choose_lane(kept, groups, stores, nodes, runnings)
         if lane is None:
             lane = space.lowering.arith.var(1, "lane")
             kept.append(lane)
         outer = lane in kept
-        temporaries = _temporaries(stages, groups, lane if outer else None)
+        temporaries = _temporaries(stages, groups, lane, outer)
         nest = Nest(
-            space.lowering, kept, groups, stores, stages, temporaries, lane, outer, lane.extent, runnings
+            space.lowering, kept, groups, stores, stages, temporaries, lane, outer, lane.extent, runnings, tile
         )
         nest.chunk = _chunk(nest, nodes)
+        if tile is not None:
+            nest.tile_step = _tile_step(lane, tile, nodes)
         nest.row_ns = _row_time(nest)
         return nest
 
@@ -549,7 +582,7 @@ def _stages(stores: Sequence[Store], nodes: Sequence[Node]) -> list[Stage]:
     return [found[key] for key in sorted(found)]
 
 
-def _closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
+def closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
     """The nodes evaluated in one pass, operands first: down to reductions and to the nodes in `stop`."""
     order: list[Node] = []
     seen: set[int] = set()
@@ -566,37 +599,47 @@ def _closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
     return order
 
 
-def _temporaries(stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar | None) -> list[Temporary]:
+def lane_of(groups: list[list[LoopVar]], group: int, lane: LoopVar, outer: bool) -> LoopVar:
+    """The variable vectors run along in the passes over a group."""
+    if outer or group == 0:
+        return lane
+    return max(reversed(groups[group]), key=lambda v: min(v.extent, _NOMINAL_LANES))
+
+
+def _temporaries(
+    stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar, outer: bool
+) -> list[Temporary]:
     """Choose the values of an early pass that a later pass over the same loops should find on the stack."""
     found: list[Temporary] = []
     room = STACK_LIMIT
     for number, group in enumerate(groups):
         passes = [s for s in stages if s.group == number]
-        bits = sum(v.bit for v in group)
-        elements = math.prod(v.extent for v in group) * (min(lane.extent, _NOMINAL_LANES * 4) if lane is not None else 1)
+        vector = lane_of(groups, number, lane, outer)
+        lanes = _NOMINAL_LANES * 4 if outer else -(-vector.extent // 64) * 64
+        elements = math.prod(v.extent for v in group if v is not vector) * lanes
         kept: set[int] = set()
         for early, late in ((a, b) for i, a in enumerate(passes) for b in passes[i + 1 :]):
-            effort: dict[int, float] = {}
-            first = _closure(early.roots(), kept)
-            later = {n.uid for n in _closure(late.roots(), kept)}
-            needed = {c.uid for n in _closure(late.roots(), kept | {n.uid for n in first}) for c in children(n)}
+            spent: dict[int, float] = {}
+            first = closure(early.roots(), kept)
+            later = {n.uid for n in closure(late.roots(), kept)}
+            needed = {c.uid for n in closure(late.roots(), kept | {n.uid for n in first}) for c in children(n)}
             needed |= {n.uid for n in late.roots()}
             for node in first:
-                own = 0.0 if node.uid in kept else _cost(node)
-                effort[node.uid] = own + sum(effort.get(c.uid, 0.0) for c in children(node) if node.uid not in kept)
+                own = 0.0 if node.uid in kept else effort(node)
+                spent[node.uid] = own + sum(spent.get(c.uid, 0.0) for c in children(node) if node.uid not in kept)
                 size = elements * max(DTYPES[node.dtype].size, 4 if DTYPES[node.dtype].is_float else 1)
-                wanted = node.uid in later and node.uid in needed and node.vars & bits and node.op != "load"
-                if wanted and node.uid not in kept and effort[node.uid] >= 4 and size <= room:
+                wanted = node.uid in later and node.uid in needed and node.vars & vector.bit and node.op != "load"
+                if wanted and node.uid not in kept and spent[node.uid] >= 4 and size <= room:
                     temporary = Temporary(len(found), node, number, early.number)
                     found.append(temporary)
                     early.temporaries.append(temporary)
                     kept.add(node.uid)
                     room -= size
-                    effort[node.uid] = 0.0
+                    spent[node.uid] = 0.0
     return found
 
 
-def _cost(node: Node) -> float:
+def effort(node: Node) -> float:
     """Vector instructions a node takes, roughly."""
     if node.op in ("const", "index", "cond", "reduction", "unknown", "running"):
         return 0.5
@@ -616,44 +659,66 @@ def _cost(node: Node) -> float:
 def _choose_lane(
     kept: list[LoopVar],
     groups: list[list[LoopVar]],
-    uses: Sequence[Index],
     stores: Sequence[Store],
     nodes: Sequence[Node],
-    scanning: bool,
-) -> LoopVar | None:
-    """The variable along which vectors run: the one that makes memory accesses cheapest."""
+    runnings: Sequence[Running],
+) -> tuple[LoopVar | None, LoopVar | None]:
+    """The variable along which vectors run, the one that makes memory accesses cheapest, and the tile variable."""
     candidates = [v for v in kept if v.extent > 1]
-    if groups and not scanning:
+    if groups:
         candidates += [v for v in groups[0] if v.extent > 1]
-    accesses = [(n.data[1], 1.0) for n in nodes if n.op == "load"]
-    accesses += [(s.offset, 1.5) for s in stores if s.full or not groups]
-    work = sum(_cost(n) for n in nodes) + 2.0
+    loads = [n for n in nodes if n.op == "load"]
+    targets = [s.offset for s in stores if s.full or not groups]
+    work = sum(effort(n) for n in nodes) + 2.0
     reductions = sum(1 for n in nodes if n.op == "reduction")
     inner_size = math.prod(v.extent for v in groups[0]) if groups else 1
     best: tuple[float, int] | None = None
-    choice = None
+    choice: tuple[LoopVar | None, LoopVar | None] = None, None
     for rank, var in enumerate(candidates):
+        tile = _tile_for(var, kept, loads) if not groups else None
         lanes = min(var.extent, _NOMINAL_LANES)
         lanes = var.extent / math.ceil(var.extent / lanes)
-        cost = work + sum(weight * _access_cost(i, var, lanes) for i, weight in accesses)
+        cost = work + sum(_access_cost(n.data[1], var, lanes, None if n.args else tile) for n in loads)
+        cost += sum(1.5 * _access_cost(i, var, lanes, None) for i in targets)
+        if runnings and var not in kept:
+            cost += 10.0 * len(runnings)
         cost /= lanes
         if reductions and var not in kept:
             cost += 12.0 * reductions / inner_size
-        if scanning and var.extent < 8:
-            continue
         key = (cost, -rank)
         if best is None or key < best:
-            best, choice = key, var
+            best, choice = key, (var, tile)
     return choice
 
 
-def _access_cost(i: Index, var: LoopVar, lanes: float) -> float:
+def _tile_for(lane: LoopVar, kept: Sequence[LoopVar], loads: Sequence[Node]) -> LoopVar | None:
+    """The variable along which a load is contiguous that is strided in the lane, if tiling it would help."""
+    for node in loads:
+        offset = node.data[1]
+        if node.args or not offset.vars & lane.bit or offset.coefficient(lane) in (None, 0, 1, -1):
+            continue
+        for var in kept:
+            if var is not lane and offset.coefficient(var) == 1 and min(var.extent, lane.extent) >= 4:
+                return var
+    return None
+
+
+def _access_cost(i: Index, var: LoopVar, lanes: float, tile: LoopVar | None) -> float:
     if not i.vars & var.bit:
         return 0.3
     stride = i.coefficient(var)
     if stride == 1:
         return 1.0
+    if tile is not None and stride is not None and i.coefficient(tile) == 1:
+        return 5.0
+    if stride is not None and 1 < stride <= 4:
+        return 2.0 * stride
     return 2.0 if stride == -1 else 1.0 + 1.5 * lanes
+
+
+def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node]) -> int:
+    most = 32 if all(DTYPES[n.dtype].size <= 2 for n in nodes) else 16
+    return 1 << (min(most, lane.extent, tile.extent).bit_length() - 1)
 
 
 def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
@@ -668,13 +733,20 @@ def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
 
 def _row_time(nest: Nest) -> float:
     """Nanoseconds one row takes on one core, roughly."""
-    lanes = min(nest.lane.extent, nest.chunk) if nest.lane_outer else 1
-    time = 4.0
+    lanes = min(nest.lane.extent, nest.chunk) * nest.tile_step if nest.lane_outer else 1
+    time = 3.0
     for stage in nest.stages:
-        elements = lanes * math.prod(v.extent for v in (nest.groups[stage.group] if nest.groups else []))
-        cost = sum(_cost(n) for n in _closure(stage.roots(), set())) + 1.5 * len(stage.stores)
-        width = min(nest.lane.extent, _NOMINAL_LANES)
-        time += elements * cost / width * 0.35
+        group = nest.groups[stage.group] if nest.groups else []
+        lane = lane_of(nest.groups, stage.group, nest.lane, nest.lane_outer)
+        width = min(lane.extent, _NOMINAL_LANES)
+        nodes = closure(stage.roots(), set())
+        cost = sum(effort(n) for n in nodes)
+        for node in nodes:
+            if node.op == "load":
+                cost += _access_cost(node.data[1], lane, width, nest.tile)
+        cost += sum(1.5 * _access_cost(s.offset, lane, width, None) for s in stage.stores)
+        time += lanes * math.prod(v.extent for v in group) * cost / width * 0.2
+        time += 6.0 * len(stage.reductions)
     return time
 
 
@@ -715,13 +787,13 @@ def _aliases(planner: _Planner, nests: Sequence[Nest]) -> list[tuple[int, int]]:
 
 def _in_place(nest: Nest, source: int, target: int) -> bool:
     store = next(s for s in nest.stores if s.buffer == target)
-    for stage in nest.stages:
-        for node in _closure(stage.roots(), set()):
-            if node.op == "load" and node.data[0] == source:
-                if node.args or node.data[1] != store.offset:
-                    return False
-                if store.full and (stage.number > store.value.stage or stage.group != 0):
-                    return False
-    if not store.full:
+    if nest.tile is not None or not store.full:  # tiles overlap at the edges: elements are written twice
         return False
+    for node in _reachable([s.value for s in nest.stores]):
+        if node.op == "load" and node.data[0] == source and (node.args or node.data[1] != store.offset):
+            return False
+    for stage in nest.stages:
+        for node in closure(stage.roots(), set()):
+            if node.op == "load" and node.data[0] == source and stage.number > store.value.stage:
+                return False
     return True

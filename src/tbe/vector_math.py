@@ -15,7 +15,7 @@ import numpy as np
 
 from tbe.ir import Builder, Value
 
-__all__ = ["apply_binary", "apply_unary", "float_max", "float_min"]
+__all__ = ["apply_binary", "apply_unary", "float_max", "float_min", "scaled_reciprocal"]
 
 Function = Callable[[Builder, Value], Value]
 
@@ -195,6 +195,15 @@ def float_min(b: Builder, x: Value, y: Value) -> Value:
     return lesser if x.is_const else b.select(b.fcmp("uno", x, x), x, lesser)
 
 
+def scaled_reciprocal(b: Builder, y: Value) -> tuple[Value, Value]:
+    """r and a power of two c with 1 / y = r * c, where r neither overflows nor loses digits."""
+    low, high, up = (2.0**-100, 2.0**100, 2.0**60) if y.elem == "float" else (2.0**-900, 2.0**900, 2.0**600)
+    size = _abs(b, y)
+    scale = b.select(b.fcmp("ogt", size, b.like(y, high)), b.like(y, 1.0 / up), b.like(y, 1.0))
+    scale = b.select(b.fcmp("olt", size, b.like(y, low)), b.like(y, up), scale)
+    return b.fdiv(b.like(y, 1.0), b.fmul(y, scale)), scale
+
+
 _SCALEF = {
     ("float", 16): ("ps.512", "i16 -1, i32 4"),
     ("float", 8): ("ps.256", "i8 -1"),
@@ -264,9 +273,7 @@ def _exp(b: Builder, x: Value) -> Value:
 def _exp_bounded(b: Builder, x: Value) -> Value:
     """exp of numbers that are not far outside the range where it neither vanishes nor overflows."""
     n, r = _reduced(b, x)
-    p = b.polynomial(r, _EXP32 if x.elem == "float" else _EXP64)
-    p = b.muladd(p, b.fmul(r, r), r)
-    return _ldexp(b, b.fadd(p, b.like(x, 1.0)), n)
+    return _ldexp(b, b.polynomial(r, (*_EXP32, 1.0, 1.0) if x.elem == "float" else (*_EXP64, 1.0, 1.0)), n)
 
 
 def _exp_of_sum(b: Builder, x: Value, low: Value) -> Value:
