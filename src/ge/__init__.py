@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ge.builder import Graph, Tensor
     from ge.compiler import compile
     from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
-    from ge.explain import explain
+    from ge.explanation import explain
     from ge.model.model import Model
     from ge.model.om import load, save
     from ge.options import CompileOptions, PrecisionMode
@@ -47,7 +47,7 @@ _MODULES = {
     "Tensor": "ge.builder",
     "UnsupportedOperatorsError": "ge.errors",
     "compile": "ge.compiler",
-    "explain": "ge.explain",
+    "explain": "ge.explanation",
     "load": "ge.model.om",
     "save": "ge.model.om",
 }

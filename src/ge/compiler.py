@@ -13,7 +13,7 @@ from ge.build.assemble import build_plan
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
-from ge.explain import placements
+from ge.explanation import placements
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan

@@ -115,6 +115,9 @@ class _Finder:
         assert source is not None
         if constant_of(source) is not None and node.op_type in _WHEN_READ:
             return
+        if any(facts.storage_dtype(v) != facts.storage_dtype(source) for v in node.outputs):
+            assert node.op_type in _WHEN_READ, f"{node.name} is stored in another type than what it views"
+            return
         views = [view_forward(node, i, self.view(source)) for i in range(len(node.outputs))]
         if node.op_type in _WHEN_READ and not self._worth(node, views):
             return

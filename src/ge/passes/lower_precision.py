@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ge.engines.aicore import narrow_floats
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.options import CompileOptions, PrecisionMode
@@ -24,17 +25,19 @@ _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast
 
 @dataclass(frozen=True)
 class Mode:
-    """What a precision mode does: the narrow type, and whether results and stored values take it too."""
+    """What a precision mode does: the narrow type, whether results and stored values take it too, and whether it
+    is wanted even where the machine can only imitate it."""
 
     dtype: str
     stores: bool
+    forced: bool = False
 
 
 MODES = {
     PrecisionMode.MIX_BF16: Mode("bfloat16", True),
     PrecisionMode.MIX_FP16: Mode("float16", True),
-    PrecisionMode.FORCE_FP16: Mode("float16", True),
-    PrecisionMode.CUBE_FP16: Mode("float16", False),
+    PrecisionMode.FORCE_FP16: Mode("float16", True, forced=True),
+    PrecisionMode.CUBE_FP16: Mode("float16", False, forced=True),
 }
 _WIDE = "float32"
 
@@ -47,9 +50,11 @@ class LowerPrecision(Pass):
        narrow type, accumulating in float32; biases stay float32.
     3. Scores on their way into a Softmax keep float32. Vector kernels compute in float32; what they hand to one
        another is `store_narrow`'s business.
-    4. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
-    5. force_fp32 widens 16-bit floats inside the model to float32.
-    6. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
+    4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
+       that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
+    5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
+    6. force_fp32 widens 16-bit floats inside the model to float32.
+    7. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
        nodes (by name or operator) whose own mode in `op_precision` says so.
     """
 
@@ -58,6 +63,10 @@ class LowerPrecision(Pass):
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         if options.precision_mode is PrecisionMode.FORCE_FP32:
             return _widen(graph, options)
+        whole = MODES.get(options.precision_mode)
+        if whole is not None and whole.dtype not in narrow_floats():
+            how = "are imitated" if whole.forced else "run in float32"
+            facts.add_note(graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}")
         changed = False
         for node in graph:
             mode = mode_of(node, options)
@@ -74,8 +83,14 @@ def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
     for key in (node.name or "", *facts.origin(node), node.op_type):
         text = options.op_precision.get(key)
         if text is not None:
-            return MODES.get(PrecisionMode.parse(text))
-    return MODES.get(options.precision_mode)
+            return _usable(PrecisionMode.parse(text))
+    return _usable(options.precision_mode)
+
+
+def _usable(name: PrecisionMode) -> Mode | None:
+    """What a mode does on this machine: a permission to lower is not used where primitives lack the type."""
+    mode = MODES.get(name)
+    return mode if mode is None or mode.forced or mode.dtype in narrow_floats() else None
 
 
 def _lowerable(node: ir.Node) -> bool:

@@ -14,6 +14,7 @@ from ge.passes.lower_precision import MODES, mode_of
 __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
+_VIEWS = frozenset({"Reshape", "Identity"})
 
 
 class StoreNarrow(Pass):
@@ -21,7 +22,7 @@ class StoreNarrow(Pass):
 
     1. A float32 value made by a vector operator and read only by vector operators is stored in the mode's type; the
        kernels widen it when they read and round it when they write.
-    2. A view is stored as what it views.
+    2. A value and its views are stored alike, or not at all.
     3. Inputs and outputs of the graph, constants, and nodes exempt from the mode keep float32.
     """
 
@@ -32,27 +33,29 @@ class StoreNarrow(Pass):
         if mode is None or not mode.stores:
             return False
         for node in graph:
-            if mode_of(node, options) is None:
+            if node.op_type in _VIEWS or mode_of(node, options) is None:
                 continue
             for value in node.outputs:
-                if _storable(value):
-                    facts.set_storage_dtype(value, mode.dtype)
+                family = _family(value)
+                if all(map(_storable, family)):
+                    for member in family:
+                        facts.set_storage_dtype(member, mode.dtype)
         return False
+
+
+def _family(value: ir.Value) -> list[ir.Value]:
+    """A value and all views of it, which share its memory."""
+    found = [value]
+    for member in found:
+        found += [v for n in member.consumers() if n.op_type in _VIEWS for v in n.outputs]
+    return found
 
 
 def _storable(value: ir.Value) -> bool:
     node = value.producer()
-    if node is None or value.is_graph_output() or desc_of(value).dtype != _WIDE:
+    if node is None or value.is_graph_output() or desc_of(value).dtype != _WIDE or not value.uses():
         return False
-    if not _is_vector(node) or not value.uses():
-        return False
-    if node.op_type in ("Reshape", "Identity") and not _is_narrow(node.inputs[0]):
-        return False
-    return all(_is_vector(n) for n in value.consumers())
-
-
-def _is_narrow(value: ir.Value | None) -> bool:
-    return value is not None and facts.storage_dtype(value) != _WIDE
+    return all(_is_vector(n) for n in (node, *value.consumers()))
 
 
 def _is_vector(node: ir.Node) -> bool:

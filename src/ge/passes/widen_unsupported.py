@@ -19,7 +19,7 @@ _WIDE = "float32"
 class WidenUnsupported(Pass):
     """Run products in float32 where the machine's primitives lack their 16-bit type.
 
-    1. Only products (convolution, matrix product, recurrent layers) are touched: other operators have vector kernels.
+    1. Only products (convolution, matrix product, recurrent layers) are touched: others have vector kernels.
     2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
     3. A type the primitives have is left alone.
     """

@@ -1,0 +1,246 @@
+"""The compile driver end to end: precision, switches, threads, dumps, profiles, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "build"))
+
+from build_support import assert_close, compiled, feeds_of, floats, graph_of, kinds  # noqa: E402
+
+import ge  # noqa: E402
+from ge.compiler import compile_graph, compile_plan  # noqa: E402
+from ge.explanation import explain  # noqa: E402
+from ge.ir.builder import GraphBuilder  # noqa: E402
+from ge.ir.interpret import interpret  # noqa: E402
+from ge.options import CompileOptions, PrecisionMode  # noqa: E402
+from ge.passes import pass_names  # noqa: E402
+from ge.profile import lines, table, trace  # noqa: E402
+
+
+def convnet(b: GraphBuilder):
+    """Convolutions, norms, residuals, pooling, concat, a classifier."""
+    v = b.input("x", (2, 3, 16, 16), "float32")
+    v = b.op("Conv", v, floats(8, 3, 3, 3), strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1])
+    v = b.op("Relu", b.op("BatchNorm", v, *(floats(8, seed=i, low=0.5) for i in range(4))))
+    w = b.op("Conv", v, floats(8, 1, 3, 3), groups=8, pads_begin=[1, 1], pads_end=[1, 1])
+    w = b.op("Mul", w, b.op("Sigmoid", w))
+    v = b.op("Concat", b.op("Add", v, w), b.op("MaxPool", v, kernel=[1, 1]), axis=1)
+    gate = b.op("Sigmoid", b.op("ReduceMean", v, axes=[2, 3], keepdims=True))
+    v = b.op("Mul", v, gate)
+    v = b.op("AvgPool", v, kernel=[2, 2], strides=[2, 2])
+    v = b.op("Reshape", v, shape=[2, 16 * 16])
+    return b.op("Softmax", b.op("MatMul", v, floats(256, 10), floats(10)))
+
+
+def encoder(b: GraphBuilder):
+    """One layer of a transformer, spelled out."""
+    v, mask = b.input("x", (2, 6, 16), "float32"), b.input("mask", (2, 1, 1, 6), "float32")
+
+    def linear(y, n, seed):
+        return b.op("Add", b.op("MatMul", y, floats(int(y.shape[-1]), n, seed=seed)), floats(n, seed=seed))
+
+    def heads(y):
+        return b.op("Transpose", b.op("Reshape", y, shape=[2, 6, 4, 4]), perm=[0, 2, 1, 3])
+
+    def norm(y):
+        centred = b.op("Sub", y, b.op("ReduceMean", y, axes=[-1], keepdims=True))
+        var = b.op("ReduceMean", b.op("Pow", centred, 2.0), axes=[-1], keepdims=True)
+        y = b.op("Div", centred, b.op("Sqrt", b.op("Add", var, 1e-5)))
+        return b.op("Add", b.op("Mul", y, floats(16)), floats(16, seed=9))
+
+    q, k, w = (heads(linear(v, 16, i)) for i in range(3))
+    scores = b.op("MatMul", b.op("Mul", q, 0.5), b.op("Transpose", k, perm=[0, 1, 3, 2]))
+    p = b.op("Softmax", b.op("Add", scores, mask))
+    y = b.op("Reshape", b.op("Transpose", b.op("MatMul", p, w), perm=[0, 2, 1, 3]), shape=[2, 6, 16])
+    v = norm(b.op("Add", linear(y, 16, 3), v))
+    h = linear(v, 32, 4)
+    h = b.op("Mul", b.op("Mul", h, 0.5), b.op("Add", b.op("Erf", b.op("Div", h, np.float32(2**0.5))), 1.0))
+    return norm(b.op("Add", linear(h, 16, 5), v))
+
+
+MODELS = {"convnet": convnet, "encoder": encoder}
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_models_give_the_interpreters_answers(build):
+    compiled(build)
+
+
+def test_an_encoder_layer_is_nine_tasks():
+    model = compiled(encoder)
+    assert kinds(model) == ["matmul", "matmul", "kernel", "matmul", "matmul", "kernel", "matmul", "matmul", "kernel"]
+    assert model.plan.report["arena_ratio"] == 1.0
+
+
+@pytest.mark.parametrize("name", [*pass_names(), "vector_fusion", "strided_views", "in_place", "split_batch"])
+def test_every_pass_can_be_switched_off(name):
+    options = CompileOptions(disabled_passes=frozenset({name}))
+    for build in MODELS.values():
+        compiled(build, options)
+
+
+def test_all_passes_can_be_switched_off_together():
+    everything = frozenset({*pass_names(), "vector_fusion", "strided_views", "in_place", "split_batch"})
+    for build in MODELS.values():
+        compiled(build, CompileOptions(disabled_passes=everything))
+
+
+# -- precision ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(
+    "mode", [PrecisionMode.MIX_BF16, PrecisionMode.MIX_FP16, PrecisionMode.FORCE_FP16, PrecisionMode.CUBE_FP16]
+)
+def test_lower_precision_stays_close_and_keeps_the_ports(build, mode):
+    model = compiled(build, CompileOptions(precision_mode=mode), tolerance=0.06)
+    assert all(p.desc.dtype == "float32" for p in (*model.inputs, *model.outputs))
+    if mode is PrecisionMode.MIX_BF16:
+        assert "bfloat16" in {v.dtype for t in model.plan.tasks for v in t.inputs}
+
+
+def test_the_default_lowers_nothing():
+    dtypes = {v.dtype for t in compiled(encoder).plan.tasks for v in (*t.inputs, *t.outputs)}
+    assert dtypes == {"float32"}
+
+
+def test_mixed_precision_adds_no_tasks_to_an_encoder():
+    wide = compiled(encoder)
+    narrow = compiled(encoder, CompileOptions(precision_mode=PrecisionMode.MIX_BF16), tolerance=0.06)
+    assert len(narrow.plan.tasks) <= len(wide.plan.tasks) + 1  # one cast of the input
+
+
+def test_one_operator_can_keep_its_precision():
+    options = CompileOptions(
+        precision_mode=PrecisionMode.MIX_BF16, op_precision={"MatMul": "must_keep_origin_dtype"}
+    )
+    model = compiled(encoder, options, tolerance=0.06)
+    products = [t for t in model.plan.tasks if t.kind == "matmul"]
+    assert all(v.dtype == "float32" for t in products for v in (*t.inputs[:2], *t.outputs))
+
+
+def test_force_fp32_widens_what_the_user_gave_in_half():
+    def build(b):
+        v = b.input("x", (4, 8), "bfloat16")
+        return b.op("Tanh", b.op("MatMul", v, floats(8, 8).astype(ml_dtypes.bfloat16)))
+
+    model = compiled(build, CompileOptions(precision_mode=PrecisionMode.FORCE_FP32), tolerance=0.02)
+    assert {v.dtype for t in model.plan.tasks if t.kind == "matmul" for v in t.outputs} == {"float32"}
+    assert model.outputs[0].desc.dtype == "bfloat16"
+
+
+# -- running -----------------------------------------------------------------------------------------------------
+
+
+def test_calls_from_several_threads_do_not_mix():
+    graph = graph_of(encoder)
+    model = compile_graph(graph)
+    feeds = [feeds_of(graph, seed) for seed in range(4)]
+    wanted = [interpret(graph, f) for f in feeds]
+    failures: list[BaseException] = []
+
+    def work(index: int) -> None:
+        try:
+            for _ in range(25):
+                assert_close(model.run(feeds[index]), wanted[index], 2e-5)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_inputs_by_name_and_results_into_given_arrays():
+    graph = graph_of(lambda b: b.op("Sub", b.input("a", (3,), "float32"), b.input("b", (3,), "float32")))
+    model = compile_graph(graph)
+    one, two = floats(3), floats(3, seed=1)
+    np.testing.assert_array_equal(model(b=two, a=one), one - two)
+    place = np.zeros(3, np.float32)
+    assert model.run([one, two], into=[place])[0] is place
+    np.testing.assert_array_equal(place, one - two)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ([], "takes 1 inputs"),
+        ([np.zeros((3, 2), np.float64)], "the model takes float32"),
+        ([np.zeros((2, 2), np.float32)], r"float32\[2,2\]"),
+    ],
+)
+def test_wrong_inputs_are_named(feeds, message):
+    model = compile_graph(graph_of(lambda b: b.op("Exp", b.input("x", (3, 2), "float32"))))
+    with pytest.raises(ge.GeError, match=message):
+        model.run(feeds)
+
+
+def test_the_callers_graph_is_left_as_it_was():
+    graph = graph_of(convnet)
+    before = [n.op_type for n in graph]
+    compile_graph(graph)
+    assert [n.op_type for n in graph] == before
+
+
+def test_non_contiguous_inputs_are_taken():
+    model = compile_graph(graph_of(lambda b: b.op("Neg", b.input("x", (3, 2), "float32"))))
+    array = floats(2, 3).T
+    np.testing.assert_array_equal(model(array), -array)
+
+
+# -- looking inside ----------------------------------------------------------------------------------------------
+
+
+def test_every_stage_can_be_dumped(tmp_path):
+    options = CompileOptions(dump_stages=frozenset({"clean", "place", "plan"}), dump_dir=tmp_path)
+    compile_plan(graph_of(encoder), options, "net")
+    names = sorted(p.name.split("_", 1)[1] for p in tmp_path.iterdir())
+    assert names == ["net_clean.onnx", "net_clean.txt", "net_place.onnx", "net_place.txt", "net_plan.txt"]
+    model = onnx.load(next(tmp_path.glob("*_place.onnx")))
+    assert {n.domain for n in model.graph.node} == {"ge"}
+    assert "MatMul" in next(tmp_path.glob("*_clean.txt")).read_text()
+
+
+def test_explain_names_engine_and_reason():
+    model = compiled(convnet)
+    rows = {row.operator: row for row in explain(model)}
+    assert rows["Conv"].engine == "AI Core" and rows["Softmax"].engine == "vector"
+    assert all(row.reason for row in rows.values())
+    assert "Conv" in str(ge.explain(model))
+
+
+def test_profile_has_a_line_a_task(tmp_path):
+    model = compiled(encoder)
+    tasks = model.profile(repeats=2)
+    assert len(lines(tasks)) == len(model.plan.tasks) and "total" in table(tasks)
+    events = json.loads(trace(tmp_path / "t.json", tasks, "net").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(tasks)
+
+
+def test_profile_is_printed_when_asked_for(monkeypatch, capsys):
+    monkeypatch.setenv("NPU_PROFILE", "1")
+    model = compile_graph(graph_of(lambda b: b.op("Exp", b.input("x", (3, 2), "float32"))))
+    model(floats(3, 2))
+    model(floats(3, 2))
+    assert capsys.readouterr().out.count("total") == 1
+
+
+def test_unknown_files_are_refused(tmp_path):
+    with pytest.raises(ge.GeError, match="no file"):
+        ge.compile(tmp_path / "missing.onnx")
+    other = tmp_path / "model.txt"
+    other.write_text("")
+    with pytest.raises(ge.GeError):
+        ge.compile(other)
