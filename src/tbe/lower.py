@@ -466,8 +466,9 @@ class Lowering:
     def _scan(self, t: e.Scan, at: Indices, guard: Node | None) -> Node:
         i = at[t.axis]
         extent = t.shape[t.axis]
-        if extent == 1 and not t.exclusive:
-            return self.lower(t.inputs[0], at, guard)
+        if extent == 1:
+            neutral = self.const(_NEUTRAL[t.op](DTYPES[t.dtype]), t.dtype)
+            return neutral if t.exclusive else self.lower(t.inputs[0], at, guard)
         var = i.terms[0][0] if len(i.terms) == 1 else None
         forward = var is not None and i.const == 0 and i.terms[0][1] == 1
         backward = var is not None and i.const == extent - 1 and i.terms[0][1] == -1
