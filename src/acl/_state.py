@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, field
 
@@ -48,10 +47,9 @@ thread = threading.local()
 
 def device_count() -> int:
     """How many NPUs this machine shows (NPU_DEVICE_COUNT, 1 by default)."""
-    try:
-        return max(int(os.environ.get("NPU_DEVICE_COUNT", "1")), 1)
-    except ValueError:
-        return 1
+    import npu_runtime
+
+    return int(npu_runtime.device_count())
 
 
 def check_device(device: object) -> int:

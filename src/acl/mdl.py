@@ -122,6 +122,45 @@ def load_from_mem_with_mem(
     return _load(ptr_to_bytes(model, model_size))
 
 
+@dataclass
+class LoadConfig:
+    """Where to load a model from, set piece by piece."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+configs: Handles[LoadConfig] = Handles("configuration")
+
+
+@plain(0)
+def create_config_handle() -> int:
+    """An empty load configuration."""
+    return configs.add(LoadConfig())
+
+
+@returns_code
+def set_config_opt(handle: int, attr: int, value: Any) -> None:
+    """Set ACL_MDL_PATH_PTR, or ACL_MDL_MEM_ADDR_PTR and ACL_MDL_MEM_SIZET. Returns ret."""
+    configs.get(handle).values[attr] = value
+
+
+@returns_code
+def destroy_config_handle(handle: int) -> None:
+    """Forget a load configuration. Returns ret."""
+    configs.remove(handle)
+
+
+@returns_value(0)
+def load_with_config(handle: int) -> int:
+    """Load the model that a configuration tells of. Returns (model_id, ret)."""
+    values = configs.get(handle).values
+    if c.ACL_MDL_PATH_PTR in values:
+        return _load(str(values[c.ACL_MDL_PATH_PTR]))
+    if c.ACL_MDL_MEM_ADDR_PTR in values:
+        return _load(ptr_to_bytes(values[c.ACL_MDL_MEM_ADDR_PTR], values.get(c.ACL_MDL_MEM_SIZET, 0)))
+    raise AclError(c.ACL_ERROR_INVALID_PARAM, "the configuration names no model")
+
+
 @returns_code
 def unload(model_id: int) -> None:
     """Release a model. Returns ret."""
@@ -560,6 +599,6 @@ def _describe(results: Dataset, loaded: Loaded) -> None:
 
 def clear() -> None:
     """Forget everything (acl.finalize)."""
-    for table in (models, descriptions, datasets):
+    _state.thread.context = None
+    for table in (models, descriptions, datasets, configs):
         table.clear()
-    _state.thread.__dict__.clear()

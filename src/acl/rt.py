@@ -385,6 +385,9 @@ def memcpy_2d(dst: int, dpitch: int, src: int, spitch: int, width: int, height: 
         _memory.copy(dst + row * dpitch, src + row * spitch, width)
 
 
+memcpy2d = memcpy_2d
+
+
 @returns_code
 def mem_flush(dev_ptr: int, size: int) -> None:
     """Accepted; memory is coherent. Returns ret."""

@@ -93,6 +93,14 @@ def test_a_model_from_memory(device: int, model_file: str) -> None:
     assert acl.mdl.unload(model_id) == OK
 
 
+def test_a_model_by_configuration(device: int, model_file: str) -> None:
+    handle = acl.mdl.create_config_handle()
+    assert acl.mdl.load_with_config(handle)[1] != OK
+    assert acl.mdl.set_config_opt(handle, acl.ACL_MDL_PATH_PTR, model_file) == OK
+    model_id, ret = acl.mdl.load_with_config(handle)
+    assert (ret, acl.mdl.unload(model_id), acl.mdl.destroy_config_handle(handle)) == (OK, OK, OK)
+
+
 def test_a_description_tells_names_shapes_types_and_formats(device: int, model_file: str) -> None:
     net = Net(model_file)
     assert acl.mdl.get_num_inputs(net.desc) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
@@ -39,6 +40,31 @@ def unsupported(path: Path) -> Path:
         helper.make_node("Nonsense", ["t"], ["z"], name="nonsense_2", domain="custom"),
     ]
     return _save(path, nodes, [("x", [2, 4])], [("z", [2, 4])], {})
+
+
+def frozen_graph() -> bytes:
+    """A frozen TensorFlow graph: y = relu(x @ w), z = y + x @ w."""
+    from ge.parsers import tensorflow_protos as protos
+
+    graph: Any = protos.MESSAGES["GraphDef"]()
+
+    def node(name: str, op: str, *inputs: str) -> Any:
+        item = graph.node.add(name=name, op=op, input=list(inputs))
+        item.attr["dtype" if op in ("Placeholder", "Const") else "T"].type = 1
+        return item
+
+    x = node("x", "Placeholder")
+    for size in (2, 4):
+        x.attr["shape"].shape.dim.add(size=size)
+    w = node("w", "Const").attr["value"].tensor
+    w.dtype = 1
+    for size in (4, 3):
+        w.tensor_shape.dim.add(size=size)
+    w.tensor_content = np.arange(12, dtype=np.float32).tobytes()
+    node("m", "MatMul", "x", "w")
+    node("y", "Relu", "m")
+    node("z", "AddV2", "y", "m")
+    return bytes(graph.SerializeToString())
 
 
 def _save(

@@ -302,6 +302,18 @@ def test_graphs_of_the_engine_compile_as_air(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ge.load(tmp_path / "out.om")(X), np.maximum(X, 0))
 
 
+@pytest.mark.parametrize("options", [[], ["--framework=3"], ["--framework=3", "--out_nodes=y:0;z"]])
+def test_frozen_tensorflow_graphs(tmp_path: Path, options: list[str]) -> None:
+    model = tmp_path / "frozen.pb"
+    model.write_bytes(model_files.frozen_graph())
+    assert run(f"--model={model}", f"--output={tmp_path}/out", *options) == 0
+    loaded = ge.load(tmp_path / "out.om")
+    assert [p.name.partition(":")[0] for p in loaded.outputs] == (["y", "z"] if len(options) == 2 else ["z"])
+    results = loaded.run([X])
+    w = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_allclose(results[-1], np.maximum(X @ w, 0) + X @ w, rtol=1e-5)
+
+
 def test_the_command_starts_without_the_heavy_parts() -> None:
     code = (
         "import sys; from ge import atc; status = atc.run(['--help']);"

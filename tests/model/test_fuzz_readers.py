@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from tests.atc.model_files import frozen_graph
 from tests.model.plans import dense, geared
 
 import npu_runtime
@@ -151,31 +152,6 @@ def onnx_seed() -> bytes:
     return bytes(model.SerializeToString())
 
 
-def tensorflow_seed() -> bytes:
-    """A frozen graph of a dense layer."""
-    from ge.parsers import tensorflow_protos as protos
-
-    graph: Any = protos.MESSAGES["GraphDef"]()
-
-    def node(name: str, op: str, *inputs: str) -> Any:
-        item = graph.node.add(name=name, op=op, input=list(inputs))
-        item.attr["dtype" if op in ("Placeholder", "Const") else "T"].type = 1
-        return item
-
-    x = node("x", "Placeholder")
-    for size in (2, 4):
-        x.attr["shape"].shape.dim.add(size=size)
-    w = node("w", "Const").attr["value"].tensor
-    w.dtype = 1
-    for size in (4, 3):
-        w.tensor_shape.dim.add(size=size)
-    w.tensor_content = np.arange(12, dtype=np.float32).tobytes()
-    node("m", "MatMul", "x", "w")
-    node("y", "Relu", "m")
-    node("z", "AddV2", "y", "m")
-    return bytes(graph.SerializeToString())
-
-
 def air_seed(tmp: Path) -> bytes:
     """A GE graph as a file."""
     import ge
@@ -253,7 +229,7 @@ def test_damaged_onnx_files() -> None:
 def test_damaged_tensorflow_files() -> None:
     from ge.parsers import tensorflow as parser
 
-    seed = tensorflow_seed()
+    seed = frozen_graph()
     assert len(parser.parse(seed)) > 0
 
     @quick
