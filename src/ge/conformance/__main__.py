@@ -27,9 +27,13 @@ def _group() -> None:
 
 @app.command()
 def onnx(
-    filter_: Annotated[str, typer.Option("--filter", help="run only cases whose name matches this expression")] = "",
+    filter_: Annotated[
+        str, typer.Option("--filter", help="run only cases whose name matches this expression")
+    ] = "",
     kinds: Annotated[str, typer.Option(help=f"comma-separated kinds of {', '.join(KINDS)}, or all")] = "node",
-    interpret: Annotated[bool, typer.Option(help="run with the NumPy interpreter instead of compiling")] = False,
+    interpret: Annotated[
+        bool, typer.Option(help="run with the NumPy interpreter instead of compiling")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
     seconds: Annotated[float, typer.Option(help="time limit a case")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,

@@ -17,10 +17,15 @@ __all__ = ["KINDS", "Case", "collect"]
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted", "light")
 _NUMERIC = frozenset(
     getattr(onnx.TensorProto, name)
-    for name in "FLOAT DOUBLE FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
+    for name in (
+        *("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL"),
+        *(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)),
+    )
 )
 # What these give is random: only shape and element type can be compared.
-_RANDOM = frozenset({"Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Multinomial"})
+_RANDOM = frozenset(
+    {"Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Multinomial"}
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,9 @@ class Case:
         ports = [p for p in self.model.graph.input if p.name not in stored]
         inputs = [Runner.generate_dummy_data(p, seed=0, name=self.name, random=False) for p in ports]
         stem = str(self._path.with_suffix(""))
-        return inputs, [_read_tensor(Path(f"{stem}_output_{i}.pb")) for i in range(len(self.model.graph.output))]
+        return inputs, [
+            _read_tensor(Path(f"{stem}_output_{i}.pb")) for i in range(len(self.model.graph.output))
+        ]
 
     def _stored(self, folder: Path) -> tuple[list[Any], list[Any]]:
         def read(prefix: str, ports: Sequence[onnx.ValueInfoProto]) -> list[Any]:

@@ -57,7 +57,7 @@ class _Worker:
         """The result of a case; a worker that died or hangs gives a crash."""
         try:
             self._send([case.kind, case.name])
-            return json.loads(self._answer(seconds))  # type: ignore[no-any-return]
+            return json.loads(self._answer(seconds))
         except queue.Empty:
             return {"status": "crash", "reason": f"no answer within {seconds:g} s", "lost": True}
         except (EOFError, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""The process that runs cases: reads names from its input, writes one JSON line a case; it may crash without harm."""
+"""The process that runs cases: reads names, writes one JSON line a case; it may crash without harm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.nd
     ports = [p.name for p in case.model.graph.input if p.name not in stored]
     if len(ports) < len(inputs):
         ports = [p.name for p in case.model.graph.input]
-    fed = {n: np.asarray(v) for n, v in zip(ports, inputs, strict=False) if not isinstance(v, (list, type(None)))}
+    fed = {
+        n: np.asarray(v) for n, v in zip(ports, inputs, strict=False) if not isinstance(v, (list, type(None)))
+    }
     shapes = {n: v.shape for n, v in fed.items()}
     graph = parse(case.model, input_shapes=shapes, values=fed)
     arrays = [fed[v.name] for v in graph.inputs if v.name is not None]

@@ -1,12 +1,12 @@
-"""Building graphs: each new node is checked, its outputs inferred and, where its inputs are constant, folded at once.
+"""Building graphs: each new node is checked, its outputs inferred and, with constant inputs, folded at once.
 
-Parsers, passes and the public graph API all build through GraphBuilder, so there is one way a node comes to be.
+Parsers, passes and the public graph API all build through GraphBuilder: there is one way a node comes to be.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,15 @@ class GraphBuilder:
         before: ir.Node | None = None,
         parent: GraphBuilder | None = None,
     ) -> None:
-        self.graph = graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
+        self.graph = (
+            graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
+        )
         self.parent = parent
         self.origin: tuple[str, ...] = ()  # given to every node made from here on
         self.captured: dict[ir.Value, ir.Value] = {}  # outer value -> input of this subgraph
         self._before = before
 
-    # -- values ------------------------------------------------------------------------------------------------
+    # -- values ---------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int], dtype: str) -> ir.Value:
         """A new graph input."""
@@ -67,7 +69,7 @@ class GraphBuilder:
         return value
 
     def output(self, value: ir.Value, name: str = "") -> ir.Value:
-        """Declare a graph output. A value that is an input, a constant or an output already gets a node of its own."""
+        """Declare a graph output. An input, a constant or an output of before gets a node of its own."""
         value = self._own(value)
         if value.producer() is None or value.is_graph_output():
             value = self._append("Identity", [value], {}, [desc_of(value)])[0]
@@ -80,7 +82,7 @@ class GraphBuilder:
         """A builder for a nested graph; outer values used in it become its inputs (see `captured`)."""
         return GraphBuilder(name, parent=self)
 
-    # -- nodes -------------------------------------------------------------------------------------------------
+    # -- nodes ----------------------------------------------------------------------------------------------
 
     def op(self, type_: str, *inputs: Operand, name: str = "", **attrs: Any) -> Any:
         """Add a node and return its output, or a tuple of outputs when it has several.
@@ -91,7 +93,9 @@ class GraphBuilder:
         results = self.ops(type_, inputs, name=name, **attrs)
         return results[0] if len(results) == 1 else results
 
-    def ops(self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any) -> tuple[ir.Value, ...]:
+    def ops(
+        self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
+    ) -> tuple[ir.Value, ...]:
         """Like `op`, but always returns a tuple."""
         from ge.ops.base import NodeView, lookup
 
@@ -117,7 +121,12 @@ class GraphBuilder:
         return self._append(type_, values, attrs, descs, name)
 
     def _append(
-        self, type_: str, values: Sequence[ir.Value | None], attrs: dict[str, Any], descs: Sequence[TensorDesc], name: str = ""
+        self,
+        type_: str,
+        values: Sequence[ir.Value | None],
+        attrs: dict[str, Any],
+        descs: Sequence[TensorDesc],
+        name: str = "",
     ) -> tuple[ir.Value, ...]:
         node = ir.Node(
             DOMAIN,
@@ -138,7 +147,11 @@ class GraphBuilder:
         return tuple(node.outputs)
 
     def _fold(self, operator: Any, view: Any, descs: Sequence[TensorDesc]) -> list[np.ndarray] | None:
-        if not operator.foldable or operator.dynamic_outputs or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES:
+        if (
+            not operator.foldable
+            or operator.dynamic_outputs
+            or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES
+        ):
             return None
         arrays = [_known_array(v) for v in view.values]
         if any(a is None and v is not None for a, v in zip(arrays, view.values, strict=True)):
@@ -206,8 +219,16 @@ def _attributes(attrs: dict[str, Any]) -> list[ir.Attr]:
     return [_attribute(name, _plain(value)) for name, value in attrs.items() if value is not None]
 
 
-_SINGLE = {int: ir.AttrInt64, float: ir.AttrFloat32, str: ir.AttrString}
-_LISTS = {int: ir.AttrInt64s, float: ir.AttrFloat32s, str: ir.AttrStrings}
+_SINGLE: dict[type, Callable[[str, Any], ir.Attr]] = {
+    int: ir.AttrInt64,
+    float: ir.AttrFloat32,
+    str: ir.AttrString,
+}
+_LISTS: dict[type, Callable[[str, Any], ir.Attr]] = {
+    int: ir.AttrInt64s,
+    float: ir.AttrFloat32s,
+    str: ir.AttrStrings,
+}
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
@@ -233,4 +254,4 @@ def _plain(value: Any) -> Any:
 
 def graph_of(values: Iterable[ir.Value]) -> ir.Graph | None:
     """The graph that owns the first of some values."""
-    return next((v.graph for v in values if v.graph is not None), None)  # type: ignore[return-value]
+    return next((v.graph for v in values if v.graph is not None), None)

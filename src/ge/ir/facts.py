@@ -1,4 +1,4 @@
-"""GE's own facts about nodes and values, as typed accessors over onnx_ir's metadata (the only place that knows the keys)."""
+"""GE's own facts about nodes and values: typed accessors over onnx_ir's metadata, in one place."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def set_keep_dtype(node: ir.Node) -> None:
 
 
 def storage_dtype(value: ir.Value) -> str:
-    """The element type a value has in memory; its own unless a precision mode stores it narrower than it is computed."""
+    """The element type a value has in memory; its own unless a precision mode stores it narrower."""
     return value.metadata_props.get(_STORAGE_DTYPE) or desc_of(value).dtype
 
 

@@ -1,4 +1,4 @@
-"""Running a graph node by node with NumPy: the reference that every other way of running it is compared with."""
+"""Running a graph node by node with NumPy: the reference for every other way of running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator library: one module a family, each operator with prototype, inference, computation and plugins."""
+"""The operator library: a module a family, an operator with its prototype, computation and plugins."""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tbe
-
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
@@ -237,7 +236,11 @@ def _clip_inputs(n: Node) -> Results:
     x = n.inputs[0]
     bounds = [n.maybe_const(1), n.maybe_const(2)]
     if n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}:
-        given = {name: float(b.reshape(())) for name, b in zip(("min", "max"), bounds, strict=True) if b is not None}
+        given = {
+            name: float(b.reshape(()))
+            for name, b in zip(("min", "max"), bounds, strict=True)
+            if b is not None
+        }
         x = n.op("Clip", x, **given) if given else x
         rest = [None if b is not None else n.input(i) for i, b in enumerate(bounds, 1)]
     else:
@@ -247,7 +250,7 @@ def _clip_inputs(n: Node) -> Results:
     return x  # type: ignore[return-value]
 
 
-# -- TensorFlow: derivatives, given the incoming gradient ---------------------------------------------------------
+# -- TensorFlow: derivatives, given the incoming gradient --------------------------------------------------
 
 
 def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:

@@ -26,12 +26,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import Task, View
+from ge.model.plan import Task
 
 __all__ = [
     "REQUIRED",
@@ -96,14 +96,14 @@ class Output:
 class Attr:
     """An attribute: its type, its default (REQUIRED when there is none) and its allowed values."""
 
-    type: type
+    type: Any
     default: Any = REQUIRED
     choices: tuple[Any, ...] = ()
-    item: type = int  # element type of a list
+    item: Any = int  # element type of a list
 
 
 class NodeView:
-    """An operator's view of one node: attributes by name with defaults, descriptions and constants of its inputs.
+    """An operator's view of one node: attributes with defaults, descriptions and constants of its inputs.
 
     `op.axes` reads the attribute; `op.input(0)` is the TensorDesc of the first input, None when it is absent.
     """
@@ -131,7 +131,9 @@ class NodeView:
         operator = lookup(node.op_type)
         given = {name: attr.value for name, attr in node.attributes.items()}
         outputs = [desc_of(v) for v in node.outputs if v.shape is not None]
-        return cls(node.op_type, node.name or "", node.inputs, operator.complete(given, node.name or ""), outputs)
+        return cls(
+            node.op_type, node.name or "", node.inputs, operator.complete(given, node.name or ""), outputs
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -180,8 +182,8 @@ class Operator:
 
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
-    # An AI Core operator: its task for the runtime; views are handed in, permuted or extended by the operator.
-    task: ClassVar[Callable[[NodeView, list[View], list[View]], Task] | None] = None
+    # An AI Core operator: its task for the runtime; the operator permutes or extends the views it is handed.
+    task: ClassVar[Callable[..., Task] | None] = None
     # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder);
     # returning NotImplemented keeps the node itself.
     expand: ClassVar[Callable[..., Any] | None] = None
@@ -222,13 +224,16 @@ class Operator:
         operator = lookup(op.type)
         if operator.compute is not None:
             placeholders, outputs = operator.expression(op)
-            feeds = {p: a for p, a in zip(placeholders, arrays, strict=True) if p is not None and a is not None}
+            feeds = {
+                p: a for p, a in zip(placeholders, arrays, strict=True) if p is not None and a is not None
+            }
             return list(tbe.evaluate(outputs, feeds))
         if operator.aicpu and not operator.dynamic_outputs:
             import npu_runtime
 
             outs = [(d.dtype, d.shape) for d in op.outputs]
-            return list(npu_runtime.run_aicpu(operator.aicpu, list(arrays), outs, operator.kernel_attrs(op)))
+            given: list[Any] = list(arrays)
+            return list(npu_runtime.run_aicpu(operator.aicpu, given, outs, operator.kernel_attrs(op)))
         return None
 
     @staticmethod
@@ -250,8 +255,9 @@ class Operator:
     def expression(cls, op: NodeView) -> tuple[list[tbe.Tensor | None], tuple[tbe.Tensor, ...]]:
         """The operator's computation over fresh placeholders."""
         assert cls.compute is not None
-        places = [
-            None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}") for i, d in enumerate(op.inputs)
+        places: list[tbe.Tensor | None] = [
+            None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}")
+            for i, d in enumerate(op.inputs)
         ]
         return places, cls.apply(op, places)
 
@@ -268,7 +274,9 @@ class Operator:
         unknown = sorted(set(given) - set(cls.prototype.attrs))
         if unknown:
             valid = ", ".join(cls.prototype.attrs) or "none"
-            raise GeError("E10003", f"unknown attribute {unknown}", node=node, operator=cls.type, remedy=f"use {valid}")
+            raise GeError(
+                "E10003", f"unknown attribute {unknown}", node=node, operator=cls.type, remedy=f"use {valid}"
+            )
         return {name: cls._attribute(name, attr, given, node) for name, attr in cls.prototype.attrs.items()}
 
     @classmethod
@@ -316,7 +324,9 @@ class Operator:
                 )
             expected = groups.setdefault(port.group, desc.dtype) if port.group else desc.dtype
             if expected != desc.dtype:
-                raise fail(op, f"input '{name}' is {desc.dtype} where {expected} is expected", "insert a Cast")
+                raise fail(
+                    op, f"input '{name}' is {desc.dtype} where {expected} is expected", "insert a Cast"
+                )
         cls.verify(op)
 
 

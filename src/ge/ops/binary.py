@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
@@ -21,7 +21,9 @@ class Binary(Operator):
     pattern = Pattern.BROADCAST
 
 
-def _binary(type_: str, function: str, dtypes: frozenset[str] = NUMBERS, **frameworks: str | list[str]) -> None:
+def _binary(
+    type_: str, function: str, dtypes: frozenset[str] = NUMBERS, **frameworks: str | list[str]
+) -> None:
     def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
         return tbe.binary(function, a, b)
 
@@ -155,7 +157,7 @@ def _mean(n: Node) -> Results:
     return n.op("Div", total, float(len(n.inputs)))
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @plugin(tensorflow=["Equal", "NotEqual"])
@@ -253,7 +255,7 @@ def _cross(n: Node) -> Results:
     return n.op("Sub", left, n.op("Mul", turned(a, 2), turned(b, 1)))
 
 
-# -- ONNX before version 7: the second operand is placed by an attribute ---------------------------------------------
+# -- ONNX before version 7: the second operand is placed by an attribute -----------------------------------
 
 _PLACED = {
     "Add": "Add",
@@ -273,7 +275,7 @@ _PLACED = {
 
 @plugin(onnx=list(_PLACED), since=1)
 def _placed(n: Node) -> Results:
-    """`axis` says where the second operand's first axis lies in the first's; a slope lies along the channels."""
+    """`axis` says where the second operand's first axis lies in the first's; a slope is along channels."""
     first, second = n.desc(0).shape, n.desc(1).shape
     axis = n.attr("axis", 1 if n.type == "PRelu" and len(second) == 1 else None)
     b = n.inputs[1]

@@ -1,6 +1,6 @@
 """Branches and loops over closed subgraphs.
 
-A subgraph reads nothing but its own inputs: the outer values it uses are captured as inputs (see GraphBuilder).
+A subgraph reads nothing but its own inputs: outer values it uses are captured as inputs (see GraphBuilder).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNROLL_LIMIT = 8
 
 @register
 class If(Operator):
-    """The outputs of then_branch when the condition holds, else those of else_branch; both read the captures."""
+    """The outputs of then_branch where the condition holds, else of else_branch; both read the captures."""
 
     condition = Input("", BOOL)
     captures = Input("", TENSORS, variadic=True)
@@ -43,7 +43,9 @@ class If(Operator):
         _check_ports(op, op.else_branch, op.inputs[1:], "else_branch")
         found, other = ([str(desc_of(v)) for v in g.outputs] for g in (op.then_branch, op.else_branch))
         if found != other:
-            raise fail(op, f"the branches give {found} and {other}", "give both branches the same shapes and types")
+            raise fail(
+                op, f"the branches give {found} and {other}", "give both branches the same shapes and types"
+            )
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -91,7 +93,11 @@ class Loop(Operator):
         if len(given) < 1 + op.num_states:
             raise fail(op, f"the body gives {len(given) - 1} states where {op.num_states} are expected")
         if len(given) > 1 + op.num_states and op.max_trip is None:
-            raise fail(op, "values are stacked over an unknown number of steps", "give the loop a constant trip count")
+            raise fail(
+                op,
+                "values are stacked over an unknown number of steps",
+                "give the loop a constant trip count",
+            )
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -107,10 +113,12 @@ class Loop(Operator):
 def _check_ports(op: NodeView, graph: ir.Graph, expected: Sequence[TensorDesc | None], what: str) -> None:
     found = [desc_of(v) for v in graph.inputs]
     if found != list(expected):
-        raise fail(op, f"the inputs of {what} are {list(map(str, found))} where {list(map(str, expected))} are given")
+        raise fail(
+            op, f"the inputs of {what} are {list(map(str, found))} where {list(map(str, expected))} are given"
+        )
 
 
-# -- building ----------------------------------------------------------------------------------------------------
+# -- building ----------------------------------------------------------------------------------------------
 
 Step = Callable[[GraphBuilder, Any, list[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
@@ -121,7 +129,7 @@ def branch(
     then: Callable[[GraphBuilder], Sequence[Any]],
     otherwise: Callable[[GraphBuilder], Sequence[Any]],
 ) -> tuple[ir.Value, ...]:
-    """An If node whose branches are built by two functions; a constant condition builds only one, in place."""
+    """An If node, its branches built by two functions; a constant condition builds only one, in place."""
     known = constant_of(condition)
     if known is not None:
         return tuple((then if bool(known.reshape(-1)[0]) else otherwise)(builder))
@@ -142,7 +150,9 @@ def _shared_captures(parts: Sequence[GraphBuilder]) -> list[ir.Value]:
     return captures
 
 
-def repeat(builder: GraphBuilder, trip: int, states: Sequence[Any], step: Step) -> tuple[list[Any], list[Any]]:
+def repeat(
+    builder: GraphBuilder, trip: int, states: Sequence[Any], step: Step
+) -> tuple[list[Any], list[Any]]:
     """`step(builder, counter, states) -> (states, stacked)` done `trip` times; few steps are unrolled.
 
     Returns the final states and the stacked values.
@@ -176,7 +186,7 @@ def _unrolled(builder: GraphBuilder, trip: int, states: list[Any], step: Step) -
     return states, [c[0] if len(c) == 1 else builder.op("Concat", *c, axis=0) for c in columns]
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 MAX_UNROLLED = 1024
 
@@ -187,7 +197,9 @@ def _if(n: Node) -> Results:
     branches = [n.attr("then_branch"), n.attr("else_branch")]
 
     def emitted(graph: Any) -> Callable[[GraphBuilder], Sequence[Any]]:
-        return lambda builder: _tensors(n.parser.body(graph, builder, []), constant_of(n.inputs[0]) is not None)
+        return lambda builder: _tensors(
+            n.parser.body(graph, builder, []), constant_of(n.inputs[0]) is not None
+        )
 
     try:
         return branch(n.builder, n.inputs[0], emitted(branches[0]), emitted(branches[1]))  # type: ignore[arg-type]
@@ -203,7 +215,7 @@ def _tensors(values: Sequence[Any], any_kind: bool = False) -> Sequence[Any]:
 
 @plugin(onnx="Loop")
 def _loop(n: Node) -> Results:
-    """A loop over fixed shapes stays one; where shapes change or sequences are carried, a known count is unrolled."""
+    """Fixed shapes stay a loop; where shapes change or sequences are carried, a known count is unrolled."""
     trip, condition = constant_of(n.input(0)), constant_of(n.input(1))
     count = None if trip is None else int(trip.reshape(-1)[0])
     if condition is not None and not condition.reshape(-1)[0]:
@@ -280,7 +292,9 @@ def _unrolled_loop(n: Node, count: int) -> Results:
         results = n.parser.body(graph, n.builder, args)
         known = constant_of(results[0])
         if known is None:
-            raise Unsupported("a loop whose shapes change ends at a time known only at run time", "", results[0])
+            raise Unsupported(
+                "a loop whose shapes change ends at a time known only at run time", "", results[0]
+            )
         states = list(results[1 : 1 + len(states)])
         rows.append([n.op("Reshape", v, shape=[1, *desc_of(v).shape]) for v in results[1 + len(states) :]])
         going = results[0]
@@ -306,7 +320,9 @@ def _no_steps(n: Node) -> Results:
 def _scan_batched(n: Node) -> Results:
     """Version 8: a batch in front of everything, each entry scanned by itself."""
     if n.input(0) is not None:
-        raise Unsupported("Scan of version 8 with sequence_lens is not supported", "export with operator set 9 or newer")
+        raise Unsupported(
+            "Scan of version 8 with sequence_lens is not supported", "export with operator set 9 or newer"
+        )
     count = int(n.attr("num_scan_inputs"))
     operands = list(n.inputs[1:])
     backwards = list(n.attr("directions") or [0] * count)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
@@ -94,7 +94,7 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
-# -- convolution -------------------------------------------------------------------------------------------------
+# -- convolution -------------------------------------------------------------------------------------------
 
 
 @register
@@ -109,7 +109,9 @@ class Conv(Convolving):
         data, weight = _layout(op)
         if op.groups < 1 or data[1] != weight[1] * op.groups or weight[0] % op.groups:
             raise fail(
-                op, f"{data[1]} channels in {op.groups} group(s) do not go with a weight of {weight[0]}x{weight[1]} channels"
+                op,
+                f"{data[1]} channels in {op.groups} group(s) do not go with a weight of "
+                f"{weight[0]}x{weight[1]} channels",
             )
         bias = op.input(2)
         if bias is not None and bias.shape != (weight[0],):
@@ -153,7 +155,9 @@ class Conv(Convolving):
         y = convolve(data, weight, _window(op, weight.shape[2:]), op.groups)
         if bias is not None:
             y = y + bias.astype(y.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-        return [apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])]
+        return [
+            apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])
+        ]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -183,12 +187,12 @@ def convolve(data: np.ndarray, weight: np.ndarray, window: Window, groups: int) 
     return y.transpose(0, space + 1, *range(1, space + 1))
 
 
-# -- transposed convolution --------------------------------------------------------------------------------------
+# -- transposed convolution --------------------------------------------------------------------------------
 
 
 @register
 class ConvTranspose(Convolving):
-    """The gradient of a convolution with respect to its input; the weight is in the layout of that convolution.
+    """The gradient of a convolution by its input; the weight is in the layout of that convolution.
 
     So "OI" is (channels of x, channels of y / groups, kernel…), "IO" (kernel…, channels of y / groups,
     channels of x). `output_shape` holds the spatial sizes of y when the borders do not decide them.
@@ -204,7 +208,9 @@ class ConvTranspose(Convolving):
             raise fail(op, f"{data[1]} channels do not go with a weight of {weight[0]}x{weight[1]} channels")
         bias = op.input(2)
         if bias is not None and bias.shape != (weight[1] * op.groups,):
-            raise fail(op, f"the bias is {bias} where a vector of {weight[1] * op.groups} channels is expected")
+            raise fail(
+                op, f"the bias is {bias} where a vector of {weight[1] * op.groups} channels is expected"
+            )
         if any(s < 1 for s in _upscaled(op)):
             raise fail(op, "the borders leave nothing of the result")
 
@@ -266,7 +272,9 @@ class ConvTranspose(Convolving):
         y = deconvolve(data, weight, _window(op, weight.shape[2:]), op.groups, _upscaled(op))
         if len(arrays) > 2 and arrays[2] is not None:
             y = y + arrays[2].astype(y.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-        return [apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])]
+        return [
+            apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])
+        ]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -289,7 +297,9 @@ class ConvTranspose(Convolving):
 
 def _reach(window: Window, sizes: Sequence[int]) -> tuple[int, ...]:
     """Sizes of the result before borders are cut off."""
-    return tuple((s - 1) * stride + e for s, stride, e in zip(sizes, window.strides, window.extents, strict=True))
+    return tuple(
+        (s - 1) * stride + e for s, stride, e in zip(sizes, window.strides, window.extents, strict=True)
+    )
 
 
 def _upscaled(op: NodeView) -> tuple[int, ...]:
@@ -303,9 +313,13 @@ def _upscaled(op: NodeView) -> tuple[int, ...]:
     return tuple(r - low - high + e for r, low, high, e in rows)
 
 
-def _padded_result(builder: Any, op: NodeView, values: Sequence[Any], sizes: Sequence[int], extra: Sequence[int]) -> Any:
+def _padded_result(
+    builder: Any, op: NodeView, values: Sequence[Any], sizes: Sequence[int], extra: Sequence[int]
+) -> Any:
     inner = [s - max(e, 0) for s, e in zip(sizes, extra, strict=True)]
-    attrs = {k: v for k, v in op.attrs.items() if v is not None and k not in ("output_padding", "output_shape")}
+    attrs = {
+        k: v for k, v in op.attrs.items() if v is not None and k not in ("output_padding", "output_shape")
+    }
     y = builder.op("ConvTranspose", values[0], values[1], **{**attrs, "output_shape": inner})
     high = [max(e, 0) for e in extra]
     high = [0, *high, 0] if op.data_format == FORMATS[1] else [0, 0, *high]
@@ -313,8 +327,10 @@ def _padded_result(builder: Any, op: NodeView, values: Sequence[Any], sizes: Seq
     if len(values) < 3 or values[2] is None:
         return y
     rank = len(high)
-    bias = values[2] if op.data_format == FORMATS[1] else builder.op(
-        "Reshape", values[2], shape=[int(values[2].shape[0])] + [1] * (rank - 2)
+    bias = (
+        values[2]
+        if op.data_format == FORMATS[1]
+        else builder.op("Reshape", values[2], shape=[int(values[2].shape[0])] + [1] * (rank - 2))
     )
     return builder.op("Add", y, bias)
 
@@ -322,18 +338,25 @@ def _padded_result(builder: Any, op: NodeView, values: Sequence[Any], sizes: Seq
 def deconvolve(
     data: np.ndarray, weight: np.ndarray, window: Window, groups: int, sizes: Sequence[int]
 ) -> np.ndarray:
-    """Transposed convolution of arrays (N, C, space) and (C, O / groups, kernel): each kernel offset adds a grid."""
+    """Transposed convolution of (N, C, space) and (C, O / groups, kernel): each kernel offset adds a grid."""
     n, c = data.shape[:2]
     per_group, space = weight.shape[1], data.ndim - 2
     rows = data.reshape(n, groups, c // groups, -1)
     columns = weight.reshape(groups, c // groups, per_group, -1)
-    full = [max(r, low + s) for r, low, s in zip(_reach(window, data.shape[2:]), window.pads_begin, sizes, strict=True)]
+    full = [
+        max(r, low + s)
+        for r, low, s in zip(_reach(window, data.shape[2:]), window.pads_begin, sizes, strict=True)
+    ]
     y = np.zeros((n, groups * per_group, *full), data.dtype)
     for index, offset in enumerate(np.ndindex(*window.kernel)):
-        part = np.einsum("ngcp,gco->ngop", rows, columns[..., index]).reshape(n, groups * per_group, *data.shape[2:])
+        part = np.einsum("ngcp,gco->ngop", rows, columns[..., index]).reshape(
+            n, groups * per_group, *data.shape[2:]
+        )
         where = tuple(
             slice(o * hole, o * hole + (size - 1) * stride + 1, stride)
-            for o, hole, stride, size in zip(offset, window.dilations, window.strides, data.shape[2:], strict=True)
+            for o, hole, stride, size in zip(
+                offset, window.dilations, window.strides, data.shape[2:], strict=True
+            )
         )
         y[(slice(None), slice(None), *where)] += part
     cut = tuple(slice(low, low + size) for low, size in zip(window.pads_begin, sizes, strict=True))
@@ -341,7 +364,7 @@ def deconvolve(
     return y[(slice(None), slice(None), *cut)]
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def _attrs_of(window: Window) -> dict[str, Any]:
@@ -395,7 +418,7 @@ def _conv_transpose(n: Node) -> Results:
     )
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def _conv_tf(n: Node, weight: Any, groups: int | None = None, bias: Any = None) -> Any:
@@ -407,7 +430,14 @@ def _conv_tf(n: Node, weight: Any, groups: int | None = None, bias: Any = None) 
     if groups is None:
         groups = max(channels // max(kernel[-2], 1), 1)
     return n.op(
-        "Conv", n.inputs[0], weight, bias, groups=groups, data_format=form, weight_format="IO", **_attrs_of(window)
+        "Conv",
+        n.inputs[0],
+        weight,
+        bias,
+        groups=groups,
+        data_format=form,
+        weight_format="IO",
+        **_attrs_of(window),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ge.ir.types import numpy_dtype
 from ge.parsers.plugin import Node, Results, plugin
 
+
 @plugin(tensorflow="MatrixBandPart")
 def _matrix_band_part(n: Node) -> Results:
     """Diagonals from -num_lower to num_upper; a negative number keeps all of that side."""
@@ -28,7 +29,9 @@ def _diag(n: Node) -> Results:
     """A tensor's elements on the diagonal of one of twice its rank."""
     shape, size = list(n.desc().shape), n.desc().size
     eye = n.builder.constant(np.eye(size, dtype=numpy_dtype(n.desc().dtype)))
-    return n.op("Reshape", n.op("Mul", eye, n.op("Reshape", n.inputs[0], shape=[size])), shape=[*shape, *shape])
+    return n.op(
+        "Reshape", n.op("Mul", eye, n.op("Reshape", n.inputs[0], shape=[size])), shape=[*shape, *shape]
+    )
 
 
 @plugin(tensorflow="DiagPart")
@@ -51,7 +54,10 @@ def _diagonal_grid(
     """For each diagonal (highest first) and place in it: row, column, and whether there is such an element."""
     rows, columns = shape
     longest = min(rows + min(high, 0), columns - max(low, 0))
-    row, column = np.zeros((high - low + 1, max(longest, 0)), np.int64), np.zeros((high - low + 1, max(longest, 0)), np.int64)
+    row, column = (
+        np.zeros((high - low + 1, max(longest, 0)), np.int64),
+        np.zeros((high - low + 1, max(longest, 0)), np.int64),
+    )
     there = np.zeros(row.shape, bool)
     for i, k in enumerate(range(high, low - 1, -1)):
         length = min(rows + min(k, 0), columns - max(k, 0))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 from typing import Any
 
-import tbe
+import numpy as np
 
+import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
@@ -187,7 +186,7 @@ def _identity(n: Node) -> Results:
     return n.inputs[0]  # type: ignore[return-value]
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @plugin(tensorflow="Cast")

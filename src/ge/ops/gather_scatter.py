@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
@@ -114,7 +114,7 @@ class ReverseSequence(Operator):
 
 @register
 class OneHot(Operator):
-    """`on` where the position along a new axis equals the index, `off` elsewhere (also for indices out of range)."""
+    """`on` where the position along a new axis equals the index, `off` elsewhere (also out of range)."""
 
     indices = Input("I", INTS)
     on = Input("T", TENSORS)
@@ -134,7 +134,7 @@ class OneHot(Operator):
         return tbe.select(hit, tbe.reshape(on, ()), tbe.reshape(off, ()))
 
 
-# -- scatter -----------------------------------------------------------------------------------------------------
+# -- scatter -----------------------------------------------------------------------------------------------
 
 
 class Scattering(Operator):
@@ -173,7 +173,7 @@ class ScatterElements(Scattering):
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         x, indices, updates = (np.asarray(a) for a in arrays)
         axis = op.axis % x.ndim
-        where = list(np.indices(indices.shape, sparse=True))
+        where: list[Any] = list(np.indices(indices.shape, sparse=True))
         where[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
         return [_combined(x, tuple(where), updates, op.reduction)]
 
@@ -207,7 +207,9 @@ class ScatterNd(Scattering):
 _COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _combined(x: np.ndarray, where: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
+def _combined(
+    x: np.ndarray, where: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str
+) -> np.ndarray:
     y = x.copy()
     if reduction == "none":
         y[where] = updates
@@ -216,10 +218,10 @@ def _combined(x: np.ndarray, where: tuple[np.ndarray, ...], updates: np.ndarray,
     return y
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
-def as_indices(n: Node, index: int) -> object:
+def as_indices(n: Node, index: int) -> Any:
     """An input as an index tensor of a type the operators take."""
     value = n.inputs[index]
     return value if n.desc(index).dtype in INDICES else n.op("Cast", value, to="int64")
@@ -227,7 +229,7 @@ def as_indices(n: Node, index: int) -> object:
 
 @plugin(onnx="Gather")
 def _gather(n: Node) -> Results:
-    return n.op("Gather", n.inputs[0], as_indices(n, 1), axis=int(n.attr("axis", 0)))  # type: ignore[arg-type]
+    return n.op("Gather", n.inputs[0], as_indices(n, 1), axis=int(n.attr("axis", 0)))
 
 
 @plugin(onnx="GatherND")
@@ -270,22 +272,26 @@ def _one_hot(n: Node) -> Results:
 
 @plugin(onnx="TensorScatter")
 def _tensor_scatter(n: Node) -> Results:
-    """A cache with new entries written from a position on, along an axis; in circular mode they wrap around."""
+    """A cache with new entries written from a position on, along an axis; circular ones wrap around."""
     cache, update = n.inputs[:2]
     shape, new = n.desc(0).shape, n.desc(1).shape
     axis = int(n.attr("axis", -2)) % len(shape)
     circular = n.attr("mode", "linear") == "circular"
-    positions = np.arange(new[axis], dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    positions = np.arange(new[axis], dtype=np.int64).reshape(
+        [-1 if i == axis else 1 for i in range(len(shape))]
+    )
     index = n.builder.constant(positions)
     if n.input(2) is not None:
-        start = n.op("Reshape", n.op("Cast", n.inputs[2], to="int64"), shape=[shape[0]] + [1] * (len(shape) - 1))
+        start = n.op(
+            "Reshape", n.op("Cast", n.inputs[2], to="int64"), shape=[shape[0]] + [1] * (len(shape) - 1)
+        )
         index = n.op("Add", start, index)
     if circular:
         index = n.op("Mod", index, shape[axis])
     return n.op("ScatterElements", cache, n.op("BroadcastTo", index, shape=list(new)), update, axis=axis)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def indices_tf(n: Node, index: int) -> Any:
@@ -366,7 +372,9 @@ def _bucketize(n: Node) -> Results:
     bounds = np.asarray(n.attr("boundaries", []), np.float32)
     x = n.inputs[0] if n.desc().dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
     shape = [*n.desc().shape, 1]
-    above = n.op("GreaterEqual", n.op("Reshape", x, shape=shape), n.builder.constant(bounds, dtype=_type_of(x)))
+    above = n.op(
+        "GreaterEqual", n.op("Reshape", x, shape=shape), n.builder.constant(bounds, dtype=_type_of(x))
+    )
     return n.op("ReduceSum", n.op("Cast", above, to="int32"), axes=[-1])
 
 
@@ -396,12 +404,22 @@ def _bincount(n: Node) -> Results:
     shape = n.desc().shape
     weights = n.inputs[2] if n.desc(2).size else None
     dtype = n.desc(2).dtype
-    hits = n.op("OneHot", n.inputs[0], np.asarray(1, numpy_dtype(dtype)), np.asarray(0, numpy_dtype(dtype)), depth=size)
+    hits = n.op(
+        "OneHot",
+        n.inputs[0],
+        np.asarray(1, numpy_dtype(dtype)),
+        np.asarray(0, numpy_dtype(dtype)),
+        depth=size,
+    )
     if weights is not None:
         hits = n.op("Mul", hits, n.op("Reshape", weights, shape=[*shape, 1]))
     if bool(n.attr("binary_output", False)):
         return n.op("ReduceMax", hits, axes=[len(shape) - 1])
-    return n.op("ReduceSum", hits, axes=list(range(len(shape)))[-1:] if n.type == "DenseBincount" else list(range(len(shape))))
+    return n.op(
+        "ReduceSum",
+        hits,
+        axes=list(range(len(shape)))[-1:] if n.type == "DenseBincount" else list(range(len(shape))),
+    )
 
 
 @plugin(tensorflow="SparseToDense")

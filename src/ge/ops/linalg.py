@@ -76,12 +76,12 @@ def _det(n: Node) -> Results:
     return n.op("Det", n.inputs[0])
 
 
-# -- sums over named indices -------------------------------------------------------------------------------------
+# -- sums over named indices -------------------------------------------------------------------------------
 
 
 @register
 class Einsum(Operator):
-    """Sums of products over named indices, as numpy.einsum writes them; made of transposes and matrix products."""
+    """Sums of products over named indices, as numpy.einsum has them; made of transposes and products."""
 
     inputs = Input("T", variadic=True)
     y = Output("T")
@@ -164,7 +164,9 @@ def _summed(builder: Any, value: Any, names: list[str], kept: set[str]) -> tuple
     return value, [c for c in names if c in kept]
 
 
-def _pair(builder: Any, a: tuple[Any, list[str]], b: tuple[Any, list[str]], kept: set[str]) -> tuple[Any, list[str]]:
+def _pair(
+    builder: Any, a: tuple[Any, list[str]], b: tuple[Any, list[str]], kept: set[str]
+) -> tuple[Any, list[str]]:
     """The product of two operands, summed over the names nobody needs any more."""
     left, a_names = _summed(builder, a[0], a[1], kept | set(b[1]))
     right, b_names = _summed(builder, b[0], b[1], kept | set(a[1]))
@@ -218,7 +220,7 @@ def _einsum(n: Node) -> Results:
     return n.op("Einsum", *n.inputs, equation=equation)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 class LinearSystem(Operator):
@@ -307,7 +309,9 @@ def _triangular_solve_tf(n: Node) -> Results:
     """Batch axes broadcast."""
     batch = list(np.broadcast_shapes(n.desc(0).shape[:-2], n.desc(1).shape[:-2]))
     a, b = (
-        v if list(n.desc(i).shape[:-2]) == batch else n.op("BroadcastTo", v, shape=[*batch, *n.desc(i).shape[-2:]])
+        v
+        if list(n.desc(i).shape[:-2]) == batch
+        else n.op("BroadcastTo", v, shape=[*batch, *n.desc(i).shape[-2:]])
         for i, v in enumerate(n.inputs[:2])
     )
     flags = {"lower": bool(n.attr("lower", True)), "transposed": bool(n.attr("adjoint", False))}

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import NUMBERS, TensorDesc
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
@@ -40,7 +40,9 @@ class MatMul(Operator):
     def verify(op: NodeView) -> None:
         a, b = _shapes(op)
         if len(a) < 2 or len(b) < 2:
-            raise fail(op, f"takes matrices, got {op.inputs[0]} and {op.inputs[1]}", "reshape vectors to matrices")
+            raise fail(
+                op, f"takes matrices, got {op.inputs[0]} and {op.inputs[1]}", "reshape vectors to matrices"
+            )
         if a[-1] != b[-2]:
             raise fail(op, f"cannot multiply {list(a)} by {list(b)}: {a[-1]} columns against {b[-2]} rows")
         bias = op.input(2)
@@ -76,7 +78,8 @@ class MatMul(Operator):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         a, b = (np.asarray(v) for v in arrays[:2])
-        wide = np.float32 if a.dtype.itemsize == 2 and op.inputs[0].dtype in ("float16", "bfloat16") else a.dtype  # type: ignore[union-attr]
+        narrow = op.inputs[0].dtype in ("float16", "bfloat16")  # type: ignore[union-attr]
+        wide = np.float32 if narrow else a.dtype
         a, b = a.astype(wide), b.astype(wide)
         a = np.swapaxes(a, -1, -2) if op.transpose_a else a
         b = np.swapaxes(b, -1, -2) if op.transpose_b else b
@@ -127,7 +130,7 @@ def _swapped(view: View) -> View:
 
 
 def _flattened(a: View, b: View, out: View, post: list[View]) -> tuple[View, View, list[View]] | None:
-    """A stack of products with one right-hand matrix as a single product; None when the views do not allow it."""
+    """A stack of products with one right-hand matrix as one product; None where the views forbid it."""
     if len(b.shape) != 2 or len(a.shape) == 2 or not (a.contiguous and out.contiguous):
         return None
     rows, columns = math.prod(out.shape[:-1]), out.shape[-1]
@@ -144,7 +147,7 @@ def _flattened(a: View, b: View, out: View, post: list[View]) -> tuple[View, Vie
     return a.reshape((rows, a.shape[-1])), out.reshape((rows, columns)), flat
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def matrix_product(n: Node, a: Any, b: Any) -> Any:
@@ -165,7 +168,7 @@ def matrix_product(n: Node, a: Any, b: Any) -> Any:
 
 @plugin(onnx="MatMul")
 def _matmul(n: Node) -> Results:
-    return matrix_product(n, n.inputs[0], n.inputs[1])  # type: ignore[no-any-return]
+    return matrix_product(n, n.inputs[0], n.inputs[1])
 
 
 @plugin(onnx="Gemm")
@@ -173,7 +176,10 @@ def _gemm(n: Node) -> Results:
     """alpha * a' * b' + beta * c; a vector c is the product's bias."""
     a, b, c = n.inputs[0], n.inputs[1], n.input(2)
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 1.0))
-    trans: dict[str, Any] = {"transpose_a": bool(n.attr("transA", 0)), "transpose_b": bool(n.attr("transB", 0))}
+    trans: dict[str, Any] = {
+        "transpose_a": bool(n.attr("transA", 0)),
+        "transpose_b": bool(n.attr("transB", 0)),
+    }
     b = b if alpha == 1 else n.op("Mul", b, alpha)
     columns = n.desc(1).shape[0 if trans["transpose_b"] else 1]
     if c is None or beta == 0:
@@ -186,7 +192,7 @@ def _gemm(n: Node) -> Results:
     return n.op("Add", n.op("MatMul", a, b, **trans), c)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @plugin(tensorflow=["MatMul", "SparseMatMul"])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
@@ -28,7 +28,7 @@ class Movement(Operator):
         return 0
 
 
-# -- shape and order ---------------------------------------------------------------------------------------------
+# -- shape and order ---------------------------------------------------------------------------------------
 
 
 @register
@@ -43,7 +43,10 @@ class Reshape(Movement):
         desc = op.inputs[0]
         assert desc is not None
         if any(d < 0 for d in op.shape) or math.prod(op.shape) != desc.size:
-            raise fail(op, f"cannot view {desc} as {list(op.shape)}: {desc.size} against {math.prod(op.shape)} elements")
+            raise fail(
+                op,
+                f"cannot view {desc} as {list(op.shape)}: {desc.size} against {math.prod(op.shape)} elements",
+            )
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -107,7 +110,7 @@ class Tile(Movement):
         return tbe.reshape(repeated, tuple(r * d for r, d in zip(op.repeats, x.shape, strict=True)))
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------
+# -- pieces ------------------------------------------------------------------------------------------------
 
 
 @register
@@ -170,7 +173,9 @@ class Split(Operator):
         if not -desc.rank <= op.axis < desc.rank:
             raise fail(op, f"axis {op.axis} is out of range for {desc}")
         if sum(op.sizes) != desc.shape[op.axis] or any(s < 0 for s in op.sizes):
-            raise fail(op, f"sizes {list(op.sizes)} do not add up to {desc.shape[op.axis]} elements along {op.axis}")
+            raise fail(
+                op, f"sizes {list(op.sizes)} do not add up to {desc.shape[op.axis]} elements along {op.axis}"
+            )
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tuple[tbe.Tensor, ...]:
@@ -186,7 +191,7 @@ class Split(Operator):
     flops = Movement.flops
 
 
-# -- borders and rotations ---------------------------------------------------------------------------------------
+# -- borders and rotations ---------------------------------------------------------------------------------
 
 
 @register
@@ -296,7 +301,7 @@ def _rolled(x: tbe.Tensor, shift: int, axis: int) -> tbe.Tensor:
     return tbe.concat([piece(cut, extent - cut), piece(0, cut)], axis)
 
 
-# -- channels and space ------------------------------------------------------------------------------------------
+# -- channels and space ------------------------------------------------------------------------------------
 
 
 class BlockMove(Movement):
@@ -326,7 +331,9 @@ class DepthToSpace(BlockMove):
         parts = (b, b, depth) if op.mode == "DCR" else (depth, b, b)
         if op.channels_last:
             perm = (0, 1, 3, 2, 4, 5) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
-            return tbe.reshape(tbe.transpose(tbe.reshape(x, (n, h, w, *parts)), perm), (n, h * b, w * b, depth))
+            return tbe.reshape(
+                tbe.transpose(tbe.reshape(x, (n, h, w, *parts)), perm), (n, h * b, w * b, depth)
+            )
         perm = (0, 3, 4, 1, 5, 2) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
         return tbe.reshape(tbe.transpose(tbe.reshape(x, (n, *parts, h, w)), perm), (n, depth, h * b, w * b))
 
@@ -357,7 +364,7 @@ class SpaceToDepth(BlockMove):
         return tbe.reshape(tbe.transpose(split, perm), (n, b * b * c, h // b, w // b))
 
 
-# -- made from positions -----------------------------------------------------------------------------------------
+# -- made from positions -----------------------------------------------------------------------------------
 
 
 @register
@@ -422,7 +429,7 @@ class Trilu(Movement):
         return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def reshaped(n: Node, value: Any, shape: Sequence[int]) -> Any:
@@ -441,7 +448,9 @@ def resolved_shape(desc: TensorDesc, target: Sequence[int], zero_copies: bool = 
     for axis, extent in enumerate(shape):
         if extent == 0 and zero_copies:
             if axis >= desc.rank:
-                raise ValueError(f"dimension {axis} of the target {shape} copies a dimension that {desc} does not have")
+                raise ValueError(
+                    f"dimension {axis} of the target {shape} copies a dimension that {desc} does not have"
+                )
             shape[axis] = desc.shape[axis]
     if shape.count(-1) > 1:
         raise ValueError(f"the target {shape} leaves more than one dimension open")
@@ -535,7 +544,13 @@ def _split(n: Node) -> Results:
     return n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=list(sizes))
 
 
-def box(shape: Sequence[int], axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> dict[str, list[int]]:
+def box(
+    shape: Sequence[int],
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int],
+) -> dict[str, list[int]]:
     """Slice attributes for all axes from Python-like slices of some.
 
     >>> box((4, 5), [-1], [-2], [100], [1])
@@ -593,7 +608,7 @@ def _pad(n: Node) -> Results:
         x = n.op("Slice", x, starts=starts, ends=ends)
         low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
     if not any((*low, *high)):
-        return x  # type: ignore[no-any-return]
+        return x
     mode = _PAD_MODES[n.attr("mode", "constant")]
     return n.op("Pad", x, mode=mode, low=low, high=high, value=value)
 
@@ -675,10 +690,12 @@ def _eye_like(n: Node) -> Results:
     if desc.rank != 2:
         raise Unsupported(f"EyeLike takes a matrix, got {desc}")
     dtype = n.element_type("dtype", desc.dtype)
-    return n.builder.constant(np.eye(*desc.shape, k=int(n.attr("k", 0)), dtype=numpy_dtype(dtype)), n.name)
+    rows, columns = desc.shape
+    array = np.eye(rows, columns, int(n.attr("k", 0))).astype(numpy_dtype(dtype))
+    return n.builder.constant(array, n.name)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @plugin(tensorflow="Reshape")
@@ -847,7 +864,7 @@ def _range_tf(n: Node) -> Results:
         size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
     if size > _RANGE_LIMIT:
         raise Unsupported(f"a range of {size} elements is out of reach")
-    wide = np.int64 if start.dtype.kind in "iu" else np.float64
+    wide: Any = np.int64 if start.dtype.kind in "iu" else np.float64
     array = start.astype(wide) + np.arange(size, dtype=wide) * delta.astype(wide)
     return n.builder.constant(array.astype(start.dtype), n.name)
 
@@ -921,7 +938,7 @@ def _batch_to_space(n: Node) -> Results:
     inner = [d * b for b, d in zip(blocks, shape[1 : m + 1], strict=True)]
     x = n.op("Reshape", x, shape=[batch, *inner, *shape[m + 1 :]])
     if not any((*low, *high)):
-        return x  # type: ignore[no-any-return]
+        return x
     ends = [batch, *(d - h for d, h in zip(inner, high, strict=True)), *shape[m + 1 :]]
     return n.op("Slice", x, starts=[0, *low, *([0] * (rank - m - 1))], ends=ends)
 
@@ -941,11 +958,18 @@ def _extract_image_patches(n: Node) -> Results:
     x: Any = n.inputs[0]
     if any((*low, *high)):
         x = n.op("Pad", x, low=[0, *low, 0], high=[0, *high, 0])
-    sizes = [(d + a + b - e) // s + 1 for d, a, b, e, s in zip((height, width), low, high, extents, strides, strict=True)]
+    sizes = [
+        (d + a + b - e) // s + 1
+        for d, a, b, e, s in zip((height, width), low, high, extents, strides, strict=True)
+    ]
     pieces = []
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             starts = [0, i * rates[0], j * rates[1], 0]
-            ends = [batch, *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)), channels]
+            ends = [
+                batch,
+                *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)),
+                channels,
+            ]
             pieces.append(n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1]))
     return _concatenated(n, pieces, 3)

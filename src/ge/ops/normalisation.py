@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import FLOATS, numpy_dtype
+from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
-# -- softmax -----------------------------------------------------------------------------------------------------
+# -- softmax ------------------------------------------------------------------------------------------------
 
 
 class OverAxes(Operator):
@@ -110,7 +111,7 @@ def _split_product(shape: Sequence[int], axis: int) -> tuple[int, int]:
     return rows, columns
 
 
-# -- normalisations ----------------------------------------------------------------------------------------------
+# -- normalisations ----------------------------------------------------------------------------------------
 
 
 def _standardised(x: tbe.Tensor, axes: tuple[int, ...], epsilon: float) -> tbe.Tensor:
@@ -127,7 +128,7 @@ def _per_channel(x: tbe.Tensor, rank: int, axis: int) -> tbe.Tensor:
 
 @register
 class LayerNorm(Operator):
-    """x with mean 0 and variance 1 over axes, then scaled and shifted; 16-bit floats are computed in float32."""
+    """x with mean 0 and variance 1 over axes, scaled and shifted; 16-bit floats are computed in float32."""
 
     x = Input("T", FLOATS)
     scale = Input("S", FLOATS, optional=True)
@@ -291,7 +292,7 @@ class LpNormalize(Operator):
         return tbe.cast(tbe.select(tbe.binary("eq", norm, 0), 0, wide / norm), x.dtype)
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 @plugin(onnx="LayerNormalization")
@@ -321,7 +322,9 @@ def _batch_norm(n: Node) -> Results:
     epsilon = float(n.attr("epsilon", 1e-5))
     x, scale, bias, average, variance = n.inputs[:5]
     if n.version < 9 and not n.attr("spatial", 1):
-        raise Unsupported("BatchNormalization with spatial=0 is not supported", "export with operator set 9 or newer")
+        raise Unsupported(
+            "BatchNormalization with spatial=0 is not supported", "export with operator set 9 or newer"
+        )
     if not n.attr("training_mode", 0):
         if n.outputs > 1:
             raise Unsupported(
@@ -340,12 +343,12 @@ def _batch_norm_training(n: Node, epsilon: float) -> Results:
     centre = n.op("ReduceMean", x, axes=axes, keepdims=True)
     batch_var = n.op("ReduceMean", n.op("SquaredDifference", x, centre), axes=axes)
 
-    def moved(old: object, new: object) -> object:
-        kept = n.op("Mul", old, momentum)  # type: ignore[arg-type]
-        return n.op("Add", kept, n.op("Mul", new, 1 - momentum))  # type: ignore[arg-type]
+    def moved(old: Any, new: Any) -> Any:
+        kept = n.op("Mul", old, momentum)
+        return n.op("Add", kept, n.op("Mul", new, 1 - momentum))
 
     y = n.op("BatchNorm", x, scale, bias, batch_mean, batch_var, epsilon=epsilon)
-    return (y, moved(average, batch_mean), moved(variance, batch_var))[: n.outputs]  # type: ignore[return-value]
+    return (y, moved(average, batch_mean), moved(variance, batch_var))[: n.outputs]
 
 
 @plugin(onnx="InstanceNormalization")
@@ -363,9 +366,9 @@ def _group_norm(n: Node) -> Results:
     return n.op("GroupNorm", x, scale, bias, groups=groups, epsilon=float(n.attr("epsilon", 1e-5)))
 
 
-def _repeated(n: Node, vector: object, times: int) -> object:
-    count = int(vector.shape[0])  # type: ignore[attr-defined]
-    column = n.op("Reshape", vector, shape=[count, 1])  # type: ignore[arg-type]
+def _repeated(n: Node, vector: Any, times: int) -> Any:
+    count = int(vector.shape[0])
+    column = n.op("Reshape", vector, shape=[count, 1])
     return n.op("Reshape", n.op("BroadcastTo", column, shape=[count, times]), shape=[count * times])
 
 
@@ -374,7 +377,7 @@ def _lp_normalize(n: Node) -> Results:
     return n.op("LpNormalize", n.inputs[0], p=int(n.attr("p", 2)), axis=int(n.attr("axis", -1)))
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @plugin(tensorflow=["Softmax", "LogSoftmax"])
@@ -391,7 +394,10 @@ def _fused_batch_norm(n: Node) -> Results:
     x, scale, offset = n.inputs[:3]
     rank = n.desc().rank
     last = str(n.attr("data_format", "NHWC")).endswith("C")
-    attrs = {"epsilon": float(n.attr("epsilon", _BATCH_NORM_EPSILON)), "channel_axis": rank - 1 if last else 1}
+    attrs = {
+        "epsilon": float(n.attr("epsilon", _BATCH_NORM_EPSILON)),
+        "channel_axis": rank - 1 if last else 1,
+    }
     if bool(n.attr("is_training", True)):
         return _batch_statistics(n, attrs)
     mean, variance = n.inputs[3], n.inputs[4]
@@ -438,8 +444,13 @@ def _softmax_cross_entropy(n: Node) -> Results:
     """The loss of each row, and its derivative by the logits."""
     logits, labels = n.inputs[0], n.inputs[1]
     shape = list(np.broadcast_shapes(n.desc(0).shape, n.desc(1).shape))
-    logits, labels = (v if list(v.shape) == shape else n.op("BroadcastTo", v, shape=shape) for v in (logits, labels))
-    loss = n.op("Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1]))
+    logits, labels = (
+        v if v is None or list(desc_of(v).shape) == shape else n.op("BroadcastTo", v, shape=shape)
+        for v in (logits, labels)
+    )
+    loss = n.op(
+        "Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1])
+    )
     return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]
 
 
@@ -449,5 +460,7 @@ def _sparse_softmax_cross_entropy(n: Node) -> Results:
     logits, desc = n.inputs[0], n.desc()
     one, zero = (np.asarray(v, numpy_dtype(desc.dtype)) for v in (1, 0))
     labels = n.op("OneHot", n.inputs[1], one, zero, depth=desc.shape[-1])
-    loss = n.op("Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1]))
+    loss = n.op(
+        "Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1])
+    )
     return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
@@ -61,7 +61,9 @@ class Pooling(Operator):
         if len(op.kernel) > 3:
             return "more than 3 spatial axes"
         window = Window.of(op.kernel, op)
-        wide = any(p >= e for p, e in zip(window.pads_begin + window.pads_end, window.extents * 2, strict=True))
+        wide = any(
+            p >= e for p, e in zip(window.pads_begin + window.pads_end, window.extents * 2, strict=True)
+        )
         return "a window lies entirely in the border" if wide else ""
 
     @staticmethod
@@ -96,7 +98,12 @@ def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[Vie
         "pads_end": list(window.pads_end),
     }
     return Task(
-        "pool", op.name, [inputs[0].permute(order)], [outputs[0].permute(order)], attrs, flops=Pooling.flops(op)
+        "pool",
+        op.name,
+        [inputs[0].permute(order)],
+        [outputs[0].permute(order)],
+        attrs,
+        flops=Pooling.flops(op),
     )
 
 
@@ -208,7 +215,8 @@ class Lrn(Operator):
 
     @staticmethod
     def refuse(op: NodeView) -> str:
-        return "" if op.size % 2 and op.inputs[0].rank == 4 else "the primitive takes images and odd sizes only"  # type: ignore[union-attr]
+        rank = op.inputs[0].rank  # type: ignore[union-attr]
+        return "" if op.size % 2 and rank == 4 else "the primitive takes images and odd sizes only"
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -232,7 +240,7 @@ class Lrn(Operator):
         return Task("lrn", op.name, [inputs[0].permute(order)], [outputs[0].permute(order)], attrs)
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def _attrs_of(window: Window) -> dict[str, Any]:
@@ -262,11 +270,13 @@ def _max_pool(n: Node) -> Results:
 
 
 def _flat_indices(n: Node, plane: Any) -> Any:
-    """Positions in the plane as positions in the whole tensor, in row-major or column-major order of the plane."""
+    """Positions in the plane as positions in the whole tensor, the plane in row- or column-major order."""
     shape = n.desc().shape
     area, sizes = math.prod(shape[2:]), shape[2:]
     if n.attr("storage_order", 0):
-        turned = n.builder.constant(np.arange(area).reshape(sizes[::-1]).transpose().reshape(-1).astype(np.int64))
+        turned = n.builder.constant(
+            np.arange(area).reshape(sizes[::-1]).transpose().reshape(-1).astype(np.int64)
+        )
         plane = n.op("Gather", turned, plane, axis=0)
     start = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(*shape[:2], *(1,) * len(sizes)) * area
     return n.op("Add", plane, n.builder.constant(start))
@@ -346,7 +356,7 @@ def _max_unpool(n: Node) -> Results:
     return n.op("Pad", y, low=[0] * len(high), high=high)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def _tf_pool(n: Node) -> tuple[Window, str]:

@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.convolution import convolve
-from ge.ops.spatial import FORMATS, WEIGHT_FORMATS, Window, aligned, channels_first_perm, channels_last_perm, onnx_window, weight_perm
+from ge.ops.spatial import (
+    FORMATS,
+    WEIGHT_FORMATS,
+    Window,
+    aligned,
+    channels_first_perm,
+    channels_last_perm,
+    onnx_window,
+    weight_perm,
+)
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 EIGHT_BIT = frozenset({"int8", "uint8"})
@@ -55,7 +64,9 @@ class Quantize(Quantisation):
     dtype = Attr(str, "uint8", choices=tuple(sorted(_STORED)))
 
     @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None) -> tbe.Tensor:
+    def compute(
+        op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None
+    ) -> tbe.Tensor:
         step = tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32")
         level = tbe.unary("round", tbe.cast(x, "float32") / step)
         if zero_point is not None:
@@ -74,14 +85,16 @@ class Dequantize(Quantisation):
     dtype = Attr(str, "float32", choices=tuple(sorted(FLOATS)))
 
     @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None) -> tbe.Tensor:
+    def compute(
+        op: NodeView, x: tbe.Tensor, scale: tbe.Tensor, zero_point: tbe.Tensor | None = None
+    ) -> tbe.Tensor:
         level = tbe.cast(x, "float32")
         if zero_point is not None:
             level = level - tbe.cast(_spread(zero_point, x, op.axis, op.block_size), "float32")
         return tbe.cast(level * tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32"), op.dtype)
 
 
-# -- integer products --------------------------------------------------------------------------------------------
+# -- integer products --------------------------------------------------------------------------------------
 
 
 class IntegerProduct(Operator):
@@ -102,7 +115,9 @@ class IntegerProduct(Operator):
     output_dtype = Attr(str, "int32", choices=("int32", "float32", "int8", "uint8"))
 
 
-def _scaled(op: NodeView, total: np.ndarray, arrays: Sequence[np.ndarray | None], channel_axis: int) -> np.ndarray:
+def _scaled(
+    op: NodeView, total: np.ndarray, arrays: Sequence[np.ndarray | None], channel_axis: int
+) -> np.ndarray:
     """The reference of what comes after the sum."""
     shape = [1] * total.ndim
     shape[channel_axis] = -1
@@ -228,7 +243,7 @@ def _conv_shapes(op: NodeView) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return data, tuple(w.shape[p] for p in weight_perm(w.rank, op.weight_format))
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 @plugin(onnx="QuantizeLinear")
@@ -236,7 +251,9 @@ def _quantize(n: Node) -> Results:
     zero = n.input(2)
     dtype = n.element_type("output_dtype") or (n.desc(2).dtype if zero is not None else "uint8")
     if dtype not in _STORED:
-        raise Unsupported(f"quantisation to {dtype} is not supported", f"use one of {', '.join(sorted(_STORED))}")
+        raise Unsupported(
+            f"quantisation to {dtype} is not supported", f"use one of {', '.join(sorted(_STORED))}"
+        )
     axis, block = int(n.attr("axis", 1)), int(n.attr("block_size", 0))
     return n.op("Quantize", *n.inputs[:3], axis=_axis(n, axis), block_size=block, dtype=dtype)
 
@@ -307,7 +324,7 @@ def _zero_point(n: Node, value: Any, rank: int, axis: int) -> Any:
 
 @plugin(onnx="MatMulInteger")
 def _matmul_integer(n: Node) -> Results:
-    return _vectors_as_matrices(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3))  # type: ignore[no-any-return]
+    return _vectors_as_matrices(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3))
 
 
 def _vectors_as_matrices(n: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
@@ -330,7 +347,14 @@ def _qlinear_matmul(n: Node) -> Results:
     rank = n.desc(0).rank
     scale = n.op("Mul", _as_scale(n, a_scale, rank, -2), _as_scale(n, b_scale, rank, -1))
     real = n.op("Mul", n.op("Cast", total, to="float32"), scale)
-    return n.op("Quantize", real, _as_scale(n, y_scale, rank, -2), y_zero, dtype=n.desc(7).dtype, axis=max(rank - 2, 0))
+    return n.op(
+        "Quantize",
+        real,
+        _as_scale(n, y_scale, rank, -2),
+        y_zero,
+        dtype=n.desc(7).dtype,
+        axis=max(rank - 2, 0),
+    )
 
 
 def _as_scale(n: Node, value: Any, rank: int, axis: int) -> Any:
@@ -375,7 +399,7 @@ def _centred(n: Node, value: Any, zero: Any, rank: int, axis: int) -> Any:
 @plugin(onnx="ConvInteger")
 def _conv_integer(n: Node) -> Results:
     window = onnx_window(n, n.attr("kernel_shape") or n.desc(1).shape[2:], n.desc(0).shape[2:])
-    return _integer_conv(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3), window)  # type: ignore[no-any-return]
+    return _integer_conv(n, n.inputs[0], n.inputs[1], n.input(2), n.input(3), window)
 
 
 @plugin(onnx="QLinearConv")
@@ -404,10 +428,12 @@ def _dynamic_quantize(n: Node) -> Results:
     return n.op("Quantize", x, scale, zero, dtype="uint8"), scale, zero
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
-@plugin(tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"])
+@plugin(
+    tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"]
+)
 def _fake_quantised(n: Node) -> Results:
     """Rounded to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
     low, high = n.input(1), n.input(2)

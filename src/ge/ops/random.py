@@ -17,7 +17,7 @@ _counter = itertools.count(1)
 
 
 class Random(Operator):
-    """Random numbers. A state (key and counter, int64) can come in; the state after the call then goes out."""
+    """Random numbers. A state (key and counter, int64) can come in; the state after it then goes out."""
 
     foldable = False
     seed = Attr(int, 0)
@@ -36,7 +36,9 @@ class Random(Operator):
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         has_state = len(op.outputs) == 2
         state = np.asarray(arrays[-1]) if has_state else np.asarray([op.seed or next(_counter), 0])
-        generator = np.random.Generator(np.random.Philox(key=int(state[0]) & _MASK, counter=int(state[1]) & _MASK))
+        generator = np.random.Generator(
+            np.random.Philox(key=int(state[0]) & _MASK, counter=int(state[1]) & _MASK)
+        )
         numbers = lookup(op.type).draw(op, generator, arrays)  # type: ignore[attr-defined]
         after = state + np.asarray([0, max(numbers.size, 1)])
         return [numbers.astype(numpy_dtype(op.outputs[0].dtype)), *([after] if has_state else [])]
@@ -136,7 +138,7 @@ class Multinomial(Random):
         return np.argmax(logits[:, None, :] + noise, -1)
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def seed_of(n: Node, name: str = "seed") -> int:
@@ -209,7 +211,7 @@ def _dropout_mode(n: Node) -> tuple[float, bool]:
     return 0.5 if n.input(1) is None else float(n.const(1, "ratio").reshape(-1)[0]), True
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def _seed_tf(n: Node) -> int:
@@ -240,7 +242,9 @@ def _random_normal_tf(n: Node) -> Results:
 def _random_integers_tf(n: Node) -> Results:
     low, high = (int(n.const(i, "a bound").reshape(())) for i in (1, 2))
     dtype = str(n.attr("Tout", n.desc(1).dtype))
-    return n.op("RandomInteger", shape=n.ints(0, "the shape"), dtype=dtype, low=low, high=high, seed=_seed_tf(n))
+    return n.op(
+        "RandomInteger", shape=n.ints(0, "the shape"), dtype=dtype, low=low, high=high, seed=_seed_tf(n)
+    )
 
 
 @plugin(tensorflow="RandomShuffle")

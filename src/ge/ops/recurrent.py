@@ -40,7 +40,9 @@ class Recurrent(Operator):
         directions = 2 if op.direction == "bidirectional" else 1
         hidden = w[-1] if len(w) == 4 else -1
         if len(x) != 3 or w[:2] != (directions, x[2]) or r != (directions, hidden, w[2], hidden):
-            raise fail(op, f"input {list(x)}, weight {list(w)} and recurrent weight {list(r)} do not go together")
+            raise fail(
+                op, f"input {list(x)}, weight {list(w)} and recurrent weight {list(r)} do not go together"
+            )
         state = (directions, x[1], hidden)
         for port in op.inputs[4:]:
             if port is not None and port.shape != state:
@@ -60,7 +62,11 @@ class Recurrent(Operator):
         runs = []
         for index in range(w.shape[0]):
             backwards = op.direction == "reverse" or index == 1
-            runs.append(cell_over_time(cell(op), x, w[index], r[index], bias[index], [s[index] for s in states], backwards))
+            runs.append(
+                cell_over_time(
+                    cell(op), x, w[index], r[index], bias[index], [s[index] for s in states], backwards
+                )
+            )
         y = np.concatenate([run[0] for run in runs], axis=-1)
         return [y, *(np.stack(s) for s in zip(*(run[1] for run in runs), strict=True))]
 
@@ -85,7 +91,11 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
 
 def _task(op: NodeView, cell: str, inputs: Sequence[View], outputs: Sequence[View]) -> Task:
     x, w, r, bias, *states = inputs
-    views = [x, *(s.reshape((1, *s.shape)) for s in states), *(v.reshape((1, *v.shape)) for v in (w, r, bias))]
+    views = [
+        x,
+        *(s.reshape((1, *s.shape)) for s in states),
+        *(v.reshape((1, *v.shape)) for v in (w, r, bias)),
+    ]
     results = [outputs[0], *(o.reshape((1, *o.shape)) for o in outputs[1:])]
     return Task("rnn", op.name, views, results, {"cell": cell, "direction": op.direction})
 
@@ -127,7 +137,7 @@ class RNN(Recurrent):
         return _task(op, f"vanilla_{op.activation}", inputs, outputs)
 
 
-# -- reference ---------------------------------------------------------------------------------------------------
+# -- reference ---------------------------------------------------------------------------------------------
 
 Cell = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[np.ndarray]], list[np.ndarray]]
 
@@ -137,7 +147,9 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _lstm_cell(op: NodeView) -> Cell:
-    def step(x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]) -> list[np.ndarray]:
+    def step(
+        x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]
+    ) -> list[np.ndarray]:
         h, c = states
         i, f, g, o = np.moveaxis(np.tensordot(x, w, 1) + np.tensordot(h, r, 1) + bias, 1, 0)
         c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
@@ -147,7 +159,9 @@ def _lstm_cell(op: NodeView) -> Cell:
 
 
 def _gru_cell(op: NodeView) -> Cell:
-    def step(x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]) -> list[np.ndarray]:
+    def step(
+        x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]
+    ) -> list[np.ndarray]:
         (h,) = states
         a = np.moveaxis(np.tensordot(x, w, 1) + bias[:3], 1, 0)
         z, reset = (_sigmoid(a[k] + h @ r[:, k]) for k in range(2))
@@ -161,7 +175,9 @@ def _gru_cell(op: NodeView) -> Cell:
 
 
 def _rnn_cell(op: NodeView) -> Cell:
-    def step(x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]) -> list[np.ndarray]:
+    def step(
+        x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray]
+    ) -> list[np.ndarray]:
         a = x @ w[:, 0] + states[0] @ r[:, 0] + bias[0]
         return [np.tanh(a) if op.activation == "tanh" else np.maximum(a, 0)]
 
@@ -172,7 +188,13 @@ _CELLS = {"LSTM": _lstm_cell, "GRU": _gru_cell, "RNN": _rnn_cell}
 
 
 def cell_over_time(
-    cell: Cell, x: np.ndarray, w: np.ndarray, r: np.ndarray, bias: np.ndarray, states: list[np.ndarray], backwards: bool
+    cell: Cell,
+    x: np.ndarray,
+    w: np.ndarray,
+    r: np.ndarray,
+    bias: np.ndarray,
+    states: list[np.ndarray],
+    backwards: bool,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """One direction of a layer: what each step gives, and the last states."""
     y = np.zeros((*x.shape[:2], r.shape[0]), x.dtype)
@@ -182,7 +204,7 @@ def cell_over_time(
     return y, states
 
 
-# -- step by step ------------------------------------------------------------------------------------------------
+# -- step by step ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -253,13 +275,13 @@ def _rnn_step(b: Any, x: Any, states: list[Any], w: Any, r: Any, bias: Any, o: O
     return [o.activations[0](b, gate)]
 
 
-_STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
+_STEPS: dict[str, Callable[..., list[Any]]] = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
 
 
 def _one_direction(
-    b: Any, type_: str, x: Any, w: Any, r: Any, bias: Any, states: list[Any], backwards: bool, o: Options
+    b: Any, type_: str, x: Any, weights: Sequence[Any], states: list[Any], backwards: bool, o: Options
 ) -> tuple[Any, list[Any]]:
-    """One direction of a layer, a loop over time; w, r, bias have their gates side by side."""
+    """One direction of a layer, a loop over time; weights (w, r, bias) have their gates side by side."""
     steps = desc_of(x).shape[0]
     if backwards and o.lengths is not None:
         x = b.op("ReverseSequence", x, o.lengths, time_axis=0, batch_axis=1)
@@ -267,7 +289,7 @@ def _one_direction(
         x = b.op("Reverse", x, axes=[0])
 
     def step(inner: Any, counter: Any, before: list[Any]) -> tuple[list[Any], list[Any]]:
-        after = _STEPS[type_](inner, inner.op("Gather", x, counter, axis=0), before, w, r, bias, o)
+        after = _STEPS[type_](inner, inner.op("Gather", x, counter, axis=0), before, *weights, o)
         if o.lengths is None:
             return after, [after[0]]
         lengths = inner.op("Cast", o.lengths, to="int64")
@@ -290,8 +312,10 @@ def _plain(type_: str) -> Callable[[Any, Any], Any]:
 def _flat_gates(b: Any, value: Any, index: int, rank: int) -> Any:
     """One direction of a weight with its gates side by side in the last axis."""
     shape = desc_of(value).shape
-    part = value if shape[0] == 1 else b.op(
-        "Slice", value, starts=[index] + [0] * (rank - 1), ends=[index + 1, *shape[1:]]
+    part = (
+        value
+        if shape[0] == 1
+        else b.op("Slice", value, starts=[index] + [0] * (rank - 1), ends=[index + 1, *shape[1:]])
     )
     return b.op("Reshape", part, shape=[*shape[1:-2], shape[-2] * shape[-1]])
 
@@ -306,7 +330,7 @@ def _stepwise(b: Any, op: NodeView, values: Sequence[Any]) -> tuple[Any, ...]:
     for index in range(desc_of(w).shape[0]):
         flat = [_flat_gates(b, v, index, len(desc_of(v).shape)) for v in (w, r, bias)]
         first = [b.op("Gather", s, np.asarray(index), axis=0) for s in states]
-        y, last = _one_direction(b, op.type, x, *flat, first, op.direction == "reverse" or index == 1, o)
+        y, last = _one_direction(b, op.type, x, flat, first, op.direction == "reverse" or index == 1, o)
         ys.append(y)
         lasts.append(last)
     y = ys[0] if len(ys) == 1 else b.op("Concat", *ys, axis=2)
@@ -318,7 +342,7 @@ def _stacked(b: Any, values: list[Any]) -> Any:
     return rows[0] if len(rows) == 1 else b.op("Concat", *rows, axis=0)
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 # Where each of the library's gates is among ONNX's.
@@ -351,7 +375,9 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Callable[
         "affine": lambda b, x: b.op("Add", b.op("Mul", x, float(alpha or 1.0)), float(beta or 0.0)),
     }
     if name.lower() not in table:
-        raise Unsupported(f"activation {name!r} of a recurrent layer is unknown", f"use one of {', '.join(table)}")
+        raise Unsupported(
+            f"activation {name!r} of a recurrent layer is unknown", f"use one of {', '.join(table)}"
+        )
     return table[name.lower()]
 
 
@@ -378,7 +404,9 @@ def _read_layer(n: Node) -> _Layer:
     directions, hidden = n.desc(2).shape[0], n.desc(2).shape[2]
     direction = n.attr("direction", "forward")
     if direction not in DIRECTIONS or (directions == 2) != (direction == "bidirectional"):
-        raise Unsupported(f"direction {direction!r} of {n.type} does not go with {directions} direction(s) of weights")
+        raise Unsupported(
+            f"direction {direction!r} of {n.type} does not go with {directions} direction(s) of weights"
+        )
 
     def weight(value: Any) -> Any:
         inner = desc_of(value).shape[2]
@@ -396,7 +424,9 @@ def _read_layer(n: Node) -> _Layer:
 
     states = [state(5), state(6)] if n.type == "LSTM" else [state(5)]
     bias = _bias(n, directions, gates, hidden, order)
-    return _Layer(n, x, weight(n.inputs[1]), weight(n.inputs[2]), bias, states, direction, hidden, batch_first)
+    return _Layer(
+        n, x, weight(n.inputs[1]), weight(n.inputs[2]), bias, states, direction, hidden, batch_first
+    )
 
 
 def _bias(n: Node, directions: int, gates: int, hidden: int, order: list[int]) -> Any:
@@ -410,7 +440,9 @@ def _bias(n: Node, directions: int, gates: int, hidden: int, order: list[int]) -
     if not apart:
         total = n.op("Add", first, second)
         return total if order == sorted(order) else n.op("Gather", total, np.asarray(order), axis=1)
-    zr = n.op("Add", *(n.op("Slice", v, starts=[0, 0, 0], ends=[directions, 2, hidden]) for v in (first, second)))
+    zr = n.op(
+        "Add", *(n.op("Slice", v, starts=[0, 0, 0], ends=[directions, 2, hidden]) for v in (first, second))
+    )
     new = [n.op("Slice", v, starts=[0, 2, 0], ends=[directions, 3, hidden]) for v in (first, second)]
     return n.op("Concat", zr, *new, axis=1)
 
@@ -469,14 +501,16 @@ def _special(layer: _Layer, names: list[str], directions: int) -> tuple[Any, lis
     each = len(functions) // directions
     ys, lasts = [], []
     for index in range(directions):
-        flat = [_flat_gates(n.builder, v, index, len(desc_of(v).shape)) for v in (layer.w, layer.r, layer.bias)]
+        flat = [
+            _flat_gates(n.builder, v, index, len(desc_of(v).shape)) for v in (layer.w, layer.r, layer.bias)
+        ]
         o = Options(functions[index * each : (index + 1) * each], n.attr("clip"), _peepholes(layer, index))
         o.input_forget = bool(n.attr("input_forget", 0))
         o.linear_before_reset = bool(n.attr("linear_before_reset", 0))
         o.lengths = _shortened(n)
         first = [n.op("Gather", s, np.asarray(index), axis=0) for s in layer.states]
         backwards = layer.direction == "reverse" or index == 1
-        y, last = _one_direction(n.builder, n.type, layer.x, *flat, first, backwards, o)
+        y, last = _one_direction(n.builder, n.type, layer.x, flat, first, backwards, o)
         ys.append(y)
         lasts.append(last)
     y = ys[0] if len(ys) == 1 else n.op("Concat", *ys, axis=2)

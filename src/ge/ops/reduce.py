@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tbe
-
 from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
@@ -140,7 +140,11 @@ def _running(type_: str, function: str) -> None:
         axis = op.axis % len(x.shape)
         return tbe.cast(tbe.scan(function, widened(x), axis, op.exclusive, op.reverse), x.dtype)
 
-    body = {"__doc__": f"Running {function} along axis.", "__module__": __name__, "compute": staticmethod(compute)}
+    body = {
+        "__doc__": f"Running {function} along axis.",
+        "__module__": __name__,
+        "compute": staticmethod(compute),
+    }
     register(type(type_, (Running,), body))
 
 
@@ -150,7 +154,7 @@ _running("CumMax", "max")
 _running("CumMin", "min")
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def _axes_of(n: Node) -> list[int] | None:
@@ -163,7 +167,7 @@ def _axes_of(n: Node) -> list[int] | None:
     return [] if n.attr("noop_with_empty_axes", 0) else None
 
 
-def _reduced(n: Node, type_: str, x: object) -> object:
+def _reduced(n: Node, type_: str, x: Any) -> Any:
     axes = _axes_of(n)
     return n.op(type_, x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
 
@@ -175,7 +179,7 @@ def _onnx_reduction(onnx: str, type_: str, before: str = "", after: str = "") ->
     def mapped(n: Node) -> Results:
         x = n.op(before, n.inputs[0]) if before else n.inputs[0]
         y = _reduced(n, type_, x)
-        return n.op(after, y) if after else y  # type: ignore[arg-type, return-value]
+        return n.op(after, y) if after else y
 
 
 _onnx_reduction("ReduceSum", "ReduceSum")
@@ -189,7 +193,7 @@ _onnx_reduction("ReduceSumSquare", "ReduceSum", before="Square")
 def _reduce_extreme(n: Node) -> Results:
     """Of bools, the maximum is "any" and the minimum is "all"."""
     types = {("ReduceMax", True): "ReduceAny", ("ReduceMin", True): "ReduceAll"}
-    return _reduced(n, types.get((n.type, n.desc().dtype == "bool"), n.type), n.inputs[0])  # type: ignore[return-value]
+    return _reduced(n, types.get((n.type, n.desc().dtype == "bool"), n.type), n.inputs[0])
 
 
 @plugin(onnx=["ReduceL2", "ReduceLogSum"])
@@ -198,7 +202,7 @@ def _reduce_then(n: Node) -> Results:
     dtype = n.desc().dtype
     x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
     x = n.op("Square", x) if n.type == "ReduceL2" else x
-    y = n.op("Sqrt" if n.type == "ReduceL2" else "Log", _reduced(n, "ReduceSum", x))  # type: ignore[arg-type]
+    y = n.op("Sqrt" if n.type == "ReduceL2" else "Log", _reduced(n, "ReduceSum", x))
     return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
 
 
@@ -244,7 +248,7 @@ def _cumulative(n: Node) -> Results:
     )
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def _tf_axes(n: Node) -> list[int]:

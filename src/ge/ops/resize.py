@@ -1,4 +1,4 @@
-"""Resizing by interpolation, an axis at a time: each output position is a weighted sum of a few input positions."""
+"""Resizing, an axis at a time: each output position is a weighted sum of a few input positions."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 class Resize(Operator):
     """x resized along axes to sizes.
 
-    `scales` are the exact factors where they differ from the ratio of sizes; `roi` holds start and end of each
-    axis (as fractions) for tf_crop_and_resize.
+    `scales` are the exact factors where they differ from the ratio of sizes; `roi` holds start and end of
+    each axis (as fractions) for tf_crop_and_resize.
     """
 
     x = Input("T", NUMBERS)
@@ -142,7 +142,7 @@ def _axes_of(op: NodeView) -> list[tuple[int, Axis]]:
 
 
 def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[Any, np.ndarray]:
-    """x resized along one axis, and which output positions lie outside of it (and take the extrapolation value)."""
+    """x resized along one axis, and which output positions lie outside (and are extrapolated)."""
     where = _COORDINATES[op.coordinates](np.arange(part.out, dtype=np.float64), part)
     beyond = np.zeros(part.out, bool)
     if op.coordinates == "tf_crop_and_resize":
@@ -202,7 +202,9 @@ def _by_product(builder: Any, x: Any, axis: int, matrix: np.ndarray) -> Any:
         return builder.op("MatMul", x, matrix) if rank > 1 else _vector_product(builder, x, matrix)
     perm = [i for i in range(rank) if i != axis] + [axis]
     back = [int(i) for i in np.argsort(perm)]
-    return builder.op("Transpose", builder.op("MatMul", builder.op("Transpose", x, perm=perm), matrix), perm=back)
+    return builder.op(
+        "Transpose", builder.op("MatMul", builder.op("Transpose", x, perm=perm), matrix), perm=back
+    )
 
 
 def _vector_product(builder: Any, x: Any, matrix: np.ndarray) -> Any:
@@ -210,7 +212,7 @@ def _vector_product(builder: Any, x: Any, matrix: np.ndarray) -> Any:
     return builder.op("Reshape", builder.op("MatMul", row, matrix), shape=[matrix.shape[1]])
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 @plugin(onnx="Upsample")
@@ -278,7 +280,7 @@ def _kept_ratio(n: Node, shape: Sequence[int], sizes: list[int]) -> tuple[list[i
     return [math.floor(ratio * s + 0.5) for s in shape], [ratio] * len(shape)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def _image_axes(n: Node) -> list[tuple[int, int, int]]:
@@ -298,7 +300,9 @@ def _places_tf(n: Node, size: int, out: int) -> np.ndarray:
     """Where output positions lie in the input."""
     i = np.arange(out, dtype=np.float32)
     scale = _scale_tf(n, size, out)
-    return (i + np.float32(0.5)) * scale - np.float32(0.5) if n.attr("half_pixel_centers", False) else i * scale
+    return (
+        (i + np.float32(0.5)) * scale - np.float32(0.5) if n.attr("half_pixel_centers", False) else i * scale
+    )
 
 
 def _as_float(n: Node) -> Any:

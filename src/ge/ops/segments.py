@@ -11,6 +11,7 @@ from ge.ir.types import FLOATS, numpy_dtype
 from ge.ops.gather_scatter import indices_tf
 from ge.parsers.plugin import Node, Results, plugin
 
+
 def _neutral(n: Node, reduction: str, dtype: str) -> Any:
     """What an empty segment holds: the element that changes nothing."""
     kind = numpy_dtype(dtype)

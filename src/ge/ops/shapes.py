@@ -9,6 +9,7 @@ import numpy as np
 from ge.ir.types import numpy_dtype
 from ge.parsers.plugin import Node, Results, plugin
 
+
 def _integers(n: Node, values: Any, attr: str = "out_type") -> Any:
     """A constant of integers, of the type the node asks for."""
     return n.builder.constant(np.asarray(values, numpy_dtype(str(n.attr(attr, "int32")))), n.name)
@@ -66,5 +67,7 @@ def _broadcast_gradient_args(n: Node) -> Results:
         missing = rank - len(shapes[i])
         axes = [a for a in range(rank) if a < missing or (mine[a] == 1 and other[a] != 1)]
         both_one = [a for a in range(rank) if mine[a] == 1 and other[a] == 1]
-        results.append(n.builder.constant(np.asarray(sorted({*axes, *both_one}), numpy_dtype(n.desc().dtype))))
+        results.append(
+            n.builder.constant(np.asarray(sorted({*axes, *both_one}), numpy_dtype(n.desc().dtype)))
+        )
     return results

@@ -11,12 +11,13 @@ from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
+
 @register
 class Dft(Operator):
     """The discrete Fourier transform along an axis, cut or filled with zeros to a length.
 
-    The last axis of x holds real numbers (1) or pairs (2). With onesided the forward transform gives the first
-    half only and the inverse takes it and gives real numbers.
+    The last axis of x holds real numbers (1) or pairs (2). With onesided the forward transform gives the
+    first half only and the inverse takes it and gives real numbers.
     """
 
     x = Input("T", FLOATS)
@@ -115,7 +116,9 @@ def _window(n: Node) -> Results:
     span = size if n.attr("periodic", 1) else max(size - 1, 1)
     phase = 2 * np.pi * np.arange(size) / span
     a, b, c = _WINDOWS[n.type]
-    return n.builder.constant((a + b * np.cos(phase) + c * np.cos(2 * phase)).astype(numpy_dtype(dtype)), n.name)
+    return n.builder.constant(
+        (a + b * np.cos(phase) + c * np.cos(2 * phase)).astype(numpy_dtype(dtype)), n.name
+    )
 
 
 @plugin(onnx="MelWeightMatrix")

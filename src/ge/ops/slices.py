@@ -12,6 +12,7 @@ from ge.ir.values import constant_of, desc_of
 from ge.ops.movement import reshaped
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
+
 @plugin(tensorflow="Slice")
 def _slice_tf(n: Node) -> Results:
     """A box of known size; where it starts may be computed, then the starts are kept inside the tensor."""
@@ -37,7 +38,9 @@ def _moving_box(n: Node, begins: Any, sizes: Sequence[int]) -> Any:
             continue
         start = n.op("Cast", n.op("Slice", begins, starts=[axis], ends=[axis + 1]), to="int64")
         start = n.op("Minimum", n.op("Maximum", start, 0), extent - size)
-        y = n.op("Gather", y, n.op("Add", start, n.builder.constant(np.arange(size, dtype=np.int64))), axis=axis)
+        y = n.op(
+            "Gather", y, n.op("Add", start, n.builder.constant(np.arange(size, dtype=np.int64))), axis=axis
+        )
     return y
 
 
@@ -55,7 +58,8 @@ class _StridedEntry:
 def _strided_entries(n: Node, count: int, rank: int) -> list[_StridedEntry]:
     """The entries of a strided slice of a tensor of some rank, ellipsis and masks resolved."""
     masks = {
-        name: int(n.attr(f"{name}_mask", 0)) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+        name: int(n.attr(f"{name}_mask", 0))
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
 
     def has(name: str, position: int) -> bool:
@@ -123,41 +127,36 @@ def _boxed(n: Node, entries: Sequence[_StridedEntry], found: Sequence[tuple[int,
 
 
 def _moving_strided_slice(n: Node, entries: Sequence[_StridedEntry]) -> Any:
-    """A slice at computed positions: each axis is taken whole, at one place, or from a place on for a known size."""
+    """A slice at computed positions: an axis is taken whole, at known places, or from a place on for a known size."""
     y: Any = n.inputs[0]
     steps = n.ints(3, "the strides")
-    shape = n.desc().shape
     target = []
     for e in entries:
         if e.axis < 0:
             target.append(1)
             continue
-        size = shape[e.axis] if e.position < 0 else _known_size(n, e, steps[e.position], shape[e.axis])
-        if size != shape[e.axis] or e.shrink:
-            first = n.op("Cast", n.op("Slice", n.inputs[1], starts=[e.position], ends=[e.position + 1]), to="int64")
-            first = n.op("Select", n.op("Less", first, 0), n.op("Add", first, shape[e.axis]), first)
-            places = n.op("Add", first, n.builder.constant(np.arange(size, dtype=np.int64) * steps[e.position]))
+        extent = n.desc().shape[e.axis]
+        places = None if e.position < 0 else _places(n, e, steps[e.position], extent)
+        if places is not None:
             y = n.op("Gather", y, places, axis=e.axis)
         if not e.shrink:
-            target.append(size)
+            target.append(extent if places is None else desc_of(places).size)
     return reshaped(n, y, target)
 
 
-def _known_size(n: Node, e: _StridedEntry, step: int, extent: int) -> int:
-    """How many elements an entry takes, when its ends are known or at a known distance."""
-    if e.shrink:
-        return 1
-    first = ("", 0) if e.open_begin else _offset(n.inputs[1], e.position)
-    last = ("", extent) if e.open_end else _offset(n.inputs[2], e.position)
-    if first[0] == last[0] == "" and not e.open_begin and not e.open_end:
-        size = len(range(*slice(first[1], last[1], step).indices(extent)))
-        if size == extent:
-            return size
-    elif first == ("", 0) and e.open_end and step == 1:
-        return extent
-    elif first[0] == last[0] and first[0] and not e.open_begin and not e.open_end:
-        return max(len(range(0, last[1] - first[1], step)), 0)
-    raise Unsupported("a slice from or to a computed position has no known size", "use tf.slice or tf.gather")
+def _places(n: Node, e: _StridedEntry, step: int, extent: int) -> Any:
+    """The places along an axis that an entry takes; None when it takes all."""
+    first = _offset(n.inputs[1], e.position)
+    last = _offset(n.inputs[2], e.position)
+    if not e.shrink and (e.open_begin or not first[0]) and (e.open_end or not last[0]):
+        known = slice(None if e.open_begin else first[1], None if e.open_end else last[1], step).indices(extent)
+        return None if known == (0, extent, 1) else n.builder.constant(np.arange(*known, dtype=np.int64))
+    if not e.shrink and (e.open_begin or e.open_end or first[0] != last[0]):
+        raise Unsupported("a slice from or to a computed position has no known size", "use tf.slice or tf.gather")
+    size = 1 if e.shrink else len(range(0, last[1] - first[1], step))
+    start = n.op("Cast", n.op("Slice", n.inputs[1], starts=[e.position], ends=[e.position + 1]), to="int64")
+    start = n.op("Select", n.op("Less", start, 0), n.op("Add", start, extent), start)
+    return n.op("Add", start, n.builder.constant(np.arange(size, dtype=np.int64) * step))
 
 
 def _offset(value: Any, position: int) -> tuple[str, int]:

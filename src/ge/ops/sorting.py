@@ -22,7 +22,9 @@ def _along_last(builder: Any, op: NodeView, x: Any, **attrs: Any) -> Any:
     perm = [i for i in range(desc.rank) if i != axis] + [axis]
     turned = builder.op("Transpose", x, perm=perm)
     back = [int(i) for i in np.argsort(perm)]
-    return tuple(builder.op("Transpose", v, perm=back) for v in builder.ops(op.type, [turned], axis=-1, **attrs))
+    return tuple(
+        builder.op("Transpose", v, perm=back) for v in builder.ops(op.type, [turned], axis=-1, **attrs)
+    )
 
 
 def _check_axis(op: NodeView) -> None:
@@ -127,12 +129,12 @@ class ArgSort(Sort):
         return [_order(_plain(arrays[0]), op.descending).astype(np.int64)]
 
 
-# -- results whose size depends on the data ----------------------------------------------------------------------
+# -- results whose size depends on the data ----------------------------------------------------------------
 
 
 @register
 class Unique(Operator):
-    """The distinct elements (or rows, along axis 0), where each was first seen, which one each element is, counts."""
+    """The distinct elements (or rows, along axis 0), where first seen, which one each element is, counts."""
 
     x = Input("T", TENSORS)
     y = Output("T")
@@ -294,7 +296,9 @@ def _corners(boxes: np.ndarray, centred: bool) -> np.ndarray:
 def _kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[int]:
     kept: list[int] = []
     for i in np.argsort(-scores, kind="stable"):
-        if len(kept) >= op.max_output_boxes or (op.score_threshold is not None and not scores[i] > op.score_threshold):
+        if len(kept) >= op.max_output_boxes or (
+            op.score_threshold is not None and not scores[i] > op.score_threshold
+        ):
             break
         if all(_overlap(boxes[i], boxes[j]) <= op.iou_threshold for j in kept):
             kept.append(int(i))
@@ -309,7 +313,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> float:
     return shared / (areas[0] + areas[1] - shared) if shared > 0 else 0.0
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------
+# -- ONNX --------------------------------------------------------------------------------------------------
 
 
 @plugin(onnx="TopK")
@@ -327,8 +331,12 @@ def _unique(n: Node) -> Results:
         results = distinct(known, axis, bool(n.attr("sorted", 1)))
         return tuple(n.builder.constant(a, n.name) for a in results[: n.outputs])
     if axis is not None and axis % n.desc().rank != 0:
-        raise Unsupported(f"Unique along axis {axis} of computed values is not supported", "transpose to axis 0")
-    return n.op("Unique", n.inputs[0], axis=None if axis is None else 0, sorted=bool(n.attr("sorted", 1)))[: n.outputs]  # type: ignore[no-any-return]
+        raise Unsupported(
+            f"Unique along axis {axis} of computed values is not supported", "transpose to axis 0"
+        )
+    return n.op("Unique", n.inputs[0], axis=None if axis is None else 0, sorted=bool(n.attr("sorted", 1)))[
+        : n.outputs
+    ]
 
 
 @plugin(onnx="NonZero")
@@ -367,7 +375,7 @@ def _nms(n: Node) -> Results:
     )
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 class BoxSelection(Operator):

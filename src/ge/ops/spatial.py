@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import tbe
 
+import tbe
 from ge.model.plan import View
 from ge.parsers.plugin import Node, Unsupported
 
@@ -173,7 +173,11 @@ def onnx_window(n: Node, kernel: Sequence[int], sizes: Sequence[int]) -> Window:
 
 
 def same_pads(
-    kernel: Sequence[int], sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int], lower: bool = False
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    lower: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Borders that give ceil(size / stride) positions; an odd one goes to the end unless `lower`.
 
@@ -189,7 +193,7 @@ def same_pads(
     return tuple(begin), tuple(end)
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 def tf_format(n: Node, rank: int) -> tuple[str, list[int]]:
@@ -228,7 +232,9 @@ def tf_window(
     return Window(tuple(kernel), moves, dilations, begin, end)
 
 
-def _spatial_entries(n: Node, given: Sequence[int], axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+def _spatial_entries(
+    n: Node, given: Sequence[int], axes: Sequence[int], rank: int, what: str
+) -> tuple[int, ...]:
     """The entries of a per-axis list that belong to space; batch and channels must stay as they are."""
     if not given:
         return (1,) * rank

@@ -12,12 +12,12 @@ from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
-# -- sampling ----------------------------------------------------------------------------------------------------
+# -- sampling -----------------------------------------------------------------------------------------------
 
 
 @register
 class GridSample(Operator):
-    """x (N, C, space) read at the places a grid (N, positions, axes) names, from -1 to 1, the last axis first."""
+    """x (N, C, space) read where a grid (N, positions, axes) says, from -1 to 1, the last axis first."""
 
     x = Input("T", FLOATS)
     grid = Input("", FLOATS)
@@ -44,9 +44,7 @@ class GridSample(Operator):
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         x, grid = (np.asarray(a, np.float64) for a in arrays[:2])
         sizes = x.shape[2:]
-        places = [
-            _place(grid[..., len(sizes) - 1 - axis], size, op) for axis, size in enumerate(sizes)
-        ]
+        places = [_place(grid[..., len(sizes) - 1 - axis], size, op) for axis, size in enumerate(sizes)]
         return [np.stack([_sampled(x[b], [p[b] for p in places], op) for b in range(x.shape[0])])]
 
 
@@ -78,7 +76,9 @@ def _sampled(x: np.ndarray, places: Sequence[np.ndarray], op: NodeView) -> np.nd
     total = np.zeros((x.shape[0], *places[0].shape))
     for choice in np.ndindex(*(len(t) for t in taps)):
         index = [taps[axis][k][0] for axis, k in enumerate(choice)]
-        weight = np.prod([np.broadcast_to(taps[axis][k][1], places[0].shape) for axis, k in enumerate(choice)], axis=0)
+        weight = np.prod(
+            [np.broadcast_to(taps[axis][k][1], places[0].shape) for axis, k in enumerate(choice)], axis=0
+        )
         total += weight * _pixels(x, index, op)
     return total
 
@@ -120,7 +120,7 @@ def _grid_sample(n: Node) -> Results:
     return n.op("GridSample", n.inputs[0], n.inputs[1], mode=mode, padding_mode=padding, align_corners=align)
 
 
-# -- regions of interest -----------------------------------------------------------------------------------------
+# -- regions of interest -----------------------------------------------------------------------------------
 
 
 @register
@@ -180,7 +180,7 @@ def _aligned_region(x: np.ndarray, roi: np.ndarray, op: NodeView) -> np.ndarray:
     terms = _corner_terms(x, rows, columns)
     shape = (x.shape[0], op.height, samples[0], op.width, samples[1])
     if op.mode == "avg":
-        return sum(terms).reshape(shape).mean(axis=(2, 4))
+        return np.sum(terms, axis=0).reshape(shape).mean(axis=(2, 4))
     return np.max(terms, axis=0).reshape(shape).max(axis=(2, 4))
 
 
@@ -212,7 +212,7 @@ def _roi_align(n: Node) -> Results:
     )
 
 
-# -- patches -----------------------------------------------------------------------------------------------------
+# -- patches -----------------------------------------------------------------------------------------------
 
 
 @plugin(onnx="Col2Im")
@@ -226,7 +226,7 @@ def _col2im(n: Node) -> Results:
     counts = [
         (f - (b - 1) * h - 1) // s + 1 for f, b, h, s in zip(full, block, dilations, strides, strict=True)
     ]
-    batch, rows, columns = n.desc().shape
+    batch, rows, _ = n.desc().shape
     channels = rows // math.prod(block)
     place = np.zeros((*block, *counts), np.int64)
     for axis in range(rank):
@@ -286,7 +286,7 @@ def _deform_conv(n: Node) -> Results:
     return n.op("Add", y, n.op("Reshape", n.inputs[3], shape=[outs, 1, 1]))
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------
 
 
 @register
@@ -326,7 +326,9 @@ class CropAndResize(Operator):
         for r, (box, owner) in enumerate(zip(boxes, owners, strict=True)):
             rows = _crop_places(box[0], box[2], x.shape[1], op.height)
             columns = _crop_places(box[1], box[3], x.shape[2], op.width)
-            inside = np.ix_(*((p >= 0) & (p <= s - 1) for p, s in ((rows, x.shape[1]), (columns, x.shape[2]))))
+            inside = np.ix_(
+                *((p >= 0) & (p <= s - 1) for p, s in ((rows, x.shape[1]), (columns, x.shape[2])))
+            )
             y[r][inside] = _cropped(x[int(owner)].astype(np.float32), rows, columns, op.method)[inside]
         return [y]
 
@@ -380,7 +382,11 @@ def _dilation(n: Node) -> Results:
     best: Any = None
     for i, j in np.ndindex(*kernel):
         starts = [0, i * rates[0], j * rates[1], 0]
-        ends = [batch, *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)), channels]
+        ends = [
+            batch,
+            *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)),
+            channels,
+        ]
         piece = n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1])
         weight = n.op("Slice", n.inputs[1], starts=[i, j, 0], ends=[i + 1, j + 1, channels])
         added = n.op("Add", piece, n.op("Reshape", weight, shape=[channels]))
@@ -388,7 +394,7 @@ def _dilation(n: Node) -> Results:
     return best
 
 
-# -- TensorFlow: colours -----------------------------------------------------------------------------------------
+# -- TensorFlow: colours -----------------------------------------------------------------------------------
 
 
 def _channels(n: Node, x: Any) -> list[Any]:
@@ -421,7 +427,8 @@ def _to_rgb(n: Node, hue: Any, saturation: Any, value: Any) -> Any:
     shares = [n.op("Sub", away(3.0), 1.0), n.op("Sub", 2.0, away(2.0)), n.op("Sub", 2.0, away(4.0))]
     rest = n.op("Sub", 1.0, saturation)
     parts = [
-        n.op("Mul", n.op("Add", rest, n.op("Mul", saturation, n.op("Clip", s, min=0.0, max=1.0))), value) for s in shares
+        n.op("Mul", n.op("Add", rest, n.op("Mul", saturation, n.op("Clip", s, min=0.0, max=1.0))), value)
+        for s in shares
     ]
     return n.op("Concat", *parts, axis=-1)
 

@@ -89,7 +89,9 @@ def _convert(
     return builder.graph, converter
 
 
-def _input(port: onnx.ValueInfoProto, builder: GraphBuilder, shapes: _Shapes, converter: Converter) -> Binding:
+def _input(
+    port: onnx.ValueInfoProto, builder: GraphBuilder, shapes: _Shapes, converter: Converter
+) -> Binding:
     kind = port.type.WhichOneof("value")
     if kind != "tensor_type":
         label = (kind or "unknown").removesuffix("_type")
@@ -99,7 +101,11 @@ def _input(port: onnx.ValueInfoProto, builder: GraphBuilder, shapes: _Shapes, co
         dtype = dtype_from_ir(ir.DataType(port.type.tensor_type.elem_type))
     except (KeyError, ValueError):
         code = port.type.tensor_type.elem_type
-        name = onnx.TensorProto.DataType.Name(code).lower() if code in onnx.TensorProto.DataType.values() else code
+        name = (
+            onnx.TensorProto.DataType.Name(code).lower()
+            if code in onnx.TensorProto.DataType.values()
+            else code
+        )
         converter.refused[("Input", f"no engine accepts {name}", "feed numbers or bools")] = [port.name]
         return FAILED
     shape = shapes.of(port)
@@ -141,7 +147,9 @@ def _chosen(
     return found
 
 
-def _deciding(needed: Iterable[ir.Value], graph: ir.Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _deciding(
+    needed: Iterable[ir.Value], graph: ir.Graph, values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """The offered inputs from which the values that decide shapes are computed."""
     found: dict[str, np.ndarray] = {}
     stack, seen = list(needed), set()
@@ -150,7 +158,7 @@ def _deciding(needed: Iterable[ir.Value], graph: ir.Graph, values: Mapping[str, 
         if value in seen:
             continue
         seen.add(value)
-        if value.is_graph_input() and value.name in values:
+        if value.is_graph_input() and value.name is not None and value.name in values:
             found[value.name] = np.asarray(values[value.name])
         maker = value.producer()
         if maker is not None:
@@ -182,7 +190,9 @@ class _Shapes:
             raise GeError("E10020", f"input {port.name} has {len(dims)} dimensions, {list(shape)} was given")
         for dim, size in zip(dims, shape, strict=True):
             if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
-                raise GeError("E10020", f"input {port.name} has a dimension of {dim.dim_value} where {size} was given")
+                raise GeError(
+                    "E10020", f"input {port.name} has a dimension of {dim.dim_value} where {size} was given"
+                )
             if dim.dim_param and size >= 0:
                 self.named[dim.dim_param] = size
 
@@ -219,5 +229,7 @@ class _Shapes:
     @staticmethod
     def _open(name: str, what: str) -> GeError:
         return GeError(
-            "E10020", f"input {name} has {what}", remedy=f'give its shape, for example input_shapes={{"{name}": (1, …)}}'
+            "E10020",
+            f"input {name} has {what}",
+            remedy=f'give its shape, for example input_shapes={{"{name}": (1, …)}}',
         )

@@ -1,4 +1,4 @@
-"""Converting ONNX nodes: names to values, attributes to Python, each node through its plugin or its function body."""
+"""Converting ONNX nodes: names to values, attributes to Python, each node by its plugin or function body."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Converter:
         self.refused: dict[tuple[str, str, str], list[str]] = {}  # operator, reason, remedy -> nodes
         self.needed: set[ir.Value] = set()  # computed values that decide shapes
 
-    # -- graphs ------------------------------------------------------------------------------------------------
+    # -- graphs ---------------------------------------------------------------------------------------------
 
     def graph(self, graph: onnx.GraphProto, scope: Scope, where: str) -> list[Binding]:
         """Emit a graph whose inputs are bound in the scope; the bindings of its outputs."""
@@ -101,7 +101,9 @@ class Converter:
                 if name:
                     scope.values[name] = value
 
-    def body(self, graph: onnx.GraphProto, scope: Scope, builder: GraphBuilder, args: Sequence[Binding]) -> list[Binding]:
+    def body(
+        self, graph: onnx.GraphProto, scope: Scope, builder: GraphBuilder, args: Sequence[Binding]
+    ) -> list[Binding]:
         """Emit a subgraph into a builder, its inputs bound to `args`; outer names are seen."""
         inner = Scope(builder, scope.versions, parent=scope, attributes=scope.attributes, calls=scope.calls)
         names = [v.name for v in graph.input]
@@ -110,14 +112,16 @@ class Converter:
         inner.values.update(zip(names, args, strict=False))
         return self.graph(graph, inner, f"subgraph {graph.name}")
 
-    # -- nodes -------------------------------------------------------------------------------------------------
+    # -- nodes ----------------------------------------------------------------------------------------------
 
     def node(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
         """Emit one node; what it gives. A node that cannot be mapped is recorded and gives FAILED."""
         label = node.name or (node.output[0] if node.output else node.op_type)
         failed = [FAILED] * len(node.output)
         if len(scope.calls) > MAX_DEPTH:
-            raise GeError("E10017", "functions call each other without end", node=label, operator=node.op_type)
+            raise GeError(
+                "E10017", "functions call each other without end", node=label, operator=node.op_type
+            )
         inputs = [scope.find(n) if n else None for n in node.input]
         if any(v is FAILED for v in inputs):
             return failed
@@ -127,7 +131,9 @@ class Converter:
             results = self._mapped(node, domain, label, inputs, scope)
             self._check_sizes(results, label, node.op_type)
         except Unsupported as error:
-            self._refuse(node.op_type if not domain else f"{domain}.{node.op_type}", label, error.reason, error.remedy)
+            self._refuse(
+                node.op_type if not domain else f"{domain}.{node.op_type}", label, error.reason, error.remedy
+            )
             if error.needs is not None:
                 self.needed.add(error.needs)
             return failed
@@ -145,7 +151,11 @@ class Converter:
             return failed
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
             raise GeError(
-                "E10018", f"the node is malformed: {error}", node=label, operator=node.op_type, remedy="check the model"
+                "E10018",
+                f"the node is malformed: {error}",
+                node=label,
+                operator=node.op_type,
+                remedy="check the model",
             ) from error
         return list(results) + [None] * (len(node.output) - len(results))
 
@@ -164,7 +174,15 @@ class Converter:
         self._refuse_dynamic(inputs)
         outputs = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
         view = Node(
-            node.op_type, label, inputs, attributes, outputs, scope.builder, version, domain, Context(self, scope)  # type: ignore[arg-type]
+            node.op_type,
+            label,
+            inputs,
+            attributes,
+            outputs,
+            scope.builder,
+            version,
+            domain,
+            Context(self, scope),  # type: ignore[arg-type]
         )
         results = plugin.function(view)
         return [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
@@ -185,7 +203,7 @@ class Converter:
             if isinstance(value, ir.Value) and has_dynamic_size(value):
                 maker = value.producer()
                 raise Unsupported(
-                    f"it reads the result of {maker.op_type if maker else '?'}, whose size is known only after the run",
+                    f"it reads the result of {maker.op_type if maker else '?'}, whose size only a run tells",
                     "make that result an output of the model and go on from there on the host",
                 )
 
@@ -194,10 +212,13 @@ class Converter:
         for value in results:
             if isinstance(value, ir.Value) and desc_of(value).nbytes > MAX_BYTES:
                 raise GeError(
-                    "E10014", f"a result of {desc_of(value)} is larger than {MAX_BYTES >> 40} TiB", node=label, operator=type_
+                    "E10014",
+                    f"a result of {desc_of(value)} is larger than {MAX_BYTES >> 40} TiB",
+                    node=label,
+                    operator=type_,
                 )
 
-    # -- functions ---------------------------------------------------------------------------------------------
+    # -- functions ------------------------------------------------------------------------------------------
 
     def _call(
         self,
@@ -231,7 +252,9 @@ class Converter:
         """An operator without a plugin, by the function that its ONNX schema defines."""
         schema = schema_of(node.op_type, version, domain)
         if schema is None:
-            raise Unsupported("no plugin maps it", "write a plugin with ge.parsers.plugin, or replace it in the model")
+            raise Unsupported(
+                "no plugin maps it", "write a plugin with ge.parsers.plugin, or replace it in the model"
+            )
         _refuse_sequences(node.op_type, inputs)
         self._refuse_dynamic(inputs)
         function = function_of(schema, version, _resolved(node, attributes), inputs)
@@ -245,7 +268,7 @@ class Converter:
         defaults = {k: v.decode() if isinstance(v, bytes) else v for k, v in defaults.items()}
         return self._call(function, {**defaults, **attributes}, inputs, scope, node.op_type)
 
-    # -- attributes --------------------------------------------------------------------------------------------
+    # -- attributes -----------------------------------------------------------------------------------------
 
     def attributes(self, node: onnx.NodeProto, scope: Scope) -> dict[str, Any]:
         """The attributes of a node as Python values; those that name a function's attribute are looked up."""
@@ -286,7 +309,9 @@ class Context:
         results = self.converter.body(graph, self.scope, builder, args)
         if any(r is FAILED for r in results):
             count = sum(map(len, self.converter.refused.values())) - before
-            raise Unsupported(f"subgraph {graph.name} has {count} unsupported node(s)", "see them in this list")
+            raise Unsupported(
+                f"subgraph {graph.name} has {count} unsupported node(s)", "see them in this list"
+            )
         return results
 
     def plain(self, array: np.ndarray) -> np.ndarray:
@@ -343,7 +368,9 @@ def plain_array(array: np.ndarray, name: str) -> np.ndarray:
         dtype_from_ir(ir.DataType.from_numpy(array.dtype))
     except (KeyError, TypeError):
         kind = "string" if array.dtype.kind in "OSU" else str(array.dtype)
-        raise Unsupported(f"{name} is a constant of type {kind}, which no engine accepts", "convert it") from None
+        raise Unsupported(
+            f"{name} is a constant of type {kind}, which no engine accepts", "convert it"
+        ) from None
     return array
 
 
@@ -387,7 +414,9 @@ def function_of(
     fitting = [v for v in schema.context_dependent_function_opset_versions if v <= version]
     if not fitting:
         return None
-    data = schema.get_context_dependent_function_with_opset_version(max(fitting), node.SerializeToString(), types)
+    data = schema.get_context_dependent_function_with_opset_version(
+        max(fitting), node.SerializeToString(), types
+    )
     return _function(data) if data else None
 
 

@@ -53,7 +53,11 @@ def load(source: Any) -> ModelFile:
         source = ir.to_proto(source)
     proto = _decode(source, name) if isinstance(source, (bytes, bytearray, memoryview)) else source
     if not isinstance(proto, onnx.ModelProto):
-        raise GeError("E10011", f"{type(proto).__name__} is not an ONNX model", remedy="give a path, bytes or a ModelProto")
+        raise GeError(
+            "E10011",
+            f"{type(proto).__name__} is not an ONNX model",
+            remedy="give a path, bytes or a ModelProto",
+        )
     return _checked(ModelFile(proto, name or proto.graph.name or "model", folder))
 
 
@@ -61,7 +65,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise GeError("E10021", f"cannot read {path}: {error.strerror}", remedy="check the path of the model") from error
+        raise GeError(
+            "E10021", f"cannot read {path}: {error.strerror}", remedy="check the path of the model"
+        ) from error
 
 
 def _decode(data: bytes | bytearray | memoryview, name: str) -> onnx.ModelProto:
@@ -69,7 +75,9 @@ def _decode(data: bytes | bytearray | memoryview, name: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(bytes(data))
     except (DecodeError, RuntimeError, ValueError) as error:
-        raise GeError("E10011", f"{name or 'the data'} is not an ONNX model: {error}", remedy="export it again") from error
+        raise GeError(
+            "E10011", f"{name or 'the data'} is not an ONNX model: {error}", remedy="export it again"
+        ) from error
     return proto
 
 
@@ -84,7 +92,9 @@ def _checked(file: ModelFile) -> ModelFile:
             remedy="convert it with onnx.version_converter",
         )
     if proto.ir_version > onnx.IR_VERSION:
-        file.notes.append(f"IR version {proto.ir_version} is newer than the known {onnx.IR_VERSION}; read as far as known")
+        file.notes.append(
+            f"IR version {proto.ir_version} is newer than the known {onnx.IR_VERSION}; read as far as known"
+        )
     file.opsets = opset_versions(proto.opset_import, file.name)
     for function in proto.functions:
         key = (_domain(function.domain), function.name)
@@ -112,7 +122,7 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-# -- tensors -----------------------------------------------------------------------------------------------------
+# -- tensors -----------------------------------------------------------------------------------------------
 
 
 def array_of(tensor: onnx.TensorProto, folder: Path | None, name: str = "") -> np.ndarray:
@@ -132,7 +142,9 @@ def array_of(tensor: onnx.TensorProto, folder: Path | None, name: str = "") -> n
     try:
         return onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise GeError("E10014", f"the data of tensor {name} does not fit its shape {list(shape)}: {error}") from error
+        raise GeError(
+            "E10014", f"the data of tensor {name} does not fit its shape {list(shape)}: {error}"
+        ) from error
 
 
 def _external(tensor: onnx.TensorProto, folder: Path | None, name: str, dtype: np.dtype) -> np.ndarray:
@@ -169,10 +181,14 @@ def _inside(folder: Path | None, location: str, name: str) -> Path:
     """The file of external data; it must lie inside the model's folder, links followed."""
     if folder is None:
         raise GeError(
-            "E10015", f"tensor {name} is stored outside the model, which was not read from a file", remedy="give the path"
+            "E10015",
+            f"tensor {name} is stored outside the model, which was not read from a file",
+            remedy="give the path",
         )
     if not location or Path(location).is_absolute():
-        raise GeError("E10015", f"the external data of tensor {name} must be named relative to the model: {location!r}")
+        raise GeError(
+            "E10015", f"the external data of tensor {name} must be named relative to the model: {location!r}"
+        )
     base = folder.resolve()
     path = (base / location).resolve()
     if base not in path.parents:
@@ -183,12 +199,14 @@ def _inside(folder: Path | None, location: str, name: str) -> Path:
         )
     if not path.is_file():
         raise GeError(
-            "E10015", f"the external data file {location} of tensor {name} is missing", remedy="copy it beside the model"
+            "E10015",
+            f"the external data file {location} of tensor {name} is missing",
+            remedy="copy it beside the model",
         )
     return path
 
 
-# -- graphs ------------------------------------------------------------------------------------------------------
+# -- graphs ------------------------------------------------------------------------------------------------
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -221,7 +239,12 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -
     for index, node in enumerate(nodes):
         for name in node.output:
             if name and (name in maker or name in known):
-                raise GeError("E10016", f"the name {name} is given twice in {where}", node=node.name, operator=node.op_type)
+                raise GeError(
+                    "E10016",
+                    f"the name {name} is given twice in {where}",
+                    node=node.name,
+                    operator=node.op_type,
+                )
             if name:
                 maker[name] = index
     reads = [[n for n in (*node.input, *_nested_reads(node)) if n] for node in nodes]
@@ -229,7 +252,10 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -
         for name in names:
             if name not in maker and name not in known:
                 raise GeError(
-                    "E10016", f"input {name} is made by no node of {where}", node=node.name, operator=node.op_type
+                    "E10016",
+                    f"input {name} is made by no node of {where}",
+                    node=node.name,
+                    operator=node.op_type,
                 )
     return _ordered(nodes, [{maker[n] for n in names if n in maker} for names in reads], where)
 

@@ -18,7 +18,7 @@ MAX_NAMES = 8
 _DOMAIN_REASONS = {
     "ai.onnx.ml": (
         "operators of classical machine learning (domain ai.onnx.ml) have no NPU implementation",
-        "run this part with the host framework, or convert it to tensor operators (for example with hummingbird)",
+        "run this part with the host framework, or convert it to tensor operators",
     ),
     "com.microsoft": (
         "it is an extension of ONNX Runtime (domain com.microsoft)",
@@ -28,15 +28,27 @@ _DOMAIN_REASONS = {
 _STRINGS = ("tensors of strings have no NPU representation", "prepare text on the host and feed numbers")
 _REASONS = {
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), _STRINGS),
-    "TfIdfVectorizer": ("counting n-grams has no NPU implementation", "prepare text on the host and feed numbers"),
-    "ImageDecoder": ("decoding image files has no NPU implementation", "decode images on the host and feed pixels"),
-    "SequenceMap": ("functions over sequences have no NPU implementation", "use tensors with a batch axis instead"),
-    "Gradient": ("symbolic differentiation is done by the framework, not by the model", "export the gradient graph"),
+    "TfIdfVectorizer": (
+        "counting n-grams has no NPU implementation",
+        "prepare text on the host and feed numbers",
+    ),
+    "ImageDecoder": (
+        "decoding image files has no NPU implementation",
+        "decode images on the host and feed pixels",
+    ),
+    "SequenceMap": (
+        "functions over sequences have no NPU implementation",
+        "use tensors with a batch axis instead",
+    ),
+    "Gradient": (
+        "symbolic differentiation is done by the framework, not by the model",
+        "export the gradient graph",
+    ),
 }
 
 
 def unmapped(file: ModelFile) -> list[UnmappedOperator]:
-    """All operator types of a model, of its functions and of its subgraphs that no plugin and no function covers."""
+    """All operator types of a model, its functions and subgraphs that no plugin and no function covers."""
     found: dict[tuple[str, str], list[str]] = {}
     _scan(file.proto.graph.node, file.opsets, file, found)
     for function in file.functions.values():
@@ -54,7 +66,9 @@ def _scan(
     for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if not _covered(domain, node.op_type, versions, file):
-            found.setdefault((domain, node.op_type), []).append(node.name or (node.output[0] if node.output else ""))
+            found.setdefault((domain, node.op_type), []).append(
+                node.name or (node.output[0] if node.output else "")
+            )
         for graph in subgraphs(node):
             _scan(graph.node, versions, file, found)
 
@@ -89,7 +103,9 @@ def _described(domain: str, type_: str, nodes: list[str]) -> UnmappedOperator:
         reason, remedy = _REASONS.get(type_, ("no plugin maps it", ""))
     if not remedy:
         near = difflib.get_close_matches(type_, mapped("onnx"), 1)
-        hint = f"did you mean {near[0]}? Otherwise " if near and schema_of(type_, 10_000, domain) is None else ""
+        hint = (
+            f"did you mean {near[0]}? Otherwise " if near and schema_of(type_, 10_000, domain) is None else ""
+        )
         remedy = f"{hint}write a plugin with ge.parsers.plugin, or replace it in the model"
     label = f"{domain}.{type_}" if domain else type_
     return UnmappedOperator(label, len(nodes), tuple(nodes[:MAX_NAMES]), reason, remedy)

@@ -1,4 +1,4 @@
-"""ONNX operators on sequences and optionals: lists that are known while parsing, so nothing of them is left to run."""
+"""ONNX operators on sequences and optionals: lists known while parsing, of which nothing is left to run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def _split(n: Node) -> Results:
         sizes = n.ints(1, "split")
     pieces = n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=sizes)
     if not keep:
-        pieces = tuple(n.op("Reshape", p, shape=[d for i, d in enumerate(shape) if i != axis]) for p in pieces)
+        pieces = tuple(
+            n.op("Reshape", p, shape=[d for i, d in enumerate(shape) if i != axis]) for p in pieces
+        )
     return Sequence_(tuple(pieces))  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""Plugins: how a framework's operator becomes operators of the library. Declared beside the operator, used by the parsers.
+"""Plugins: how a framework's operator becomes operators of the library. Declared beside it, used by parsers.
 
     @plugin(onnx="Softmax", since=13)
     def _softmax(n: Node) -> ir.Value:
@@ -6,7 +6,7 @@
 
     simple("Relu", onnx="Relu", tensorflow="Relu")        # same inputs, no attributes
 
-A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy)`; the parser collects all of them.
+A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy)`; the parser collects them.
 """
 
 from __future__ import annotations
@@ -95,8 +95,12 @@ class Node:
         try:
             return dtype_from_ir(ir.DataType(int(code)))
         except (KeyError, ValueError):
-            label = ir.DataType(int(code)).name if int(code) in ir.DataType.__members__.values() else str(code)
-            raise Unsupported(f"no engine accepts {label.lower()}", "use one of the plain number types") from None
+            label = (
+                ir.DataType(int(code)).name if int(code) in ir.DataType.__members__.values() else str(code)
+            )
+            raise Unsupported(
+                f"no engine accepts {label.lower()}", "use one of the plain number types"
+            ) from None
 
     def ints(self, index: int, what: str = "") -> list[int]:
         """A constant input as a list of Python integers."""
