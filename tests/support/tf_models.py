@@ -18,7 +18,10 @@ __all__ = ["concrete", "export", "feeds", "freeze", "freeze_keras", "parse_funct
 
 def concrete(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:
     """The concrete function for arguments of given shapes and types."""
-    specs = [tf.TensorSpec(np.shape(a), tf.as_dtype(np.asarray(a).dtype), name=f"x{i}") for i, a in enumerate(arrays)]
+    specs = [
+        tf.TensorSpec(np.shape(a), tf.as_dtype(np.asarray(a).dtype), name=f"x{i}")
+        for i, a in enumerate(arrays)
+    ]
     return tf.function(function).get_concrete_function(*specs)
 
 

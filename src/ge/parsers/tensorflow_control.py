@@ -18,7 +18,7 @@ from ge.parsers.tensorflow_lists import ListValue
 from ge.parsers.tensorflow_tensor import FunctionRef
 from ge.parsers.tensorflow_values import DEAD, FAILED, Binding, HostTensor, Missing, Opaque, Variable
 
-__all__ = ["changed_variables", "close_branches", "rebuild", "tensors_of", "truth"]
+__all__ = ["changed_variables", "close_branches", "drop_unused_captures", "rebuild", "tensors_of", "truth"]
 
 
 # -- leaves and passing nodes --------------------------------------------------------------------------------
@@ -140,8 +140,21 @@ def truth(b: GraphBuilder, value: Binding) -> ir.Value:
     return b.op("NotEqual", value, np.zeros((), np.dtype(desc.dtype)))
 
 
+def drop_unused_captures(b: GraphBuilder) -> None:
+    """Forget what an abandoned attempt to convert a nested graph captured."""
+    for outer, inner in list(b.captured.items()):
+        if not inner.uses() and not inner.is_graph_output():
+            del b.captured[outer]
+            if inner in b.graph.inputs:
+                b.graph.inputs.remove(inner)
+            elif inner.name in b.graph.initializers:
+                del b.graph.initializers[inner.name]
+
+
 def close_branches(branches: Sequence[GraphBuilder]) -> list[ir.Value]:
     """Give nested graphs the same inputs: the union of what they capture, in one order."""
+    for b in branches:
+        drop_unused_captures(b)
     captures = list(dict.fromkeys(v for b in branches for v in b.captures()))
     for b in branches:
         inner = [b._own(v) for v in captures]

@@ -210,10 +210,13 @@ class Converter:
                 scope.values[name] = self._convert(scope, node)
 
     def order(self, body: Body, roots: Sequence[str], bound: Mapping[str, Any]) -> list[str]:
-        """The nodes to convert, dependencies first; control edges count where they lead to a write."""
+        """The nodes to convert, dependencies first.
+
+        Control edges demand only what changes state, but what is demanded follows the order they ask for.
+        """
         nodes = body.nodes
-        wanted = [r for r in roots if r not in bound]
         unread = {e for e in body.effects if e not in {n for n, _ in body.results}}
+        wanted = [r for r in roots if r not in bound]
         if not self._body_has_effect(body):
             return topological(nodes, [r for r in wanted if r not in unread], lambda n: _data(n, bound))
         everything = topological(nodes, wanted, lambda n: (*_data(n, bound), *n.controls))
@@ -223,7 +226,11 @@ class Converter:
             if self.has_effect(node) or any(d in active for d in (*_data(node, bound), *node.controls)):
                 active.add(name)
         kept = [r for r in wanted if r not in unread or r in active]
-        return topological(nodes, kept, lambda n: (*_data(n, bound), *(c for c in n.controls if c in active)))
+        demanded = topological(
+            nodes, kept, lambda n: (*_data(n, bound), *(c for c in n.controls if c in active))
+        )
+        chosen = set(demanded)
+        return [name for name in everything if name in chosen]
 
     def has_effect(self, node: GraphNode) -> bool:
         """Whether executing a node changes state, itself or in a function it calls."""
@@ -248,6 +255,17 @@ class Converter:
                     yield item
                 elif isinstance(item, FunctionRef) and item.name in self.library:
                     yield self.library.body(item, node.name)
+
+    def _reached(self, body: Body, node: GraphNode) -> list[Body]:
+        """The bodies that a node may call: of a branch whose predicate is a constant, only the taken one."""
+        taken = (
+            _known_predicate(body, node.inputs[0])
+            if node.op in ("If", "StatelessIf") and node.inputs
+            else None
+        )
+        if taken is None:
+            return list(self._called(node))
+        return [self.function(node.attrs.get("then_branch" if taken else "else_branch"), node)]
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -411,7 +429,7 @@ class Converter:
                 ):
                     counts[node.op] += 1
                     found[node.op].append(node.name)
-                for called in self._called(node):
+                for called in self._reached(current, node):
                     if id(called) not in seen:
                         seen.add(id(called))
                         args = dict.fromkeys(n for n, _ in called.args)
@@ -443,13 +461,30 @@ class Converter:
             raise UnsupportedOperatorsError(f"model '{model}'", items)
 
 
+def _known_predicate(body: Body, ref: Ref) -> bool | None:
+    """The value of a predicate that is a constant, looking through identities, defaults and negations."""
+    turned = False
+    for _ in range(len(body.nodes)):
+        node = body.nodes[ref[0]]
+        if node.op == "Const":
+            value = node.attrs.get("value")
+            return (
+                None if not isinstance(value, np.ndarray) or value.size != 1 else bool(value.item()) != turned
+            )
+        if node.op not in ("Identity", "PlaceholderWithDefault", "LogicalNot") or not node.inputs:
+            return None
+        turned ^= node.op == "LogicalNot"
+        ref = node.inputs[0]
+    return None
+
+
 def _refuse_dynamic(inputs: Sequence[ir.Value]) -> None:
     """No operator can be compiled for a tensor whose size is known only after the run."""
     for value in inputs:
         if has_dynamic_size(value):
             maker = value.producer()
             raise Unsupported(
-                f"it reads the result of {maker.op_type if maker else '?'}, whose size is known only after the run",
+                f"it reads the result of {maker and maker.op_type}, whose size is known only after the run",
                 "make that result an output of the model and go on from there on the host",
             )
 

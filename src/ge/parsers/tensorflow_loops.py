@@ -17,10 +17,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.builder import GraphBuilder
-from ge.ir.types import INTS
+from ge.ir.types import INTS, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
-from ge.parsers.tensorflow_control import changed_variables, rebuild, tensors_of, truth
+from ge.parsers.tensorflow_control import (
+    changed_variables,
+    drop_unused_captures,
+    rebuild,
+    tensors_of,
+    truth,
+)
 from ge.parsers.tensorflow_convert import Context, Failures, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, Ref
 from ge.parsers.tensorflow_lists import ListValue
@@ -251,12 +257,14 @@ class _Emitter:
     def emit(self, variables: Sequence[tuple[ir.Value, ir.Value]]) -> list[Binding]:
         """The arguments after the loop, then the variables (given before the loop and after a step)."""
         trips = self._trips()
-        collected = {i for i in self.states if trips is not None and self._collects(i, trips)}
-        kept = [i for i in self.states if i not in collected]
-        for index in collected:
+        collected = {i: first for i in self.states if (first := self._collected_from(i, trips)) is not None}
+        counted = {} if trips is None else self._count_by_iteration(trips)
+        kept = [i for i in self.states if i not in collected and i not in counted]
+        for index in sorted(collected):
             base = self.bound[index].base  # type: ignore[union-attr]
             self.inner.graph.inputs.remove(base)
         self._outputs(trips, kept, sorted(collected), variables)
+        drop_unused_captures(self.inner)
         label = self.loop.context.scope.label(self.loop.context.node)
         self.outer.set_origin(label)
         entering = [t for i in kept for t in tensors_of(self.outer, self.initial[i])]
@@ -278,9 +286,11 @@ class _Emitter:
         after = list(self.initial)
         for index in kept:
             after[index] = rebuild(self.initial[index], [next(made)])
+        for index, final in counted.items():
+            after[index] = self.outer.constant(final)
         left = [next(made) for _ in variables]
         for index in sorted(collected):
-            after[index] = self._list_after(self.initial[index], next(made))
+            after[index] = self._list_after(self.initial[index], collected[index], next(made))
         return [*after, *left]
 
     def _outputs(
@@ -301,13 +311,23 @@ class _Emitter:
         for index in collected:
             inner.output(self.results[index].writes[0][1])  # type: ignore[union-attr]
 
-    def _list_after(self, initial: Binding, rows: ir.Value) -> Binding:
+    def _list_after(self, initial: Binding, first: int, rows: ir.Value) -> Binding:
+        """A list whose items from `first` on were collected."""
         assert isinstance(initial, ListValue)
-        collected = replace(initial, base=rows, writes=(), element=desc_of(rows).shape[1:])
-        if desc_of(rows).shape[0] == initial.count:
+        element, size = desc_of(rows).shape[1:], desc_of(rows).shape[0]
+        collected = replace(initial, base=rows, writes=(), element=element)
+        if size == initial.count:
             return collected
-        rest = replace(initial, count=initial.count - desc_of(rows).shape[0], base=None, writes=())
-        return replace(collected, base=self.outer.op("Concat", rows, rest.buffer(self.outer), axis=0))
+        before = initial.reshaped(element).buffer(self.outer)
+        rest = [self._rows(before, 0, first), rows, self._rows(before, first + size, initial.count)]
+        return replace(collected, base=self.outer.op("Concat", *(r for r in rest if r is not None), axis=0))
+
+    def _rows(self, whole: ir.Value, start: int, end: int) -> ir.Value | None:
+        shape = desc_of(whole).shape
+        if start == end:
+            return None
+        starts, ends = (start, *(0 for _ in shape[1:])), (end, *shape[1:])
+        return self.outer.op("Slice", whole, starts=starts, ends=ends)
 
     # -- counters and trip counts ----------------------------------------------------------------------------
 
@@ -342,6 +362,31 @@ class _Emitter:
             return 0
         return int(amount) if node.op_type == "Add" else -int(amount)
 
+    def _count_by_iteration(self, trips: int) -> dict[int, np.ndarray]:
+        """Compute counters from the loop's own iteration number; their values after the loop."""
+        final = {}
+        for index in self.states:
+            state = self.bound[index]
+            if not isinstance(state, ir.Value) or state not in self.counters:
+                continue
+            counter, dtype = self.counters[state], desc_of(state).dtype
+            final[index] = np.asarray(counter.start + trips * counter.step, numpy_dtype(dtype))
+            value = self._counted(counter, dtype)
+            ir.convenience.replace_all_uses_with(state, value)
+            self.results = [_replaced(r, state, value) for r in self.results]
+            self.inner.graph.inputs.remove(state)
+        return final
+
+    def _counted(self, counter: _Counter, dtype: str) -> ir.Value:
+        """A counter's value at the start of a step."""
+        graph = self.inner.graph
+        first = GraphBuilder(graph=graph, before=next(iter(graph), None), parent=self.outer)
+        first.set_origin(*self.inner.origin)
+        value = graph.inputs[0]
+        value = value if dtype == "int64" else first.op("Cast", value, to=dtype)
+        value = value if counter.step == 1 else first.op("Mul", value, counter.step)
+        return value if not counter.start else first.op("Add", value, counter.start)
+
     def _trips(self) -> int | None:
         """How often the body runs, when the condition tells that from counters alone."""
         if constant_of(self.first) is None:
@@ -353,7 +398,7 @@ class _Emitter:
         return trips if trips < TRIP_LIMIT else None
 
     def _limit(self, part: ir.Value) -> int | None:
-        """After how many steps a comparison of a counter with a constant fails; None for anything else."""
+        """After how many steps a comparison of a counter with a constant fails; None if it is not one."""
         known = constant_of(part)
         if known is not None:
             return TRIP_LIMIT if bool(known) else 1
@@ -379,24 +424,32 @@ class _Emitter:
                 return self.counters.get(self.bound[index])  # type: ignore[arg-type]
         return None
 
-    def _collects(self, index: int, trips: int) -> bool:
-        """Whether a list is written once a step at the step's number, and nothing else is done with it."""
+    def _collected_from(self, index: int, trips: int | None) -> int | None:
+        """Where a list is first written, when it is so once a step, one further each, and never read."""
         before, after = self.bound[index], self.results[index]
-        if not isinstance(before, ListValue) or not isinstance(after, ListValue) or trips > before.count:
-            return False
-        initial = self.initial[index]
-        assert isinstance(initial, ListValue)
-        fresh = trips == before.count or (initial.base is None and not initial.writes)
+        if trips is None or not isinstance(before, ListValue) or not isinstance(after, ListValue):
+            return None
         if (
-            not fresh
-            or before.base is None
+            before.base is None
             or after.base is not before.base
             or len(after.writes) != 1
             or before.base.uses()
         ):
-            return False
+            return None
         counter = self.counters.get(_through(after.writes[0][0]))
-        return counter == _Counter(0, 1)
+        if counter is None or counter.step != 1 or not 0 <= counter.start <= before.count - trips:
+            return None
+        return counter.start
+
+
+def _replaced(binding: Binding, old: ir.Value, new: ir.Value) -> Binding:
+    """A binding with one tensor in place of another."""
+    if binding is old:
+        return new
+    if isinstance(binding, ListValue):
+        writes = tuple((new if i is old else i, new if v is old else v) for i, v in binding.writes)
+        return replace(binding, writes=writes)
+    return binding
 
 
 _COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual")
