@@ -64,7 +64,17 @@ def main(kinds: str) -> int:
     if "thread" in names:
         environment["OMP_NUM_THREADS"] = "1"
     selection = _THREADED if "thread" in names else _LEFT_OUT
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", selection, ROOT / "tests/native"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-k",
+        selection,
+        ROOT / "tests/native",
+    ]
     return subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
 
 

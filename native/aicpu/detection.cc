@@ -106,18 +106,16 @@ Status read_limits(const Call& call, Limits& limits) {
   if (call.attrs.has("score_threshold"))
     limits.score = static_cast<float>(call.attrs.real("score_threshold"));
   limits.sigma = static_cast<float>(call.attrs.real("soft_nms_sigma", 0));
-  for (std::size_t i = 2; i < call.inputs.size(); ++i) {
-    const Tensor& given = call.inputs[i];
-    if (given.elements() == 0) continue;
-    if (i == 2 && given.dtype == DType::Int64) {
-      limits.most = given.as<std::int64_t>()[0];
-    } else if (i == 2 && given.dtype == DType::Int32) {
-      limits.most = given.as<std::int32_t>()[0];
-    } else if (i > 2 && i < 5 && given.dtype == DType::Float32) {
-      (i == 3 ? limits.overlap : limits.score) = given.as<float>()[0];
-    } else {
-      return Status::error("input " + std::to_string(i) + " has the wrong type");
-    }
+  if (const Tensor* most = call.given(2); most && most->elements()) {
+    std::vector<std::int64_t> number;
+    NPU_RETURN_IF_ERROR(read_indices(*most, number));
+    limits.most = number[0];
+  }
+  for (const std::size_t position : {std::size_t{3}, std::size_t{4}}) {
+    const Tensor* given = call.given(position);
+    if (!given || !given->elements()) continue;
+    if (given->dtype != DType::Float32) return Status::error("thresholds must be float32");
+    (position == 3 ? limits.overlap : limits.score) = given->as<float>()[0];
   }
   return Status::ok();
 }

@@ -20,6 +20,17 @@ std::vector<Entry>& entries() {
 
 }  // namespace
 
+const Tensor* Call::given(std::size_t position) const {
+  const Dims present = attrs.integers("present", {});
+  std::size_t index = position;
+  for (std::size_t i = 0; i < std::min(position + 1, present.size()); ++i) {
+    if (present[i]) continue;
+    if (i == position) return nullptr;
+    --index;
+  }
+  return index < inputs.size() ? &inputs[index] : nullptr;
+}
+
 void Call::set_shape(std::size_t output, Dims dims) {
   Tensor whole = outputs[output];
   Tensor part = whole;

@@ -264,6 +264,14 @@ def test_non_max_suppression(center: bool) -> None:
     assert again.tolist() == expected
 
 
+def test_limits_may_be_left_out() -> None:
+    boxes, scores = _boxes(12)[None], np.linspace(0, 1, 12, dtype=np.float32)[None, None]
+    threshold = np.array([0.5], np.float32)
+    attrs = {"present": [1, 1, 0, 0, 1], "max_output_boxes": 4, "iou_threshold": 0.3}
+    (chosen,) = run("non_max_suppression", [boxes, scores, threshold], [("int64", (4, 3))], **attrs)
+    assert chosen[:, 2].tolist() == _nms(boxes[0], scores[0, 0], 4, 0.3, 0.5)
+
+
 def test_non_max_suppression_of_flipped_corners() -> None:
     boxes = _boxes(10)
     flipped = boxes[:, [2, 3, 0, 1]]
