@@ -77,7 +77,17 @@ def test_models_give_the_interpreters_answers(build):
 
 def test_an_encoder_layer_is_nine_tasks():
     model = compiled(encoder)
-    assert kinds(model) == ["matmul", "matmul", "kernel", "matmul", "matmul", "kernel", "matmul", "matmul", "kernel"]
+    assert kinds(model) == [
+        "matmul",
+        "matmul",
+        "kernel",
+        "matmul",
+        "matmul",
+        "kernel",
+        "matmul",
+        "matmul",
+        "kernel",
+    ]
     assert model.plan.report["arena_ratio"] == 1.0
 
 
@@ -99,7 +109,8 @@ def test_all_passes_can_be_switched_off_together():
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize(
-    "mode", [PrecisionMode.MIX_BF16, PrecisionMode.MIX_FP16, PrecisionMode.FORCE_FP16, PrecisionMode.CUBE_FP16]
+    "mode",
+    [PrecisionMode.MIX_BF16, PrecisionMode.MIX_FP16, PrecisionMode.FORCE_FP16, PrecisionMode.CUBE_FP16],
 )
 def test_lower_precision_stays_close_and_keeps_the_ports(build, mode):
     model = compiled(build, CompileOptions(precision_mode=mode), tolerance=0.06)

@@ -36,7 +36,9 @@ def test_both_branches_leave_their_results_in_the_same_place():
 def test_branches_that_return_what_they_were_given():
     b = GraphBuilder("test")
     v, condition = b.input("x", (4,), "float32"), b.input("c", (), "bool")
-    results = branch(b, condition, lambda inner: [v, v], lambda inner: [inner.op("Neg", v), inner.constant(floats(4))])
+    results = branch(
+        b, condition, lambda inner: [v, v], lambda inner: [inner.op("Neg", v), inner.constant(floats(4))]
+    )
     for value in results:
         b.output(value)
     model = compile_graph(b.graph)
@@ -49,7 +51,13 @@ def loop_graph(trip=None, stacked=False, dynamic=False):
     """State doubles and a counter of its own runs until a limit; optionally stacks and has a computed trip count."""
     b = GraphBuilder("test")
     start = b.input("x", (2, 3), "float32")
-    count = b.input("trip", (), "int64") if dynamic else b.constant(np.asarray(trip, np.int64)) if trip is not None else None
+    count = (
+        b.input("trip", (), "int64")
+        if dynamic
+        else b.constant(np.asarray(trip, np.int64))
+        if trip is not None
+        else None
+    )
     limit = b.op("Mul", b.op("Abs", start), 50.0)
     body = b.subgraph("body")
     step = body.input("i", (), "int64")
@@ -57,7 +65,9 @@ def loop_graph(trip=None, stacked=False, dynamic=False):
     state = body.input("s", (2, 3), "float32")
     other = body.input("t", (2, 3), "float32")
     grown = body.op("Mul", body.op("Add", state, body.op("Cast", step, to="float32")), 1.5)
-    small = body.op("ReduceAll", body.op("Less", body.op("Abs", grown), body.op("Add", limit, 100.0)), axes=[0, 1])
+    small = body.op(
+        "ReduceAll", body.op("Less", body.op("Abs", grown), body.op("Add", limit, 100.0)), axes=[0, 1]
+    )
     body.output(small if trip is None and not dynamic else going)
     body.output(grown)
     body.output(state)  # the states swap in part
@@ -112,7 +122,13 @@ def test_states_that_swap():
         body.output(going)
         body.output(second)
         body.output(first)
-        return b.ops("Loop", [b.constant(np.asarray(3, np.int64)), None, v, w], body=body.graph, num_states=2, max_trip=3)
+        return b.ops(
+            "Loop",
+            [b.constant(np.asarray(3, np.int64)), None, v, w],
+            body=body.graph,
+            num_states=2,
+            max_trip=3,
+        )
 
     compiled(build)
 
@@ -133,14 +149,20 @@ def test_a_loop_inside_a_branch_inside_a_loop():
         body.output(on)
         body.output(body.op("Add", v, v))
         return inner.ops(
-            "Loop", [inner.constant(np.asarray(2, np.int64)), None, state], body=body.graph, num_states=1, max_trip=2
+            "Loop",
+            [inner.constant(np.asarray(2, np.int64)), None, state],
+            body=body.graph,
+            num_states=1,
+            max_trip=2,
         )
 
     odd = outer.op("Equal", outer.op("Mod", step, 2), 1)
     results = branch(outer, odd, doubled, lambda inner: [inner.op("Neg", state)])
     outer.output(going)
     outer.output(results[0])
-    made = b.ops("Loop", [b.constant(np.asarray(5, np.int64)), None, start], body=outer.graph, num_states=1, max_trip=5)
+    made = b.ops(
+        "Loop", [b.constant(np.asarray(5, np.int64)), None, start], body=outer.graph, num_states=1, max_trip=5
+    )
     b.output(made[0])
     model = compile_graph(b.graph)
     feeds = [floats(4)]

@@ -57,7 +57,9 @@ def assert_close(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray], tolera
         )
 
 
-def transformed(build: Build, *passes: Pass, options: CompileOptions | None = None, tolerance: float = 2e-5) -> ir.Graph:
+def transformed(
+    build: Build, *passes: Pass, options: CompileOptions | None = None, tolerance: float = 2e-5
+) -> ir.Graph:
     """The graph after passes; its answers are compared with those before."""
     graph = graph_of(build)
     feeds = feeds_of(graph)

@@ -97,11 +97,15 @@ MOVEMENTS = {
         ["Slice"],
     ),
     "slice of concat": (
-        lambda b: b.op("Slice", b.op("Concat", x(b), b.op("Neg", b.graph.inputs[0]), axis=0), starts=[2, 1], ends=[4, 3]),
+        lambda b: b.op(
+            "Slice", b.op("Concat", x(b), b.op("Neg", b.graph.inputs[0]), axis=0), starts=[2, 1], ends=[4, 3]
+        ),
         ["Neg", "Slice"],
     ),
     "slice across parts": (
-        lambda b: b.op("Slice", b.op("Concat", x(b), b.op("Neg", b.graph.inputs[0]), axis=0), starts=[1, 0], ends=[3, 3]),
+        lambda b: b.op(
+            "Slice", b.op("Concat", x(b), b.op("Neg", b.graph.inputs[0]), axis=0), starts=[1, 0], ends=[3, 3]
+        ),
         ["Neg", "Concat", "Slice"],
     ),
     "concats": (
@@ -197,7 +201,10 @@ ALGEBRA = {
     "||x||": (lambda b, v: b.op("Abs", b.op("Abs", v)), ["Abs"]),
     "max(x, 0)": (lambda b, v: b.op("Maximum", v, 0.0), ["Relu"]),
     "min(max(x, 0), 6)": (lambda b, v: b.op("Minimum", b.op("Maximum", v, 0.0), 6.0), ["Clip"]),
-    "clip of clip": (lambda b, v: b.op("Clip", b.op("Clip", v, min=-1.0, max=1.0), min=0.0, max=3.0), ["Clip"]),
+    "clip of clip": (
+        lambda b, v: b.op("Clip", b.op("Clip", v, min=-1.0, max=1.0), min=0.0, max=3.0),
+        ["Clip"],
+    ),
     "disjoint clips": (
         lambda b, v: b.op("Clip", b.op("Clip", v, min=-1.0, max=0.0), min=1.0, max=3.0),
         ["Clip", "Clip"],

@@ -35,7 +35,11 @@ def gelu_erf_other_order(b, v):
 
 def gelu_tanh(b, v):
     inner = b.op("Add", v, b.op("Mul", b.op("Pow", v, 3.0), 0.044715))
-    return b.op("Mul", b.op("Mul", v, 0.5), b.op("Add", b.op("Tanh", b.op("Mul", inner, np.float32(0.7978845608))), 1.0))
+    return b.op(
+        "Mul",
+        b.op("Mul", v, 0.5),
+        b.op("Add", b.op("Tanh", b.op("Mul", inner, np.float32(0.7978845608))), 1.0),
+    )
 
 
 def sigmoid(b, v):
@@ -52,7 +56,11 @@ ACTIVATIONS = {
     "gelu by tanh": (gelu_tanh, "Gelu", {"approximate": "tanh"}),
     "sigmoid": (sigmoid, "Sigmoid", {}),
     "swish": (lambda b, v: b.op("Mul", v, b.op("Sigmoid", v)), "Swish", {"beta": 1.0}),
-    "scaled swish": (lambda b, v: b.op("Mul", v, b.op("Sigmoid", b.op("Mul", v, 1.5))), "Swish", {"beta": 1.5}),
+    "scaled swish": (
+        lambda b, v: b.op("Mul", v, b.op("Sigmoid", b.op("Mul", v, 1.5))),
+        "Swish",
+        {"beta": 1.5},
+    ),
     "swish from exp": (lambda b, v: b.op("Mul", v, sigmoid(b, v)), "Swish", {"beta": 1.0}),
     "hard sigmoid": (hard_sigmoid, "HardSigmoid", {}),
     "hard swish": (lambda b, v: b.op("Mul", v, hard_sigmoid(b, v)), "HardSwish", {}),

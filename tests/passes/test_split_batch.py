@@ -25,7 +25,9 @@ def test_a_network_is_split_and_gives_the_same_answers() -> None:
     x = b.input("x", (8, 10, 10, 8), "float32")
     shared = b.input("scale", (3, 16), "float32")
     w = _rng().standard_normal((3, 3, 8, 16)).astype(np.float32)
-    y = b.op("Conv", x, w, data_format="channels_last", weight_format="IO", pads_begin=[1, 1], pads_end=[1, 1])
+    y = b.op(
+        "Conv", x, w, data_format="channels_last", weight_format="IO", pads_begin=[1, 1], pads_end=[1, 1]
+    )
     y = b.op("Relu", y)
     y = b.op("ReduceMean", y, axes=[1, 2])
     y = b.op("Reshape", y, shape=[8, 1, 16])
@@ -33,7 +35,10 @@ def test_a_network_is_split_and_gives_the_same_answers() -> None:
     y = b.op("Reshape", y, shape=[24, 16])
     y = b.op("MatMul", y, _rng().standard_normal((16, 5)).astype(np.float32))
     b.output(b.op("Softmax", y, axes=[1]), "y")
-    feeds = [_rng().standard_normal((8, 10, 10, 8)).astype(np.float32), _rng().standard_normal((3, 16)).astype(np.float32)]
+    feeds = [
+        _rng().standard_normal((8, 10, 10, 8)).astype(np.float32),
+        _rng().standard_normal((3, 16)).astype(np.float32),
+    ]
     assert compile_plan(b.graph).steps > 1
     model = compile_graph(b.graph)
     assert model.inputs[0].desc.shape == (8, 10, 10, 8)

@@ -35,7 +35,9 @@ def conv(b, v, last=False, channels=5, **attrs):
 @pytest.mark.parametrize("last", [False, True])
 def test_batch_norm_goes_into_the_convolution(last):
     def build(b):
-        return b.op("BatchNorm", conv(b, image(b, last=last), last), *norm_inputs(5), channel_axis=3 if last else 1)
+        return b.op(
+            "BatchNorm", conv(b, image(b, last=last), last), *norm_inputs(5), channel_axis=3 if last else 1
+        )
 
     graph = transformed(build, FoldWeights(), DeadCode())
     assert types(graph) == ["Conv"] and len(list(graph)[0].inputs) == 3
@@ -99,7 +101,8 @@ def test_a_number_moves_through_movements_into_the_weight():
 
 def test_constant_transposed_weight_is_stored_plain():
     graph = transformed(
-        lambda b: b.op("MatMul", b.input("x", (4, 8), "float32"), floats(5, 8), transpose_b=True), FoldWeights()
+        lambda b: b.op("MatMul", b.input("x", (4, 8), "float32"), floats(5, 8), transpose_b=True),
+        FoldWeights(),
     )
     assert not attrs_of(list(graph)[0])["transpose_b"]
 
@@ -124,7 +127,10 @@ def test_zero_border_goes_into_the_convolution():
         (lambda b: conv(b, padded(b, image(b, 3), channels=1)), ["Pad", "Conv"]),
         (lambda b: b.op("MaxPool", padded(b, image(b)), kernel=[3, 3]), ["Pad", "MaxPool"]),
         (lambda b: b.op("MaxPool", padded(b, b.op("Relu", image(b))), kernel=[3, 3]), ["Relu", "MaxPool"]),
-        (lambda b: b.op("MaxPool", padded(b, b.op("Relu", image(b))), kernel=[2, 2]), ["Relu", "Pad", "MaxPool"]),
+        (
+            lambda b: b.op("MaxPool", padded(b, b.op("Relu", image(b))), kernel=[2, 2]),
+            ["Relu", "Pad", "MaxPool"],
+        ),
         (lambda b: b.op("AvgPool", padded(b, image(b)), kernel=[3, 3]), ["AvgPool"]),
     ],
 )
@@ -218,7 +224,9 @@ def test_products_of_one_input_become_one():
 def test_products_read_by_kernels_stay_apart():
     def build(b):
         v = b.input("x", (6, 8), "float32")
-        return b.op("Mul", b.op("Swish", b.op("MatMul", v, floats(8, 4))), b.op("MatMul", v, floats(8, 4, seed=1)))
+        return b.op(
+            "Mul", b.op("Swish", b.op("MatMul", v, floats(8, 4))), b.op("MatMul", v, floats(8, 4, seed=1))
+        )
 
     assert types(transformed(build, MergeMatmuls(), SimplifyAlgebra())).count("MatMul") == 2
 

@@ -4,8 +4,9 @@
 2. A Slice or Split whose result is one contiguous piece does so too.
 3. A strided Transpose, Slice or Split does so when an AI Core operator reads it and every reader can: primitives take
    strides, and vector kernels recompute a movement from its source.
-4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that alone reads it,
-   where the primitive can write with those strides; parts of a Concat that cannot are copied there.
+4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that reads it,
+   where the primitive can write with those strides and all other readers can read them (kernels read their part of the
+   whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there.
 5. A value returned to the caller is a view only of memory that the caller gave.
 """
 
@@ -75,6 +76,9 @@ class _Finder:
     def _mark_scattered(self) -> None:
         """Note the views that came out strided, now that all memory is known."""
         views: dict[ir.Value, View | None] = {v: self.views[v] for v in self.result.backward}
+        self.result.scattered.update(
+            v for v, view in views.items() if view is not None and not view.contiguous
+        )
         for node in self.graph:
             if node not in self.result.forward:
                 continue
@@ -169,7 +173,7 @@ class _Finder:
                     if not readable:
                         return False, False
                     by_cube |= cube
-            elif engine != Engine.VECTOR.value or not _is_movement(value.producer()):
+            elif engine != Engine.VECTOR.value:
                 return False, False
         return True, by_cube
 
@@ -197,6 +201,21 @@ class _Finder:
         else:
             self.result.backward = before
 
+    def _writable(self, source: ir.Node, view: View) -> bool:
+        """Whether a node can leave its result in a view of another value's memory."""
+        engine = facts.engine(source)
+        if engine == Engine.AI_CORE.value:
+            return accepts_output(source.op_type, view)
+        if engine == Engine.VECTOR.value and source.op_type == "Concat" and not view.contiguous:
+            parts = [v for v in source.inputs if v is not None]
+            ready = [
+                v
+                for v in parts
+                if (n := v.producer()) is not None and facts.engine(n) == Engine.AI_CORE.value
+            ]
+            return sum(desc_of(v).nbytes for v in ready) >= _CONCAT_SHARE * desc_of(source.outputs[0]).nbytes
+        return view.contiguous and engine in (Engine.VECTOR.value, Engine.AI_CPU.value)
+
     def _written_as(self, value: ir.Value, by: ir.Node, index: int, view: View | None) -> bool:
         """Let a value be written as a view of another's memory, when its producer and all readers can."""
         source = value.producer()
@@ -204,18 +223,11 @@ class _Finder:
             return False
         if source.graph is not self.graph or source in self.result.joined or source in self.result.forward:
             return False
-        engine = facts.engine(source)
-        writable = view.contiguous and engine in (Engine.VECTOR.value, Engine.AI_CPU.value)
-        writable |= engine == Engine.AI_CORE.value and accepts_output(source.op_type, view)
-        if not writable or not self._readable(value, view, ignore=by)[0]:
+        if not self._writable(source, view) or not self._readable(value, view, ignore=by)[0]:
             return False
         self.result.backward[value] = (by, index)
         self.views[value] = view
         return True
-
-
-def _is_movement(node: ir.Node | None) -> bool:
-    return node is not None and (node.op_type in _ALWAYS or node.op_type in _WHEN_READ or _is_free_cast(node))
 
 
 def _is_free_cast(node: ir.Node) -> bool:

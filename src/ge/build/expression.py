@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 import tbe
 from ge.build.aliases import Aliases, root_of
+from ge.build.views import part_of
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView, lookup
@@ -59,6 +60,11 @@ def express(
             results = lookup(view.op_type).apply(NodeView.of(view), [read(v) for v in view.inputs])
             inside.update(zip(view.outputs, results, strict=True))
             return inside[value]
+        if value in aliases.backward and value in aliases.scattered:
+            by, index = aliases.backward[value]
+            whole = read(by.outputs[0])
+            assert whole is not None
+            return part_of(by, index, whole)
         return _placeholder(value, places)
 
     for node in nodes:

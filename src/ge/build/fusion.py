@@ -250,7 +250,15 @@ class _Fusion:
             plan = tbe.schedule(*kernel.tensors)
         except tbe.Unfusable:
             return False
-        return plan.total >= MIN_PIECES or size < LARGE
+        return plan.total >= MIN_PIECES or size < LARGE or self._serial_anyway(nodes)
+
+    def _serial_anyway(self, nodes: list[ir.Node]) -> bool:
+        """Whether the last node of a group has too few pieces even on its own."""
+        last = express(nodes[-1:], nodes[-1].outputs, self.aliases)
+        try:
+            return tbe.schedule(*last.tensors).total < MIN_PIECES
+        except tbe.Unfusable:
+            return False
 
     def _structure(self, nodes: list[ir.Node], outputs: list[ir.Value]) -> Hashable:
         """A key that is equal for groups of equal structure."""
@@ -272,7 +280,9 @@ class _Fusion:
         inside = numbers.get(root)
         if inside is None:
             inside = -1 - numbers.setdefault(root, len(numbers)) if constant_of(value) is None else -(10**9)
-        return (inside, desc.shape, desc.dtype, desc_of(root).shape, value is root)
+        part = self.aliases.backward.get(root) if root in self.aliases.scattered else None
+        whole = None if part is None else (part[1], part[0].op_type, desc_of(part[0].outputs[0]).shape)
+        return (inside, desc.shape, desc.dtype, desc_of(root).shape, value is root, whole)
 
     def _checked(self, nodes: list[ir.Node]) -> list[list[ir.Node]]:
         """A finished group, cut in halves until each is one kernel."""

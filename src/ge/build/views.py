@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
+import tbe
 
 from ge.model.plan import View, contiguous_strides
 from ge.ops.base import NodeView
 
-__all__ = ["is_movement", "reshape_view", "view_backward", "view_forward"]
+__all__ = ["is_movement", "part_of", "reshape_view", "view_backward", "view_forward"]
 
 
 def reshape_view(view: View, shape: Sequence[int]) -> View | None:
@@ -90,6 +91,27 @@ _BACKWARD: dict[str, Callable[[NodeView, int, View], View | None]] = {
     "Transpose": lambda op, i, v: v.permute(_inverse(op.perm)),
     "Concat": lambda op, i, v: _split(v, op.axis, [d.shape[op.axis] for d in op.inputs if d], i),
 }
+
+
+def _concat_part(op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+    shape = op.inputs[index].shape  # type: ignore[union-attr]
+    axis = op.axis % len(shape)
+    starts = [0] * len(shape)
+    starts[axis] = sum(d.shape[axis] for d in op.inputs[:index] if d)
+    return tbe.slice(whole, starts, [1] * len(shape), shape)
+
+
+_PARTS: dict[str, Callable[[NodeView, int, tbe.Tensor], tbe.Tensor]] = {
+    "Identity": lambda op, i, t: t,
+    "Reshape": lambda op, i, t: tbe.reshape(t, op.inputs[0].shape),  # type: ignore[union-attr]
+    "Transpose": lambda op, i, t: tbe.transpose(t, _inverse(op.perm)),
+    "Concat": _concat_part,
+}
+
+
+def part_of(node: ir.Node, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+    """A node's input `index` as an expression of its output (the counterpart of `view_backward`)."""
+    return _PARTS[node.op_type](NodeView.of(node), index, whole)
 
 
 def is_movement(node: ir.Node) -> bool:

@@ -48,8 +48,21 @@ def _row_major(view: View) -> bool:
     return _matrix(view) and (view.strides[-1] == 1 or view.shape[-1] == 1)
 
 
+def _wide_rows(view: View) -> bool:
+    """Channels-last data inside wider rows: everything dense but for the distance between rows of channels."""
+    if len(view.shape) < 3 or view.strides[-1] != 1:
+        return False
+    step = view.strides[-2]
+    for extent, stride in zip(reversed(view.shape[1:-1]), reversed(view.strides[1:-1]), strict=True):
+        if extent != 1 and stride != step:
+            return False
+        step = stride * extent
+    return view.shape[0] == 1 or view.strides[0] == step
+
+
 _STRIDED_INPUTS = {("MatMul", 0): _matrix, ("MatMul", 1): _matrix}
-_STRIDED_OUTPUTS = {"MatMul": _row_major}
+# Convolutions and poolings write wider rows directly, or at the price of the copy that a Concat would be.
+_STRIDED_OUTPUTS = {"MatMul": _row_major, "Conv": _wide_rows, "MaxPool": _wide_rows, "AvgPool": _wide_rows}
 
 
 def accepts_input(type_: str, index: int, view: View) -> bool:

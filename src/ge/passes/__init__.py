@@ -28,6 +28,7 @@ from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.sink_casts import SinkCasts
 from ge.passes.sink_transposes import SinkTransposes
+from ge.passes.split_reductions import SplitReductions
 from ge.passes.store_narrow import StoreNarrow
 from ge.passes.widen_unsupported import WidenUnsupported
 
@@ -51,7 +52,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("merge", (MergeMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
-    Stage("post_ops", (FusePostOps(), *_TIDY)),
+    Stage("post_ops", (FusePostOps(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (SinkCasts(), *_TIDY)),
     Stage("storage", (StoreNarrow(),), fixpoint=False),

@@ -20,7 +20,7 @@ class ChannelsLast(Pass):
     """Give convolutions channels-last data.
 
     1. Every channels-first Conv and ConvTranspose of one to three spatial axes becomes a channels-last one between two
-       Transposes (what Ascend calls TransData); so does a pooling whose input or output belongs to one.
+       Transposes (what Ascend calls TransData); so does every pooling beside them.
     2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
        stands where a tensor is visible to the user or an operator needs channels first.
     3. Graphs without convolutions are left alone; inputs and outputs keep their format.
@@ -29,11 +29,11 @@ class ChannelsLast(Pass):
     name = "channels_last"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if not any(node.op_type in _WITH_CHANNELS for node in graph):
+            return False
         changed = False
         for node in graph:
-            if not _is_channels_first(node):
-                continue
-            if node.op_type in _WITH_CHANNELS or (node.op_type in _FOLLOWING and _near_convolution(node)):
+            if _is_channels_first(node):
                 replace_node(graph, node, [_converted(Rewriter(graph, node, options), node)])
                 changed = True
         return changed
@@ -45,14 +45,6 @@ def _is_channels_first(node: ir.Node) -> bool:
     rank = desc_of(node.outputs[0]).rank
     attrs = attrs_of(node)
     return attrs["data_format"] == "channels_first" and 3 <= rank <= 5 and not attrs.get("post_ops")
-
-
-def _near_convolution(node: ir.Node) -> bool:
-    source = node.inputs[0]
-    before = None if source is None else source.producer()
-    return (before is not None and before.op_type == "Transpose") or any(
-        n.op_type in _WITH_CHANNELS for n in node.outputs[0].consumers()
-    )
 
 
 def _converted(r: Rewriter, node: ir.Node) -> ir.Value:

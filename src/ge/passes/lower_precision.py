@@ -66,7 +66,9 @@ class LowerPrecision(Pass):
         whole = MODES.get(options.precision_mode)
         if whole is not None and whole.dtype not in narrow_floats():
             how = "are imitated" if whole.forced else "run in float32"
-            facts.add_note(graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}")
+            facts.add_note(
+                graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}"
+            )
         changed = False
         for node in graph:
             mode = mode_of(node, options)

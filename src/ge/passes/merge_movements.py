@@ -154,7 +154,11 @@ def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
     extent = desc.shape[axis]
     flat = [int(i) + extent if i < 0 else int(i) for i in indices.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if step == 0 or not all(0 <= i < extent for i in flat) or any(b - a != step for a, b in zip(flat, flat[1:], strict=False)):
+    if (
+        step == 0
+        or not all(0 <= i < extent for i in flat)
+        or any(b - a != step for a, b in zip(flat, flat[1:], strict=False))
+    ):
         return None
     starts, ends, steps = [0] * desc.rank, list(desc.shape), [1] * desc.rank
     starts[axis], ends[axis], steps[axis] = flat[0], flat[-1] + (1 if step > 0 else -1), step

@@ -147,6 +147,16 @@ def _reduction(r: Rewriter, node: ir.Node) -> Replacement:
     return _back(r, moved, perm)
 
 
+def _gather(r: Rewriter, node: ir.Node) -> Replacement:
+    """Rows picked by a vector of indices; the axis they are picked along is renumbered."""
+    found, indices = _transposed(node.inputs[0]), node.inputs[1]
+    attrs = attrs_of(node)
+    if found is None or indices is None or desc_of(indices).rank != 1 or attrs["batch_dims"]:
+        return None
+    source, order = found
+    return _back(r, r.op_like(node, [source, indices], axis=order.axis(attrs["axis"])), order.perm)
+
+
 def _spatial(r: Rewriter, node: ir.Node) -> Replacement:
     """A channels-first operator on transposed channels-last data works on that data."""
     found = _transposed(node.inputs[0])
@@ -340,7 +350,7 @@ class SinkTransposes(RewritePass):
 
     1. An elementwise operator whose operands are all transposed alike (or constant, or much smaller) works on the
        untransposed operands; its result is transposed instead.
-    2. Reductions, Softmax, normalisations, Concat, Split, Slice, Pad, Reverse and running sums do too, with their axes
+    2. Reductions, Softmax, normalisations, Concat, Split, Slice, Pad, Gather by a vector, Reverse and running sums do too, with their axes
        renumbered; a reduction's result needs a smaller transpose or none.
     3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have
        post-ops); so do DepthToSpace and SpaceToDepth.
@@ -375,6 +385,7 @@ class SinkTransposes(RewritePass):
         "Reverse": (_adjusted(_over_axes),),
         **{type_: (_normalisation(_channel),) for type_ in ("BatchNorm", "InstanceNorm", "GroupNorm")},
         **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AvgPool", "Lrn"), (_spatial,)),
+        "Gather": (_gather,),
         "DepthToSpace": (_block_move,),
         "SpaceToDepth": (_block_move,),
         "Reshape": (_reshape,),

@@ -1,0 +1,61 @@
+"""Large reductions with few results, done in two steps so that all cores take part."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ge.ir.types import FLOATS
+from ge.ir.values import desc_of
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
+
+__all__ = ["SplitReductions"]
+
+_LARGE = 1 << 15  # elements
+_PIECES = 8  # rows that make work for all cores
+_LANE = 8  # the last kept axis is what vectors run along
+
+
+def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    source = node.inputs[0]
+    assert source is not None
+    desc, attrs = desc_of(source), attrs_of(node)
+    if desc.size < _LARGE or attrs["axes"] is None or desc.dtype not in FLOATS:
+        return None
+    axes = sorted(a % desc.rank for a in attrs["axes"] if desc.shape[a] != 1)
+    if len(axes) < 2 or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:
+        return None
+    kept = math.prod(n for i, n in enumerate(desc.shape[:-1]) if i not in axes)
+    if kept >= _PIECES:
+        return None
+    inner = _inner_axes(desc.shape, axes, kept)
+    if inner is None:
+        return None
+    partial = r.op_like(node, [source], axes=inner, keepdims=True)
+    return r.op_like(node, [partial])
+
+
+def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int) -> list[int] | None:
+    """The last axes to reduce first, so that what is left gives enough pieces."""
+    pieces = kept
+    for split in range(1, len(axes)):
+        pieces *= shape[axes[split - 1]]
+        if pieces >= _PIECES:
+            return axes[split:]
+    return None
+
+
+class SplitReductions(RewritePass):
+    """Let all cores take part in large reductions.
+
+    1. A sum, mean, maximum or minimum of a large float tensor over two or more axes, not the last one, that leaves few
+       rows is done over the inner axes first and over the others then.
+    2. Reductions along the last axis, small ones, and those that leave enough rows stay as they are.
+    """
+
+    name = "split_reductions"
+    rules: ClassVar[Rules] = dict.fromkeys(
+        ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), (_two_steps,)
+    )
