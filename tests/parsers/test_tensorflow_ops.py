@@ -8,9 +8,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import ge
 import numpy as np
 import pytest
+
+import ge
 
 tf = pytest.importorskip("tensorflow")
 
@@ -42,24 +43,25 @@ def case(name: str, function: Callable[..., Any], *arrays: Any) -> None:
     CASES[name] = (function, tuple(np.asarray(a) for a in arrays))
 
 
+def call(name: str, *arguments: str, **fixed: Any) -> Callable[..., Any]:
+    """A raw operator as a function of its tensors."""
+    operator = getattr(raw, name)
+    return lambda *tensors: operator(**dict(zip(arguments, tensors, strict=True)), **fixed)
+
+
 def unary(names: str, make: Callable[..., np.ndarray], argument: str = "x") -> None:
     for name in names.split():
-        case(name, lambda v, f=getattr(raw, name): f(**{argument: v}), make(3, 5))
+        case(name, call(name, argument), make(3, 5))
 
 
 def binary(
     names: str, a: np.ndarray, b: np.ndarray, suffix: str = "", arguments: tuple[str, str] = ("x", "y")
 ) -> None:
     for name in names.split():
-        case(
-            name + suffix,
-            lambda u, v, f=getattr(raw, name): f(**dict(zip(arguments, (u, v), strict=True))),
-            a,
-            b,
-        )
+        case(name + suffix, call(name, *arguments), a, b)
 
 
-# -- elementwise ---------------------------------------------------------------------------------------------------
+# -- elementwise ---------------------------------------------------------------------------------------------
 
 unary("Abs Neg Exp Expm1 Sin Cos Tan Sinh Cosh Tanh Asinh Atan Erf Erfc Sign Floor Ceil Rint Round", real)
 unary("Sigmoid Square IsNan IsInf IsFinite Lgamma Digamma Reciprocal Inv", real)
@@ -108,29 +110,19 @@ case("BiasAdd", lambda a, b: raw.BiasAdd(value=a, bias=b), real(2, 3, 4, 5), rea
 case("BiasAdd NCHW", lambda a, b: raw.BiasAdd(value=a, bias=b, data_format="NCHW"), real(2, 3, 4, 5), real(3))
 case("Cross", lambda a, b: tf.linalg.cross(a, b), real(4, 3), real(4, 3))
 
-for gradient in "ReluGrad Relu6Grad SoftplusGrad SoftsignGrad LeakyReluGrad".split():
-    case(
-        gradient,
-        lambda g, v, f=getattr(raw, gradient): f(gradients=g, features=v),
-        real(3, 4),
-        real(3, 4) * 4,
-    )
-for gradient in "EluGrad SeluGrad".split():
-    case(gradient, lambda g, v, f=getattr(raw, gradient): f(gradients=g, outputs=v), real(3, 4), real(3, 4))
-for gradient in "SigmoidGrad TanhGrad SqrtGrad RsqrtGrad ReciprocalGrad".split():
-    case(gradient, lambda v, g, f=getattr(raw, gradient): f(y=v, dy=g), positive(3, 4), real(3, 4))
+for gradient in ("ReluGrad", "Relu6Grad", "SoftplusGrad", "SoftsignGrad", "LeakyReluGrad"):
+    case(gradient, call(gradient, "gradients", "features"), real(3, 4), real(3, 4) * 4)
+for gradient in ("EluGrad", "SeluGrad"):
+    case(gradient, call(gradient, "gradients", "outputs"), real(3, 4), real(3, 4))
+for gradient in ("SigmoidGrad", "TanhGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad"):
+    case(gradient, call(gradient, "y", "dy"), positive(3, 4), real(3, 4))
 
-# -- reductions and normalisations ---------------------------------------------------------------------------------
+# -- reductions and normalisations ---------------------------------------------------------------------------
 
-for reduction in "sum mean max min prod".split():
+for reduction in (tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_min, tf.reduce_prod):
     case(
-        f"reduce_{reduction}",
-        lambda v, f=getattr(tf, f"reduce_{reduction}"): (
-            f(v),
-            f(v, [0, -1]),
-            f(v, 1, keepdims=True),
-            f(v, []),
-        ),
+        reduction.__name__,
+        lambda v, f=reduction: (f(v), f(v, [0, -1]), f(v, 1, keepdims=True), f(v, [])),
         real(2, 3, 4),
     )
 case(
@@ -184,7 +176,7 @@ case(
 )
 case("LRN", lambda v: tf.nn.lrn(v, 2, 1.0, 0.5, 0.75), real(2, 3, 4, 8))
 
-# -- products and convolutions -------------------------------------------------------------------------------------
+# -- products and convolutions -------------------------------------------------------------------------------
 
 case(
     "MatMul",
@@ -287,7 +279,7 @@ case(
     real(3, 3),
 )
 
-# -- movement ------------------------------------------------------------------------------------------------------
+# -- movement ------------------------------------------------------------------------------------------------
 
 case("Reshape", lambda v: (tf.reshape(v, [-1]), tf.reshape(v, [4, -1, 1])), real(3, 4))
 case(
@@ -392,7 +384,7 @@ case(
     *(real(2, 3), real(3, 4)),
 )
 
-# -- gathers, scatters, segments -----------------------------------------------------------------------------------
+# -- gathers, scatters, segments -----------------------------------------------------------------------------
 
 case(
     "Gather",
@@ -469,9 +461,9 @@ case("boolean_mask", lambda v: tf.boolean_mask(v, v[:, 0] > 0), real(5, 4))
 case("boolean_mask of elements", lambda v: tf.boolean_mask(v, v > 0), real(5, 4))
 case("Unique", lambda v: tf.unique(v), whole(0, 3, 6))
 
-# -- images --------------------------------------------------------------------------------------------------------
+# -- images --------------------------------------------------------------------------------------------------
 
-for method in "bilinear nearest bicubic area lanczos3 lanczos5 gaussian mitchellcubic".split():
+for method in ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic"):
     case(f"tf.image.resize {method}", lambda v, m=method: tf.image.resize(v, [7, 9], m), real(2, 4, 5, 3))
 case(
     "tf.image.resize antialias",
@@ -482,9 +474,7 @@ for resize in ("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"):
     for corners, halves in ((False, False), (True, False), (False, True)):
         case(
             f"{resize} align_corners={corners} half_pixel_centers={halves}",
-            lambda v, f=getattr(raw, resize), c=corners, h=halves: f(
-                images=v, size=[7, 3], align_corners=c, half_pixel_centers=h
-            ),
+            call(resize, "images", size=[7, 3], align_corners=corners, half_pixel_centers=halves),
             real(2, 4, 5, 3),
         )
 case("ResizeArea", lambda v: raw.ResizeArea(images=v, size=[2, 5]), real(2, 4, 5, 3))
@@ -525,7 +515,7 @@ case(
     np.abs(inner(2, 4, 5, 3)),
 )
 
-# -- quantisation --------------------------------------------------------------------------------------------------
+# -- quantisation --------------------------------------------------------------------------------------------
 
 case(
     "FakeQuant",

@@ -1,4 +1,4 @@
-"""TensorFlow models as graphs and files, for tests and benchmarks: functions traced, Keras models frozen or exported."""
+"""TensorFlow models as graphs and files, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def concrete(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:
 
 
 def parse_function(traced: Any, *, updates: bool = False) -> Parsed:
-    """A concrete function's graph as GE's: captured variables keep their values, unless they may be updated."""
+    """A concrete function's graph as GE's; captured variables are constants unless they may be updated."""
     graph = traced.graph
     captured = {inner.op.name: outer for outer, inner in graph.captures}
     variables = {v.handle.ref(): v for v in graph.variables}

@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +43,8 @@ NAMED_NODES = 8  # node names kept per operator in a report
 
 # Operators that change state; others that TensorFlow calls stateful (prints, summaries, checks) are not run.
 EFFECTS: set[str] = set()
+
+_CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 # Codes of errors that say "this use is not supported" rather than "this graph is broken".
 _UNSUPPORTED_CODES = frozenset({"E10001", "E10002", "E10003", "E10004"})
@@ -412,34 +414,39 @@ class Converter:
             self.warnings.append(text)
 
     def scan(self, body: Body, roots: Sequence[str], bound: Mapping[str, Any], model: str) -> None:
-        """Raise one report of all operators in reach of the roots that nothing maps."""
+        """Raise one report of all operators in reach of the roots that nothing maps.
+
+        When all of them are on one side of branches, conversion will tell whether they are reached.
+        """
         found: dict[str, list[str]] = defaultdict(list)
-        counts: Counter[str] = Counter()
+        certain = False
         seen: set[int] = set()
-        todo: list[tuple[Body, Sequence[str], Mapping[str, Any]]] = [(body, roots, bound)]
+        todo = [(body, list(roots), bound, True)]
         while todo:
-            current, wanted, known = todo.pop()
+            current, wanted, known, always = todo.pop()
             for name in self.order(current, wanted, known):
                 node = current.nodes[name]
-                if not (
-                    node.op in HANDLERS
-                    or node.op == ARGUMENT
-                    or node.op in self.library
-                    or find("tensorflow", node.op)
-                ):
-                    counts[node.op] += 1
+                if not self._is_mapped(node.op):
                     found[node.op].append(node.name)
+                    certain |= always
+                inner = always and node.op not in _CHOICES
                 for called in self._reached(current, node):
                     if id(called) not in seen:
                         seen.add(id(called))
                         args = dict.fromkeys(n for n, _ in called.args)
-                        todo.append((called, [*(n for n, _ in called.results), *called.effects], args))
-        items = [
-            UnmappedOperator(op, n, tuple(found[op][:NAMED_NODES]), "no plugin maps it", _remedy(op))
-            for op, n in counts.most_common()
-        ]
-        if items:
-            raise UnsupportedOperatorsError(f"model '{model}'", items)
+                        todo.append((called, [*(n for n, _ in called.results), *called.effects], args, inner))
+        if certain:
+            ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+            raise UnsupportedOperatorsError(
+                f"model '{model}'",
+                [
+                    UnmappedOperator(op, len(n), tuple(n[:NAMED_NODES]), "no plugin maps it", _remedy(op))
+                    for op, n in ranked
+                ],
+            )
+
+    def _is_mapped(self, op: str) -> bool:
+        return op in HANDLERS or op == ARGUMENT or op in self.library or find("tensorflow", op) is not None
 
     def recorded(self) -> Failures:
         """A copy of the failures so far."""
