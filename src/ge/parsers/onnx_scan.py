@@ -93,7 +93,7 @@ def schema_of(type_: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
     """The schema in force for an operator at a version, None when ONNX does not know it."""
     try:
         return onnx.defs.get_schema(type_, version, domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a name that is not text, from a damaged file
         return None
 
 
