@@ -1,7 +1,7 @@
-"""Runs the runtime's tests with the extension built under sanitizers: ``python -m tests.sanitize address,undefined``.
+"""Runs the runtime's tests on an extension built under sanitizers: ``python -m tests.sanitize thread``.
 
-The instrumented extension is built apart from the ordinary one and put on the path in its place. The sanitizers'
-own libraries must be loaded before the interpreter, which is not instrumented itself.
+The instrumented extension is built apart from the ordinary one and put on the path in its place. The
+sanitizers' own libraries must be loaded before the interpreter, which is not instrumented itself.
 """
 
 from __future__ import annotations

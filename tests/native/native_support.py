@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
-import npu_runtime as rt
 import numpy as np
+
+import npu_runtime as rt
 
 Array = np.ndarray[Any, Any]
 View = tuple[int, str, Sequence[int], Sequence[int], int]

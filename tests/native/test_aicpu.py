@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import npu_runtime as rt
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from native_support import BF16, Array, close, randn
+
+import npu_runtime as rt
 
 REALS = ["float32", "float64", "float16", "bfloat16"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

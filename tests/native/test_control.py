@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import npu_runtime as rt
 import numpy as np
 import pytest
 from native_support import Array, view
+
+import npu_runtime as rt
 
 ONE = np.ones(1, np.float32)
 FLAG = np.ones((), np.bool_)

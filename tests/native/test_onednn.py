@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import npu_runtime as rt
 import numpy as np
 import pytest
 import torch
@@ -22,6 +21,8 @@ from native_support import (
     single,
     view,
 )
+
+import npu_runtime as rt
 
 
 def _torch(array: Array) -> torch.Tensor:

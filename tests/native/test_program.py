@@ -8,10 +8,11 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import npu_runtime as rt
 import numpy as np
 import pytest
 from native_support import BF16, Array, constant, randn, single, view
+
+import npu_runtime as rt
 
 
 @pytest.fixture(autouse=True)

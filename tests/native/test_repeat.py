@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import npu_runtime as rt
 import numpy as np
 import pytest
+
+import npu_runtime as rt
 
 
 def _copy_program(times: int) -> rt.Program:

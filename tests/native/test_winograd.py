@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ml_dtypes
-import npu_runtime as rt
 import numpy as np
 import pytest
 import torch
+
+import npu_runtime as rt
 
 
 def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:
