@@ -38,8 +38,10 @@ def check(case: Case, interpreted: bool) -> dict[str, Any]:
 
 
 def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.ndarray]:
+    from ge.ir import facts
     from ge.ir.interpret import interpret
     from ge.parsers.onnx import parse
+    from ge.parsers.onnx_narrow import stored_array
 
     stored = {t.name for t in case.model.graph.initializer}
     ports = [p.name for p in case.model.graph.input if p.name not in stored]
@@ -50,12 +52,25 @@ def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.nd
     }
     shapes = {n: v.shape for n, v in fed.items()}
     graph = parse(case.model, input_shapes=shapes, values=fed)
-    arrays = [fed[v.name] for v in graph.inputs if v.name is not None]
+    arrays = [stored_array(fed[v.name])[0] for v in graph.inputs if v.name is not None]
+    kinds = [facts.narrow(v) for v in graph.outputs]
     if interpreted:
-        return interpret(graph, arrays)
-    from ge.compiler import compile_graph
+        results = interpret(graph, arrays)
+    else:
+        from ge.compiler import compile_graph
 
-    return list(compile_graph(graph).run(arrays))
+        results = list(compile_graph(graph).run(arrays))
+    return [_restored(a, kind) for a, kind in zip(results, kinds, strict=True)]
+
+
+def _restored(array: np.ndarray, kind: str) -> np.ndarray:
+    """Bytes that hold a narrow type, as that type."""
+    if not kind:
+        return array
+    from ge.parsers.onnx_narrow import NARROW
+
+    narrow = NARROW[kind]
+    return array.view(narrow.numpy) if narrow.is_float else array.astype(narrow.numpy)
 
 
 def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
@@ -69,7 +84,9 @@ def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any])
             continue
         allowed = rtol
         if found.dtype.name == "bfloat16":
-            found, wanted, allowed = found.astype(np.float32), wanted.astype(np.float32), max(rtol, 2**-6)
+            allowed = max(rtol, 2**-6)
+        if found.dtype.isbuiltin != 1:  # one of ml_dtypes
+            found, wanted = found.astype(np.float32), wanted.astype(np.float32)
         np.testing.assert_allclose(
             found, wanted, rtol=allowed, atol=max(atol, _last_place(wanted)), err_msg=f"output {index}"
         )

@@ -14,11 +14,13 @@ __all__ = [
     "add_origin",
     "engine",
     "keep_dtype",
+    "narrow",
     "notes",
     "origin",
     "reason",
     "set_engine",
     "set_keep_dtype",
+    "set_narrow",
     "set_reason",
     "set_specialised",
     "set_storage_dtype",
@@ -30,6 +32,7 @@ _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
 _KEEP_DTYPE = "ge.keep_dtype"
+_NARROW = "ge.narrow"
 _NOTES = "ge.notes"
 _SPECIALISED = "ge.specialised"
 _STORAGE_DTYPE = "ge.storage_dtype"
@@ -87,6 +90,16 @@ def storage_dtype(value: ir.Value) -> str:
 def set_storage_dtype(value: ir.Value, dtype: str) -> None:
     """Keep the value in memory as another element type."""
     value.metadata_props[_STORAGE_DTYPE] = dtype
+
+
+def narrow(value: ir.Value | None) -> str:
+    """The narrow element type ("float8e4m3fn", "int4", …) whose codes a value of bytes holds, if any."""
+    return "" if value is None else value.meta.get(_NARROW, "")
+
+
+def set_narrow(value: ir.Value, name: str) -> None:
+    """Record that a value of bytes holds codes of a narrow element type."""
+    value.meta[_NARROW] = name
 
 
 def notes(graph: ir.Graph) -> tuple[str, ...]:

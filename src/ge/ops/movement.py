@@ -648,7 +648,7 @@ def _constant(n: Node) -> Results:
             return n.builder.constant(np.asarray(n.attr(name), dtype), n.name)
     for name in ("value", "sparse_value"):
         if n.attr(name) is not None:
-            return n.builder.constant(n.parser.plain(n.attr(name)), n.name)
+            return n.parser.constant(n.attr(name), n.name)
     raise Unsupported("a constant without a number", "use numbers or bools")
 
 

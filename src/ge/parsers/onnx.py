@@ -19,11 +19,12 @@ import ge.ops  # noqa: F401  (declares the plugins)
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.builder import GraphBuilder
-from ge.ir.types import TensorDesc, dtype_from_ir
+from ge.ir.types import TensorDesc
 from ge.options import CompileOptions
 from ge.parsers import onnx_sequences  # noqa: F401  (declares the plugins)
 from ge.parsers.onnx_convert import FAILED, Binding, Converter, Scope, Sequence_
 from ge.parsers.onnx_model import MAX_BYTES, ModelFile, load
+from ge.parsers.onnx_narrow import plain_dtype
 from ge.parsers.onnx_scan import unmapped
 
 __all__ = ["parse"]
@@ -98,7 +99,7 @@ def _input(
         converter.refused[("Input", f"it is a {label}", "feed tensors")] = [port.name]
         return FAILED
     try:
-        dtype = dtype_from_ir(ir.DataType(port.type.tensor_type.elem_type))
+        dtype, narrow = plain_dtype(port.type.tensor_type.elem_type)
     except (KeyError, ValueError):
         code = port.type.tensor_type.elem_type
         name = (
@@ -112,7 +113,10 @@ def _input(
     desc = TensorDesc(shape, dtype)
     if desc.nbytes > MAX_BYTES:
         raise GeError("E10014", f"input {port.name} of {desc} is larger than {MAX_BYTES >> 40} TiB")
-    return builder.input(port.name, shape, dtype)
+    value = builder.input(port.name, shape, dtype)
+    if narrow:
+        facts.set_narrow(value, narrow)
+    return value
 
 
 def _output(name: str, value: Binding, builder: GraphBuilder, converter: Converter) -> None:
@@ -123,7 +127,9 @@ def _output(name: str, value: Binding, builder: GraphBuilder, converter: Convert
         converter.refused[("Output", reason, "make it tensors")] = [name]
         return
     assert isinstance(value, ir.Value)
-    builder.output(value, name)
+    made = builder.output(value, name)
+    if facts.narrow(value):
+        facts.set_narrow(made, facts.narrow(value))
 
 
 def _chosen(

@@ -12,11 +12,13 @@ import onnx
 import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator
+from ge.ir import facts
 from ge.ir.builder import GraphBuilder
-from ge.ir.types import TensorDesc, dtype_from_ir, dtype_to_ir
+from ge.ir.types import TensorDesc, dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.parsers.onnx_model import MAX_BYTES, ModelFile, array_of, opset_versions, sorted_nodes
+from ge.parsers.onnx_narrow import MOVES, TAKES_NARROW, plain_dtype, store
 from ge.parsers.onnx_scan import MAX_NAMES, schema_of
 from ge.parsers.plugin import Node, Unsupported, find
 
@@ -62,7 +64,7 @@ class Scope:
             if name in scope.values:
                 return scope.values[name]
             if name in scope.pending:
-                value = scope.builder.constant(scope.pending.pop(name)(), name)
+                value = store(scope.builder, scope.pending.pop(name)(), name)
                 scope.values[name] = value
                 return value
             scope = scope.parent
@@ -171,6 +173,7 @@ class Converter:
         if plugin is None:
             return self._expand(node, domain, version, attributes, inputs, scope)
         _refuse_sequences(node.op_type, inputs)
+        _refuse_narrow(node.op_type, inputs)
         self._refuse_dynamic(inputs)
         outputs = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
         view = Node(
@@ -185,7 +188,8 @@ class Converter:
             Context(self, scope),  # type: ignore[arg-type]
         )
         results = plugin.function(view)
-        return [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
+        found = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
+        return _kept_narrow(node.op_type, inputs, found)
 
     def _refuse(self, operator: str, node: str, reason: str, remedy: str) -> None:
         self.refused.setdefault((operator, reason, remedy), []).append(node)
@@ -256,6 +260,7 @@ class Converter:
                 "no plugin maps it", "write a plugin with ge.parsers.plugin, or replace it in the model"
             )
         _refuse_sequences(node.op_type, inputs)
+        _refuse_narrow(node.op_type, inputs)
         self._refuse_dynamic(inputs)
         function = function_of(schema, version, _resolved(node, attributes), inputs)
         if function is None:
@@ -314,9 +319,9 @@ class Context:
             )
         return results
 
-    def plain(self, array: np.ndarray) -> np.ndarray:
-        """A constant's array; an element type that no engine accepts is refused."""
-        return plain_array(array, "its value")
+    def constant(self, array: np.ndarray, name: str) -> ir.Value:
+        """A constant; an element type that no engine accepts is refused."""
+        return store(self.scope.builder, plain_array(array, "its value"), name)
 
     def attempt(self, make: Callable[[], Any]) -> Any:
         """What `make` gives, or None, as if it had never been tried, when it is refused."""
@@ -339,6 +344,24 @@ def _refuse_sequences(type_: str, inputs: Sequence[Binding]) -> None:
         return
     if any(isinstance(v, Sequence_) for v in inputs):
         raise Unsupported("it is given a sequence or an optional", "use tensors")
+
+
+def _refuse_narrow(type_: str, inputs: Sequence[Binding]) -> None:
+    """Only conversions, quantisation and movements take narrow types."""
+    names = [facts.narrow(v) for v in inputs if isinstance(v, ir.Value)]
+    if any(names) and type_ not in TAKES_NARROW:
+        raise Unsupported(f"no engine accepts {next(n for n in names if n)}", "convert it with Cast")
+
+
+def _kept_narrow(type_: str, inputs: Sequence[Binding], results: list[Binding]) -> list[Binding]:
+    """What is moved stays of its type."""
+    first = inputs[0] if inputs else None
+    name = facts.narrow(first) if isinstance(first, ir.Value) else ""
+    if name and type_ in MOVES:
+        for value in results:
+            if isinstance(value, ir.Value):
+                facts.set_narrow(value, name)
+    return results
 
 
 _TAKES_SEQUENCES = frozenset(
@@ -365,7 +388,7 @@ def _reader(tensor: onnx.TensorProto, folder: Path | None) -> Callable[[], np.nd
 def plain_array(array: np.ndarray, name: str) -> np.ndarray:
     """An array of an element type that tensors here may have."""
     try:
-        dtype_from_ir(ir.DataType.from_numpy(array.dtype))
+        plain_dtype(int(ir.DataType.from_numpy(array.dtype)))
     except (KeyError, TypeError):
         kind = "string" if array.dtype.kind in "OSU" else str(array.dtype)
         raise Unsupported(
