@@ -18,12 +18,13 @@ from tbe.index import Atom, Index, LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
 from tbe.lower import Node, Reduction, Running
 from tbe.ops import BINARY, UNARY
-from tbe.schedule import Nest, Schedule, Stage, Store, Temporary, closure, effort, lane_of
+from tbe.schedule import STACK_LIMIT, Nest, Schedule, Stage, Store, Temporary, closure, effort, lane_of
 from tbe.target import Machine
 
 __all__ = ["render"]
 
-_ONE_COPY = -1  # the copy number of values that are the same in all lanes
+_ONE_COPY = -1  # the copy number of values that are the same in all copies
+_ROW = 64  # copy numbers of the second row of a pair start here
 
 
 def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
@@ -103,9 +104,15 @@ class _NestWriter:
         self.lane_depth = 0
         self.masks: list[Value | None] = []
         self.stage = 0
+        self.row_bits = 0  # the variables that differ between the rows of a pair
+        self.row_values: list[dict[int, Value]] = [{}]
+        self.row_depth = 0
         self.temporaries = {t.node.uid: t for t in nest.temporaries}
         self.slots: dict[int, Value] = {}
         self.width = self._width()
+        if self._pairs_rows():
+            self.row_bits = sum(v.bit for v in nest.outer)
+            self.row_values = [{}, {}]
         self._reserve(stack)
 
     # -- vectors ------------------------------------------------------------------------------------------
@@ -125,6 +132,27 @@ class _NestWriter:
         most = self.nest.tile_step if self.nest.tile is not None else 1 << max(self.lane.extent - 1, 0).bit_length()
         return min(self.b.machine.lanes(bits), most)
 
+    def _pairs_rows(self) -> bool:
+        """Whether to do two rows at a time, so that one computes while the other waits for its reductions."""
+        nest = self.nest
+        if nest.lane_outer or nest.rows < 2 or nest.runnings:
+            return False
+        sizes = [math.prod(v.extent for v in group) for group in nest.groups]
+        work = sum(effort(n) for stage in nest.stages for n in closure(stage.roots(), set()))
+        room = sum(sizes[t.group] * 8 for t in nest.temporaries)
+        return max(sizes) <= 4096 and work <= 120 and room <= STACK_LIMIT // 2
+
+    def _copies(self, lane_copies: int) -> list[int]:
+        """The numbers of all copies: those of each row of a pair."""
+        return [row * _ROW + u for row in range(len(self.row_values)) for u in range(lane_copies)]
+
+    def _copy(self, variables: int, u: int) -> int:
+        """The copy that stands for u in what depends on the given variables."""
+        if u == _ONE_COPY or not variables & (self.row_bits | self.copy_bits):
+            return _ONE_COPY
+        row = u // _ROW * _ROW if variables & self.row_bits else 0
+        return row + (u % _ROW if variables & self.copy_bits else 0)
+
     def _unroll(self, stage: Stage | None) -> int:
         """How many vectors the innermost body handles at a time."""
         stages = [stage] if stage is not None else self.nest.stages
@@ -135,7 +163,8 @@ class _NestWriter:
                     work += effort(node)
         carried = sum(len(_components(r)) for one in stages for r in one.reductions)
         copies = 4 if work <= 12 else 2 if work <= 50 else 1
-        while copies > 1 and carried * copies > 16:
+        copies = max(1, copies // len(self.row_values))
+        while copies > 1 and carried * copies * len(self.row_values) > 16:
             copies //= 2
         while copies > 1 and stage is None and self.nest.temporaries and self.width * copies > 64:
             copies //= 2
@@ -153,7 +182,8 @@ class _NestWriter:
             self.pitch[t.number] = lanes
             elem = _stack_type(t)
             slot = Value(self.b.fresh(), "ptr", 1)
-            stack.append(f"{slot.name} = alloca [{serial * lanes} x {elem}], align 64")
+            count = serial * lanes * len(self.row_values)
+            stack.append(f"{slot.name} = alloca [{count} x {elem}], align 64")
             self.slots[t.number] = slot
 
     def _lane_of(self, group: int) -> LoopVar:
@@ -241,6 +271,8 @@ class _NestWriter:
             starts.insert(0, rest if last else b.op("urem", rest, extent))
             rest = rest if last else b.op("udiv", rest, extent)
 
+        extents = [counters[n] for n in live]
+
         def row(_: Value, values: list[Value]) -> list[Value]:
             at = dict(zip(live, values))
             for number, var in enumerate(nest.outer):
@@ -252,9 +284,25 @@ class _NestWriter:
                 self._row_of_chunk(chunk)
             else:
                 self._row_of_stages()
-            return self._advance(values, [counters[n] for n in live])
+            return self._advance(values, extents)
 
-        self._loop(lo, hi, 1, starts, row)
+        def pair(number: Value, values: list[Value]) -> list[Value]:
+            second = self._advance(values, extents)
+            alone = b.icmp("eq", b.op("add", number, self._number(1)), hi)  # then the last row is done twice
+            chosen = [b.select(alone, x, y) for x, y in zip(values, second)]
+            for row_number, counts in enumerate((values, chosen)):
+                at = dict(zip(live, counts))
+                self.row_values[row_number] = {
+                    var.bit: at.get(n, self._number(0)) for n, var in enumerate(nest.outer)
+                }
+            self.row_depth = len(self.scopes) - 1
+            self._row_of_stages()
+            return self._advance(second, extents)
+
+        if self.row_bits:
+            self._loop(lo, hi, 2, starts, pair)
+        else:
+            self._loop(lo, hi, 1, starts, row)
 
     def _advance(self, values: list[Value], extents: list[int]) -> list[Value]:
         """Count up by one, the last counter fastest."""
@@ -445,8 +493,7 @@ class _NestWriter:
             for u in self._copies_of(r, copies):
                 value = _result(self.b, r, final[position : position + parts])
                 position += parts
-                copy = u if r.node.vars & self.lane_bit else _ONE_COPY
-                self._keep((r.node.uid, copy), value, len(self.scopes) - 1)
+                self._keep((r.node.uid, self._copy(r.node.vars, u)), value, len(self.scopes) - 1)
 
     # -- scans --------------------------------------------------------------------------------------------
 
@@ -520,7 +567,8 @@ class _NestWriter:
         self.lanes = 1
         for store in self.nest.stores:
             if not store.full:
-                self._store(store, _ONE_COPY)
+                for u in self._copies(1):
+                    self._store(store, u)
 
     def _row_stage(self, stage: Stage) -> None:
         """One pass over a group of inner loops, vectorised along its lane."""
@@ -534,27 +582,30 @@ class _NestWriter:
         copies = self._unroll(stage)
         width = self.width
         scalar_tail = bool(lane.extent % width) and not (b.machine.masks and width > 1)
-        accumulators = [[_initial(b, r, width) for _ in range(copies)] for r in stage.reductions]
-        tails = [[_initial(b, r, 1)] if scalar_tail else [] for r in stage.reductions]
+        every = self._copies(copies)
+        accumulators = [[_initial(b, r, width) for _ in every] for r in stage.reductions]
+        rows = self._copies(1)
+        tails = [[_initial(b, r, 1) for _ in rows] if scalar_tail else [] for r in stage.reductions]
         carried = _flat(accumulators) + _flat(tails)
 
         def body(values: list[Value]) -> list[Value]:
             return self._lane_loop(stage, lane, copies, values)
 
-        final = self._serial(serial, carried, body)
-        position = 0
+        final = iter(self._serial(serial, carried, body))
+
+        def take(r: Reduction) -> list[Value]:
+            return [next(final) for _ in _components(r)]
+
         merged = []
         for r in stage.reductions:
-            parts = len(_components(r))
-            rows = [final[position + u * parts : position + (u + 1) * parts] for u in range(copies)]
-            position += copies * parts
-            merged.append(_horizontal(b, r, _tree(b, r, rows)))
+            for _ in rows:
+                merged.append(_horizontal(b, r, _tree(b, r, [take(r) for _ in range(copies)])))
         for n, r in enumerate(stage.reductions):
-            parts = len(_components(r))
-            if scalar_tail:
-                merged[n] = _combine(b, r, merged[n], final[position : position + parts])
-                position += parts
-            self._keep((r.node.uid, _ONE_COPY), _result(b, r, merged[n]), len(self.scopes) - 1)
+            for k, u in enumerate(rows):
+                total = merged[n * len(rows) + k]
+                if scalar_tail:
+                    total = _combine(b, r, total, take(r))
+                self._keep((r.node.uid, self._copy(r.node.vars, u)), _result(b, r, total), len(self.scopes) - 1)
 
     def _serial(
         self, variables: Sequence[LoopVar], carried: list[Value], body: Callable[[list[Value]], list[Value]]
@@ -574,16 +625,14 @@ class _NestWriter:
     def _lane_loop(self, stage: Stage, lane: LoopVar, copies: int, carried: list[Value]) -> list[Value]:
         """The lane of an inner stage: whole blocks, then single vectors, then the tail."""
         b, width, extent = self.b, self.width, lane.extent
-        sizes = [len(_components(r)) for r in stage.reductions]
-        per_copy = sum(sizes)
-        tail_parts = carried[per_copy * copies :]
-        vectors = carried[: per_copy * copies]
+        split = sum(len(_components(r)) for r in stage.reductions) * len(self._copies(copies))
+        vectors, tail_parts = carried[:split], carried[split:]
         block = width * copies
         whole = extent // block
 
         def run(bases: list[Value], masks: list[Value | None], values: list[Value], available: int) -> list[Value]:
             self._set_lanes(lane, bases, masks)
-            return self._inner_body(stage, values, len(bases), available, sizes)
+            return self._inner_body(stage, values, len(bases), available)
 
         if whole > 1:
 
@@ -604,38 +653,34 @@ class _NestWriter:
             vectors = run(bases, masks, vectors, copies)
             self._close()
         if tail and not masked:
-            tail_parts = self._scalar_tail(stage, lane, extent - tail, tail_parts, sizes)
+            tail_parts = self._scalar_tail(stage, lane, extent - tail, tail_parts)
         return vectors + tail_parts
 
-    def _scalar_tail(
-        self, stage: Stage, lane: LoopVar, start: int, carried: list[Value], sizes: list[int]
-    ) -> list[Value]:
+    def _scalar_tail(self, stage: Stage, lane: LoopVar, start: int, carried: list[Value]) -> list[Value]:
         width, self.width = self.width, 1
 
         def turn(base: Value, values: list[Value]) -> list[Value]:
             self._set_lanes(lane, [base], None)
-            return self._inner_body(stage, values, 1, 1, sizes)
+            return self._inner_body(stage, values, 1, 1)
 
         results = self._loop(self._number(start), self._number(lane.extent), 1, carried, turn)
         self.width = width
         return results
 
-    def _inner_body(
-        self, stage: Stage, values: list[Value], copies: int, available: int, sizes: list[int]
-    ) -> list[Value]:
-        """One block of a pass: values are the accumulators, by reduction, then copy, then component."""
+    def _inner_body(self, stage: Stage, values: list[Value], copies: int, available: int) -> list[Value]:
+        """One block of a pass: values are the accumulators by reduction, row, copy (`available` of them), part."""
         results = list(values)
-        elements = [[self._element(r, u) for u in range(copies)] for r in stage.reductions]
+        elements = [[self._element(r, u) for u in self._copies(copies)] for r in stage.reductions]
         position = 0
-        for r, size, rows in zip(stage.reductions, sizes, elements):
-            for u in range(copies):
-                place = position + (u % available) * size
-                element = rows[u]
-                if self.masks[u] is not None:
-                    neutral = _initial(self.b, r, self.lanes)
-                    element = [self.b.select(self.masks[u], x, n) for x, n in zip(element, neutral)]
+        for r, added in zip(stage.reductions, elements):
+            size = len(_components(r))
+            for u, element in zip(self._copies(copies), added):
+                place = position + (u // _ROW * available + u % _ROW % available) * size
+                mask = self.masks[u % _ROW]
+                if mask is not None:
+                    element = [self.b.select(mask, x, n) for x, n in zip(element, _initial(self.b, r, self.lanes))]
                 results[place : place + size] = _combine(self.b, r, results[place : place + size], element)
-            position += size * available
+            position += size * available * len(self.row_values)
         self._keep_temporaries(stage, copies)
         self._write_all(stage.stores, copies)
         return results
@@ -669,7 +714,7 @@ class _NestWriter:
 
     def _keep_temporaries(self, stage: Stage, copies: int) -> None:
         for t in stage.temporaries:
-            for u in range(copies):
+            for u in self._copies(copies):
                 value = self._vector(t.node, u)
                 if value.elem == "i1":
                     value = self.b.convert("zext", value, "i8")
@@ -684,19 +729,19 @@ class _NestWriter:
             terms.append((var, stride))
             stride *= var.extent
         terms.sort(key=lambda term: term[0].uid)
-        offset = self._index(Index(tuple(terms), 0), _ONE_COPY)[0]
+        offset = self._index(Index(tuple(terms), u // _ROW * stride), _ONE_COPY)[0]
         address = b.gep(_stack_type(t), self.slots[t.number], offset)
-        lane = self._number(u * self.lanes) if self.nest.lane_outer else self.bases[u]
+        lane = self._number(u * self.lanes) if self.nest.lane_outer else self.bases[u % _ROW]
         return b.gep(_stack_type(t), address, lane)
 
     def _write_all(self, stores: Sequence[Store], copies: int) -> None:
         """Evaluate every value before the first store, so that an output may share memory with an input."""
         for store in stores:
-            for u in range(copies):
+            for u in self._copies(copies):
                 self._value(store.value, u)
         for store in stores:
             spread = store.offset.vars & self.copy_bits or store.value.vars & self.copy_bits
-            for u in range(copies if spread else 1):
+            for u in self._copies(copies if spread else 1):
                 self._store(store, u)
 
     def _store(self, store: Store, u: int) -> None:
@@ -710,7 +755,7 @@ class _NestWriter:
             b.store(self._to_memory(value, store.dtype), b.gep(elem, self.buffers[store.buffer], offset), size)
             return
         value = self._to_memory(b.splat(value, self.lanes), store.dtype)
-        mask = self.masks[u]
+        mask = self.masks[u % _ROW]
         if stride == 1:
             b.store(value, self._address(store.buffer, elem, store.offset, u)[0], size, mask)
         elif stride == -1:
@@ -730,7 +775,7 @@ class _NestWriter:
         if found is None:
             pointer, depth = self._pointer(buffer, elem, rest, u)
             depth = max(depth, self.lane_depth)
-            address = self._at(depth, lambda: self.b.gep(elem, pointer, self.bases[u]))
+            address = self._at(depth, lambda: self.b.gep(elem, pointer, self.bases[u % _ROW]))
             found = self._keep(key, address, depth)
         return found
 
@@ -741,13 +786,13 @@ class _NestWriter:
         depth = max(depth, self.lane_depth)
 
         def write() -> Value:
-            return b.gep(elem, pointer, b.op("sub", self._number(1 - self.lanes), self.bases[u]))
+            return b.gep(elem, pointer, b.op("sub", self._number(1 - self.lanes), self.bases[u % _ROW]))
 
         return self._at(depth, write), depth
 
     def _pointer(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
         """The address of an access without its lane part."""
-        copy = u if offset.vars & self.copy_bits else _ONE_COPY
+        copy = self._copy(offset.vars, u)
         key = ("pointer", buffer, elem, offset, copy)
         found = self.memo.get(key)
         if found is None:
@@ -774,7 +819,7 @@ class _NestWriter:
         value, depth = self._value(node, u)
         if value.lanes == lanes or value.is_const:
             return self.b.splat(value, lanes), depth
-        key = ("splat", node.uid, u if node.vars & self.copy_bits else _ONE_COPY, lanes)
+        key = ("splat", node.uid, self._copy(node.vars, u), lanes)
         found = self.memo.get(key)
         if found is None:
             found = self._keep(key, self._at(depth, lambda: self.b.splat(value, lanes)), depth)
@@ -782,7 +827,7 @@ class _NestWriter:
 
     def _value(self, node: Node, u: int) -> tuple[Value, int]:
         """The value of a node for one copy, and the depth it is written at."""
-        copy = u if node.vars & self.copy_bits else _ONE_COPY
+        copy = self._copy(node.vars, u)
         key = (node.uid, copy)
         found = self.memo.get(key)
         if found is not None:
@@ -827,7 +872,7 @@ class _NestWriter:
         """x / y for a reduced y that is known before the loop: x times its reciprocal, scaled to stay in range."""
         b = self.b
         divisor = node.args[1]
-        copy = u if divisor.vars & self.copy_bits else _ONE_COPY
+        copy = self._copy(divisor.vars, u)
         parts = []
         for number in range(2):
             key = ("reciprocal", divisor.uid, copy, lanes, number)
@@ -885,7 +930,7 @@ class _NestWriter:
         tile = self.nest.tile
         if tile is not None and guard is None and stride and offset.coefficient(tile) == 1:
             return self._load_tile(node, u)
-        if stride in (2, 3, 4) and guard is None and self.masks[u] is None:
+        if stride in (2, 3, 4) and guard is None and self.masks[u % _ROW] is None:
             return self._load_spaced(node, u, elem, size, stride)
         addresses, depth = self._addresses(buffer, elem, offset, u)
         mask, depth = self._mask(guard, u, depth)
@@ -956,7 +1001,7 @@ class _NestWriter:
 
     def _mask(self, guard: Node | None, u: int, depth: int) -> tuple[Value | None, int]:
         """The lanes to touch: those of the tail mask where the guard holds."""
-        mask = self.masks[u]
+        mask = self.masks[u % _ROW]
         if guard is None:
             return mask, max(depth, self.lane_depth) if mask is not None else depth
         inside, guard_depth = self._spread(guard, u, self.lanes)
@@ -973,7 +1018,7 @@ class _NestWriter:
 
     def _index(self, i: Index, u: int) -> tuple[Value, int]:
         """A scalar index; each partial sum is written as far out as its terms allow."""
-        copy = u if i.vars & self.copy_bits else _ONE_COPY
+        copy = self._copy(i.vars, u)
         terms = []
         for atom, c in i.terms:
             if isinstance(atom, LoopVar) and atom.extent == 1:
@@ -1016,13 +1061,15 @@ class _NestWriter:
     def _atom(self, atom: Atom, u: int) -> tuple[Value, int]:
         if isinstance(atom, LoopVar):
             if atom is self.lane and self.bases:
-                return self.bases[u], self.lane_depth
+                return self.bases[u % _ROW], self.lane_depth
             if atom is self.nest.tile:
-                return self.tile_bases[u], self.lane_depth
+                return self.tile_bases[u % _ROW], self.lane_depth
+            if atom.bit & self.row_bits:
+                return self.row_values[u // _ROW][atom.bit], self.row_depth
             return self.bound[atom.bit]
         if atom.kind == "opaque":
             return self._value(atom.data, u)
-        key = ("atom", atom.uid, u if atom.vars & self.copy_bits else _ONE_COPY)
+        key = ("atom", atom.uid, self._copy(atom.vars, u))
         found = self.memo.get(key)
         if found is None:
             inner, depth = self._index(atom.data[0], u)
@@ -1104,8 +1151,11 @@ def _apply(b: Builder, node: Node, values: list[Value]) -> Value:
     if not kind.is_float:
         module = integers.apply_unary if len(values) == 1 else integers.apply_binary
         return module(b, node.op, *values, kind)
-    apply = vector_math.apply_unary if len(values) == 1 else vector_math.apply_binary
-    result = apply(b, node.op, *values)
+    if node.op == "exp" and node.data and values[0].elem == "float":
+        result = vector_math.exp_of_negative(b, values[0])
+    else:
+        apply = vector_math.apply_unary if len(values) == 1 else vector_math.apply_binary
+        result = apply(b, node.op, *values)
     if kind.bits == 16 and not table[node.op].exact and not table[node.op].to_bool:
         return convert.rounded(b, result, dtype)
     return result

@@ -195,6 +195,8 @@ class Lowering:
                 return folded
         if op in _IDENTITY_ON_INTS and DTYPES[dtype].is_int:
             return args[0]
+        if op == "exp" and _never_positive(args[0]):
+            return self.node(op, args, dtype, "never positive")
         if op == "pow" and args[1].op == "const":
             folded = self._power(args[0], args[1].data[1], dtype)
             if folded is not None:
@@ -500,6 +502,14 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "any": lambda d: False,
     "all": lambda d: True,
 }
+
+
+def _never_positive(x: Node) -> bool:
+    """Whether a value is a number less the maximum it takes part in, as in softmax."""
+    if x.op != "sub" or x.args[1].op != "reduction":
+        return False
+    reduction = x.args[1].data
+    return reduction.op == "max" and reduction.body is x.args[0]
 
 
 def _overflows(i: Index) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tbe.ir import Builder, Value
 
-__all__ = ["apply_binary", "apply_unary", "float_max", "float_min", "scaled_reciprocal"]
+__all__ = ["apply_binary", "apply_unary", "exp_of_negative", "float_max", "float_min", "scaled_reciprocal"]
 
 Function = Callable[[Builder, Value], Value]
 
@@ -103,6 +103,28 @@ _ERF32 = (
 _LOG_ERFC32 = (
     2.0153853054000635e-4, -3.0974896969764566e-3, 2.2440423206101893e-2, -1.0436830536039136e-1,
     -6.3669206571139485e-1, -1.1279621341049044, -1.2748264234254960e-4,
+)  # fmt: skip
+# erf(k s + t) for k = 0..15 and |t| <= s/2 as polynomials of t, less t: a row for each power, 5 first; the
+# step s is such that erf(k s) for small k is close to a float32
+_ERF_STEP = 16824.0 / 65536.0
+_ERF_TABLE = (
+    (0.112175569, 0.079230167, 0.0041988967, -0.0555420108, -0.067782253, -0.0427879281, -0.0105581395,
+     0.0086847553, 0.0129577834, 0.00955711305, 0.00506631983, 0.00211234484, 0.000719327654, 0.000204103737,
+     4.88417063e-05, 9.93614321e-06),
+    (0, 0.12863186, 0.182218462, 0.14456822, 0.0601340793, -0.0131729962, -0.0466922447, -0.0460961945,
+     -0.030943362, -0.0161029007, -0.00681415712, -0.0024003638, -0.000713453919, -0.000180475268,
+     -3.90828063e-05, -7.27619454e-06),
+    (-0.376122296, -0.30574742, -0.136635557, 0.0386991985, 0.145300239, 0.166193485, 0.131351307, 0.0812804252,
+     0.0412016101, 0.0174882356, 0.00629351428, 0.00193533755, 0.000511242426, 0.000116446681, 2.29326033e-05,
+     3.91304047e-06),
+    (0, -0.271189988, -0.445085585, -0.480213523, -0.403674662, -0.278841645, -0.16207324, -0.0802759007,
+     -0.0341394804, -0.0125267785, -0.00397900539, -0.00109670393, -0.000262749178, -5.47903765e-05,
+     -9.95458322e-06, -1.57706313e-06),
+    (0.128379166, 0.0564141795, -0.133094862, -0.376455903, -0.606883764, -0.782763362, -0.894778788,
+     -0.955328345, -0.983376622, -0.994577944, -0.998449862, -0.999611557, -0.999914706, -0.999983549,
+     -0.999997199, -0.999999583),
+    (0, 0.283431143, 0.532220364, 0.723909914, 0.853552043, 0.930513144, 0.970615506, 0.988957107, 0.996320248,
+     0.998914719, 0.999717116, 0.999934912, 0.999986768, 0.999997616, 0.999999642, 0.99999994),
 )  # fmt: skip
 # erf(x)/x - 1 as a polynomial of x^2, |x| <= 1
 _ERF64 = (
@@ -270,6 +292,11 @@ def _exp(b: Builder, x: Value) -> Value:
     return _exp_bounded(b, _clamp(b, x, -104.0, 89.0) if x.elem == "float" else _clamp(b, x, -746.0, 710.0))
 
 
+def exp_of_negative(b: Builder, x: Value) -> Value:
+    """exp of numbers known not to be positive."""
+    return _exp_bounded(b, _at_least(b, x, -104.0 if x.elem == "float" else -746.0))
+
+
 def _exp_bounded(b: Builder, x: Value) -> Value:
     """exp of numbers that are not far outside the range where it neither vanishes nor overflows."""
     n, r = _reduced(b, x)
@@ -310,14 +337,14 @@ def _expm1(b: Builder, x: Value) -> Value:
 
 
 def _sigmoid(b: Builder, x: Value) -> Value:
-    e = _exp(b, b.fneg(_abs(b, x)))
+    e = exp_of_negative(b, b.fneg(_abs(b, x)))
     one = b.like(x, 1.0)
     top = b.select(b.fcmp("oge", x, b.like(x, 0.0)), one, e)
     return b.fdiv(top, b.fadd(one, e))
 
 
 def _softplus(b: Builder, x: Value) -> Value:
-    return b.fadd(_at_least(b, x, 0.0), _log1p(b, _exp(b, b.fneg(_abs(b, x)))))
+    return b.fadd(_at_least(b, x, 0.0), _log1p(b, exp_of_negative(b, b.fneg(_abs(b, x)))))
 
 
 def _tanh32(b: Builder, x: Value) -> Value:
@@ -601,7 +628,31 @@ def _acos(b: Builder, x: Value) -> Value:
 # ---------------------------------------------------------------------------------------------------------
 
 
+def _erf_by_table(b: Builder, x: Value) -> Value:
+    """erf with polynomials looked up by a permutation of 16 lanes, where the machine has that."""
+    a = _at_most(b, _abs(b, x), 3.97)
+    magic = b.like(x, 1.5 * 2.0**23)  # its last bit counts ones
+    shifted = b.muladd(a, b.like(x, 1.0 / _ERF_STEP), magic)
+    number = b.bitcast(shifted, "i32")
+    t = b.muladd(b.fsub(shifted, magic), b.like(x, -_ERF_STEP), a)
+    result = _looked_up(b, _ERF_TABLE[0], number)
+    for row in _ERF_TABLE[1:-1]:
+        result = b.muladd(result, t, _looked_up(b, row, number))
+    result = b.fadd(b.muladd(result, t, t), _looked_up(b, _ERF_TABLE[-1], number))
+    return _copysign(b, result, x)
+
+
+def _looked_up(b: Builder, row: tuple[float, ...], number: Value) -> Value:
+    """row[number mod 16] in every lane."""
+    table = b.vector("float", row)
+    function = "llvm.x86.avx512.permvar.sf.512"
+    b.declared.setdefault(function, f"declare {table.ty} @{function}({table.ty}, {number.ty})")
+    return b.emit(f"call {table.ty} @{function}({table.ty} {table.name}, {number.ty} {number.name})", "float", 16)
+
+
 def _erf32(b: Builder, x: Value) -> Value:
+    if b.machine.masks and x.lanes == 16:
+        return _erf_by_table(b, x)
     a = _abs(b, x)
     z = b.fmul(x, x)
     near = b.muladd(x, b.polynomial(z, _ERF32), x)
