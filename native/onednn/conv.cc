@@ -35,6 +35,7 @@ void check_ranks(const Lowering& low) {
   if (low.input(1).dims.size() != rank || low.output(0).dims.size() != rank) {
     low.reject("source, weights and output must have the same number of dimensions");
   }
+  if (low.input(1).elements() == 0) low.reject("the weights are empty");
 }
 
 // Weights with the group as an axis of its own. `transposed`: (I, O/g, k) as deconvolution has them.
