@@ -97,8 +97,8 @@ values = st.one_of(
     st.sampled_from(
         ["", "float32", "int8", "input", "arena", "constant", "kernel", "matmul", "copy", "while", "x"]
     ),
-    st.just([]),
-    st.just({}),
+    st.builds(list),
+    st.builds(dict),
     st.lists(st.integers(-2, 9), max_size=4),
 )
 

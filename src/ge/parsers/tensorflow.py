@@ -289,6 +289,8 @@ class _Inputs:
         declared = node.attrs.get("shape") if node.op in _PLACEHOLDERS or "shape" in node.attrs else None
         if declared == () and spec is not None and spec.shape:
             declared = spec.shape  # graphs of old producers leave the placeholder's own shape empty
+        if declared is not None and not isinstance(declared, tuple):
+            raise GeError("E10108", f"its shape is {declared!r:.60}", node=name, operator=node.op)
         dtype = str(node.attrs.get("dtype") or (spec.dtype if spec else node.attrs.get("T", "float32")))
         if dtype not in TENSORS:
             raise GeError(
