@@ -55,8 +55,7 @@ class VariableStore:
         self._keys: dict[str, _Restored] = {}
         if checkpoint is not None:
             self._keys.update(_object_keys(checkpoint))
-            if restore_node.removesuffix(":0") in body.nodes:
-                self._keys.update(_Tracer(library).trace(body, restore_node.removesuffix(":0")))
+            self._keys.update(_Tracer(library).trace(body, _restoring(body, restore_node.removesuffix(":0"))))
 
     def __call__(self, key: str, node: GraphNode) -> VariableSpec:
         """The variable that a node declares."""
@@ -81,6 +80,15 @@ class VariableStore:
         raise Unsupported(
             f"the checkpoint has no value for the variable '{key}'", "give the checkpoint of this graph"
         )
+
+
+def _restoring(body: Body, named: str) -> list[str]:
+    """The nodes that assign variables from a checkpoint: the one the file names, or any that assign."""
+    if named in body.nodes:
+        return [named]
+    if not any(node.op == "RestoreV2" for node in body.nodes.values()):
+        return []
+    return [node.name for node in body.nodes.values() if node.op in _ASSIGNS]
 
 
 def _part(array: np.ndarray, spec: str, name: str) -> np.ndarray:
@@ -125,9 +133,9 @@ class _Tracer:
         self.library = library
         self.found: dict[str, _Restored] = {}
 
-    def trace(self, body: Body, root: str) -> dict[str, _Restored]:
+    def trace(self, body: Body, roots: Sequence[str]) -> dict[str, _Restored]:
         """Variable keys and what each is restored from."""
-        self._body(body, [root], {}, 0)
+        self._body(body, roots, {}, 0)
         return self.found
 
     def _body(self, body: Body, roots: Sequence[str], values: dict[str, list[Symbol]], depth: int) -> None:
