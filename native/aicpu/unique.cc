@@ -70,31 +70,53 @@ Status give_indices(Call& call, std::size_t output, const std::vector<std::int64
   return Status::ok();
 }
 
-// Outputs: values, then as many as are given of first indices, inverse, counts.
+// Slices along an axis as rows of a matrix.
+template <class T>
+std::vector<T> rows_along(const T* x, const AxisView& view) {
+  std::vector<T> rows(static_cast<std::size_t>(view.outer * view.size * view.inner));
+  T* target = rows.data();
+  for (std::int64_t i = 0; i < view.size; ++i) {
+    for (std::int64_t o = 0; o < view.outer; ++o) {
+      target = std::copy_n(x + (o * view.size + i) * view.inner, view.inner, target);
+    }
+  }
+  return rows;
+}
+
+// Outputs: values, then as many as are given of first indices, inverse, counts. With an axis, slices along it
+// are compared; without one, elements.
 Status unique(Call& call) {
   if (call.inputs.size() != 1 || call.outputs.empty() || call.outputs.size() > 4) {
     return Status::error("takes one input and gives one to four outputs");
   }
   const Tensor& x = call.inputs[0];
-  const bool by_row = call.attrs.has("axis");
-  if (by_row && (call.attrs.integer("axis") != 0 || x.rank() == 0)) {
-    return Status::error("only axis 0 is supported; transpose first");
-  }
-  const std::int64_t n = by_row ? x.dims[0] : x.elements();
-  const std::int64_t width = by_row && n ? x.elements() / n : 1;
+  const bool by_slice = call.attrs.has("axis");
+  const Dims dims = by_slice ? x.dims : Dims{x.elements()};
+  const std::int64_t given = by_slice ? call.attrs.integer("axis") : 0;
+  const AxisView view(dims, given);
+  if (!view.valid) return bad_axis(given, x);
   Tensor& values = call.outputs[0];
   if (values.dtype != x.dtype || values.elements() < x.elements()) {
     return Status::error("the values output must have the input's type and size");
   }
   return with_type(x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* rows = x.as<T>();
-    const Groups groups = find_groups(rows, n, width, call.attrs.flag("sorted", true));
+    const T* data = x.as<T>();
+    std::vector<T> turned;
+    if (view.outer > 1) turned = rows_along(data, view);
+    const std::int64_t width = view.outer * view.inner;
+    const Groups groups =
+        find_groups(view.outer > 1 ? turned.data() : data, view.size, width, call.attrs.flag("sorted", true));
     T* target = values.as<T>();
-    for (const std::int64_t row : groups.first) target = std::copy_n(rows + row * width, width, target);
-    Dims dims = by_row ? x.dims : Dims{0};
-    dims[0] = static_cast<std::int64_t>(groups.first.size());
-    call.set_shape(0, dims);
+    for (std::int64_t o = 0; o < view.outer; ++o) {
+      for (const std::int64_t i : groups.first) {
+        target = std::copy_n(data + (o * view.size + i) * view.inner, view.inner, target);
+      }
+    }
+    Dims actual = dims;
+    actual[static_cast<std::size_t>(given < 0 ? given + static_cast<std::int64_t>(dims.size()) : given)] =
+        static_cast<std::int64_t>(groups.first.size());
+    call.set_shape(0, actual);
     NPU_RETURN_IF_ERROR(give_indices(call, 1, groups.first));
     NPU_RETURN_IF_ERROR(give_indices(call, 2, groups.inverse));
     return give_indices(call, 3, groups.counts);

@@ -27,6 +27,7 @@ from ge.ops import (
     signal,
     slices,
     sorting,
+    text,
     training,
     vision,
 )
@@ -57,6 +58,7 @@ _FAMILIES = (
     signal,
     slices,
     sorting,
+    text,
     training,
     vision,
 )

@@ -134,7 +134,7 @@ class ArgSort(Sort):
 
 @register
 class Unique(Operator):
-    """The distinct elements (or rows, along axis 0), where first seen, which one each element is, counts."""
+    """The distinct elements (or slices along axis), where first seen, which one each element is, counts."""
 
     x = Input("T", TENSORS)
     y = Output("T")
@@ -149,15 +149,16 @@ class Unique(Operator):
 
     @staticmethod
     def verify(op: NodeView) -> None:
-        if op.axis not in (None, 0):
-            raise fail(op, f"distinct slices along axis {op.axis} are not supported", "transpose to axis 0")
+        if op.axis is not None:
+            _check_axis(op)
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
         desc = op.inputs[0]
         assert desc is not None
         shape = (desc.size,) if op.axis is None else desc.shape
-        return [TensorDesc(shape, desc.dtype), *[TensorDesc(shape[:1], "int64")] * 3]
+        count = shape[op.axis or 0]
+        return [TensorDesc(shape, desc.dtype), *[TensorDesc((count,), "int64")] * 3]
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -330,13 +331,8 @@ def _unique(n: Node) -> Results:
     if known is not None:
         results = distinct(known, axis, bool(n.attr("sorted", 1)))
         return tuple(n.builder.constant(a, n.name) for a in results[: n.outputs])
-    if axis is not None and axis % n.desc().rank != 0:
-        raise Unsupported(
-            f"Unique along axis {axis} of computed values is not supported", "transpose to axis 0"
-        )
-    return n.op("Unique", n.inputs[0], axis=None if axis is None else 0, sorted=bool(n.attr("sorted", 1)))[
-        : n.outputs
-    ]
+    made = n.op("Unique", n.inputs[0], axis=axis, sorted=bool(n.attr("sorted", 1)))
+    return made[: n.outputs]
 
 
 @plugin(onnx="NonZero")

@@ -28,10 +28,6 @@ _DOMAIN_REASONS = {
 _STRINGS = ("tensors of strings have no NPU representation", "prepare text on the host and feed numbers")
 _REASONS = {
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), _STRINGS),
-    "TfIdfVectorizer": (
-        "counting n-grams has no NPU implementation",
-        "prepare text on the host and feed numbers",
-    ),
     "ImageDecoder": (
         "decoding image files has no NPU implementation",
         "decode images on the host and feed pixels",
