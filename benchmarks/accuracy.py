@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,24 +19,37 @@ from benchmarks.subjects import LIMITS, compiled_error, names, open_subject
 def verdict(error: float | str, precision: str) -> str:
     """A cell of the table."""
     if isinstance(error, str):
-        return f"[red]{error}[/]"
+        return "[red]failed[/]"
     return f"[{'green' if error < LIMITS[precision] else 'red'}]{error:.1e}[/]"
 
 
-def check(
-    name: str, forms: list[str], precisions: list[str], small: bool
-) -> dict[tuple[str, str], float | str]:
-    """Errors of one subject by form and precision; a failure is its message."""
-    found: dict[tuple[str, str], float | str] = {}
+def check(name: str, forms: list[str], precisions: list[str], small: bool) -> dict[str, float | str]:
+    """In the child: errors of one subject by form and precision; a failure is its message."""
+    limit_threads()
+    found: dict[str, float | str] = {}
     with open_subject(name, small) as subject, tempfile.TemporaryDirectory() as folder:
         for form in forms:
             path, inputs, expected = subject.write(form, Path(folder))
             for precision in precisions:
                 try:
-                    found[form, precision] = compiled_error(path, inputs, expected, precision)
+                    found[f"{form} {precision}"] = compiled_error(path, inputs, expected, precision)
                 except Exception as failure:
-                    found[form, precision] = f"{type(failure).__name__}: {failure}"[:60]
+                    found[f"{form} {precision}"] = f"{type(failure).__name__}: {failure}"[:200]
     return found
+
+
+def check_apart(name: str, arguments: argparse.Namespace) -> dict[str, float | str]:
+    """In the parent: the same in a process of its own, whose memory goes with it."""
+    command = [sys.executable, __file__, "--work", "--subjects", name]
+    command += ["--forms", *arguments.forms, "--precisions", *arguments.precisions]
+    command += ["--quick"] if arguments.quick else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        cause = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:200]
+        return {
+            f"{form} {precision}": cause for form in arguments.forms for precision in arguments.precisions
+        }
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> int:
@@ -43,21 +59,32 @@ def main() -> int:
     parser.add_argument("--forms", nargs="+", default=["frozen", "onnx"], choices=["frozen", "onnx"])
     parser.add_argument("--precisions", nargs="+", default=list(LIMITS), choices=list(LIMITS))
     parser.add_argument("--quick", action="store_true", help="small models")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    limit_threads()
+    if arguments.work:
+        found = check(arguments.subjects[0], arguments.forms, arguments.precisions, arguments.quick)
+        print(json.dumps(found), flush=True)
+        os._exit(0)
+    return report(arguments)
 
+
+def report(arguments: argparse.Namespace) -> int:
+    """The table, then what failed and why."""
     from benchmarks.measure import console, new_table
 
-    columns = [(form, precision) for form in arguments.forms for precision in arguments.precisions]
-    titles = [f"{'TensorFlow' if form == 'frozen' else 'ONNX'} {precision}" for form, precision in columns]
+    columns = [f"{form} {precision}" for form in arguments.forms for precision in arguments.precisions]
+    titles = [c.replace("frozen", "TensorFlow").replace("onnx", "ONNX") for c in columns]
     table = new_table("Largest error relative to the largest value", ["model", *titles])
-    wrong = 0
+    wrong, notes = 0, []
     for number, name in enumerate(arguments.subjects, 1):
         console.print(f"[dim]{number}/{len(arguments.subjects)} {name}[/]")
-        found = check(name, arguments.forms, arguments.precisions, arguments.quick)
-        table.add_row(name, *(verdict(found[key], key[1]) for key in columns))
-        wrong += sum(isinstance(e, str) or e >= LIMITS[p] for (_, p), e in found.items())
+        found = check_apart(name, arguments)
+        table.add_row(name, *(verdict(found[c], c.split()[1]) for c in columns))
+        wrong += sum(isinstance(e, str) or e >= LIMITS[c.split()[1]] for c, e in found.items())
+        notes += [f"{name} {c}: {e}" for c, e in found.items() if isinstance(e, str)]
     console.print(table)
+    for note in notes:
+        console.print(f"  {note}", markup=False)
     limits = ", ".join(f"{name} {limit:.0e}" for name, limit in LIMITS.items())
     console.print(f"limits: {limits}; {wrong} of {len(columns) * len(arguments.subjects)} outside")
     return int(wrong > 0)

@@ -27,6 +27,7 @@ __all__ = [
     "Runner",
     "limit_threads",
     "reference",
+    "start_tensorflow",
     "timed",
 ]
 
@@ -104,6 +105,21 @@ def limit_threads() -> None:
     for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ[name] = str(THREADS)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def start_tensorflow() -> Any:
+    """Import TensorFlow and start its runtime without the lines they print."""
+    saved = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.zeros([1]).numpy()
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+    return tf
 
 
 def _ours(case: Case | FileCase) -> Runner:
