@@ -1,5 +1,6 @@
 // unique: distinct elements, or distinct rows with axis = 0.
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
 #include "aicpu/dispatch.h"
@@ -72,9 +73,9 @@ Status give_indices(Call& call, std::size_t output, const std::vector<std::int64
 
 // Slices along an axis as rows of a matrix.
 template <class T>
-std::vector<T> rows_along(const T* x, const AxisView& view) {
-  std::vector<T> rows(static_cast<std::size_t>(view.outer * view.size * view.inner));
-  T* target = rows.data();
+std::unique_ptr<T[]> rows_along(const T* x, const AxisView& view) {
+  auto rows = std::make_unique<T[]>(static_cast<std::size_t>(view.outer * view.size * view.inner));
+  T* target = rows.get();
   for (std::int64_t i = 0; i < view.size; ++i) {
     for (std::int64_t o = 0; o < view.outer; ++o) {
       target = std::copy_n(x + (o * view.size + i) * view.inner, view.inner, target);
@@ -102,11 +103,11 @@ Status unique(Call& call) {
   return with_type(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* data = x.as<T>();
-    std::vector<T> turned;
+    std::unique_ptr<T[]> turned;
     if (view.outer > 1) turned = rows_along(data, view);
     const std::int64_t width = view.outer * view.inner;
     const Groups groups =
-        find_groups(view.outer > 1 ? turned.data() : data, view.size, width, call.attrs.flag("sorted", true));
+        find_groups(view.outer > 1 ? turned.get() : data, view.size, width, call.attrs.flag("sorted", true));
     T* target = values.as<T>();
     for (std::int64_t o = 0; o < view.outer; ++o) {
       for (const std::int64_t i : groups.first) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,8 @@ def _pool(n: Node) -> list[np.ndarray]:
     """The n-grams of the pool as matrices, one a length; those of lengths not asked for match nothing."""
     pool = np.asarray(n.attr("pool_int64s"), np.int64)
     starts = [*n.attr("ngram_counts"), len(pool)]
-    return [
-        pool[a:b].reshape(-1, i + 1)
-        for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False))
-        if b > a
-    ]
+    spans = enumerate(itertools.pairwise(starts), 1)
+    return [pool[a:b].reshape(-1, size) for size, (a, b) in spans if b > a]
 
 
 def _counted(n: Node, x: Any, grams: np.ndarray) -> Any:
