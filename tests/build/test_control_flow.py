@@ -184,3 +184,37 @@ def test_memory_of_a_loop_survives_its_turns():
         return made[0], b.op("Neg", big)
 
     compiled(build, tolerance=1e-4)
+
+
+def test_a_state_updated_in_place_is_not_copied():
+    def build(b):
+        body = b.subgraph("body")
+        body.input("i", (), "int64")
+        going = body.input("going", (), "bool")
+        state = body.input("s", (64, 64), "float32")
+        body.output(going)
+        body.output(body.op("Tanh", body.op("Add", state, 1.0)))
+        trip = b.constant(np.asarray(4, np.int64))
+        start = b.op("MatMul", x(b, 64, 64), floats(64, 64))
+        return b.op("MatMul", b.ops("Loop", [trip, None, start], body=body.graph, num_states=1)[0], floats(64, 64))
+
+    model = compiled(build, tolerance=1e-4)
+    large = [t for t in model.plan.tasks if t.kind == "copy" and t.outputs[0].nbytes > 8]
+    assert not large
+
+
+def test_a_state_still_read_is_copied():
+    def build(b):
+        body = b.subgraph("body")
+        body.input("i", (), "int64")
+        going = body.input("going", (), "bool")
+        first = body.input("a", (4, 4), "float32")
+        second = body.input("b", (4, 4), "float32")
+        product = body.op("MatMul", first, floats(4, 4))
+        body.output(going)
+        body.output(body.op("MatMul", product, second))
+        body.output(body.op("MatMul", product, first))
+        trip = b.constant(np.asarray(3, np.int64))
+        return b.ops("Loop", [trip, None, x(b, 4, 4), x(b, 4, 4, name="y")], body=body.graph, num_states=2)
+
+    compiled(build)

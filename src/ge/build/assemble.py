@@ -47,7 +47,7 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
             for i, v in enumerate(graph.outputs)
         ],
         buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
-        tasks=draft.tasks,
+        tasks=[task for number, task in enumerate(draft.tasks) if number not in draft.dropped],
         blocks=draft.blocks,
         constants=draft.constants,
         kernels=shop.kernels.images(),

@@ -53,6 +53,7 @@ class Draft:
     shares: dict[int, tuple[Share, ...]] = field(
         default_factory=dict
     )  # by task: outputs that may take an input's memory
+    dropped: set[int] = field(default_factory=set)  # tasks that turned out to have nothing to do
     blocks: int = 1
     clock: int = 0
     _constant_of: dict[int, Storage] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 1. A kernel that reads an input only at the position it writes may write there.
 2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum").
-3. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.
+3. A copy of what dies is no copy.
+4. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class _Merging:
 
     def run(self) -> list[int]:
         for number, task in enumerate(self.draft.tasks):
+            if number in self.draft.dropped:
+                continue
             for share in self.draft.shares.get(number, ()):
                 if self._share(number, task, share):
                     break
@@ -55,6 +58,8 @@ class _Merging:
         source.nbytes = max(source.nbytes, target.nbytes)
         if share.post_op >= 0:
             _accumulate(self.draft, number, share)
+        if task.kind == "copy":
+            self.draft.dropped.add(number)
         return True
 
 

@@ -1,20 +1,19 @@
-"""Kernels of a plan: equal expressions are compiled once, ahead of loading, by a few threads."""
+"""Kernels of a plan: equal expressions are compiled once, ahead of loading.
+
+One thread compiles: LLVM's bindings hold one lock, so a second thread gains nothing (measured).
+"""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import tbe
 from ge.model.plan import KernelImage
 
 __all__ = ["KernelBook", "KernelCache", "shared_cache"]
-
-_THREADS = min(2, os.cpu_count() or 1)
 
 
 class KernelCache:
@@ -88,12 +87,8 @@ class KernelBook:
         """Compile what is not in the cache."""
         for entry in self.entries:
             entry.kernel = self.cache.get(entry.fingerprint, self.target)
-        missing = [entry for entry in self.entries if entry.kernel is None]
-        if len(missing) > 1 and _THREADS > 1:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._build, missing))
-        else:
-            for entry in missing:
+        for entry in self.entries:
+            if entry.kernel is None:
                 self._build(entry)
 
     def _build(self, entry: _Entry) -> None:

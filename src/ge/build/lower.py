@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 import tbe
 from ge.build.aliases import Aliases
+from ge.build.carries import Carry, coalesce_carries
 from ge.build.draft import Draft, Share
 from ge.build.expression import express
 from ge.build.kernels import KernelBook
@@ -142,8 +143,9 @@ class _GraphLowering:
         plain = source.contiguous and target.contiguous and source.dtype == target.dtype
         if plain:
             source = source.reshape(target.shape)
+        shares = [Share(0, 0)] if plain else []
         kind = "copy" if plain else "reorder"
-        self.emit(Task(kind, f"copy:{name}", [source], [target], engine=Engine.VIEW.value))
+        self.emit(Task(kind, f"copy:{name}", [source], [target], engine=Engine.VIEW.value), shares)
 
     def emit(self, task: Task, shares: Sequence[Share] = ()) -> None:
         """Append a task to this block, unless there is nothing to do."""
@@ -325,6 +327,7 @@ class _Body:
     def lower(self, captures: Sequence[View]) -> None:
         """Emit the body, then store scan outputs and carry the states over."""
         draft = self.outer.draft
+        first = len(draft.tasks)
         results = [draft.arena(desc_of(v), label=f"{v.name}.next") for v in self.graph.outputs]
         inputs = [self.counter, self.go_on, *self.states, *captures]
         lower_graph(self.graph, self.outer.shop, inputs, results, self.block)
@@ -333,9 +336,13 @@ class _Body:
             draft.emit(
                 Task("scan_store", "scan", [value, self.counter], [scan], {}, "control", (), self.block)
             )
+        carries: list[Carry] = []
         for source, target in zip([results[0], *new_states], [self.go_on, *self.states], strict=True):
             if 0 not in target.shape:
+                carries.append(Carry(len(draft.tasks), first))
                 draft.emit(Task("copy", "carry", [source], [target], {}, "control", (), self.block))
+        if "in_place" not in self.outer.shop.options.disabled_passes:
+            coalesce_carries(draft, carries)
 
 
 _LOWER: dict[Engine, Callable[[_GraphLowering, Unit], None]] = {

@@ -50,6 +50,10 @@ class View:
         return TensorDesc(self.shape, self.dtype)
 
     @property
+    def nbytes(self) -> int:
+        return self.desc.nbytes
+
+    @property
     def contiguous(self) -> bool:
         expected = contiguous_strides(self.shape)
         return all(n <= 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True))

@@ -1,0 +1,78 @@
+"""Loop states without copies: a new state is computed where the old one lies when nothing reads the old one any more.
+
+1. Each turn of a loop ends by copying its new states over the old ones; initial states are copied in before it.
+2. The copy goes when the new state's memory is first written after the last read of the old state in the body, or by a
+   task that may write over it; the new state then lies where the old one did.
+3. A new state that is also an old state, a constant, or another state's new value keeps its copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ge.build.draft import Draft
+from ge.model.plan import View
+
+__all__ = ["Carry", "coalesce_carries"]
+
+
+@dataclass(frozen=True)
+class Carry:
+    """The copy of a new state over an old one: the task that does it, and the first task of the body."""
+
+    task: int
+    first: int
+
+
+def coalesce_carries(draft: Draft, carries: list[Carry]) -> None:
+    """Remove the copies that are not needed (they stay in the list of tasks, without effect)."""
+    for carry in carries:
+        task = draft.tasks[carry.task]
+        new, old = task.inputs[0], task.outputs[0]
+        if _replaceable(draft, carry, new, old):
+            _put_in_place(draft, carry, new.buffer, old)
+            draft.dropped.add(carry.task)
+
+
+def _replaceable(draft: Draft, carry: Carry, new: View, old: View) -> bool:
+    made = draft.storages[new.buffer]
+    if made.kind != "arena" or new.buffer == old.buffer or made.first <= draft.times[carry.first - 1]:
+        return False
+    if not (new.contiguous and old.contiguous and new.offset == 0 and old.nbytes == made.nbytes):
+        return False
+    for number in range(carry.first, len(draft.tasks)):
+        task = draft.tasks[number]
+        if number == carry.task or number in draft.dropped:
+            continue
+        if any(v.buffer == old.buffer for v in task.outputs):
+            return False
+        if not any(v.buffer == old.buffer for v in task.inputs) or draft.times[number] < made.first:
+            continue
+        if draft.times[number] > made.first or not _over(draft, number, new.buffer, old.buffer):
+            return False
+    return True
+
+
+def _over(draft: Draft, number: int, new: int, old: int) -> bool:
+    """Whether a task that reads the old state may write the new one over it."""
+    task = draft.tasks[number]
+    if sum(v.buffer == old for v in task.inputs) != 1:
+        return False
+    return any(
+        share.post_op < 0 and task.inputs[share.input].buffer == old and task.outputs[share.output].buffer == new
+        for share in draft.shares.get(number, ())
+    )
+
+
+def _put_in_place(draft: Draft, carry: Carry, new: int, old: View) -> None:
+    """Let every use of the new state's memory be a use of the old state's."""
+
+    def moved(view: View) -> View:
+        return replace(view, buffer=old.buffer, offset=view.offset + old.offset) if view.buffer == new else view
+
+    for task in draft.tasks[carry.first :]:
+        task.inputs = [moved(v) for v in task.inputs]
+        task.outputs = [moved(v) for v in task.outputs]
+    made = draft.storages[new]
+    draft.storages[old.buffer].touch(made.first)
+    made.first = made.last = -1
