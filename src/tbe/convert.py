@@ -1,7 +1,7 @@
 """Conversions between element types: in registers, and between registers and memory.
 
-In registers float16 and bfloat16 numbers are float32 numbers that happen to be representable; a bool is one bit.
-In memory they have their own sizes; a bool is one byte.
+In registers float16 and bfloat16 numbers are float32 numbers that happen to be representable, and a bool is one
+bit. In memory they have their own sizes; a bool is one byte.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _to_half_bits(b: Builder, x: Value) -> Value:
     magnitude = b.intrinsic("fabs", x)
     rest = b.op("and", bits, number(0x7FFFFFFF))
     normal = b.op("sub", b.op("lshr", rest, number(13)), number(112 << 10))
-    scaled = b.fmul(b.select(b.fcmp("olt", magnitude, b.like(x, 1.0)), magnitude, b.like(x, 0.0)), b.like(x, 2.0**24))
+    scaled = b.fmul(
+        b.select(b.fcmp("olt", magnitude, b.like(x, 1.0)), magnitude, b.like(x, 0.0)), b.like(x, 2.0**24)
+    )
     subnormal = b.convert("fptosi", scaled, "i32")
     result = b.select(b.fcmp("olt", magnitude, b.like(x, 2.0**-14)), subnormal, normal)
     special = b.op("or", number(0x7C00), b.op("and", b.op("lshr", rest, number(13)), number(0x3FF)))

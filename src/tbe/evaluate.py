@@ -15,8 +15,33 @@ __all__ = ["evaluate"]
 
 Array = np.ndarray
 _ULP_LIBRARY = frozenset(
-    "exp exp2 expm1 log log1p log2 rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
-    " sigmoid softplus lgamma digamma".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "sigmoid",
+        "softplus",
+        "lgamma",
+        "digamma",
+    ]
 )
 
 
@@ -219,7 +244,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _floor_mod(a: Array, b: Array) -> Array:
-    """Remainder with the sign of the divisor; NumPy's, except that an infinite divisor is handled as fmod does."""
+    """Remainder with the sign of the divisor; unlike NumPy's, exact for an infinite divisor too."""
     r = np.fmod(a, b)
     return np.where((r != 0) & ((r < 0) != (b < 0)), r + b, np.where(r == 0, np.copysign(r, b), r))
 
@@ -282,8 +307,8 @@ _INTEGER: dict[str, Callable[[Array, Array], Array]] = {
 def _slice(t: e.Slice, x: Array) -> Array:
     if not t.size:
         return np.empty(t.shape, x.dtype)
-    index = []
-    for start, step, extent in zip(t.starts, t.steps, t.shape):
+    index: list[Any] = []
+    for start, step, extent in zip(t.starts, t.steps, t.shape, strict=False):
         if step == 0:
             index.append(np.full(extent, start))
             continue
@@ -296,7 +321,7 @@ def _slice(t: e.Slice, x: Array) -> Array:
 
 def _pad(t: e.Pad, x: Array) -> Array:
     out = np.full(t.shape, t.value, x.dtype)
-    out[tuple(slice(low, low + d) for low, d in zip(t.low, x.shape))] = x
+    out[tuple(slice(low, low + d) for low, d in zip(t.low, x.shape, strict=False))] = x
     return out
 
 
@@ -349,7 +374,11 @@ def _reduce(t: e.Reduce, x: Array) -> Array:
         return _arg_reduce(t, x)
     initial = _NEUTRAL[t.op](DTYPES[t.dtype])
     wide = _wide(x, t.op)
-    return _REDUCE[t.op](wide, axis=t.axes, initial=wide.dtype.type(initial), dtype=wide.dtype).astype(x.dtype).reshape(t.shape)
+    return (
+        _REDUCE[t.op](wide, axis=t.axes, initial=wide.dtype.type(initial), dtype=wide.dtype)
+        .astype(x.dtype)
+        .reshape(t.shape)
+    )
 
 
 def _arg_reduce(t: e.Reduce, x: Array) -> Array:
@@ -381,7 +410,7 @@ def _compute(t: e.Compute, *values: Array) -> Array:
         known[id(var)] = np.arange(var.extent, dtype=np.int64).reshape(shape)
     if not t.size:
         return np.empty(t.shape, numpy_dtype(t.dtype))
-    tensors = {id(x): v for x, v in zip(t.inputs, values)}
+    tensors = {id(x): v for x, v in zip(t.inputs, values, strict=False)}
     return np.broadcast_to(_scalar(t.body, known, tensors), t.shape)
 
 
@@ -394,7 +423,7 @@ def _scalar(s: e.Scalar, known: dict[int, Array], tensors: Mapping[int, Array]) 
         value = np.array(s.value, numpy_dtype(s.dtype))
     elif isinstance(s, e.Load):
         x = tensors[id(s.tensor)]
-        value = x[tuple(np.clip(i, 0, d - 1) for i, d in zip(args, x.shape))] if x.ndim else x
+        value = x[tuple(np.clip(i, 0, d - 1) for i, d in zip(args, x.shape, strict=False))] if x.ndim else x
     else:
         assert isinstance(s, e.ScalarOp)
         value = np.asarray(_scalar_op(s, args))

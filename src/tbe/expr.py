@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, Union, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
-Number = Union[int, float, bool]
+Number = int | float | bool
 MAX_RANK = 32
 
 
@@ -112,7 +112,7 @@ class _Arithmetic:
         return binary("pow", self, other)
 
     def __neg__(self) -> Any:
-        return unary("neg", self)
+        return _apply("neg", self)
 
     def __lt__(self, other: Any) -> Any:
         return binary("lt", self, other)
@@ -142,7 +142,7 @@ class _Arithmetic:
         return binary("shr", self, other)
 
     def __invert__(self) -> Any:
-        return unary("not" if _dtype_in(self) == "bool" else "bitwise_not", self)
+        return _apply("not" if _dtype_in(self) == "bool" else "bitwise_not", self)
 
     def __bool__(self) -> bool:
         raise TypeError("a tbe expression has no truth value; use tbe.select")
@@ -318,7 +318,9 @@ class Compute(Tensor):
 
     __slots__ = ("body", "vars")
 
-    def __init__(self, shape: Shape, variables: tuple[Var, ...], body: Scalar, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(
+        self, shape: Shape, variables: tuple[Var, ...], body: Scalar, inputs: tuple[Tensor, ...]
+    ) -> None:
         super().__init__(shape, body.dtype, inputs)
         self.vars = variables
         self.body = body
@@ -329,7 +331,9 @@ class Reduce(Tensor):
 
     __slots__ = ("axes", "keepdims", "last", "op")
 
-    def __init__(self, op: str, x: Tensor, axes: Shape, keepdims: bool, last: bool, shape: Shape, dtype: str) -> None:
+    def __init__(
+        self, op: str, x: Tensor, axes: Shape, keepdims: bool, last: bool, shape: Shape, dtype: str
+    ) -> None:
         super().__init__(shape, dtype, (x,))
         self.op = op
         self.axes = axes
@@ -431,6 +435,10 @@ def unary(op: str, x: Tensor) -> Tensor: ...
 def unary(op: str, x: Scalar) -> Scalar: ...
 def unary(op: str, x: Any) -> Any:
     """Apply a unary operation to every element of a tensor, or to a scalar."""
+    return _apply(op, x)
+
+
+def _apply(op: str, x: Any) -> Any:
     dtype = unary_dtype(op, x.dtype)
     if isinstance(x, Tensor):
         return Unary(op, x, dtype)
@@ -511,7 +519,7 @@ def slice(x: Tensor, starts: Iterable[int], steps: Iterable[int], shape: Iterabl
     starts, steps, shape = tuple(starts), tuple(steps), _shape(shape)
     if not len(starts) == len(steps) == len(shape) == len(x.shape):
         raise ValueError(f"slice of {x.shape} needs {len(x.shape)} starts, steps and extents")
-    for dim, start, step, extent in zip(x.shape, starts, steps, shape):
+    for dim, start, step, extent in zip(x.shape, starts, steps, shape, strict=False):
         last = start + (extent - 1) * step
         if extent and not (0 <= start < dim and 0 <= last < dim):
             raise ValueError(f"slice reads elements {start} to {last} of a dimension of {dim}")
@@ -523,7 +531,7 @@ def pad(x: Tensor, low: Iterable[int], high: Iterable[int], value: Number = 0) -
     low, high = tuple(low), tuple(high)
     if not len(low) == len(high) == len(x.shape) or builtins.min(low + high, default=0) < 0:
         raise ValueError(f"pad of {x.shape} needs {len(x.shape)} low and high widths, none negative")
-    shape = _shape(d + a + b for d, a, b in zip(x.shape, low, high))
+    shape = _shape(d + a + b for d, a, b in zip(x.shape, low, high, strict=False))
     return x if shape == x.shape else Pad(x, low, shape, _number(value, x.dtype))
 
 
@@ -538,7 +546,7 @@ def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
         if part.dtype != first.dtype:
             raise TypeError(f"concat needs tensors of one dtype, got {first.dtype} and {part.dtype}")
         if len(part.shape) != len(first.shape) or any(
-            i != axis and a != b for i, (a, b) in enumerate(zip(part.shape, first.shape))
+            i != axis and a != b for i, (a, b) in enumerate(zip(part.shape, first.shape, strict=False))
         ):
             raise ValueError(f"cannot concatenate {first.shape} and {part.shape} along {axis}")
     if len(parts) == 1:
@@ -565,7 +573,7 @@ def take(x: Tensor, indices: Tensor, axis: int, batch_dims: int = 0) -> Tensor:
     if x.shape[:batch_dims] != indices.shape[:batch_dims]:
         raise ValueError(f"batch dimensions differ: {x.shape} and {indices.shape}")
     shape = _shape(x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :])
-    if not x.shape[axis] and math.prod(shape):
+    if not x.shape[axis] and 0 not in shape:
         raise ValueError(f"take reads from an empty dimension {axis} of {x.shape}")
     return Take(x, indices, axis, batch_dims, shape)
 
@@ -596,13 +604,15 @@ def from_scalar(shape: Shape, variables: tuple[Var, ...], body: Scalar) -> Compu
             raise ValueError("the body of compute uses an index variable of another compute")
         if isinstance(node, Load):
             inputs.setdefault(id(node.tensor), node.tensor)
-            if not node.tensor.size and math.prod(shape):
+            if not node.tensor.size and 0 not in shape:
                 raise ValueError(f"compute reads from an empty tensor of shape {node.tensor.shape}")
         stack.extend(node.args)
     return Compute(shape, variables, body, tuple(inputs.values()))
 
 
-def reduce(op: str, x: Tensor, axes: Iterable[int] | int, keepdims: bool = False, *, last: bool = False) -> Tensor:
+def reduce(
+    op: str, x: Tensor, axes: Iterable[int] | int, keepdims: bool = False, *, last: bool = False
+) -> Tensor:
     """Reduce over `axes`; argmax and argmin give int64 positions (in row-major order over the axes)."""
     if op not in REDUCTIONS:
         raise ValueError(f"unknown reduction {op!r}; expected one of {' '.join(REDUCTIONS)}")

@@ -82,7 +82,7 @@ class Index:
             and self._hash == other._hash
             and self.const == other.const
             and len(self.terms) == len(other.terms)
-            and all(a is b and c == d for (a, c), (b, d) in zip(self.terms, other.terms))
+            and all(a is b and c == d for (a, c), (b, d) in zip(self.terms, other.terms, strict=False))
         )
 
     def __add__(self, other: Index | int) -> Index:
@@ -140,7 +140,7 @@ def of_atom(atom: Atom) -> Index:
 def _sum(parts: Iterable[Index], factors: Iterable[int]) -> Index:
     total: dict[Atom, int] = {}
     constant = 0
-    for part, factor in zip(parts, factors):
+    for part, factor in zip(parts, factors, strict=False):
         constant += part.const * factor
         for atom, c in part.terms:
             total[atom] = total.get(atom, 0) + c * factor
@@ -221,11 +221,13 @@ class Arithmetic:
         if x.lo // d == x.hi // d:
             return const(x.lo // d)
         whole, rest = _split(x, d)
-        if 0 <= rest.lo and rest.hi < d:
+        if rest.lo >= 0 and rest.hi < d:
             return whole
         prefix, _, g = _carry_free(rest, d)
         reduced, d = _divided(prefix, g), d // g
-        quotient = self.atom("div", (reduced, d), reduced.lo // d, reduced.hi // d, reduced.vars, (reduced, d))
+        quotient = self.atom(
+            "div", (reduced, d), reduced.lo // d, reduced.hi // d, reduced.vars, (reduced, d)
+        )
         return whole + quotient
 
     def mod(self, x: Index, d: int) -> Index:
@@ -235,7 +237,7 @@ class Arithmetic:
         if x.lo // d == x.hi // d:
             return x - d * (x.lo // d)
         _, rest = _split(x, d)
-        if 0 <= rest.lo and rest.hi < d:
+        if rest.lo >= 0 and rest.hi < d:
             return rest
         prefix, low, g = _carry_free(rest, d)
         reduced, d = _divided(prefix, g), d // g
@@ -286,7 +288,7 @@ def _carry_free(x: Index, d: int) -> tuple[Index, Index, int]:
         if g == 1:
             continue
         low = Index(tuple(sorted(by_size[count + 1 :], key=_order)), x.const % g)
-        if 0 <= low.lo and low.hi < g:
+        if low.lo >= 0 and low.hi < g:
             prefix = Index(tuple(sorted(by_size[: count + 1], key=_order)), x.const - x.const % g)
             return prefix, low, g
     return x, const(0), 1

@@ -1,4 +1,4 @@
-"""Integer and bool operations on vectors: like NumPy's, but division by zero gives 0 and nothing ever traps."""
+"""Integer and bool operations on vectors, like NumPy's; division by zero gives 0 and nothing ever traps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def apply_unary(b: Builder, op: str, x: Value, dtype: DType) -> Value:
         return b.intrinsic("smax", x, zero) if signed else x
     if op == "sign":
         positive = b.convert("zext", b.icmp("sgt" if signed else "ne", x, zero), x.elem)
-        return b.op("sub", positive, b.convert("zext", b.icmp("slt", x, zero), x.elem)) if signed else positive
+        return (
+            b.op("sub", positive, b.convert("zext", b.icmp("slt", x, zero), x.elem)) if signed else positive
+        )
     raise AssertionError(f"no integer form of {op}")
 
 
@@ -46,7 +48,9 @@ def apply_binary(b: Builder, op: str, x: Value, y: Value, dtype: DType) -> Value
     if op in ("shl", "shr"):
         return _shift(b, op, x, y, signed)
     if op == "pow":
-        return b.outlined(f"pow.{dtype.kind}", [x, y], x.elem, lambda inner, args: _power(inner, *args, signed))
+        return b.outlined(
+            f"pow.{dtype.kind}", [x, y], x.elem, lambda inner, args: _power(inner, args[0], args[1], signed)
+        )
     return _divide(b, op, x, y, signed)
 
 

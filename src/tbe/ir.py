@@ -180,16 +180,20 @@ class Builder:
             if a.lanes == 1:
                 return a
             return self.emit(f"extractelement {a.ty} {a.name}, i64 {lanes[0]}", a.elem, 1)
-        return self.emit(f"shufflevector {a.ty} {a.name}, {other}, <{len(lanes)} x i32> <{mask}>", a.elem, len(lanes))
+        return self.emit(
+            f"shufflevector {a.ty} {a.name}, {other}, <{len(lanes)} x i32> <{mask}>", a.elem, len(lanes)
+        )
 
     def extract(self, x: Value, lane: int) -> Value:
         """One lane."""
         return x if x.lanes == 1 else self.emit(f"extractelement {x.ty} {x.name}, i64 {lane}", x.elem, 1)
 
-    def intrinsic(self, name: str, *args: Value, elem: str | None = None, extra: str = "", suffix: str = "") -> Value:
+    def intrinsic(
+        self, name: str, *args: Value, elem: str | None = None, extra: str = "", suffix: str = ""
+    ) -> Value:
         """Call an overloaded LLVM intrinsic on values of one type."""
         first = args[0]
-        mangled = _mangle(first) if not suffix else suffix
+        mangled = suffix or _mangle(first)
         function = f"llvm.{name}.{mangled}"
         elem = elem or first.elem
         result = vector_type(elem, first.lanes)
@@ -248,7 +252,9 @@ class Builder:
         """Address arithmetic in elements."""
         if offset.name == "0":
             return base
-        return self.emit(f"getelementptr {elem}, ptr {base.name}, {offset.ty} {offset.name}", "ptr", offset.lanes)
+        return self.emit(
+            f"getelementptr {elem}, ptr {base.name}, {offset.ty} {offset.name}", "ptr", offset.lanes
+        )
 
     def load(self, elem: str, lanes: int, address: Value, align: int, mask: Value | None = None) -> Value:
         """Read consecutive elements; lanes outside the mask are not touched and give zero."""
@@ -258,7 +264,9 @@ class Builder:
         lane = _only_lane(mask)
         if lane is not None:
             one = self.load(elem, 1, self.gep(elem, address, self.const("i64", 1, lane)), align)
-            return self.emit(f"insertelement {ty} zeroinitializer, {elem} {one.name}, i64 {lane}", elem, lanes)
+            return self.emit(
+                f"insertelement {ty} zeroinitializer, {elem} {one.name}, i64 {lane}", elem, lanes
+            )
         function = f"llvm.masked.load.v{lanes}{_MANGLED.get(elem, elem)}.p0"
         self.declared.setdefault(function, f"declare {ty} @{function}(ptr, i32, <{lanes} x i1>, {ty})")
         return self.emit(
@@ -278,14 +286,18 @@ class Builder:
             return
         function = f"llvm.masked.store.v{x.lanes}{_MANGLED.get(x.elem, x.elem)}.p0"
         self.declared.setdefault(function, f"declare void @{function}({x.ty}, ptr, i32, {mask.ty})")
-        self.line(f"call void @{function}({x.ty} {x.name}, ptr {address.name}, i32 {align}, {mask.ty} {mask.name})")
+        self.line(
+            f"call void @{function}({x.ty} {x.name}, ptr {address.name}, i32 {align}, {mask.ty} {mask.name})"
+        )
 
     def gather(self, elem: str, addresses: Value, align: int, mask: Value) -> Value:
         """Read elements from a vector of addresses."""
         lanes = addresses.lanes
         ty = vector_type(elem, lanes)
         function = f"llvm.masked.gather.v{lanes}{_MANGLED.get(elem, elem)}.v{lanes}p0"
-        self.declared.setdefault(function, f"declare {ty} @{function}(<{lanes} x ptr>, i32, <{lanes} x i1>, {ty})")
+        self.declared.setdefault(
+            function, f"declare {ty} @{function}(<{lanes} x ptr>, i32, <{lanes} x i1>, {ty})"
+        )
         return self.emit(
             f"call {ty} @{function}(<{lanes} x ptr> {addresses.name}, i32 {align}, {mask.ty} {mask.name}, "
             f"{ty} zeroinitializer)",
@@ -296,7 +308,9 @@ class Builder:
     def scatter(self, x: Value, addresses: Value, align: int, mask: Value) -> None:
         """Write elements to a vector of addresses."""
         function = f"llvm.masked.scatter.v{x.lanes}{_MANGLED.get(x.elem, x.elem)}.v{x.lanes}p0"
-        self.declared.setdefault(function, f"declare void @{function}({x.ty}, <{x.lanes} x ptr>, i32, {mask.ty})")
+        self.declared.setdefault(
+            function, f"declare void @{function}({x.ty}, <{x.lanes} x ptr>, i32, {mask.ty})"
+        )
         self.line(
             f"call void @{function}({x.ty} {x.name}, <{x.lanes} x ptr> {addresses.name}, i32 {align}, "
             f"{mask.ty} {mask.name})"
@@ -327,7 +341,9 @@ class Builder:
         self.line(f"br i1 {more.name}, label %{label}, label %{exit_label}")
         self.out[place] = [
             f"{phi.name} = phi {phi.ty} [{first.name}, %{before}], [{after.name}, %{self.block}]"
-            for phi, first, after in zip([counter, *phis], [start, *carried], [following, *results])
+            for phi, first, after in zip(
+                [counter, *phis], [start, *carried], [following, *results], strict=False
+            )
         ]
         self.start_block(exit_label)
         return results
@@ -341,7 +357,9 @@ class Builder:
         self.line(f"br label %{exit_label}")
         self.start_block(exit_label)
 
-    def outlined(self, name: str, args: Sequence[Value], elem: str, body: Callable[[Builder, list[Value]], Value]) -> Value:
+    def outlined(
+        self, name: str, args: Sequence[Value], elem: str, body: Callable[[Builder, list[Value]], Value]
+    ) -> Value:
         """Call a function of this module, writing it first when it is new."""
         lanes = args[0].lanes
         function = f"tbe.{name}.v{lanes}{elem}"
@@ -365,7 +383,7 @@ class Builder:
 
 
 def _only_lane(mask: Value) -> int | None:
-    """The lane of a constant mask with one lane set; LLVM 22 stores a narrowed vector under such a mask too wide."""
+    """The lane of a constant mask with one lane set; LLVM 22 stores narrowed ones too wide."""
     if mask.name[0] != "<" or mask.name.count("true") != 1:
         return None
     return mask.name[1:-1].split(", ").index("i1 true")

@@ -21,8 +21,8 @@ __all__ = ["Kernel", "build"]
 class Kernel:
     """Machine code for one fused computation.
 
-    The symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs; it
-    does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than
+    The symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs;
+    it does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than
     `grain` is not worth a thread of its own.
     """
 

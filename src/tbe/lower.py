@@ -17,8 +17,10 @@ from tbe.index import UNBOUNDED, Arithmetic, Index, LoopVar, const, linear
 __all__ = ["Lowering", "Node", "Reduction", "Running", "Unfusable"]
 
 MAX_NODES = 20000
-_COMMUTATIVE = frozenset("add mul max min and or xor bitand bitor bitxor eq ne".split())
-_IDENTITY_ON_INTS = frozenset("floor ceil round trunc".split())
+_COMMUTATIVE = frozenset(
+    ["add", "mul", "max", "min", "and", "or", "xor", "bitand", "bitor", "bitxor", "eq", "ne"]
+)
+_IDENTITY_ON_INTS = frozenset(["floor", "ceil", "round", "trunc"])
 
 
 class Unfusable(Exception):
@@ -56,7 +58,9 @@ class Reduction:
 
     __slots__ = ("body", "dtype", "extent", "group", "last", "node", "op", "position", "uid")
 
-    def __init__(self, uid: int, op: str, body: Node, group: int, last: bool, position: Index, extent: int) -> None:
+    def __init__(
+        self, uid: int, op: str, body: Node, group: int, last: bool, position: Index, extent: int
+    ) -> None:
         self.uid = uid
         self.op = op
         self.body = body
@@ -213,7 +217,11 @@ class Lowering:
         if p == 2:
             return self.node("square", (x,), dtype)
         if p == 3:
-            return self.apply("mul", (self.node("square", (x,), dtype), x), dtype) if DTYPES[dtype].bits >= 32 else None
+            return (
+                self.apply("mul", (self.node("square", (x,), dtype), x), dtype)
+                if DTYPES[dtype].bits >= 32
+                else None
+            )
         if p == -1 and DTYPES[dtype].is_float:
             return self.node("reciprocal", (x,), dtype)
         return None
@@ -237,18 +245,19 @@ class Lowering:
             return x
         if x.op == "const" and x.dtype == "bool":
             return self.const(float(x.data[1]) if DTYPES[dtype].is_float else int(x.data[1]), dtype)
-        if x.op == "const" and DTYPES[dtype].is_int and DTYPES[x.dtype].is_int:
-            if DTYPES[dtype].min <= x.data[1] <= DTYPES[dtype].max:
-                return self.const(x.data[1], dtype)
+        both_ints = DTYPES[dtype].is_int and DTYPES[x.dtype].is_int
+        if x.op == "const" and both_ints and DTYPES[dtype].min <= x.data[1] <= DTYPES[dtype].max:
+            return self.const(x.data[1], dtype)
         return self.node("cast", (x,), dtype)
 
     def _fold_index(self, op: str, args: tuple[Node, ...]) -> Node | None:
         """Arithmetic on index values stays index arithmetic where it cannot overflow or round."""
-        indices = [self._as_index(a) for a in args]
-        if any(i is None for i in indices):
-            return None
-        if any(_overflows(i) for i in indices):
-            return None
+        indices: list[Index] = []
+        for a in args:
+            i = self._as_index(a)
+            if i is None or _overflows(i):
+                return None
+            indices.append(i)
         if op in _COMPARE:
             return self._compare(op, *indices)
         if args[0].dtype != "int64":
@@ -264,7 +273,11 @@ class Lowering:
             return const(node.data[1])
         if node.op == "cast" and DTYPES[node.dtype].is_int:
             inner = self._as_index(node.args[0])
-            if inner is not None and DTYPES[node.dtype].min <= inner.lo and inner.hi <= DTYPES[node.dtype].max:
+            if (
+                inner is not None
+                and DTYPES[node.dtype].min <= inner.lo
+                and inner.hi <= DTYPES[node.dtype].max
+            ):
                 return inner
         return None
 
@@ -317,7 +330,7 @@ class Lowering:
         buffer = self.buffers.get(id(t))
         if buffer is None:
             raise ValueError(f"{t!r} is read but is not among the inputs")
-        inside = all(0 <= i.lo and i.hi < d for i, d in zip(at, t.shape))
+        inside = all(i.lo >= 0 and i.hi < d for i, d in zip(at, t.shape, strict=False))
         if not inside and guard is None:
             raise AssertionError(f"unguarded read of {t!r} at {at}")
         offset = linear(at, t.shape)
@@ -333,7 +346,7 @@ class Lowering:
 
     def _reshape(self, t: e.Tensor, at: Indices, guard: Node | None) -> Node:
         source = t.inputs[0]
-        squeezed = [i for i, d in zip(at, t.shape) if d != 1]
+        squeezed = [i for i, d in zip(at, t.shape, strict=False) if d != 1]
         if [d for d in t.shape if d != 1] == [d for d in source.shape if d != 1]:
             rest = iter(squeezed)
             return self.lower(source, tuple(const(0) if d == 1 else next(rest) for d in source.shape), guard)
@@ -343,14 +356,14 @@ class Lowering:
         return self.lower(source, self.arith.unravel(position, source.shape), guard)
 
     def _slice(self, t: e.Slice, at: Indices, guard: Node | None) -> Node:
-        moved = tuple(i * step + start for i, start, step in zip(at, t.starts, t.steps))
+        moved = tuple(i * step + start for i, start, step in zip(at, t.starts, t.steps, strict=False))
         return self.lower(t.inputs[0], moved, guard)
 
     def _pad(self, t: e.Pad, at: Indices, guard: Node | None) -> Node:
         source = t.inputs[0]
         inside: Node | None = None
         moved = []
-        for i, low, extent in zip(at, t.low, source.shape):
+        for i, low, extent in zip(at, t.low, source.shape, strict=False):
             i = i - low
             moved.append(i)
             self._break(i, 0, concat=False)
@@ -361,7 +374,9 @@ class Lowering:
         border = self.const(t.value, t.dtype)
         if inside.op == "const":
             return self.lower(source, tuple(moved), guard) if inside.data[1] else border
-        return self.apply("select", (inside, self.lower(source, tuple(moved), self.both(guard, inside)), border), t.dtype)
+        return self.apply(
+            "select", (inside, self.lower(source, tuple(moved), self.both(guard, inside)), border), t.dtype
+        )
 
     def _concat(self, t: e.Concat, at: Indices, guard: Node | None) -> Node:
         i = at[t.axis]
@@ -376,7 +391,9 @@ class Lowering:
                 inside = self.apply("and", (after_start, before_end), "bool")
                 inner = guard if inside.op == "const" else self.both(guard, inside)
                 value = self.lower(part, (*at[: t.axis], i - start, *at[t.axis + 1 :]), inner)
-                result = value if result is None else self.apply("select", (before_end, value, result), t.dtype)
+                result = (
+                    value if result is None else self.apply("select", (before_end, value, result), t.dtype)
+                )
             end = start
         assert result is not None
         return result
@@ -402,13 +419,15 @@ class Lowering:
         extent = x.shape[t.axis]
         if chosen.lo < 0:
             negative = self.condition("lt", chosen)
-            wrapped = self.apply("select", (negative, self.index(chosen + extent), self.index(chosen)), "int64")
+            wrapped = self.apply(
+                "select", (negative, self.index(chosen + extent), self.index(chosen)), "int64"
+            )
             chosen = self.opaque(wrapped)
         chosen = self.arith.clamp(chosen, 0, extent - 1)
         return self.lower(x, (*at[: t.axis], chosen, *at[t.axis + count :]), guard)
 
     def _compute(self, t: e.Compute, at: Indices, guard: Node | None) -> Node:
-        known = {id(var): self.index(i) for var, i in zip(t.vars, at)}
+        known = {id(var): self.index(i) for var, i in zip(t.vars, at, strict=False)}
         return self._scalar(t.body, known, guard)
 
     def _scalar(self, s: e.Scalar, known: dict[int, Node], guard: Node | None) -> Node:
@@ -422,7 +441,9 @@ class Lowering:
         if isinstance(s, e.Const):
             found = self.const(s.value, s.dtype)
         elif isinstance(s, e.Load):
-            at = tuple(self.arith.clamp(self.opaque(a), 0, d - 1) for a, d in zip(args, s.tensor.shape))
+            at = tuple(
+                self.arith.clamp(self.opaque(a), 0, d - 1) for a, d in zip(args, s.tensor.shape, strict=False)
+            )
             found = self.lower(s.tensor, at, guard)
         else:
             assert isinstance(s, e.ScalarOp)
@@ -527,7 +548,7 @@ def _aligned(at: Indices, shape: e.Shape) -> Indices:
 def _spread(kept: Indices, axes: Sequence[int], inner: Indices) -> Indices:
     """Indices of a reduction's operand from the kept ones and those along the reduced axes."""
     at = list(kept)
-    for axis, i in zip(axes, inner):
+    for axis, i in zip(axes, inner, strict=False):
         at.insert(axis, i)
     return tuple(at)
 

@@ -1,7 +1,7 @@
 """The loop nest of a kernel: which loops run in parallel, which vectorised, which values are kept in between.
 
-The iteration space is split into kept variables (one value of each output or reduction for every combination)
-and inner variables (those that reductions run over). A *row* is one combination of the kept variables. One
+The iteration space is split into kept variables (one value of each output or reduction for every
+combination) and inner variables (those that reductions run over). A *row* is one combination of the kept variables. One
 variable is the lane: with an inner lane, every row is a sequence of vectorised stages (softmax along the last
 axis); with an outer lane, neighbouring rows share vectors (sum over the first axis, and all elementwise work).
 """
@@ -9,8 +9,9 @@ axis); with an outer lane, neighbouring rows share vectors (sum over the first a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tbe import expr as e
 from tbe.dtypes import DTYPES
@@ -73,7 +74,11 @@ class Stage:
 
     def roots(self) -> list[Node]:
         """The values the pass needs."""
-        return [r.body for r in self.reductions] + [s.value for s in self.stores] + [t.node for t in self.temporaries]
+        return (
+            [r.body for r in self.reductions]
+            + [s.value for s in self.stores]
+            + [t.node for t in self.temporaries]
+        )
 
 
 @dataclass
@@ -225,7 +230,9 @@ class _Space:
                 stride //= max(extent, 1)
                 if extent == 1:
                     continue
-                var = self.lowering.arith.var(extent, f"{name}{number}" + (f"_{position}" if position else ""))
+                var = self.lowering.arith.var(
+                    extent, f"{name}{number}" + (f"_{position}" if position else "")
+                )
                 self.origin[var] = (dim, position)
                 variables.append(var)
                 terms.append((var, stride))
@@ -291,7 +298,7 @@ class _Planner:
             return
         number, places = cut
         edges = [0, *sorted(places), math.prod(dims[number].factors)]
-        for lo, hi in zip(edges, edges[1:]):
+        for lo, hi in pairwise(edges):
             box = [_Dim([math.prod(d.factors)], d.offset) for d in dims]
             box[number] = _Dim([hi - lo], dims[number].offset + lo)
             yield from self._boxes(box, count * (len(edges) - 1))
@@ -336,20 +343,20 @@ class _Planner:
 
     def _try_reducing(self, primary: e.Tensor, dims: list[_Dim], groups: dict[e.Shape, list[_Dim]]) -> Nest:
         probe = _Space(Lowering(self.inputs))
-        _, at = probe.variables(dims, "i")
-        probe.lowering.lower(primary, at)
+        probe.lowering.lower(primary, probe.variables(dims, "i")[1])
         probe.check()
         if probe.lowering.runnings:
             if probe.lowering.unknowns:
                 raise Unfusable("a scan together with a reduction")
             return self._plan_scan(primary, dims)
+        if not probe.lowering.unknowns:
+            raise Unfusable("a reduction that nothing depends on")
         kept_bits = 0
         for _, kept in probe.lowering.unknowns:
             for i in kept:
                 kept_bits |= i.vars
         space = _Space(Lowering(self.inputs))
-        made, at = space.variables(dims, "i")
-        order = [v for variables in made for v in variables]
+        order = [v for variables in space.variables(dims, "i")[0] for v in variables]
         inner = [v for v in order if not v.bit & kept_bits]
         if not inner:
             order, inner = self._inner_of(space, probe.lowering.unknowns[0], order, groups)
@@ -359,8 +366,8 @@ class _Planner:
         space.check()
         if space.lowering.runnings:
             raise Unfusable("a scan together with a reduction")
-        kept = [v for v in order if v not in inner]
-        return self._nest(space, stores, order=kept, inner=nest_groups)
+        kept_order = [v for v in order if v not in inner]
+        return self._nest(space, stores, order=kept_order, inner=nest_groups)
 
     def _inner_of(
         self,
@@ -382,7 +389,9 @@ class _Planner:
             if axis in t.axes:
                 dims.append(made[t.axes.index(axis)])
             else:
-                dims.append([names[a.name] for a, _ in next(rest).terms if isinstance(a, LoopVar) and a.name in names])
+                dims.append(
+                    [names[a.name] for a, _ in next(rest).terms if isinstance(a, LoopVar) and a.name in names]
+                )
         placed = [v for variables in dims for v in variables]
         if len(placed) != len(order) + len(inner) or len(set(placed)) != len(placed):
             placed = [*order, *inner]
@@ -394,7 +403,8 @@ class _Planner:
         order: list[LoopVar],
         nest_groups: list[list[LoopVar]],
         groups: dict[e.Shape, list[_Dim]],
-    ):
+    ) -> Callable[[e.Reduce, tuple[Index, ...]], tuple[tuple[Index, ...], int]]:
+        """What gives a reduction its inner indices; new groups of loops are added to `nest_groups`."""
         inner = nest_groups[0]
         inner_bits = sum(v.bit for v in inner)
         kept_size = math.prod(v.extent for v in order if v not in inner)
@@ -413,14 +423,18 @@ class _Planner:
                 position = linear([Index(((v, 1),), 0) for v in inner], [v.extent for v in inner])
                 return space.lowering.arith.unravel(position, shape), 0
             if shape not in extra:
-                made, at = space.variables(groups.setdefault(shape, [_Dim([d]) for d in shape]), f"g{len(extra)}_")
+                made, at = space.variables(
+                    groups.setdefault(shape, [_Dim([d]) for d in shape]), f"g{len(extra)}_"
+                )
                 nest_groups.append([v for variables in made for v in variables])
                 extra[shape] = at
             return extra[shape], 1 + list(extra).index(shape)
 
         return reduced
 
-    def _store(self, space: _Space, number: int, t: e.Tensor, order: list[LoopVar], inner: list[LoopVar]) -> Store:
+    def _store(
+        self, space: _Space, number: int, t: e.Tensor, order: list[LoopVar], inner: list[LoopVar]
+    ) -> Store:
         kept = [v for v in order if v not in inner]
         size = math.prod(v.extent for v in order)
         full = t.size == size
@@ -479,7 +493,17 @@ class _Planner:
         outer = lane in kept
         temporaries = _temporaries(stages, groups, lane, outer)
         nest = Nest(
-            space.lowering, kept, groups, stores, stages, temporaries, lane, outer, lane.extent, runnings, tile
+            space.lowering,
+            kept,
+            groups,
+            stores,
+            stages,
+            temporaries,
+            lane,
+            outer,
+            lane.extent,
+            runnings,
+            tile,
         )
         nest.chunk = _chunk(nest, nodes)
         if tile is not None:
@@ -509,7 +533,7 @@ def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
         seen.add(id(t))
         if isinstance(t, e.Reduce) and math.prod(t.inputs[0].shape[a] for a in t.axes) > 1:
             return True
-        if isinstance(t, e.Scan):
+        if isinstance(t, e.Scan) and t.shape[t.axis] > 1:
             return True
         stack.extend(t.inputs)
     return False
@@ -622,13 +646,19 @@ def _temporaries(
             spent: dict[int, float] = {}
             first = closure(early.roots(), kept)
             later = {n.uid for n in closure(late.roots(), kept)}
-            needed = {c.uid for n in closure(late.roots(), kept | {n.uid for n in first}) for c in children(n)}
+            needed = {
+                c.uid for n in closure(late.roots(), kept | {n.uid for n in first}) for c in children(n)
+            }
             needed |= {n.uid for n in late.roots()}
             for node in first:
                 own = 0.0 if node.uid in kept else effort(node)
-                spent[node.uid] = own + sum(spent.get(c.uid, 0.0) for c in children(node) if node.uid not in kept)
+                spent[node.uid] = own + sum(
+                    spent.get(c.uid, 0.0) for c in children(node) if node.uid not in kept
+                )
                 size = elements * max(DTYPES[node.dtype].size, 4 if DTYPES[node.dtype].is_float else 1)
-                wanted = node.uid in later and node.uid in needed and node.vars & vector.bit and node.op != "load"
+                wanted = (
+                    node.uid in later and node.uid in needed and node.vars & vector.bit and node.op != "load"
+                )
                 if wanted and node.uid not in kept and spent[node.uid] >= 4 and size <= room:
                     temporary = Temporary(len(found), node, number, early.number)
                     found.append(temporary)
@@ -663,7 +693,7 @@ def _choose_lane(
     nodes: Sequence[Node],
     runnings: Sequence[Running],
 ) -> tuple[LoopVar | None, LoopVar | None]:
-    """The variable along which vectors run, the one that makes memory accesses cheapest, and the tile variable."""
+    """The variable vectors run along, which makes memory accesses cheapest, and the tile variable."""
     candidates = [v for v in kept if v.extent > 1]
     if groups:
         candidates += [v for v in groups[0] if v.extent > 1]
@@ -676,8 +706,7 @@ def _choose_lane(
     choice: tuple[LoopVar | None, LoopVar | None] = None, None
     for rank, var in enumerate(candidates):
         tile = _tile_for(var, kept, loads) if not groups else None
-        lanes = min(var.extent, _NOMINAL_LANES)
-        lanes = var.extent / math.ceil(var.extent / lanes)
+        lanes = var.extent / math.ceil(var.extent / _NOMINAL_LANES)
         cost = work + sum(_access_cost(n.data[1], var, lanes, None if n.args else tile) for n in loads)
         cost += sum(1.5 * _access_cost(i, var, lanes, None) for i in targets)
         if runnings and var not in kept:

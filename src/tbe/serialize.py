@@ -1,7 +1,7 @@
 """Tensor expressions as JSON text, and their fingerprint.
 
-The text is read from files of strangers: everything in it is checked, sizes are bounded, and nodes are made by
-the public constructors, so that a kernel built from it cannot read or write outside its tensors.
+The text is read from files of strangers: everything in it is checked, sizes are bounded, and nodes are made
+by the public constructors, so that a kernel built from it cannot read or write outside its tensors.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _WRITE: dict[type, Callable[[Any], Record]] = {
     e.Slice: lambda t: {"starts": list(t.starts), "steps": list(t.steps), "shape": list(t.shape)},
     e.Pad: lambda t: {
         "low": list(t.low),
-        "high": [d - a - x for d, a, x in zip(t.shape, t.low, t.inputs[0].shape)],
+        "high": [d - a - x for d, a, x in zip(t.shape, t.low, t.inputs[0].shape, strict=False)],
         "value": _value(t.value),
     },
     e.Concat: lambda t: {"axis": t.axis},
@@ -324,10 +324,16 @@ _READ: dict[str, tuple[set[str], int | None, Callable[[Record, list[e.Tensor]], 
     "pad": (
         {"low", "high", "value"},
         1,
-        lambda r, x: e.pad(x[0], _shape(r, "low"), _shape(r, "high"), _constant_value(r["value"], x[0].dtype)),
+        lambda r, x: e.pad(
+            x[0], _shape(r, "low"), _shape(r, "high"), _constant_value(r["value"], x[0].dtype)
+        ),
     ),
     "concat": ({"axis"}, None, lambda r, x: e.concat(x, _axis(r, len(x[0].shape)))),
-    "iota": ({"shape", "dtype", "axis"}, 0, lambda r, x: e.iota(_shape(r), _axis(r, len(r["shape"])), _dtype(r["dtype"]))),
+    "iota": (
+        {"shape", "dtype", "axis"},
+        0,
+        lambda r, x: e.iota(_shape(r), _axis(r, len(r["shape"])), _dtype(r["dtype"])),
+    ),
     "take": (
         {"axis", "batch_dims"},
         2,

@@ -1,7 +1,7 @@
 """Elementary functions on vectors of float32 and float64, written with the instruction builder.
 
-Every function keeps IEEE special values: NaN in gives NaN out, infinities and signed zeros give what C99 says,
-subnormal numbers are not flushed. Polynomials are minimax fits of the stated function on the stated interval.
+Every function keeps IEEE special values: NaN in gives NaN out, infinities and signed zeros give what C99
+says, subnormal numbers are not flushed. Polynomials are minimax fits of the stated function on the stated interval.
 Functions without a float32 form of their own are computed in float64 and rounded, which makes them correct to
 little more than half a unit in the last place.
 """
@@ -15,7 +15,15 @@ import numpy as np
 
 from tbe.ir import Builder, Value
 
-__all__ = ["apply_binary", "apply_unary", "exp_of_negative", "float_max", "float_min", "scaled_reciprocal"]
+__all__ = [
+    "apply_binary",
+    "apply_unary",
+    "exp_of_negative",
+    "float_max",
+    "float_min",
+    "reciprocal_scale",
+    "scaled_reciprocal",
+]
 
 Function = Callable[[Builder, Value], Value]
 
@@ -27,11 +35,19 @@ _LN2_HI64, _LN2_LO64 = 0.6931471803691238164901733, 1.908214929270587816144266e-
 _LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")  # what ln 2 as a double leaves
 _LOG2E_LOW = float.fromhex("0x1.777d0ffda0d24p-56")
 _LOG2E_LOW32 = _LOG2E - float(np.float32(_LOG2E))
-_PI_2 = [float.fromhex(h) for h in ("0x1.921fb54442d18p+0", "0x1.1a62633145c07p-54", "-0x1.f1976b7ed8fbcp-110")]
+_PI_2 = [
+    float.fromhex(h) for h in ("0x1.921fb54442d18p+0", "0x1.1a62633145c07p-54", "-0x1.f1976b7ed8fbcp-110")
+]
 _PI_LOW = float.fromhex("0x1.1a62633145c07p-53")
 
 # (exp(r) - 1 - r) / r^2 on |r| <= ln(2)/2, relative to exp(r); then the same relative to exp(r) - 1
-_EXP32 = (0.0013814324998572294, 0.008368851343326939, 0.04166840101558651, 0.16666519521088577, 0.49999993373303236)
+_EXP32 = (
+    0.0013814324998572294,
+    0.008368851343326939,
+    0.04166840101558651,
+    0.16666519521088577,
+    0.49999993373303236,
+)
 _EXP64 = (
     2.4999852868185494e-8, 2.7630523070764085e-7, 2.7557588437438058e-6, 2.4801492389487459e-5,
     1.9841269502726355e-4, 1.3888888944247982e-3, 8.3333333334969269e-3, 4.1666666666528108e-2,
@@ -94,7 +110,13 @@ _ASIN64 = (
     1.6666666666666763e-1,
 )  # fmt: skip
 # (tanh(x) - x) / x^3 as a polynomial of x^2, |x| <= 0.6
-_TANH32 = (-0.00589515602000323, 0.020795969967361595, -0.05378382978452777, 0.1333192412048223, -0.3333329800179697)
+_TANH32 = (
+    -0.00589515602000323,
+    0.020795969967361595,
+    -0.05378382978452777,
+    0.1333192412048223,
+    -0.3333329800179697,
+)
 # erf(x)/x - 1 as a polynomial of x^2, |x| <= 0.9; then log(erfc(x)), 0.87 <= x <= 3.95
 _ERF32 = (
     -6.0903593741444093e-4, 5.0119627237148600e-3, -2.6778908871479377e-2, 1.1282140811374475e-1,
@@ -217,13 +239,17 @@ def float_min(b: Builder, x: Value, y: Value) -> Value:
     return lesser if x.is_const else b.select(b.fcmp("uno", x, x), x, lesser)
 
 
-def scaled_reciprocal(b: Builder, y: Value) -> tuple[Value, Value]:
-    """r and a power of two c with 1 / y = r * c, where r neither overflows nor loses digits."""
+def reciprocal_scale(b: Builder, y: Value) -> Value:
+    """A power of two that brings y into the range where its reciprocal neither overflows nor loses digits."""
     low, high, up = (2.0**-100, 2.0**100, 2.0**60) if y.elem == "float" else (2.0**-900, 2.0**900, 2.0**600)
     size = _abs(b, y)
     scale = b.select(b.fcmp("ogt", size, b.like(y, high)), b.like(y, 1.0 / up), b.like(y, 1.0))
-    scale = b.select(b.fcmp("olt", size, b.like(y, low)), b.like(y, up), scale)
-    return b.fdiv(b.like(y, 1.0), b.fmul(y, scale)), scale
+    return b.select(b.fcmp("olt", size, b.like(y, low)), b.like(y, up), scale)
+
+
+def scaled_reciprocal(b: Builder, y: Value, scale: Value) -> Value:
+    """1 / (y * scale)."""
+    return b.fdiv(b.like(y, 1.0), b.fmul(y, scale))
 
 
 _SCALEF = {
@@ -585,7 +611,9 @@ def _atan2(b: Builder, y: Value, x: Value) -> Value:
     top = b.select(infinite, one, top)
     bottom = b.select(_either(b, infinite, nothing), one, bottom)
     value = _atan_positive(b, _at_most(b, top, 1e307), bottom)
-    value = b.select(b.op("and", _is(b, top, _INF), b.fcmp("olt", bottom, b.like(x, _INF))), b.like(x, math.pi / 2), value)
+    value = b.select(
+        b.op("and", _is(b, top, _INF), b.fcmp("olt", bottom, b.like(x, _INF))), b.like(x, math.pi / 2), value
+    )
     left = b.icmp("slt", b.bitcast(x, "i64"), b.const("i64", x.lanes, 0))
     value = b.select(left, b.fadd(b.fsub(b.like(x, math.pi), value), b.like(x, _PI_LOW)), value)
     return _copysign(b, value, y)
@@ -647,7 +675,9 @@ def _looked_up(b: Builder, row: tuple[float, ...], number: Value) -> Value:
     table = b.vector("float", row)
     function = "llvm.x86.avx512.permvar.sf.512"
     b.declared.setdefault(function, f"declare {table.ty} @{function}({table.ty}, {number.ty})")
-    return b.emit(f"call {table.ty} @{function}({table.ty} {table.name}, {number.ty} {number.name})", "float", 16)
+    return b.emit(
+        f"call {table.ty} @{function}({table.ty} {table.name}, {number.ty} {number.name})", "float", 16
+    )
 
 
 def _erf32(b: Builder, x: Value) -> Value:
@@ -985,7 +1015,9 @@ def apply_unary(b: Builder, op: str, x: Value) -> Value:
         return _SINGLE[op](b, x)
 
     def through_double(inner: Builder, args: list[Value]) -> Value:
-        return inner.convert("fptrunc", _DOUBLE[op](inner, inner.convert("fpext", args[0], "double")), "float")
+        return inner.convert(
+            "fptrunc", _DOUBLE[op](inner, inner.convert("fpext", args[0], "double")), "float"
+        )
 
     return b.outlined(op, [x], "float", through_double)
 
@@ -1012,7 +1044,9 @@ def apply_binary(b: Builder, op: str, x: Value, y: Value) -> Value:
     return b.outlined(op, [x, y], x.elem, _POWER[op])
 
 
-def _in_double(function: Callable[[Builder, Value, Value, bool], Value]) -> Callable[[Builder, list[Value]], Value]:
+def _in_double(
+    function: Callable[[Builder, Value, Value, bool], Value],
+) -> Callable[[Builder, list[Value]], Value]:
     def body(b: Builder, args: list[Value]) -> Value:
         if args[0].elem == "double":
             return function(b, args[0], args[1], True)

@@ -32,7 +32,9 @@ def load(kernel: tbe.Kernel):
     return found[2]
 
 
-def call(kernel: tbe.Kernel, arrays: Sequence[np.ndarray], ranges: Sequence[tuple[int, int]] | None = None) -> None:
+def call(
+    kernel: tbe.Kernel, arrays: Sequence[np.ndarray], ranges: Sequence[tuple[int, int]] | None = None
+) -> None:
     """Run a kernel on arrays (inputs, then outputs) over the given ranges."""
     pointers = (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
     function = load(kernel)
@@ -59,8 +61,10 @@ def run(inputs, outputs, values, target="host", ranges=None) -> list[np.ndarray]
     before = [a.copy() for a in arrays]
     call(kernel, [*arrays, *[a for a, _ in results]], ranges)
     for array, raw in results:
-        assert (raw[:GUARD] == 0xA5).all() and (raw[GUARD + array.nbytes :] == 0xA5).all(), "wrote outside an output"
-    for a, b in zip(arrays, before):
+        assert (raw[:GUARD] == 0xA5).all() and (raw[GUARD + array.nbytes :] == 0xA5).all(), (
+            "wrote outside an output"
+        )
+    for a, b in zip(arrays, before, strict=False):
         assert a.tobytes() == b.tobytes(), "wrote to an input"
     return [a for a, _ in results]
 
@@ -68,7 +72,7 @@ def run(inputs, outputs, values, target="host", ranges=None) -> list[np.ndarray]
 def split_ranges(total: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """The whole range in random pieces in random order."""
     cuts = sorted({0, total, *rng.integers(0, total + 1, 3).tolist()})
-    pieces = list(zip(cuts, cuts[1:]))
+    pieces = list(zip(cuts, cuts[1:], strict=False))
     rng.shuffle(pieces)
     return [tuple(p) for p in pieces]
 
@@ -77,12 +81,12 @@ def check(inputs, outputs, values, target="host", rtol=1e-5, atol=1e-6) -> None:
     """The kernel gives what the interpreter gives, whole and in pieces."""
     expected = tbe.evaluate(outputs, values)
     got = run(inputs, outputs, values, target)
-    for t, a, b in zip(outputs, got, expected):
+    for t, a, b in zip(outputs, got, expected, strict=False):
         compare(a, b, t.dtype, rtol, atol)
     kernel = tbe.build(inputs, outputs, target)
     pieces = split_ranges(kernel.total, np.random.default_rng(kernel.total))
     again = run(inputs, outputs, values, target, pieces)
-    for a, b in zip(got, again):
+    for a, b in zip(got, again, strict=False):
         assert a.tobytes() == b.tobytes(), f"ranges {pieces} give another answer"
 
 

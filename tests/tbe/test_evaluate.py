@@ -29,7 +29,10 @@ def test_structured_nodes_match_numpy(x):
         (tbe.reduce("argmax", t, 2, True), a.argmax(2, keepdims=True)),
         (tbe.scan("sum", t, 1), a.cumsum(1)),
         (tbe.scan("sum", t, 1, exclusive=True, reverse=True), a[:, ::-1].cumsum(1)[:, ::-1] - a),
-        (tbe.broadcast_to(tbe.reduce("max", t, 2, True), (2, 3, 4)), np.broadcast_to(a.max(2, keepdims=True), a.shape)),
+        (
+            tbe.broadcast_to(tbe.reduce("max", t, 2, True), (2, 3, 4)),
+            np.broadcast_to(a.max(2, keepdims=True), a.shape),
+        ),
         (tbe.iota((2, 3), 1, "int32"), np.tile(np.arange(3, dtype=np.int32), (2, 1))),
     ]
     for node, expected in cases:
