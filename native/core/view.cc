@@ -46,9 +46,9 @@ std::int64_t View::elements() const {
 }
 
 bool View::contiguous() const {
+  if (elements() == 0) return true;
   std::int64_t expected = 1;
   for (std::size_t i = dims.size(); i-- > 0;) {
-    if (dims[i] == 0) return true;
     if (dims[i] != 1 && strides[i] != expected) return false;
     expected *= dims[i];
   }

@@ -81,6 +81,7 @@ class Operands {
                (a.dims[i] == y.dims[i] || a.dims[i] == 1) && (b.dims[i] == y.dims[i] || b.dims[i] == 1);
     }
     if (!agrees) low.reject("the shapes do not multiply");
+    if (a.dims[n - 1] == 0) low.reject("there is nothing to sum over");
   }
 
   // The last leading dimension becomes part of the rows.

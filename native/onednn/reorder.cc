@@ -1,41 +1,12 @@
 // Task kind "reorder": copies, transposes and casts; oneDNN where it is quick and exact, our own loop
 // otherwise.
 #include "core/errors.h"
-#include "core/strided.h"
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
+#include "runtime/strided_step.h"
 
 namespace npu {
 namespace {
-
-class BoundStridedCopy : public BoundStep {
- public:
-  explicit BoundStridedCopy(const StridedCopy& copy) : copy_(copy) {}
-  void run(RunState&) override { copy_.run(static_cast<const char*>(source), static_cast<char*>(target)); }
-
-  void* source = nullptr;
-  void* target = nullptr;
-
- private:
-  const StridedCopy& copy_;
-};
-
-class StridedCopyStep : public Step {
- public:
-  StridedCopyStep(StridedCopy copy, Location source, Location target)
-      : copy_(std::move(copy)), source_(source), target_(target) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundStridedCopy>(copy_);
-    binder.address(&bound->source, source_);
-    binder.address(&bound->target, target_);
-    return bound;
-  }
-
- private:
-  StridedCopy copy_;
-  Location source_, target_;
-};
 
 bool is_narrow_float(DType type) { return is_float(type) && type != DType::Float64; }
 
@@ -72,7 +43,7 @@ void lower_reorder(Lowering& low) {
     return;
   }
   low.describe("strided_copy", "", 0);
-  low.emit(std::make_unique<StridedCopyStep>(StridedCopy(from, to), low.at(from), low.at(to)));
+  low.emit(make_strided_copy(from, to, low.at(from), low.at(to)));
 }
 
 }  // namespace npu

@@ -175,15 +175,9 @@ class ProgramBuilder : public LoweringHost {
       TaskInfo info{task.name, task.kind, "", "", 0, 0};
       for (const View& view : task.inputs) info.bytes += static_cast<double>(view.bytes());
       for (const View& view : task.outputs) info.bytes += static_cast<double>(view.bytes());
-      Lowering low(task, *this, info);
-      try {
-        find_task_kind(task.kind)(low);
-      } catch (const dnnl::error& error) {
-        low.reject(std::string("oneDNN refuses it: ") + error.what());
-      } catch (const InvalidArgument& error) {
-        throw InvalidArgument("task '" + task.name + "' (" + task.kind + "): " + error.what());
-      }
-      scratch_bytes_ = std::max(scratch_bytes_, low.scratch_bytes());
+      std::size_t scratch = 0;
+      lower_task(task, *this, info, scratch);
+      scratch_bytes_ = std::max(scratch_bytes_, scratch);
       program_.infos_.push_back(std::move(info));
     }
   }

@@ -74,13 +74,12 @@ void Context::address(void** slot, const Location& where) {
 }
 
 dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& where) {
+  const bool fixed = where.space == Location::Space::Constant;
   void* handle = nullptr;
-  if (where.space == Location::Space::Constant) {
-    handle = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
-  }
+  if (fixed) handle = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
   memories_.emplace_back(desc, onednn_engine(), handle);
   dnnl_memory_t memory = memories_.back().get();
-  if (!handle) anchor(where).handles.push_back({memory, where.offset});
+  if (!fixed) anchor(where).handles.push_back({memory, where.offset});
   return memory;
 }
 

@@ -9,27 +9,40 @@ namespace {
 struct TaskKind {
   std::string_view name;
   LowerFn lower;
+  bool widens = false;  // 16-bit floats may be computed as float32
 };
 
 constexpr TaskKind kKinds[] = {
-    {"matmul", lower_matmul},
-    {"conv", lower_conv},
-    {"deconv", lower_deconv},
-    {"pool", lower_pool},
-    {"lrn", lower_lrn},
-    {"resample", lower_resample},
-    {"rnn", lower_rnn},
-    {"reorder", lower_reorder},
-    {"kernel", lower_kernel},
-    {"aicpu", lower_aicpu},
-    {"copy", lower_copy},
-    {"if", lower_if},
-    {"while", lower_while},
-    {"scan_load", lower_scan_load},
-    {"scan_store", lower_scan_store},
+    {"matmul", lower_matmul, true}, {"conv", lower_conv, true},     {"deconv", lower_deconv, true},
+    {"pool", lower_pool, true},     {"lrn", lower_lrn, true},       {"resample", lower_resample, true},
+    {"rnn", lower_rnn, true},       {"reorder", lower_reorder},     {"kernel", lower_kernel},
+    {"aicpu", lower_aicpu},         {"copy", lower_copy},           {"if", lower_if},
+    {"while", lower_while},         {"scan_load", lower_scan_load}, {"scan_store", lower_scan_store},
 };
 
 constexpr std::size_t kScratchAlignment = 64;
+
+const TaskKind* find_kind(std::string_view name) {
+  for (const TaskKind& kind : kKinds) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+// False, with the reason, when the task is refused; nothing has been emitted then.
+bool try_lower(Lowering& low, LowerFn lower, std::string& refusal) {
+  try {
+    try {
+      lower(low);
+      return true;
+    } catch (const dnnl::error& error) {
+      low.reject(std::string("oneDNN refuses it: ") + error.what());
+    }
+  } catch (const Unsupported& error) {
+    refusal = error.what();
+  }
+  return false;
+}
 
 const View& pick(const std::vector<View>& views, std::size_t i, const Lowering& low, const char* side) {
   if (i < views.size()) return views[i];
@@ -38,11 +51,24 @@ const View& pick(const std::vector<View>& views, std::size_t i, const Lowering& 
 
 }  // namespace
 
-LowerFn find_task_kind(std::string_view kind) {
-  for (const TaskKind& entry : kKinds) {
-    if (entry.name == kind) return entry.lower;
+bool is_task_kind(std::string_view kind) { return find_kind(kind) != nullptr; }
+
+void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::size_t& scratch_bytes) {
+  const TaskKind* kind = find_kind(task.kind);
+  if (!kind) throw InvalidArgument("unknown task kind '" + task.kind + "'");
+  Lowering low(task, host, info);
+  try {
+    if (!kind->widens) {
+      kind->lower(low);
+    } else if (std::string refusal; !try_lower(low, kind->lower, refusal)) {
+      if (!lower_widened(low, kind->lower, host, info)) throw Unsupported(refusal);
+    }
+  } catch (const dnnl::error& error) {
+    low.reject(std::string("oneDNN refuses it: ") + error.what());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("task '" + task.name + "' (" + task.kind + "): " + error.what());
   }
-  return nullptr;
+  scratch_bytes = low.scratch_bytes();
 }
 
 const View& Lowering::input(std::size_t i) const { return pick(task_.inputs, i, *this, "input"); }

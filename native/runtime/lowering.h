@@ -82,8 +82,13 @@ class Lowering {
 
 using LowerFn = void (*)(Lowering&);
 
-// The function for a task kind, or nullptr.
-LowerFn find_task_kind(std::string_view kind);
+bool is_task_kind(std::string_view kind);
+
+// Lowers a task by its kind. Raises Unsupported or InvalidArgument, both naming the task.
+void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::size_t& scratch_bytes);
+
+// Lowers a task on 16-bit floats with float32 stand-ins for them; false when it has none.
+bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
 
 // How oneDNN would do a task: the name of its implementation, or an empty string when it cannot. Nothing is
 // built. Inputs other than the first are taken for constants unless attribute "constants" lists those that

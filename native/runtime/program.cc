@@ -62,7 +62,7 @@ int Program::block() {
 void Program::task(TaskDef task) {
   check_building();
   const std::string who = "task '" + task.name + "' (" + task.kind + ")";
-  if (!find_task_kind(task.kind)) throw InvalidArgument(who + ": unknown task kind");
+  if (!is_task_kind(task.kind)) throw InvalidArgument(who + ": unknown task kind");
   if (task.block < 0 || task.block >= static_cast<int>(blocks_.size())) {
     throw InvalidArgument(who + ": block " + std::to_string(task.block) + " does not exist");
   }

@@ -33,8 +33,6 @@ class QueryHost : public LoweringHost {
 }  // namespace
 
 std::string query_task(TaskDef task) {
-  const LowerFn lower = find_task_kind(task.kind);
-  if (!lower) throw InvalidArgument("unknown task kind '" + task.kind + "'");
   std::vector<std::int64_t> constants;
   for (std::size_t i = 0; i < task.inputs.size(); ++i) {
     task.inputs[i].buffer = static_cast<int>(i);
@@ -44,11 +42,9 @@ std::string query_task(TaskDef task) {
   constants = task.attrs.integers("constants", std::move(constants));
   QueryHost host(std::move(constants));
   TaskInfo info;
-  Lowering low(task, host, info);
+  std::size_t scratch = 0;
   try {
-    lower(low);
-  } catch (const dnnl::error&) {
-    return {};
+    lower_task(task, host, info, scratch);
   } catch (const Unsupported&) {
     return {};
   }

@@ -543,3 +543,49 @@ def test_query_says_what_onednn_would_use() -> None:
     assert rt.query("matmul", [view(0, double), view(0, double)], [view(0, double)], {}) is None
     with pytest.raises(ValueError, match="unknown task kind"):
         rt.query("nothing", [], [], {})
+
+
+# 16-bit floats that this machine's oneDNN may not take
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_half_precision_matmul_with_residual(is_constant: bool) -> None:
+    x, w, r = (randn(*s, seed=i).astype(np.float16) for i, s in enumerate([(5, 16), (16, 8), (5, 8)]))
+    y = np.ones((5, 8), np.float16)
+    operands = [x, Operand(w, constant=is_constant), r]
+    run_single("matmul", operands, [y], {"post_ops": ["add", "sum,2.0", "relu"]})
+    expected = np.maximum(x.astype(np.float64) @ w.astype(np.float64) + r + 2, 0)
+    close(y, expected, 2e-3)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_half_precision_convolution_and_pooling(last: bool) -> None:
+    x, w = randn(1, 8, 9, 9).astype(np.float16), (randn(16, 8, 3, 3, seed=1) / 8).astype(np.float16)
+    blank = np.zeros((1, 16, 9, 9), np.float16)
+    source, y = (channels_last(x), channels_last(blank)) if last else (Operand(x), Operand(blank))
+    run_single("conv", [source, constant(w)], [y], _conv_attrs(4, 1, 1, 1, 1))
+    close(logical(y), _conv(x, w, None, 1, 1, 1, 1), 2e-3)
+    pooled = np.zeros((1, 8, 4, 4), np.float16)
+    run_single("pool", [x], [pooled], {"kind": "max", "kernel": [2, 2], "strides": [2, 2]})
+    close(pooled, F.max_pool2d(_torch(x), 2).numpy(), 0)
+
+
+def test_half_precision_lstm() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(INPUT, HIDDEN)
+    x = randn(STEPS, BATCH, INPUT).astype(np.float16)
+    weights = [constant(w.array.astype(np.float16)) for w in _weights(module, 4, [0, 1, 2, 3])]
+    y = np.zeros((STEPS, BATCH, HIDDEN), np.float16)
+    impl = run_single("rnn", [x, *weights], [y], {"cell": "lstm", "has_initial": False})
+    expected = module(torch.from_numpy(x.astype(np.float32)))[0].detach().numpy()
+    close(y, expected, 2e-3)
+    assert impl
+
+
+def test_empty_operands() -> None:
+    y = np.zeros((0, 3), np.float32)
+    run_single("matmul", [randn(0, 4), randn(4, 3)], [y])
+    run_single("reorder", [randn(0, 3)], [y])
+    run_single("copy", [randn(0, 3)], [y])
+    with pytest.raises(rt.UnsupportedTask, match="nothing to sum over"):
+        run_single("matmul", [randn(2, 0), randn(0, 3)], [randn(2, 3)])
