@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from acl import _conventions, _memory, _state, _stream, _tensors, mdl, media, op, rt, util
 from acl import constants as _constants
@@ -52,6 +53,8 @@ def init(config_path: str | None = None) -> None:
     """Start using the device. A second time answers ACL_ERROR_REPEAT_INITIALIZE. Returns ret."""
     if _state.process.initialised:
         raise AclError(_constants.ACL_ERROR_REPEAT_INITIALIZE, "acl is initialised already")
+    if config_path and not os.path.isfile(config_path):
+        raise AclError(_constants.ACL_ERROR_INVALID_FILE, f"there is no file {config_path}")
     _state.process.initialised = True
 
 

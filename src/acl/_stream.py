@@ -30,7 +30,7 @@ class Stream:
         self._lock = threading.Lock()
         self._pending = 0
         self._idle = threading.Condition(self._lock)
-        self._failure = c.ACL_SUCCESS
+        self._failure: AclError | None = None
         self.closing = False
         _streams.add(self)
 
@@ -47,14 +47,14 @@ class Stream:
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
-            code = c.ACL_SUCCESS
+            failure = None
             try:
                 work()
             except Exception as error:
-                code = code_of(error, self._work)
+                failure = AclError(code_of(error, self._work), f"work on the stream failed: {error}")
             del work
             with self._idle:
-                self._failure = self._failure or code
+                self._failure = self._failure or failure
                 self._pending -= 1
                 self._idle.notify_all()
 
@@ -70,9 +70,9 @@ class Stream:
         with self._idle:
             if not self._idle.wait_for(lambda: self._pending == 0, timeout):
                 raise AclError(c.ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "the stream did not finish in time")
-            failure, self._failure = self._failure, c.ACL_SUCCESS
-        if failure:
-            raise AclError(failure, f"work on the stream failed with code {failure}")
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def close(self, timeout: float | None = None) -> None:
         """Finish the work and end the thread; waits for events that never come are given up."""

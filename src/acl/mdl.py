@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import math
@@ -366,6 +367,7 @@ class Dataset:
 
     items: list[int] = field(default_factory=list)
     descs: dict[int, int] = field(default_factory=dict)
+    own: list[int] = field(default_factory=list)  # descriptions made here, which end with the dataset
     gear: int | None = None
 
 
@@ -381,7 +383,9 @@ def create_dataset() -> int:
 @returns_code
 def destroy_dataset(dataset: int) -> None:
     """Forget a dataset (its buffers stay). Returns ret."""
-    datasets.remove(dataset)
+    for desc in datasets.remove(dataset).own:
+        with contextlib.suppress(AclError):  # the caller may have destroyed it
+            specs.remove(desc)
 
 
 @returns_value(0)
@@ -595,6 +599,7 @@ def _describe(results: Dataset, loaded: Loaded) -> None:
             specs.add(spec, results.descs[index])
         else:
             results.descs[index] = specs.add(spec)
+            results.own.append(results.descs[index])
 
 
 def clear() -> None:

@@ -27,7 +27,7 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 
-__all__ = ["Graph", "Tensor", "current_graph"]
+__all__ = ["Graph", "Tensor", "current_graph", "home_of"]
 
 _current: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ge.graph", default=None)
 
@@ -42,6 +42,19 @@ class Graph:
 
     def __init__(self, name: str = "graph") -> None:
         self.builder = GraphBuilder(name)
+        self.parent: Graph | None = None
+        self._tokens: list[contextvars.Token[Graph | None]] = []
+
+    def _nested(self, builder: GraphBuilder) -> Graph:
+        """The graph of a branch or loop body, which may use the tensors around it."""
+        inner = Graph.__new__(Graph)
+        inner.builder, inner.parent, inner._tokens = builder, self, []
+        return inner
+
+    @property
+    def lineage(self) -> list[Graph]:
+        """This graph and those around it."""
+        return [self] if self.parent is None else [self, *self.parent.lineage]
 
     @property
     def name(self) -> str:
@@ -85,28 +98,91 @@ class Graph:
         """
         with _origin(self.builder, name):
             results = self.builder.ops(type_, [self._operand(i) for i in inputs], name=name, **attrs)
-        tensors = tuple(Tensor(self, value) for value in results)
-        return tensors[0] if len(tensors) == 1 else tensors
+        return _single(tuple(Tensor(self, value) for value in results))
 
     def _operand(self, item: Any) -> Any:
         if not isinstance(item, Tensor):
             return item
-        if item.graph is not self:
+        if item.graph not in self.lineage:
             raise GeError("E10040", f"{item!r} belongs to graph {item.graph.name}, not to {self.name}")
         return item.value
 
     def __enter__(self) -> Graph:
         """Make this the graph of operators without tensor inputs (`ge.ops.range`, …)."""
-        self._token = _current.set(self)
+        self._tokens.append(_current.set(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+        _current.reset(self._tokens.pop())
+
+    def cond(self, condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """What `then()` returns where the condition holds, else what `otherwise()` does; only one is computed.
+
+        >>> g = Graph()
+        >>> x = g.input("x", (2,))
+        >>> g.cond(g.input("flag", (), "bool"), lambda: x + 1.0, lambda: -x)
+        Tensor(float32[2])
+        """
+        from ge.ops.control import branch
+
+        home = home_of(self)
+        made = branch(
+            home.builder,
+            home._operand(condition),
+            lambda builder: home._traced(builder, then),
+            lambda builder: home._traced(builder, otherwise),
+        )
+        return _single(tuple(Tensor(home, value) for value in made))
+
+    def while_loop(self, condition: Callable[..., Tensor], body: Callable[..., Any], *states: Any) -> Any:
+        """The states after `body(*states)` has been applied as long as `condition(*states)` holds.
+
+        >>> g = Graph()
+        >>> g.while_loop(lambda x: x[0] < 10.0, lambda x: x * 2.0, g.input("x", (2,)))
+        Tensor(float32[2])
+        """
+        home = home_of(self)
+        first = [s if isinstance(s, Tensor) else home.constant(s) for s in states]
+        inner = home._nested(home.builder.subgraph("body"))
+        inner.builder.input("step", (), "int64")
+        inner.builder.input("condition", (), "bool")
+        inside = [
+            Tensor(inner, inner.builder.input(f"state_{i}", s.shape, s.dtype)) for i, s in enumerate(first)
+        ]
+        with inner:
+            after = _listed(body(*inside))
+            going = condition(*after).reshape(())
+        for value in (going, *after):
+            inner.builder.output(inner._operand(value))
+        start = condition(*first).reshape(())
+        operands = [None, start.value, *(home._operand(s) for s in first), *inner.builder.captures()]
+        made = home.builder.ops("Loop", operands, body=inner.ir, num_states=len(first))
+        return _single(tuple(Tensor(home, value) for value in made))
+
+    def _traced(self, builder: GraphBuilder, function: Callable[[], Any]) -> list[ir.Value]:
+        """The values a function returns, its operators added through a builder."""
+        inner = self if builder is self.builder else self._nested(builder)
+        with inner:
+            return [inner._operand(item) for item in _listed(function())]
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{v.name}: {desc_of(v)}" for v in self.ir.inputs)
         outs = ", ".join(f"{v.name}: {desc_of(v)}" for v in self.ir.outputs)
         return f"Graph({self.name}: {ins} -> {outs}; {len(self.ir)} nodes)"
+
+
+def home_of(graph: Graph) -> Graph:
+    """Where an operator on tensors of a graph goes: into the branch or body being written, else that graph."""
+    current = _current.get()
+    return current if current is not None and graph in current.lineage else graph
+
+
+def _listed(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _single(tensors: tuple[Tensor, ...]) -> Any:
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 @contextlib.contextmanager
@@ -133,7 +209,9 @@ def _binary(type_: str, of_bools: str = "") -> tuple[_Method, _Method]:
         return self._op(choose(self), self._operand(other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        left = self.graph.constant(self._operand(other), dtype=self.dtype if np.isscalar(other) else None)
+        left = home_of(self.graph).constant(
+            self._operand(other), dtype=self.dtype if np.isscalar(other) else None
+        )
         return left._op(choose(self), self)
 
     return forward, backward
@@ -187,7 +265,7 @@ class Tensor:
         return self._op("Cast", to=dtype)
 
     def _op(self, type_: str, *others: Any, **attrs: Any) -> Tensor:
-        result: Tensor = self.graph.op(type_, self, *others, **attrs)
+        result: Tensor = home_of(self.graph).op(type_, self, *others, **attrs)
         return result
 
     def _operand(self, other: Any) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.model.plans import dense, geared
 
 import acl
 from ge.model import om
+from tests.model.plans import dense, geared
 
 
 @pytest.fixture(autouse=True)

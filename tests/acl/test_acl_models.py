@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.model.plans import expected
 
 import acl
+from tests.model.plans import expected
 
 OK = acl.ACL_SUCCESS
 

@@ -19,6 +19,7 @@ def test_init_and_finalize_answer_a_second_time_with_a_code() -> None:
     assert acl.init() == acl.ACL_ERROR_REPEAT_INITIALIZE
     assert acl.finalize() == OK
     assert acl.finalize() == acl.ACL_ERROR_REPEAT_FINALIZE
+    assert acl.init("no/such/file.json") == acl.ACL_ERROR_INVALID_FILE
 
 
 def test_devices_are_counted(device: int, monkeypatch: pytest.MonkeyPatch) -> None:

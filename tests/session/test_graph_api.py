@@ -90,6 +90,48 @@ def test_operators_without_tensors_need_a_graph() -> None:
     assert eye.graph is g
 
 
+def test_branches_are_chosen_at_run_time() -> None:
+    g = ge.Graph()
+    flag, x = g.input("flag", (), "bool"), g.input("x", (3, 4))
+    shifted = x + 1.0
+    g.output(g.cond(flag, lambda: ge.ops.exp(shifted) * 2.0, lambda: 1.0 - x), "y")
+    model = ge.compile(g)
+    np.testing.assert_allclose(model(np.array(True), A), np.exp(A + 1) * 2, rtol=1e-5)
+    np.testing.assert_allclose(model(np.array(False), A), 1 - A, rtol=1e-5)
+
+
+def test_branches_may_nest_and_give_several_results() -> None:
+    g = ge.Graph()
+    flag, other, x = g.input("flag", (), "bool"), g.input("other", (), "bool"), g.input("x", (3, 4))
+
+    def inner() -> ge.Tensor:
+        return g.cond(other, lambda: x * 2.0, lambda: x * 3.0)
+
+    y, z = g.cond(flag, lambda: (inner(), x), lambda: (x, -x))
+    g.output(y, "y")
+    g.output(z, "z")
+    model = ge.compile(g)
+    for first, second, factor, sign in ((1, 1, 2, 1), (1, 0, 3, 1), (0, 1, 1, -1)):
+        results = model(np.array(bool(first)), np.array(bool(second)), A)
+        np.testing.assert_allclose(results[0], A * factor, rtol=1e-6)
+        np.testing.assert_allclose(results[1], A * sign)
+
+
+def test_loops_run_until_their_condition_fails() -> None:
+    g = ge.Graph()
+    x, limit = g.input("x", (), "float32"), g.input("limit", (), "float32")
+    value, steps = g.while_loop(lambda v, n: v < limit, lambda v, n: (v * 2.0, n + 1), x, np.int64(0))
+    g.output(value, "value")
+    g.output(steps, "steps")
+    model = ge.compile(g)
+    for start, top in ((1.0, 100.0), (3.0, 2.0), (1.0, 1025.0)):
+        wanted, count = start, 0
+        while wanted < top:
+            wanted, count = wanted * 2, count + 1
+        value, steps = model(np.float32(start), np.float32(top))
+        assert (float(value), int(steps)) == (wanted, count)
+
+
 def test_shapes_and_types_are_known_while_building() -> None:
     g = ge.Graph()
     x = g.input("x", (2, 3), "float16")

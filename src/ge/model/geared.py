@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,12 @@ class GearedModel:
         if len(arrays) != len(self.inputs):
             raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
         return self.gear(self.find([np.shape(a) for a in arrays])).run(arrays, into)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to an `.om` file; returns its path."""
+        from ge.model import om
+
+        return om.save(self, path)
 
     def __repr__(self) -> str:
         choices = "; ".join(",".join(map(str, c)) for c in self.gears.choices)

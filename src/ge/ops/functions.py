@@ -32,7 +32,7 @@ def function(operator: type[Operator]) -> Callable[..., Any]:
     variadic = bool(ports) and next(reversed(ports.values())).variadic
 
     def call(*args: Any, name: str = "", graph: Any = None, **given: Any) -> Any:
-        from ge.builder import Tensor, current_graph
+        from ge.builder import Tensor, current_graph, home_of
 
         operands = list(_flatten(args)) if variadic else list(args[: len(ports)])
         extra = [] if variadic else args[len(ports) :]
@@ -43,7 +43,8 @@ def function(operator: type[Operator]) -> Callable[..., Any]:
         for port in list(ports)[len(operands) :]:
             if port in given:
                 operands += [None] * (list(ports).index(port) - len(operands)) + [given.pop(port)]
-        home = graph or next((a.graph for a in operands if isinstance(a, Tensor)), None) or current_graph()
+        first = next((a.graph for a in operands if isinstance(a, Tensor)), None)
+        home = graph or (home_of(first) if first is not None else current_graph())
         if home is None:
             raise GeError(
                 "E10040",
