@@ -1,0 +1,156 @@
+"""The repository keeps its word: layering, documentation, examples and benchmarks run at a small size."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+FRAMEWORKS = {"tensorflow", "keras", "torch"}
+
+# What each package may import at all (within this project), and nothing above it.
+LAYERS = {
+    "npu_runtime": set(),
+    "tbe": set(),
+    "ge": {"tbe", "npu_runtime"},
+    "acl": {"ge", "tbe", "npu_runtime"},
+}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files under version control that match."""
+    listing = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Top-level names of the packages a file imports, type-checking imports left out."""
+    tree = ast.parse(path.read_text())
+    guarded = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("package", list(LAYERS))
+def test_dependencies_point_downward(package: str) -> None:
+    above = set(LAYERS) - LAYERS[package] - {package}
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in (ROOT / "src" / package).rglob("*.py")
+        for name in imports_of(path)
+        if name in above | FRAMEWORKS
+    }
+    assert found == set()
+
+
+def test_every_module_says_its_purpose() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in tracked("src/*.py", "benchmarks/*.py", "examples/*.py", "tests/*.py")
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_machine_paths_or_hosts_are_written_down() -> None:
+    pattern = re.compile(r"/root/|/home/\w+/|/work/|index-url|pypi\.org|files\.pythonhosted")
+    own = Path(__file__).resolve()
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked("*.py", "*.md", "*.toml", "*.cc", "*.h", "*.txt", "Makefile", ".ci/*")
+        if path != own
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def code_blocks(path: Path) -> list[str]:
+    """Python examples of a document."""
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+DOCUMENTED = [
+    pytest.param(path, id=path.name)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if code_blocks(path)
+]
+
+
+@pytest.mark.parametrize("path", DOCUMENTED)
+def test_examples_in_documents_run(path: Path, tmp_path: Path) -> None:
+    """The blocks of a document run in order, in one process, with the names that `_SETTING` makes."""
+    script = tmp_path / "document.py"
+    script.write_text("\n".join([_SETTING, *code_blocks(path)]))
+    run_python([str(script)], cwd=tmp_path)
+
+
+_SETTING = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import shutil
+import ge
+import numpy as np
+from benchmarks.models import onnx_file, zoo
+model = zoo(small=True)["resnet50"]
+shutil.copy(onnx_file(model, 1), "resnet50.onnx")
+ge.compile("resnet50.onnx").save("resnet50.om")
+x = model.inputs(1)[0]
+x_array = np.ones((8, 128), np.float32)
+w, b = np.ones((128, 4), np.float32), 1.0
+del model
+"""
+
+
+def run_python(arguments: list[str], cwd: Path = ROOT) -> str:
+    """Run Python; what it printed is shown when it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+RUNS = {
+    "the ResNet50 example": ["examples/resnet50.py", "--quick"],
+    "inference speed": [
+        *("benchmarks/inference.py", "--quick", "--models", "resnet50", "dlrm"),
+        *("--precisions", "fp32", "--peers", "onnxruntime", "openvino"),
+    ],
+    "compile time": [
+        *("benchmarks/compile_time.py", "--quick", "--models", "bert", "--peers", "onnxruntime", "openvino")
+    ],
+    "call overhead": ["benchmarks/overhead.py", "--quick"],
+    "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
+    "accuracy": ["benchmarks/accuracy.py", "--quick", "--subjects", "lstm"],
+}
+
+
+@pytest.mark.parametrize("command", [pytest.param(command, id=name) for name, command in RUNS.items()])
+def test_benchmarks_and_examples_run(command: list[str]) -> None:
+    run_python(command)
+
+
+def test_the_licence_is_the_one_declared() -> None:
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "Apache-2.0" in str(declared.get("license", ""))
