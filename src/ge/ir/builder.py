@@ -50,6 +50,7 @@ class GraphBuilder:
         )
         self.parent = parent
         self.origin: tuple[str, ...] = ()  # given to every node made from here on
+        self.folds_all = False  # also what a pass may still look for
         self.captured: dict[ir.Value, ir.Value] = {}  # outer value -> input of this subgraph
         self._before = before
 
@@ -149,6 +150,7 @@ class GraphBuilder:
     def _fold(self, operator: Any, view: Any, descs: Sequence[TensorDesc]) -> list[np.ndarray] | None:
         if (
             not operator.foldable
+            or (operator.folds_late and not self.folds_all)
             or operator.dynamic_outputs
             or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES
         ):

@@ -177,6 +177,7 @@ class Operator:
     engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
+    folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
     sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
 

@@ -83,6 +83,7 @@ class Dequantize(Quantisation):
     zero_point = Input("", INTS, optional=True)
     y = Output()
     dtype = Attr(str, "float32", choices=tuple(sorted(FLOATS)))
+    folds_late = True
 
     @staticmethod
     def compute(

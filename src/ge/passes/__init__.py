@@ -19,6 +19,7 @@ from ge.passes.fold_weights import FoldWeights
 from ge.passes.fuse_activations import FuseActivations
 from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_post_ops import FusePostOps
+from ge.passes.fuse_quantised import FuseQuantised
 from ge.passes.fuse_softmax import FuseSoftmax
 from ge.passes.inline_branches import InlineBranches
 from ge.passes.lower_precision import LowerPrecision
@@ -47,6 +48,7 @@ class Stage:
 _TIDY = (RemoveIdentities(), MergeMovements(), CommonSubexpressions(), DeadCode())
 
 STAGES: tuple[Stage, ...] = (
+    Stage("quantised", (RemoveIdentities(), FuseQuantised(), DeadCode())),
     Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
     Stage("patterns", (FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY)),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),

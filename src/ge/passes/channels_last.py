@@ -12,14 +12,14 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["ChannelsLast"]
 
-_WITH_CHANNELS = frozenset({"Conv", "ConvTranspose"})
+_WITH_CHANNELS = frozenset({"Conv", "ConvTranspose", "QConv"})
 _FOLLOWING = frozenset({"MaxPool", "AvgPool", "Lrn"})
 
 
 class ChannelsLast(Pass):
     """Give convolutions channels-last data.
 
-    1. Every channels-first Conv and ConvTranspose of one to three spatial axes becomes a channels-last one between two
+    1. Every channels-first Conv, QConv and ConvTranspose of one to three spatial axes becomes a channels-last one between two
        Transposes (what Ascend calls TransData); so does every pooling beside them.
     2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
        stands where a tensor is visible to the user or an operator needs channels first.

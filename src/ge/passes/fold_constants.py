@@ -30,7 +30,9 @@ class FoldConstants(Pass):
                 continue
             if not lookup(node.op_type).foldable or node.op_type == "Identity":
                 continue
-            results = Rewriter(graph, node, options).op_like(node, node.inputs)
+            rewriter = Rewriter(graph, node, options)
+            rewriter.folds_all = True
+            results = rewriter.op_like(node, node.inputs)
             values = list(results) if isinstance(results, tuple) else [results]
             if all(constant_of(v) is not None for v in values):
                 replace_node(graph, node, values)

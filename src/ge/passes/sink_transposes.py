@@ -157,6 +157,15 @@ def _gather(r: Rewriter, node: ir.Node) -> Replacement:
     return _back(r, r.op_like(node, [source, indices], axis=order.axis(attrs["axis"])), order.perm)
 
 
+def _on_one_grid(r: Rewriter, node: ir.Node) -> Replacement:
+    """Quantisation with one scale for the whole tensor."""
+    found = _transposed(node.inputs[0])
+    if found is None or any(desc_of(v).size != 1 for v in node.inputs[1:] if v is not None):
+        return None
+    source, order = found
+    return _back(r, r.op_like(node, [source, *node.inputs[1:]]), order.perm)
+
+
 def _spatial(r: Rewriter, node: ir.Node) -> Replacement:
     """A channels-first operator on transposed channels-last data works on that data."""
     found = _transposed(node.inputs[0])
@@ -384,8 +393,10 @@ class SinkTransposes(RewritePass):
         "CumSum": (_adjusted(_along),),
         "Reverse": (_adjusted(_over_axes),),
         **{type_: (_normalisation(_channel),) for type_ in ("BatchNorm", "InstanceNorm", "GroupNorm")},
-        **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AvgPool", "Lrn"), (_spatial,)),
+        **dict.fromkeys(("Conv", "QConv", "ConvTranspose", "MaxPool", "AvgPool", "Lrn"), (_spatial,)),
         "Gather": (_gather,),
+        "Quantize": (_on_one_grid,),
+        "Dequantize": (_on_one_grid,),
         "DepthToSpace": (_block_move,),
         "SpaceToDepth": (_block_move,),
         "Reshape": (_reshape,),

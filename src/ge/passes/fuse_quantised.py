@@ -1,0 +1,184 @@
+"""Quantised products: convolutions and matrix products between dequantised and quantised values run on 8-bit integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.values import constant_of, desc_of
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+
+__all__ = ["FuseQuantised"]
+
+_EIGHT_BIT = ("int8", "uint8")
+_KEPT = ("strides", "dilations", "pads_begin", "pads_end", "groups", "data_format", "weight_format")
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """One scale and zero point for a whole tensor."""
+
+    scale: float
+    zero: int
+
+
+def _grid(node: ir.Node) -> _Grid | None:
+    """The grid of a Quantize or Dequantize, None when it is computed or differs along an axis."""
+    scale = constant_of(node.inputs[1])
+    zero = (
+        constant_of(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(())
+    )
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        return None
+    return _Grid(float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]))
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """An 8-bit weight without zero point and its scales, one a channel or one in all."""
+
+    values: np.ndarray
+    scales: np.ndarray
+
+
+def _weight(value: ir.Value | None, product: ir.Node) -> _Weight | None:
+    node = producer(value, "Dequantize")
+    if node is None:
+        return None
+    values, scales = constant_of(node.inputs[0]), constant_of(node.inputs[1])
+    zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    if values is None or scales is None or values.dtype != np.int8 or (zero is not None and np.any(zero)):
+        return None
+    if scales.size > 1 and attrs_of(node)["axis"] % values.ndim != _channel_axis(product, values.ndim):
+        return None
+    return _Weight(values, scales.reshape(-1).astype(np.float32))
+
+
+def _channel_axis(product: ir.Node, rank: int) -> int:
+    """Where a weight has its output channels."""
+    attrs = attrs_of(product)
+    if product.op_type == "MatMul":
+        return rank - 2 if attrs["transpose_b"] else rank - 1
+    return 0 if attrs["weight_format"] == "OI" else rank - 1
+
+
+def _bias(product: ir.Node) -> tuple[bool, np.ndarray | None]:
+    """Whether the bias is known, and the bias itself."""
+    value = product.inputs[2] if len(product.inputs) > 2 else None
+    if value is None:
+        return True, None
+    source = producer(value, "Dequantize")
+    if source is not None:
+        parts = [constant_of(v) for v in source.inputs[:2]]
+        if parts[0] is None or parts[1] is None:
+            return False, None
+        return True, (parts[0].astype(np.float64) * parts[1].astype(np.float64)).astype(np.float32)
+    array = constant_of(value)
+    return array is not None, array
+
+
+def _into_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Quantize(product(Dequantize(x), Dequantize(w))), with a Relu perhaps."""
+    value, positive = node.inputs[0], False
+    clip = producer(value, "Relu")
+    if clip is not None and value is not None and only_use(value):
+        value, positive = clip.inputs[0], True
+    product = producer(value, "Conv", "MatMul")
+    grid, dtype = _grid(node), attrs_of(node)["dtype"]
+    if product is None or value is None or not only_use(value) or grid is None or dtype not in _EIGHT_BIT:
+        return None
+    if positive and not (dtype == "uint8" and grid.zero == 0):
+        return None  # rounding to the grid would let negative values through
+    r.stands_for(product)
+    return _integer_product(r, product, dtype, grid)
+
+
+def _to_floats(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """product(Dequantize(x), Dequantize(w)) whose result nobody quantises."""
+    readers = node.outputs[0].consumers()
+    if len(readers) == 1 and readers[0].op_type in ("Quantize", "Relu"):
+        return None
+    return _integer_product(r, node, "float32", _Grid(1.0, 0))
+
+
+def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: _Grid) -> ir.Value | None:
+    attrs = attrs_of(product)
+    source = producer(product.inputs[0], "Dequantize")
+    if (
+        source is None
+        or source.inputs[0] is None
+        or attrs["post_ops"]
+        or desc_of(product.outputs[0]).dtype != "float32"
+    ):
+        return None
+    given, weight = _grid(source), _weight(product.inputs[1], product)
+    known, bias = _bias(product)
+    if given is None or weight is None or not known or desc_of(source.inputs[0]).dtype not in _EIGHT_BIT:
+        return None
+    if product.op_type == "MatMul" and (attrs["transpose_a"] or weight.values.ndim != 2):
+        return None
+    r.stands_for(source)
+    values = weight.values.T if product.op_type == "MatMul" and attrs["transpose_b"] else weight.values
+    kept = {k: attrs[k] for k in _KEPT if product.op_type == "Conv"}
+    return r.op(
+        "QConv" if product.op_type == "Conv" else "QMatMul",
+        source.inputs[0],
+        np.ascontiguousarray(values),
+        bias,
+        weight.scales,
+        src_scale=given.scale,
+        src_zero_point=given.zero,
+        dst_scale=grid.scale,
+        dst_zero_point=grid.zero,
+        output_dtype=dtype,
+        **kept,
+    )
+
+
+_ORDERED = ("MaxPool", "Reshape", "Transpose", "Slice", "Concat")
+
+
+def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Quantize(move(Dequantize(x))) on one grid moves the integers themselves."""
+    move = producer(node.inputs[0], *_ORDERED)
+    if move is None or not only_use(move.outputs[0]):
+        return None
+    sources = [producer(v, "Dequantize") for v in move.inputs]
+    grid, dtype = _grid(node), attrs_of(node)["dtype"]
+    integers = [
+        s.inputs[0] for s in sources if s is not None and s.inputs[0] is not None and _grid(s) == grid
+    ]
+    if grid is None or len(integers) != len(move.inputs) or any(desc_of(v).dtype != dtype for v in integers):
+        return None
+    r.stands_for(move)
+    return r.op_like(move, integers)
+
+
+def _there_and_back(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Quantize(Dequantize(x)) on one grid is x."""
+    source = producer(node.inputs[0], "Dequantize")
+    if source is None or source.inputs[0] is None or _grid(source) is None or _grid(source) != _grid(node):
+        return None
+    return source.inputs[0] if desc_of(source.inputs[0]).dtype == attrs_of(node)["dtype"] else None
+
+
+class FuseQuantised(RewritePass):
+    """Run quantised models on integers.
+
+    1. A Conv or MatMul of a dequantised 8-bit value and a dequantised constant int8 weight (without zero point) is a
+       QConv or QMatMul; its result is quantised there when a Quantize alone reads it, else float32.
+    2. A Relu between the two goes when the grid has no negative values (uint8 with zero point 0).
+    3. Movements and MaxPool between a Dequantize and a Quantize on one grid work on the integers.
+    4. Quantize of Dequantize on one grid goes.
+    5. Scales that are computed, or that vary along another axis than the weight's channels, leave the float product.
+    """
+
+    name = "fuse_quantised"
+    rules: ClassVar[Rules] = {
+        "Quantize": (_there_and_back, _into_integers, _on_integers),
+        "Conv": (_to_floats,),
+        "MatMul": (_to_floats,),
+    }
