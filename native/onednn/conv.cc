@@ -2,32 +2,12 @@
 #include <algorithm>
 
 #include "onednn/engine.h"
+#include "onednn/geometry.h"
 #include "onednn/primitive.h"
 #include "winograd/lower.h"
 
 namespace npu {
 namespace {
-
-// Attributes that both kinds share, in oneDNN's terms (a dense kernel has dilation 0).
-struct Geometry {
-  Dims strides, dilations, pads_begin, pads_end;
-  std::int64_t groups;
-
-  explicit Geometry(const Lowering& low) {
-    const std::size_t spatial = low.input(0).dims.size() - 2;
-    const Attrs& attrs = low.attrs();
-    strides = attrs.integers("strides", Dims(spatial, 1));
-    dilations = attrs.integers("dilations", Dims(spatial, 1));
-    pads_begin = attrs.integers("pads_begin", Dims(spatial, 0));
-    pads_end = attrs.integers("pads_end", Dims(spatial, 0));
-    groups = attrs.integer("groups", 1);
-    for (std::int64_t& dilation : dilations) --dilation;
-    const auto fits = [&](const Dims& list) { return list.size() == spatial; };
-    if (!fits(strides) || !fits(dilations) || !fits(pads_begin) || !fits(pads_end)) {
-      low.reject("strides, dilations and pads need one number for each spatial dimension");
-    }
-  }
-};
 
 void check_ranks(const Lowering& low) {
   const std::size_t rank = low.input(0).dims.size();
@@ -36,29 +16,6 @@ void check_ranks(const Lowering& low) {
     low.reject("source, weights and output must have the same number of dimensions");
   }
   if (low.input(1).elements() == 0) low.reject("the weights are empty");
-}
-
-// Weights with the group as an axis of its own. `transposed`: (I, O/g, k) as deconvolution has them.
-Desc weights_desc(const Lowering& low, const View& w, std::int64_t groups, bool transposed) {
-  Dims dims = w.dims;
-  Dims strides = w.strides;
-  if (groups < 1 || dims[0] % groups) low.reject("the number of channels is not a multiple of the groups");
-  dims[0] /= groups;
-  const std::int64_t group_stride = dims[0] * strides[0];
-  if (transposed) {
-    std::swap(dims[0], dims[1]);
-    std::swap(strides[0], strides[1]);
-  }
-  if (groups > 1) {
-    dims.insert(dims.begin(), groups);
-    strides.insert(strides.begin(), group_stride);
-  }
-  return describe(low, w.dtype, dims, strides);
-}
-
-Desc bias_desc(const Lowering& low, const View& bias, std::int64_t channels) {
-  if (bias.elements() != channels) low.reject("the bias must have one value for each output channel");
-  return describe(low, bias.dtype, {channels}, {1});
 }
 
 struct Layouts {
@@ -93,13 +50,13 @@ template <class Primitive>
 void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   check_ranks(low);
-  const Geometry geometry(low);
+  const ConvGeometry geometry(low, low.input(0).dims.size() - 2);
   const View& y = low.output(0);
   const bool has_bias = low.attrs().flag("has_bias");
   const Desc source = describe(low, low.input(0));
   const Desc target = describe(low, y);
   const Desc weights = weights_desc(low, low.input(1), geometry.groups, transposed);
-  const Desc bias = has_bias ? bias_desc(low, low.input(2), y.dims[1]) : Desc();
+  const Desc bias = has_bias ? channel_vector(low, low.input(2), y.dims[1]) : Desc();
   const PaddedOperandShape post_shape(y.dims.size());
   const AttributeSet attributes =
       make_attributes(low, has_bias ? 3 : 2, geometry.groups > 1 ? 3 : 1, post_shape);

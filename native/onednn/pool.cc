@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "onednn/engine.h"
+#include "onednn/pool_kinds.h"
 #include "onednn/primitive.h"
 
 namespace npu {
@@ -65,30 +66,37 @@ void check_image(const Lowering& low) {
 
 }  // namespace
 
+PoolGeometry::PoolGeometry(const Lowering& low, std::size_t spatial) {
+  const Attrs& attrs = low.attrs();
+  algorithm = find_algorithm(low, kPools, attrs.text("kind"));
+  kernel = attrs.integers("kernel");
+  strides = attrs.integers("strides", Dims(spatial, 1));
+  dilations = attrs.integers("dilations", Dims(spatial, 1));
+  pads_begin = attrs.integers("pads_begin", Dims(spatial, 0));
+  pads_end = attrs.integers("pads_end", Dims(spatial, 0));
+  for (std::int64_t& dilation : dilations) --dilation;
+  for (const Dims* list : {&kernel, &strides, &dilations, &pads_begin, &pads_end}) {
+    if (list->size() != spatial) low.reject("kernel, strides, dilations and pads need a number a dimension");
+  }
+}
+
+double PoolGeometry::window() const {
+  double size = 1;
+  for (const std::int64_t k : kernel) size *= static_cast<double>(k);
+  return size;
+}
+
 void lower_pool(Lowering& low) {
   check_image(low);
-  const Attrs& attrs = low.attrs();
-  const std::size_t spatial = low.input(0).dims.size() - 2;
-  const auto algorithm = find_algorithm(low, kPools, attrs.text("kind"));
-  const Dims kernel = attrs.integers("kernel");
-  const Dims strides = attrs.integers("strides", Dims(spatial, 1));
-  Dims dilations = attrs.integers("dilations", Dims(spatial, 1));
-  const Dims begin = attrs.integers("pads_begin", Dims(spatial, 0));
-  const Dims end = attrs.integers("pads_end", Dims(spatial, 0));
-  for (const Dims& list : {kernel, strides, dilations, begin, end}) {
-    if (list.size() != spatial) low.reject("kernel, strides, dilations and pads need a number a dimension");
-  }
-  double window = 1;
-  for (std::size_t i = 0; i < spatial; ++i) {
-    --dilations[i];
-    window *= static_cast<double>(kernel[i]);
-  }
-  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(spatial + 2));
+  const std::size_t rank = low.input(0).dims.size();
+  const PoolGeometry pool(low, rank - 2);
+  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(rank));
   lower_simple<dnnl::pooling_forward>(
-      low, attributes, work(low, window), [&](const Desc& source, const Desc& target, bool allow_empty) {
-        return dnnl::pooling_forward::primitive_desc(onednn_engine(), dnnl::prop_kind::forward_inference,
-                                                     algorithm, source, target, strides, kernel, dilations,
-                                                     begin, end, attributes.attr, allow_empty);
+      low, attributes, work(low, pool.window()),
+      [&](const Desc& source, const Desc& target, bool allow_empty) {
+        return dnnl::pooling_forward::primitive_desc(
+            onednn_engine(), dnnl::prop_kind::forward_inference, pool.algorithm, source, target, pool.strides,
+            pool.kernel, pool.dilations, pool.pads_begin, pool.pads_end, attributes.attr, allow_empty);
       });
 }
 

@@ -12,13 +12,27 @@ struct TaskKind {
   bool widens = false;  // 16-bit floats may be computed as float32
 };
 
+// clang-format off
 constexpr TaskKind kKinds[] = {
-    {"matmul", lower_matmul, true}, {"conv", lower_conv, true},     {"deconv", lower_deconv, true},
-    {"pool", lower_pool, true},     {"lrn", lower_lrn, true},       {"resample", lower_resample, true},
-    {"rnn", lower_rnn, true},       {"reorder", lower_reorder},     {"kernel", lower_kernel},
-    {"aicpu", lower_aicpu},         {"copy", lower_copy},           {"if", lower_if},
-    {"while", lower_while},         {"scan_load", lower_scan_load}, {"scan_store", lower_scan_store},
+    {"matmul", lower_matmul, true},
+    {"conv", lower_conv, true},
+    {"conv_grad_weights", lower_conv_grad_weights, true},
+    {"deconv", lower_deconv, true},
+    {"pool", lower_pool, true},
+    {"pool_grad", lower_pool_grad, true},
+    {"lrn", lower_lrn, true},
+    {"resample", lower_resample, true},
+    {"rnn", lower_rnn, true},
+    {"reorder", lower_reorder},
+    {"kernel", lower_kernel},
+    {"aicpu", lower_aicpu},
+    {"copy", lower_copy},
+    {"if", lower_if},
+    {"while", lower_while},
+    {"scan_load", lower_scan_load},
+    {"scan_store", lower_scan_store},
 };
+// clang-format on
 
 constexpr std::size_t kScratchAlignment = 64;
 

@@ -103,6 +103,8 @@ void lower_pool(Lowering& low);
 void lower_lrn(Lowering& low);
 void lower_resample(Lowering& low);
 void lower_rnn(Lowering& low);
+void lower_conv_grad_weights(Lowering& low);
+void lower_pool_grad(Lowering& low);
 void lower_reorder(Lowering& low);
 void lower_kernel(Lowering& low);
 void lower_aicpu(Lowering& low);

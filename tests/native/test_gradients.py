@@ -1,0 +1,77 @@
+"""Gradients of convolutions and pooling against PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from native_support import BF16, Array, Operand, channels_last, close, logical, randn, run_single
+
+
+def _leaf(array: Array) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.float64)).requires_grad_()
+
+
+@pytest.mark.parametrize(("stride", "pad", "groups"), [(1, 1, 1), (2, 0, 1), (1, 1, 4)])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_gradient_of_weights_and_bias(stride: int, pad: int, groups: int, last: bool, dtype: Any) -> None:
+    x = randn(2, 8, 9, 9).astype(dtype)
+    w, b = _leaf(randn(16, 8 // groups, 3, 3, seed=1)), _leaf(randn(16, seed=2))
+    y = F.conv2d(torch.from_numpy(x.astype(np.float64)), w, b, stride, pad, 1, groups)
+    dy = randn(*y.shape, seed=3).astype(dtype)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    dw, db = np.zeros(w.shape, np.float32), np.zeros(16, np.float32)
+    place = channels_last if last else Operand
+    attrs = {"strides": [stride] * 2, "pads_begin": [pad] * 2, "pads_end": [pad] * 2, "groups": groups}
+    impl = run_single("conv_grad_weights", [place(x), place(dy)], [dw, db], attrs)
+    assert w.grad is not None and b.grad is not None
+    close(dw, w.grad.numpy(), 1e-5 if dtype == np.float32 else 1e-2)
+    close(db, b.grad.numpy(), 1e-5 if dtype == np.float32 else 1e-2)
+    assert impl
+
+
+def test_gradient_of_weights_in_another_axis_order() -> None:
+    x, w = randn(1, 4, 6, 6), _leaf(randn(8, 4, 3, 3, seed=1))
+    y = F.conv2d(torch.from_numpy(x.astype(np.float64)), w)
+    dy = randn(*y.shape, seed=2)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    stored = np.zeros((3, 3, 4, 8), np.float32)
+    run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [Operand(stored, (3, 2, 0, 1))])
+    assert w.grad is not None
+    close(stored.transpose(3, 2, 0, 1), w.grad.numpy(), 1e-5)
+
+
+def test_gradient_of_a_convolutions_source_is_a_deconvolution() -> None:
+    x, w = _leaf(randn(1, 4, 9, 9)), randn(8, 4, 3, 3, seed=1)
+    y = F.conv2d(x, torch.from_numpy(w.astype(np.float64)), None, 2, 1)
+    dy = randn(*y.shape, seed=2)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    dx = channels_last(np.zeros(x.shape, np.float32))
+    attrs = {"strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1]}
+    run_single("deconv", [channels_last(dy), w], [dx], attrs)
+    assert x.grad is not None
+    close(logical(dx), x.grad.numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["max", "avg_include", "avg_exclude"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_gradient_of_pooling(kind: str, last: bool, dtype: Any) -> None:
+    data = randn(2, 16, 8, 8).astype(dtype)
+    x = _leaf(data)
+    if kind == "max":
+        y = F.max_pool2d(x, 3, 2, 1)
+    else:
+        y = F.avg_pool2d(x, 3, 2, 1, count_include_pad=kind == "avg_include")
+    dy = randn(*y.shape, seed=1).astype(dtype)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    place = channels_last if last else Operand
+    dx = place(np.zeros(x.shape, dtype))
+    attrs = {"kind": kind, "kernel": [3, 3], "strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1]}
+    run_single("pool_grad", [place(dy), place(data)], [dx], attrs)
+    assert x.grad is not None
+    close(logical(dx), x.grad.numpy(), 1e-5 if dtype == np.float32 else 2e-3)
