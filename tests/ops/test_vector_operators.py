@@ -150,12 +150,10 @@ def test_resize_gives_what_torch_gives(mode: str) -> None:
     check("Resize", [x], wanted, axes=[2, 3], sizes=[5, 13], mode=mode, rounding=rounding, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    st.sampled_from(
-        ["ij,jk->ik", "bij,bjk->bik", "ii->i", "ii", "i,j->ij", "bij->bji", "abc,cd,be->ade", "...i->..."]
-    )
-)
+EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ii->i", "ii", "i,j->ij", "bij->bji", "abc,cd,be->ade", "...i->..."]
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
 def test_einsum_gives_what_numpy_gives(equation: str) -> None:
     terms = equation.split("->")[0].replace("...", "xy").split(",")
     arrays = [real(*(3 if c != "y" else 2 for c in term)) for term in terms]
