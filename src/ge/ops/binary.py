@@ -288,3 +288,11 @@ def _placed(n: Node) -> Results:
 @plugin(onnx=[name for name in _PLACED if name != "Pow"], since=7)
 def _aligned(n: Node) -> Results:
     return n.op(_PLACED[n.type], n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="BiasAddGrad")
+def _bias_add_grad(n: Node) -> Results:
+    """The sum over everything but the channels."""
+    rank = n.desc().rank
+    channel = 1 if str(n.attr("data_format", "NHWC")).startswith("NC") and rank > 2 else rank - 1
+    return n.op("ReduceSum", n.inputs[0], axes=[i for i in range(rank) if i != channel])

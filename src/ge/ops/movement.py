@@ -973,3 +973,30 @@ def _extract_image_patches(n: Node) -> Results:
             ]
             pieces.append(n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1]))
     return _concatenated(n, pieces, 3)
+
+
+@plugin(tensorflow="MirrorPadGrad")
+def _mirror_pad_gradient(n: Node) -> Results:
+    """What mirrored borders hold is added to where it was taken from, an axis at a time."""
+    pads = n.ints(1, "the paddings")
+    skipped = int(str(n.attr("mode", "REFLECT")) == "REFLECT")  # the edge itself is not mirrored
+    y: Any = n.inputs[0]
+    for axis, (low, high) in enumerate(zip(pads[0::2], pads[1::2], strict=True)):
+        shape = [int(d) for d in y.shape]
+        extent = shape[axis] - low - high
+        core = _piece(n, y, axis, low, low + extent)
+        for size, start, place in ((low, 0, skipped), (high, low + extent, extent - high - skipped)):
+            if size:
+                turned = n.op("Reverse", _piece(n, y, axis, start, start + size), axes=[axis])
+                before = [place if i == axis else 0 for i in range(len(shape))]
+                after = [extent - place - size if i == axis else 0 for i in range(len(shape))]
+                core = n.op("Add", core, n.op("Pad", turned, low=before, high=after))
+        y = core
+    return y
+
+
+def _piece(n: Node, x: Any, axis: int, start: int, end: int) -> Any:
+    shape = [int(d) for d in x.shape]
+    starts, ends = [0] * len(shape), list(shape)
+    starts[axis], ends[axis] = start, end
+    return n.op("Slice", x, starts=starts, ends=ends)

@@ -464,3 +464,28 @@ def _sparse_softmax_cross_entropy(n: Node) -> Results:
         "Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1])
     )
     return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]
+
+
+@plugin(tensorflow=["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
+def _fused_batch_norm_gradient(n: Node) -> Results:
+    """The gradients by the input, the scale and the offset, for statistics of the batch or given ones."""
+    gradient, x, scale, mean, variance = n.inputs[:5]
+    desc = n.desc(1)
+    axis = desc.rank - 1 if str(n.attr("data_format", "NHWC")).endswith("C") else 1
+    axes = [i for i in range(desc.rank) if i != axis]
+    column = [desc.shape[axis] if i == axis else 1 for i in range(desc.rank)]
+    wide = desc.dtype in ("float32", "float64")
+    g, v = (t if wide else n.op("Cast", t, to="float32") for t in (gradient, x))
+    factor = n.op("Rsqrt", n.op("Add", variance, float(n.attr("epsilon", _BATCH_NORM_EPSILON))))
+    centred = n.op("Sub", v, n.op("Reshape", mean, shape=column))
+    by_scale = n.op("Mul", n.op("ReduceSum", n.op("Mul", g, centred), axes=axes), factor)
+    by_offset = n.op("ReduceSum", g, axes=axes)
+    if bool(n.attr("is_training", True)):
+        count = desc.size // max(desc.shape[axis], 1)
+        level = n.op("Reshape", n.op("Mul", by_offset, 1 / count), shape=column)
+        slope = n.op("Reshape", n.op("Mul", n.op("Mul", by_scale, factor), 1 / count), shape=column)
+        g = n.op("Sub", n.op("Sub", g, level), n.op("Mul", centred, slope))
+    y = n.op("Mul", g, n.op("Reshape", n.op("Mul", scale, factor), shape=column))
+    y = y if wide else n.op("Cast", y, to=desc.dtype)
+    empty = n.builder.constant(np.zeros(0, np.float32))
+    return [y, by_scale, by_offset, empty, empty]

@@ -404,3 +404,53 @@ def _lrn_tf(n: Node) -> Results:
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
     k = float(n.attr("bias", 1.0))
     return n.op("Lrn", n.inputs[0], size=size, alpha=alpha * size, beta=beta, k=k, data_format=FORMATS[1])
+
+
+@plugin(tensorflow=["MaxPoolGrad", "MaxPoolGradV2"])
+def _max_pool_gradient(n: Node) -> Results:
+    """Each gradient goes to where its window's first maximum is."""
+    gradient = n.inputs[2]
+    rank, shape = n.desc().rank, n.desc().shape
+    form, axes = tf_format(n, rank)
+    as_inputs = n.type.endswith("V2")
+    kernel = n.ints(3, "ksize") if as_inputs else list(n.attr("ksize", []))
+    strides = n.ints(4, "strides") if as_inputs else None
+    window = tf_window(n, [kernel[a] for a in axes], [shape[a] for a in axes], axes, strides)
+    _, plane = n.op("MaxPoolIndices", n.inputs[0], data_format=form, **_attrs_of(window))
+    channels = shape[-1] if form == FORMATS[1] else shape[1]
+    area, taken = math.prod(shape[a] for a in axes), math.prod(n.desc(2).shape[a] for a in axes)
+    last = form == FORMATS[1]
+    flat = [shape[0], taken, channels] if last else [shape[0], channels, taken]
+    whole = [shape[0], area, channels] if last else [shape[0], channels, area]
+    zeros = n.op("BroadcastTo", n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype))), shape=whole)
+    spots, values = (n.op("Reshape", v, shape=flat) for v in (plane, gradient))
+    y = n.op("ScatterElements", zeros, spots, values, axis=1 if last else 2, reduction="add")
+    return n.op("Reshape", y, shape=list(shape))
+
+
+@plugin(tensorflow="AvgPoolGrad")
+def _avg_pool_gradient(n: Node) -> Results:
+    """Each gradient is spread evenly over the elements of its window that lie in the image."""
+    shape = n.ints(0, "the input shape")
+    rank = len(shape)
+    form, axes = tf_format(n, rank)
+    kernel = [list(n.attr("ksize", []))[a] for a in axes]
+    sizes = [shape[a] for a in axes]
+    window = tf_window(n, kernel, sizes, axes)
+    last = form == FORMATS[1]
+    counts = array_windows(np.ones((1, 1, *sizes)), window, 0).sum(axis=tuple(range(rank, 2 * rank - 2)))
+    shares = (1 / counts).reshape([1, *counts.shape[2:], 1] if last else list(counts.shape))
+    dtype = numpy_dtype(n.desc(1).dtype)
+    weighted = n.op("Mul", n.inputs[1], n.builder.constant(shares.astype(dtype)))
+    channels = shape[-1] if last else shape[1]
+    return n.op(
+        "ConvTranspose",
+        weighted,
+        n.builder.constant(np.ones((*kernel, 1, channels), dtype)),
+        strides=list(window.strides),
+        pads_begin=list(window.pads_begin),
+        output_shape=sizes,
+        groups=channels,
+        data_format=form,
+        weight_format="IO",
+    )

@@ -320,28 +320,30 @@ def _separable(n: Node, x: Any, taps_of: Callable[[int, int], Taps]) -> Any:
     return x
 
 
+def _nearest_taps(n: Node, size: int, out: int) -> Taps:
+    where = np.arange(out, dtype=np.float32)
+    where = where + np.float32(0.5) if n.attr("half_pixel_centers", False) else where
+    where = where * _scale_tf(n, size, out)
+    nearest = np.floor(where + np.float32(0.5)) if n.attr("align_corners", False) else np.floor(where)
+    return nearest.clip(0, size - 1).astype(np.int64)[:, None], np.ones((out, 1))
+
+
+def _linear_taps(n: Node, size: int, out: int) -> Taps:
+    where = _places_tf(n, size, out)
+    low = np.floor(where)
+    t = where - low
+    indices = np.stack([low, low + 1], 1).clip(0, size - 1).astype(np.int64)
+    return indices, np.stack([1 - t, t], 1)
+
+
 @plugin(tensorflow="ResizeBilinear")
 def _resize_bilinear(n: Node) -> Results:
-    def taps_of(size: int, out: int) -> Taps:
-        where = _places_tf(n, size, out)
-        low = np.floor(where)
-        t = where - low
-        indices = np.stack([low, low + 1], 1).clip(0, size - 1).astype(np.int64)
-        return indices, np.stack([1 - t, t], 1)
-
-    return _separable(n, _as_float(n), taps_of)
+    return _separable(n, _as_float(n), lambda size, out: _linear_taps(n, size, out))
 
 
 @plugin(tensorflow="ResizeNearestNeighbor")
 def _resize_nearest(n: Node) -> Results:
-    x: Any = n.inputs[0]
-    for axis, size, out in _image_axes(n):
-        where = np.arange(out, dtype=np.float32)
-        where = where + np.float32(0.5) if n.attr("half_pixel_centers", False) else where
-        where = where * _scale_tf(n, size, out)
-        nearest = np.floor(where + np.float32(0.5)) if n.attr("align_corners", False) else np.floor(where)
-        x = n.op("Gather", x, nearest.clip(0, size - 1).astype(np.int64), axis=axis)
-    return x
+    return _separable(n, n.inputs[0], lambda size, out: _nearest_taps(n, size, out))
 
 
 _CUBIC_STEPS = 1024  # TensorFlow looks weights up in a table of this many places between two pixels
@@ -438,3 +440,27 @@ def _scale_and_translate(n: Node) -> Results:
         matrix = np.where(inside, matrix / np.where(inside, total, 1), 0)
         x = _weighted(n.builder, x, axis, Axis(size, out, out / size), *_taps_of_matrix(matrix))
     return x
+
+
+def _matrix_of_taps(taps_: Taps, size: int) -> np.ndarray:
+    """Taps as a matrix (out, size)."""
+    indices, weights = taps_
+    matrix = np.zeros((len(indices), size))
+    for tap in range(indices.shape[1]):
+        np.add.at(matrix, (np.arange(len(indices)), indices[:, tap]), weights[:, tap])
+    return matrix
+
+
+@plugin(tensorflow=["ResizeNearestNeighborGrad", "ResizeBilinearGrad"])
+def _resize_gradient(n: Node) -> Results:
+    """The transposed interpolation: what each input position gave comes back to it."""
+    nearest = n.type.startswith("ResizeNearest")
+    sizes = n.ints(1, "the size") if nearest else n.desc(1).shape[1:3]
+    taps_of = _nearest_taps if nearest else _linear_taps
+    x: Any = _as_float(n)
+    for axis, size in zip((1, 2), sizes, strict=True):
+        out = n.desc().shape[axis]
+        matrix = _matrix_of_taps(taps_of(n, size, out), size).T
+        x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
+    dtype = n.desc().dtype if nearest else n.desc(1).dtype
+    return x if dtype == "float32" else n.op("Cast", x, to=dtype)

@@ -20,7 +20,13 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc
-from ge.parsers import tensorflow_control, tensorflow_lists, tensorflow_loops, tensorflow_positions
+from ge.parsers import (
+    tensorflow_control,
+    tensorflow_lists,
+    tensorflow_loops,
+    tensorflow_optimizers,
+    tensorflow_positions,
+)
 from ge.parsers.plugin import mapped
 from ge.parsers.tensorflow_convert import HANDLERS, Converter, Scope
 from ge.parsers.tensorflow_files import ModelFile, Signature, load_model
@@ -32,7 +38,13 @@ from ge.parsers.tensorflow_values import FAILED, Binding, HostTensor, Missing, V
 __all__ = ["Parsed", "VariableSpec", "operators", "parse", "parse_graph", "parse_model"]
 
 # Imported for their declarations.
-_WITH_HANDLERS = (tensorflow_control, tensorflow_lists, tensorflow_loops, tensorflow_positions)
+_WITH_HANDLERS = (
+    tensorflow_control,
+    tensorflow_lists,
+    tensorflow_loops,
+    tensorflow_optimizers,
+    tensorflow_positions,
+)
 
 DEFAULT_SIGNATURE = "serving_default"
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 
 from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
+from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
@@ -104,6 +106,35 @@ def _call(c: Context) -> Outputs:
     return c.converter.call(body, args, c.builder, prefix=prefix, depth=c.scope.depth + 1)
 
 
+# -- optional values, by which a branch hands its intermediates to the gradient of the same branch ---------------
+
+
+@dataclass(frozen=True, eq=False)
+class OptionalValue(Opaque):
+    """Values that only one side of a branch has; None on the other, zeros where both are joined."""
+
+    items: tuple[Binding, ...] | None
+    what = "an optional value"
+
+
+@handler("OptionalFromValue")
+def _optional(c: Context) -> Outputs:
+    return [OptionalValue(tuple(c.inputs))]
+
+
+@handler("OptionalNone")
+def _no_optional(c: Context) -> Outputs:
+    return [OptionalValue(None)]
+
+
+@handler("OptionalGetValue")
+def _optional_value(c: Context) -> Outputs:
+    found = c.binding(0)
+    if not isinstance(found, OptionalValue) or found.items is None:
+        raise Unsupported("a value is read that the branch does not have")
+    return found.items
+
+
 # -- bindings that cross a nested graph's border -------------------------------------------------------------
 
 
@@ -113,6 +144,8 @@ def tensors_of(b: GraphBuilder, binding: Binding) -> list[ir.Value]:
         return [binding]
     if isinstance(binding, ListValue):
         return [binding.buffer(b)]
+    if isinstance(binding, OptionalValue):
+        return [t for item in binding.items or () for t in tensors_of(b, item)]
     return []
 
 
@@ -122,6 +155,9 @@ def rebuild(binding: Binding, tensors: Sequence[ir.Value]) -> Binding:
         return tensors[0]
     if isinstance(binding, ListValue):
         return ListValue(binding.dtype, binding.element, binding.count, base=tensors[0])
+    if isinstance(binding, OptionalValue) and binding.items is not None:
+        left = iter(tensors)
+        return OptionalValue(tuple(rebuild(i, [next(left) for _ in range(_width(i))]) for i in binding.items))
     return binding
 
 
@@ -238,7 +274,11 @@ def _emit_if(c: Context, cond: ir.Value, convert: Sequence[Any], b: GraphBuilder
     changed = changed_variables(c.converter.state, states)
     for builder, side, state in zip(inner, results, states, strict=True):
         builder.set_origin(label)
-        values = [t for r, like in zip(side, merged, strict=True) for t in tensors_of(builder, _fit(r, like))]
+        values = [
+            t
+            for r, like in zip(side, merged, strict=True)
+            for t in tensors_of(builder, _fit(builder, r, like))
+        ]
         kept = [state.get(name) or c.converter.read(Variable(name)) for name in changed]
         for value in [*values, *kept]:
             builder.output(value)
@@ -253,6 +293,9 @@ def _emit_if(c: Context, cond: ir.Value, convert: Sequence[Any], b: GraphBuilder
 
 
 def _width(binding: Binding) -> int:
+    """How many tensors stand for a binding."""
+    if isinstance(binding, OptionalValue):
+        return sum(_width(item) for item in binding.items or ())
     return 0 if isinstance(binding, Opaque) and not isinstance(binding, ListValue) else 1
 
 
@@ -265,17 +308,31 @@ def _merged(index: int, first: Binding, second: Binding) -> Binding:
         return first
     if isinstance(first, ListValue) and isinstance(second, ListValue) and first.count == second.count:
         return first if first.element is not None else second
+    if isinstance(first, OptionalValue) and isinstance(second, OptionalValue):
+        if first.items is None or second.items is None:
+            return second if first.items is None else first
+        if len(first.items) == len(second.items):
+            pairs = zip(first.items, second.items, strict=True)
+            return OptionalValue(tuple(_merged(index, *pair) for pair in pairs))
     if isinstance(first, Missing) or isinstance(second, Missing) or first == second:
         return first
     raise Unsupported(f"result {index} differs between the branches in a way that is not a tensor's")
 
 
-def _fit(binding: Binding, like: Binding) -> Binding:
-    return (
-        binding.reshaped(like.element)
-        if isinstance(binding, ListValue) and isinstance(like, ListValue)
-        else binding
-    )
+def _fit(b: GraphBuilder, binding: Binding, like: Binding) -> Binding:
+    """One side's result in the form that both sides agreed on."""
+    if isinstance(binding, ListValue) and isinstance(like, ListValue):
+        return binding.reshaped(like.element)
+    if isinstance(binding, OptionalValue) and isinstance(like, OptionalValue) and binding.items is None:
+        return OptionalValue(tuple(_zeros(b, item) for item in like.items or ()))
+    return binding
+
+
+def _zeros(b: GraphBuilder, like: Binding) -> Binding:
+    if isinstance(like, ir.Value):
+        desc = desc_of(like)
+        return b.op("BroadcastTo", np.zeros((), numpy_dtype(desc.dtype)), shape=desc.shape)
+    return replace(like, base=None, writes=()) if isinstance(like, ListValue) else like
 
 
 def changed_variables(before: dict[str, ir.Value], states: Sequence[dict[str, ir.Value]]) -> list[str]:

@@ -196,9 +196,14 @@ def attribute(value: Any) -> Any:
 
 
 def attributes(attrs: Any, bound: Any = None) -> dict[str, Any]:
-    """All attributes of a node; placeholders of a generic function take the caller's values in `bound`."""
+    """All attributes of a node; placeholders of a generic function take the caller's values in `bound`.
+
+    Names that begin with "_" are notes of TensorFlow's own.
+    """
     result = {}
     for name in attrs:
+        if name.startswith("_"):
+            continue
         value = attrs[name]
         if bound is not None and value.WhichOneof("value") == "placeholder" and value.placeholder in bound:
             value = bound[value.placeholder]
