@@ -14,16 +14,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "build"))
 
-from build_support import assert_close, compiled, feeds_of, floats, graph_of, kinds  # noqa: E402
+from build_support import assert_close, compiled, feeds_of, floats, graph_of, kinds
 
-import ge  # noqa: E402
-from ge.compiler import compile_graph, compile_plan  # noqa: E402
-from ge.explanation import explain  # noqa: E402
-from ge.ir.builder import GraphBuilder  # noqa: E402
-from ge.ir.interpret import interpret  # noqa: E402
-from ge.options import CompileOptions, PrecisionMode  # noqa: E402
-from ge.passes import pass_names  # noqa: E402
-from ge.profile import lines, table, trace  # noqa: E402
+import ge
+from ge.compiler import compile_graph, compile_plan
+from ge.explanation import explain
+from ge.ir.builder import GraphBuilder
+from ge.ir.interpret import interpret
+from ge.options import CompileOptions, PrecisionMode
+from ge.passes import pass_names
+from ge.profile import lines, table, trace
 
 
 def convnet(b: GraphBuilder):

@@ -196,7 +196,9 @@ def test_a_state_updated_in_place_is_not_copied():
         body.output(body.op("Tanh", body.op("Add", state, 1.0)))
         trip = b.constant(np.asarray(4, np.int64))
         start = b.op("MatMul", x(b, 64, 64), floats(64, 64))
-        return b.op("MatMul", b.ops("Loop", [trip, None, start], body=body.graph, num_states=1)[0], floats(64, 64))
+        return b.op(
+            "MatMul", b.ops("Loop", [trip, None, start], body=body.graph, num_states=1)[0], floats(64, 64)
+        )
 
     model = compiled(build, tolerance=1e-4)
     large = [t for t in model.plan.tasks if t.kind == "copy" and t.outputs[0].nbytes > 8]

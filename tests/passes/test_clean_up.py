@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from pass_support import floats, transformed, types
 
+from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
+from ge.ir.values import desc_of
 from ge.options import CompileOptions
 from ge.passes.common_subexpressions import CommonSubexpressions
 from ge.passes.dead_code import DeadCode
@@ -15,6 +18,7 @@ from ge.passes.inline_branches import InlineBranches
 from ge.passes.merge_movements import MergeMovements, holds_exactly
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
+from ge.passes.verify import Verify
 
 
 def x(b: GraphBuilder, *shape: int, dtype: str = "float32", name: str = "x"):
@@ -271,3 +275,33 @@ def test_short_loops_are_inlined(trip, wanted):
 def test_a_pass_can_be_switched_off():
     options = CompileOptions(disabled_passes=frozenset({"simplify_algebra"}))
     assert types(transformed(lambda b: b.op("Mul", x(b), 1.0), SimplifyAlgebra(), options=options)) == ["Mul"]
+
+
+# -- verification ------------------------------------------------------------------------------------------------
+
+
+def test_values_without_shape_are_inferred_and_nodes_sorted():
+    b = GraphBuilder("test")
+    first = ir.Node("ge", "Exp", [x(b)], num_outputs=1, name="first")
+    second = ir.Node("ge", "Neg", first.outputs, num_outputs=1, name="second")
+    b.graph.extend([second, first])
+    b.graph.outputs.append(second.outputs[0])
+    Verify().apply(b.graph, CompileOptions())
+    assert types(b.graph) == ["Exp", "Neg"]
+    assert desc_of(second.outputs[0]).shape == (2, 3)
+
+
+def test_foreign_nodes_are_refused():
+    b = GraphBuilder("test")
+    node = ir.Node("", "Exp", [x(b)], num_outputs=1)
+    b.graph.append(node)
+    b.graph.outputs.append(node.outputs[0])
+    with pytest.raises(GeError, match="domain"):
+        Verify().apply(b.graph, CompileOptions())
+
+
+def test_an_input_as_output_is_refused():
+    b = GraphBuilder("test")
+    b.graph.outputs.append(x(b))
+    with pytest.raises(GeError, match="output of graph"):
+        Verify().apply(b.graph, CompileOptions())

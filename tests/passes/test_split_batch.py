@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from ge.compiler import compile_graph, compile_plan
 from ge.ir.builder import GraphBuilder
 from ge.options import CompileOptions

@@ -40,7 +40,7 @@ def test_batch_norm_goes_into_the_convolution(last):
         )
 
     graph = transformed(build, FoldWeights(), DeadCode())
-    assert types(graph) == ["Conv"] and len(list(graph)[0].inputs) == 3
+    assert types(graph) == ["Conv"] and len(next(iter(graph)).inputs) == 3
 
 
 def test_batch_norm_goes_into_the_matrix_product():
@@ -104,7 +104,7 @@ def test_constant_transposed_weight_is_stored_plain():
         lambda b: b.op("MatMul", b.input("x", (4, 8), "float32"), floats(5, 8), transpose_b=True),
         FoldWeights(),
     )
-    assert not attrs_of(list(graph)[0])["transpose_b"]
+    assert not attrs_of(next(iter(graph)))["transpose_b"]
 
 
 # -- borders -----------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def padded(b, v, value=0.0, channels=0):
 def test_zero_border_goes_into_the_convolution():
     graph = transformed(lambda b: conv(b, padded(b, image(b))), FoldPads(), DeadCode())
     assert types(graph) == ["Conv"]
-    assert attrs_of(list(graph)[0])["pads_begin"] == (1, 2)
+    assert attrs_of(next(iter(graph)))["pads_begin"] == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_activations_become_post_ops(type_):
     attrs, text = UNARY[type_]
     graph = transformed(lambda b: b.op(type_, conv(b, image(b)), **attrs), FusePostOps(), DeadCode())
     assert types(graph) == ["Conv"]
-    assert attrs_of(list(graph)[0])["post_ops"] == (text,)
+    assert attrs_of(next(iter(graph)))["post_ops"] == (text,)
 
 
 def test_residual_and_activation_become_post_ops_in_order():
@@ -204,7 +204,7 @@ def test_numbers_become_linear_post_ops():
         return b.op("Add", b.op("Mul", b.op("Relu", conv(b, image(b))), 2.0), 1.0)
 
     graph = transformed(build, FusePostOps(), DeadCode())
-    assert attrs_of(list(graph)[0])["post_ops"] == ("relu", "linear,2.0,0.0", "linear,1.0,1.0")
+    assert attrs_of(next(iter(graph)))["post_ops"] == ("relu", "linear,2.0,0.0", "linear,1.0,1.0")
 
 
 # -- merged products ---------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_products_of_one_input_become_one():
 
     graph = transformed(build, MergeMatmuls(), DeadCode())
     assert types(graph) == ["MatMul", "Split", "Transpose", "Transpose", "Transpose"]
-    assert constant_of(list(graph)[0].inputs[1]).shape == (8, 16)
+    assert constant_of(next(iter(graph)).inputs[1]).shape == (8, 16)
 
 
 def test_products_read_by_kernels_stay_apart():
@@ -233,4 +233,4 @@ def test_products_read_by_kernels_stay_apart():
 
 def test_weights_stay_single_precision():
     graph = transformed(lambda b: b.op("Mul", conv(b, image(b)), floats(5, 1, 1)), FoldWeights(), DeadCode())
-    assert constant_of(list(graph)[0].inputs[1]).dtype == np.float32
+    assert constant_of(next(iter(graph)).inputs[1]).dtype == np.float32

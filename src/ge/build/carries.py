@@ -59,7 +59,9 @@ def _over(draft: Draft, number: int, new: int, old: int) -> bool:
     if sum(v.buffer == old for v in task.inputs) != 1:
         return False
     return any(
-        share.post_op < 0 and task.inputs[share.input].buffer == old and task.outputs[share.output].buffer == new
+        share.post_op < 0
+        and task.inputs[share.input].buffer == old
+        and task.outputs[share.output].buffer == new
         for share in draft.shares.get(number, ())
     )
 
@@ -68,7 +70,9 @@ def _put_in_place(draft: Draft, carry: Carry, new: int, old: View) -> None:
     """Let every use of the new state's memory be a use of the old state's."""
 
     def moved(view: View) -> View:
-        return replace(view, buffer=old.buffer, offset=view.offset + old.offset) if view.buffer == new else view
+        return (
+            replace(view, buffer=old.buffer, offset=view.offset + old.offset) if view.buffer == new else view
+        )
 
     for task in draft.tasks[carry.first :]:
         task.inputs = [moved(v) for v in task.inputs]

@@ -101,8 +101,7 @@ class _Fusion:
 
     def _index(self) -> None:
         """Who really reads what, views looked through."""
-        for value in self.graph.outputs:
-            self.returned.add(self.root(value))
+        self.returned.update(map(self.root, self.graph.outputs))
         for index, node in enumerate(self.graph):
             self.position[node] = index
             if node in self.aliases.forward:

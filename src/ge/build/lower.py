@@ -225,7 +225,7 @@ class _GraphLowering:
             attrs["present"] = [int(p) for p in present]
         if operator.dynamic_outputs:
             self._check_dynamic(node)
-        task = Task("aicpu", node.name or node.op_type, inputs, outputs, attrs)
+        task = Task("aicpu", unit.name, inputs, outputs, attrs)
         self._describe(task, unit, operator.flops(op))
         self.emit(task)
 
@@ -247,7 +247,7 @@ class _GraphLowering:
         _CONTROL[unit.last.op_type](self, unit.last)
 
     def _describe(self, task: Task, unit: Unit, flops: int) -> None:
-        task.name = task.name or unit.name
+        task.name = unit.name
         task.engine = unit.engine.value
         task.origin = unit.origin
         task.flops = flops

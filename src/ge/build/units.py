@@ -34,9 +34,13 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The unit's name in profiles: its nodes' operator types and the last node's name."""
-        types = "+".join(dict.fromkeys(n.op_type for n in self.nodes))
-        return f"{types}:{self.last.name}" if len(self.nodes) > 1 else (self.last.name or types)
+        """The unit's name in profiles: what it does, and the framework's node it is the last part of."""
+        types = list(dict.fromkeys(n.op_type for n in self.nodes))
+        post_ops = self.last.attributes.get("post_ops")
+        if post_ops is not None and len(self.nodes) == 1:
+            types += [text.split(",")[0] for text in post_ops.value]
+        label = next(iter(facts.origin(self.last)), self.last.name or "")
+        return f"{'+'.join(types)}:{label}" if label != self.last.op_type else "+".join(types)
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
-import tbe
 
+import tbe
 from ge.model.plan import View, contiguous_strides
 from ge.ops.base import NodeView
 

@@ -94,6 +94,6 @@ def placement_of(node: ir.Node) -> tuple[Engine | None, str]:
         why_not = rule.refuse(operator, view)
         if not why_not:
             return rule.engine, "; ".join([rule.accept, *against])
-        if rule.engine is operator.engine:  # worth telling only when it was the engine to expect
+        if rule.engine is operator.engine and rule.refuse is not _refuse_custom:  # the engine to expect
             against.append(f"not on {rule.engine.value}: {why_not}")
     return None, "; ".join(against) or "no engine has an implementation"

@@ -205,8 +205,8 @@ def _load(plan: Plan) -> Any:
         attrs = dict(task.attrs)
         if task.kind == "kernel":
             attrs["kernel"] = kernels[attrs["kernel"]]
-        views = [[v.as_tuple() for v in side] for side in (task.inputs, task.outputs)]
-        program.task(task.kind, task.name, *views, attrs, task.block)
+        inputs, outputs = ([v.as_tuple() for v in side] for side in (task.inputs, task.outputs))
+        program.task(task.kind, task.name, inputs, outputs, attrs, task.block)
     if plan.steps > 1:
         program.repeat(plan.steps, plan.strides("input"), plan.strides("output"))
     try:

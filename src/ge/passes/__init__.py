@@ -31,6 +31,7 @@ from ge.passes.sink_casts import SinkCasts
 from ge.passes.sink_transposes import SinkTransposes
 from ge.passes.split_reductions import SplitReductions
 from ge.passes.store_narrow import StoreNarrow
+from ge.passes.verify import Verify
 from ge.passes.widen_unsupported import WidenUnsupported
 
 __all__ = ["STAGES", "Stage", "optimize", "pass_names"]
@@ -48,6 +49,7 @@ class Stage:
 _TIDY = (RemoveIdentities(), MergeMovements(), CommonSubexpressions(), DeadCode())
 
 STAGES: tuple[Stage, ...] = (
+    Stage("verify", (Verify(),), fixpoint=False),
     Stage("quantised", (RemoveIdentities(), FuseQuantised(), DeadCode())),
     Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
     Stage("patterns", (FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY)),

@@ -1,4 +1,4 @@
-"""What a pass is, and how a list of them runs: named, switchable, dumpable, each reporting whether it changed anything."""
+"""What a pass is, and how a list of them runs: named, switchable, each reporting whether it changed anything."""
 
 from __future__ import annotations
 

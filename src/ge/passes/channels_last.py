@@ -19,8 +19,8 @@ _FOLLOWING = frozenset({"MaxPool", "AvgPool", "Lrn"})
 class ChannelsLast(Pass):
     """Give convolutions channels-last data.
 
-    1. Every channels-first Conv, QConv and ConvTranspose of one to three spatial axes becomes a channels-last one between two
-       Transposes (what Ascend calls TransData); so does every pooling beside them.
+    1. Every channels-first Conv, QConv and ConvTranspose of one to three spatial axes becomes a channels-last one
+       between two Transposes (what Ascend calls TransData); so does every pooling beside them.
     2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
        stands where a tensor is visible to the user or an operator needs channels first.
     3. Graphs without convolutions are left alone; inputs and outputs keep their format.

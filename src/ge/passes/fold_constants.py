@@ -38,5 +38,5 @@ class FoldConstants(Pass):
                 replace_node(graph, node, values)
                 changed = True
             else:
-                remove_dead(graph, [v.producer() for v in values if v.producer() is not None])  # type: ignore[misc]
+                remove_dead(graph, [v.producer() for v in values if v.producer() is not None])
         return changed

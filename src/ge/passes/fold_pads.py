@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -51,8 +51,12 @@ def _into_avg_pool(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _fold(
-    r: Rewriter, node: ir.Node, accepts, inside_only: bool = False, **changes: object
-) -> ir.Value | None:  # type: ignore[no-untyped-def]
+    r: Rewriter,
+    node: ir.Node,
+    accepts: Callable[[ir.Node], bool],
+    inside_only: bool = False,
+    **changes: object,
+) -> ir.Value | None:
     pad = producer(node.inputs[0], "Pad")
     if pad is None or attrs_of(pad)["mode"] != "constant" or not accepts(pad):
         return None

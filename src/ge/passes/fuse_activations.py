@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,8 @@ from ge.ops.base import NodeView, lookup
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, only_use, producer, scalar
 
 __all__ = ["FuseActivations"]
+
+Attrs = tuple[tuple[str, Any], ...]
 
 _MAX_NODES = 12
 _TOLERANCE = 3e-6
@@ -54,7 +56,7 @@ _TELLTALE = frozenset(
 )
 
 # The functions looked for: operator and attributes.
-_CANDIDATES: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = (
+_CANDIDATES: tuple[tuple[str, Attrs], ...] = (
     ("Gelu", (("approximate", "none"),)),
     ("Gelu", (("approximate", "tanh"),)),
     ("Swish", (("beta", 1.0),)),
@@ -124,7 +126,7 @@ def _probe() -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _known(type_: str, attrs: tuple[tuple[str, object], ...]) -> np.ndarray:
+def _known(type_: str, attrs: Attrs) -> np.ndarray:
     """A candidate's values at the probe points."""
     b = GraphBuilder()
     return constant_of(b.op(type_, b.constant(_probe()), **dict(attrs)))  # type: ignore[return-value]
@@ -194,7 +196,7 @@ def _promising(node: ir.Node) -> bool:
     return False
 
 
-def _match(values: np.ndarray) -> tuple[str, tuple[tuple[str, object], ...]] | None:
+def _match(values: np.ndarray) -> tuple[str, Attrs] | None:
     finite = np.abs(_probe()) <= 9  # beyond, a formula may overflow where the operator does not
     for type_, attrs in _CANDIDATES:
         wanted = _known(type_, attrs)

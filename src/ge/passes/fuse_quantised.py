@@ -1,4 +1,4 @@
-"""Quantised products: convolutions and matrix products between dequantised and quantised values run on 8-bit integers."""
+"""Quantised products: convolutions and matrix products of dequantised values run on 8-bit integers."""
 
 from __future__ import annotations
 

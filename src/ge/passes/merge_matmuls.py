@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -64,7 +66,7 @@ def _merge(graph: ir.Graph, nodes: list[ir.Node], options: CompileOptions) -> No
     r = Rewriter(graph, nodes[0], options)
     r.stands_for(*nodes)
     weights = [w for w in (constant_of(n.inputs[1]) for n in nodes) if w is not None]
-    inputs: list[object] = [nodes[0].inputs[0], np.concatenate(weights, 1)]
+    inputs: list[Any] = [nodes[0].inputs[0], np.concatenate(weights, 1)]
     if any(len(n.inputs) > 2 for n in nodes):
         inputs.append(np.concatenate([_bias(n, w) for n, w in zip(nodes, weights, strict=True)]))
     product = r.op("MatMul", *inputs)

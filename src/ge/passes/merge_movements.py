@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -157,7 +158,7 @@ def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if (
         step == 0
         or not all(0 <= i < extent for i in flat)
-        or any(b - a != step for a, b in zip(flat, flat[1:], strict=False))
+        or any(b - a != step for a, b in itertools.pairwise(flat))
     ):
         return None
     starts, ends, steps = [0] * desc.rank, list(desc.shape), [1] * desc.rank

@@ -1,4 +1,4 @@
-"""Rewriting graphs by rules: a rule looks at one node, returns early when it does not apply, and ends in one replacement."""
+"""Rewriting graphs by rules: a rule looks at one node, returns early when it does not apply, ends in a replacement."""
 
 from __future__ import annotations
 

@@ -359,8 +359,8 @@ class SinkTransposes(RewritePass):
 
     1. An elementwise operator whose operands are all transposed alike (or constant, or much smaller) works on the
        untransposed operands; its result is transposed instead.
-    2. Reductions, Softmax, normalisations, Concat, Split, Slice, Pad, Gather by a vector, Reverse and running sums do too, with their axes
-       renumbered; a reduction's result needs a smaller transpose or none.
+    2. Reductions, Softmax, normalisations, Concat, Split, Slice, Pad, Gather by a vector, Reverse and running sums do
+       too, with their axes renumbered; a reduction's result needs a smaller transpose or none.
     3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have
        post-ops); so do DepthToSpace and SpaceToDepth.
     4. A Reshape of a transposed value comes first where the axes it merges are neighbours in the source.
