@@ -27,6 +27,7 @@ from tbe.kernel import Kernel, build
 from tbe.lower import Unfusable
 from tbe.schedule import Schedule, schedule
 from tbe.serialize import fingerprint, from_json, to_json
+from tbe.target import runs_here
 
 __all__ = [
     "DTYPES",
@@ -53,6 +54,7 @@ __all__ = [
     "placeholder",
     "reduce",
     "reshape",
+    "runs_here",
     "scan",
     "schedule",
     "select",

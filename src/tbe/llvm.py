@@ -20,10 +20,10 @@ from tbe.accumulate import (
     tree,
 )
 from tbe.dtypes import DTYPES
-from tbe.elements import ONE_COPY, ROW, Elements, stack_type
+from tbe.elements import ROW, Elements, stack_type
 from tbe.index import LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
-from tbe.lower import Reduction
+from tbe.lower import Reduction, Running
 from tbe.schedule import STACK_LIMIT, Nest, Schedule, Stage, closure, effort, lane_of
 from tbe.target import Machine
 
@@ -345,7 +345,7 @@ class _NestWriter(Elements):
     def _position_in_lanes(self, r: Reduction) -> bool:
         return r.op in ("argmax", "argmin") and bool(r.position.vars & self.lane_bit)
 
-    def _copies_of(self, r: Reduction, copies: int) -> range:
+    def _copies_of(self, r: Reduction | Running, copies: int) -> range:
         return range(copies if r.body.vars & self.lane_bit else 1)
 
     def _outer_body(self, stage: Stage, copies: int, values: list[Value]) -> list[Value]:
@@ -380,25 +380,22 @@ class _NestWriter(Elements):
     def _running_start(self, copies: int) -> list[Value]:
         values = []
         for r in self.nest.runnings:
-            for _ in range(copies):
-                values.append(
-                    self.b.const(convert.register_type(r.dtype), self.lanes, neutral(r.op, r.dtype))
-                )
+            lanes = self.lanes if r.body.vars & self.lane_bit else 1
+            start = self.b.const(convert.register_type(r.dtype), lanes, neutral(r.op, r.dtype))
+            values += [start] * len(self._copies_of(r, copies))
         return values
 
     def _run_scans(self, carried: list[Value], copies: int) -> list[Value]:
-        following = []
-        for number, r in enumerate(self.nest.runnings):
-            for u in range(copies):
-                before = carried[number * copies + u]
-                element = self._vector(r.body, u)
+        following: list[Value] = []
+        for r in self.nest.runnings:
+            for u in self._copies_of(r, copies):
+                before = carried[len(following)]
+                element = self._spread(r.body, u, before.lanes)[0]
                 after = accumulate(self.b, r.op, before, element, r.dtype)
                 shown = before if r.exclusive else after
                 if r.op in ("sum", "prod"):
                     shown = convert.rounded(self.b, shown, r.dtype)
-                copy = u if r.node.vars & self.lane_bit else ONE_COPY
-                if copy == u or u == 0:
-                    self._keep((r.node.uid, copy), shown, len(self.scopes) - 1)
+                self._keep((r.node.uid, self._copy(r.node.vars, u)), shown, len(self.scopes) - 1)
                 following.append(after)
         return following
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-__all__ = ["PORTABLE", "Machine", "compile_ir", "host_machine", "machine_for"]
+__all__ = ["PORTABLE", "Machine", "compile_ir", "host_machine", "machine_for", "runs_here"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,13 @@ def machine_for(target: str) -> Machine:
     if target == "avx2":
         return Machine("avx2", "haswell", "", 32, fma=True, half=True, masks=False)
     raise ValueError(f"unknown target {target!r}; expected host, portable or avx2")
+
+
+def runs_here(target: str) -> bool:
+    """Whether this processor runs code for a target."""
+    needs = {"host": (), "portable": ("sse4.2",), "avx2": _AVX2}[target]
+    features = dict(llvm.get_host_cpu_features())
+    return all(features.get(f) for f in needs)
 
 
 @lru_cache(maxsize=8)
