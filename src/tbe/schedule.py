@@ -270,7 +270,7 @@ class _Planner:
                 raise Unfusable("outputs with and without elements")
             nests: list[Nest] = []
         elif self.reducing:
-            nests = [self._plan_reducing()]
+            nests = self._plan_reducing()
         else:
             nests = self._plan_plain()
         return self._finish(nests)
@@ -322,6 +322,8 @@ class _Planner:
                 where = at if t.shape == whole else space.lowering.arith.unravel(position, t.shape)
                 value = space.lowering.lower(t, where)
                 stores.append(Store(len(self.inputs) + number, position, value, True, t.dtype))
+            if space.lowering.unknowns or space.lowering.runnings:
+                raise Unfusable("outputs with and without reductions")
             try:
                 space.check()
                 return space, stores
@@ -330,18 +332,22 @@ class _Planner:
 
     # -- with reductions or scans -------------------------------------------------------------------------
 
-    def _plan_reducing(self) -> Nest:
+    def _plan_reducing(self) -> list[Nest]:
         primary = max(self.outputs, key=lambda t: (_has_reduction([t]), t.size))
         dims = [_Dim([d]) for d in primary.shape]
         groups: dict[e.Shape, list[_Dim]] = {}
         for _ in range(32):
             try:
-                return self._try_reducing(primary, dims, groups)
+                nest = self._try_reducing(primary, dims, groups)
+                return self._plan_plain() if nest is None else [nest]
             except _Split as split:
                 split.apply()
         raise Unfusable("the reshapes in the graph do not fit one set of loops")
 
-    def _try_reducing(self, primary: e.Tensor, dims: list[_Dim], groups: dict[e.Shape, list[_Dim]]) -> Nest:
+    def _try_reducing(
+        self, primary: e.Tensor, dims: list[_Dim], groups: dict[e.Shape, list[_Dim]]
+    ) -> Nest | None:
+        """The loops, or None when the values of reductions turn out not to be read."""
         probe = _Space(Lowering(self.inputs))
         probe.lowering.lower(primary, probe.variables(dims, "i")[1])
         probe.check()
@@ -350,7 +356,7 @@ class _Planner:
                 raise Unfusable("a scan together with a reduction")
             return self._plan_scan(primary, dims)
         if not probe.lowering.unknowns:
-            raise Unfusable("a reduction that nothing depends on")
+            return None
         kept_bits = 0
         for _, kept in probe.lowering.unknowns:
             for i in kept:
