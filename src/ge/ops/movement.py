@@ -429,6 +429,8 @@ class Trilu(Movement):
         return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
 
 
+MAX_TABLE = 1 << 20  # longer rows of numbers are computed when they are needed
+
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 
@@ -679,6 +681,8 @@ def _range(n: Node) -> Results:
     size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
     if start.dtype.kind in "iu":
         size = max(0, -((int(start) - int(limit)) // int(delta)))
+    if size > MAX_TABLE:
+        return n.op("Range", start, delta, size=size)
     wide = start if start.dtype.kind in "iu" or start.dtype == np.float64 else start.astype(np.float64)
     array = (wide + np.arange(size, dtype=wide.dtype) * delta.astype(wide.dtype)).astype(start.dtype)
     return n.builder.constant(array, n.name)
@@ -690,9 +694,7 @@ def _eye_like(n: Node) -> Results:
     if desc.rank != 2:
         raise Unsupported(f"EyeLike takes a matrix, got {desc}")
     dtype = n.element_type("dtype", desc.dtype)
-    rows, columns = desc.shape
-    array = np.eye(rows, columns, int(n.attr("k", 0))).astype(numpy_dtype(dtype))
-    return n.builder.constant(array, n.name)
+    return n.op("Eye", shape=list(desc.shape), k=int(n.attr("k", 0)), dtype=dtype)
 
 
 # -- TensorFlow --------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def _stft(n: Node) -> Results:
     return n.op("Dft", framed, axis=2, length=length, onesided=onesided)
 
 
+MAX_WINDOW = 1 << 24
 _WINDOWS = {
     "HannWindow": (0.5, -0.5, 0.0),
     "HammingWindow": (25 / 46, -21 / 46, 0.0),
@@ -112,6 +113,8 @@ _WINDOWS = {
 @plugin(onnx=list(_WINDOWS))
 def _window(n: Node) -> Results:
     size = n.ints(0, "size")[0]
+    if not 0 <= size <= MAX_WINDOW:
+        raise Unsupported(f"a window of {size} elements is not supported", f"use at most {MAX_WINDOW}")
     dtype = n.element_type("output_datatype", "float32")
     span = size if n.attr("periodic", 1) else max(size - 1, 1)
     phase = 2 * np.pi * np.arange(size) / span

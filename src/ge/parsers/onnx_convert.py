@@ -151,6 +151,10 @@ class Converter:
                 ) from error
             self._refuse(node.op_type, label, error.cause, error.remedy)
             return failed
+        except MemoryError as error:
+            raise GeError(
+                "E10014", "its result does not fit into memory", node=label, operator=node.op_type
+            ) from error
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
             raise GeError(
                 "E10018",
