@@ -189,6 +189,11 @@ case(
     *(real(2, 3, 4, 5), real(2, 1, 6, 5)),
 )
 case("tensordot", lambda a, b: tf.tensordot(a, b, 1), real(2, 3, 4), real(4, 5))
+case(
+    "SparseTensorDenseMatMul",
+    lambda v, w: tf.sparse.sparse_dense_matmul(tf.SparseTensor([[0, 1], [2, 0], [2, 3]], v, [3, 4]), w),
+    *(real(3), real(4, 5)),
+)
 for equation, shapes in {
     "bij,bjk->bik": ((2, 3, 4), (2, 4, 5)),
     "abc,cde->abde": ((2, 3, 4), (4, 5, 6)),

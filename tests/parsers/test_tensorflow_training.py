@@ -233,10 +233,18 @@ def test_stateless_normal_numbers_are_tensorflows(draw: Callable[..., Any]) -> N
 
 
 def test_numbers_with_state_have_the_right_distribution() -> None:
-    traced = concrete(
-        lambda x: (tf.random.uniform([4000], seed=3) + x, tf.random.normal([4000]) + x), [np.float32(0)]
-    )
-    uniform, normal = ge.compile(parse_function(traced).graph).run([np.float32(0)])
+    def draw(x: Any) -> Any:
+        kinds = (
+            tf.random.uniform([4000], seed=3),
+            tf.random.normal([4000]),
+            tf.random.truncated_normal([4000]),
+        )
+        return [numbers + x for numbers in kinds]
+
+    traced = concrete(draw, [np.float32(0)])
+    uniform, normal, truncated = ge.compile(parse_function(traced).graph).run([np.float32(0)])
     assert 0 <= uniform.min() < 0.05 < 0.95 < uniform.max() < 1
     assert abs(normal.mean()) < 0.1
     assert abs(normal.std() - 1) < 0.1
+    assert 1.5 < np.abs(truncated).max() <= 2
+    assert abs(truncated.std() - 0.88) < 0.05

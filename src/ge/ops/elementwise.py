@@ -238,7 +238,7 @@ def _polynomial(n: Node, w: Any, coefficients: tuple[float, ...]) -> Any:
     return total
 
 
-def _erfinv(n: Node, x: Any) -> Any:
+def erfinv(n: Node, x: Any) -> Any:
     """The inverse error function in single precision."""
     w = n.op("Neg", n.op("Log1p", n.op("Neg", n.op("Square", x))))
     centre = _polynomial(n, n.op("Sub", w, 2.5), _ERFINV_CENTRE)
@@ -254,9 +254,9 @@ def _inverse_error_function(n: Node) -> Results:
     if n.desc().dtype == "float64":
         raise Unsupported(f"{n.type} in double precision", "use float32")
     if n.type == "Erfinv":
-        return _erfinv(n, n.inputs[0])
+        return erfinv(n, n.inputs[0])
     inner = n.op("Sub", n.op("Mul", n.inputs[0], 2.0), 1.0)
-    return n.op("Mul", _erfinv(n, inner), 2.0**0.5)
+    return n.op("Mul", erfinv(n, inner), 2.0**0.5)
 
 
 @plugin(tensorflow=["Conj", "Real"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tbe
-from ge.ir.types import NUMBERS, TensorDesc
+from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.post_ops import apply_post_ops
@@ -218,3 +218,14 @@ def _fused_matmul(n: Node) -> Results:
     bias = n.inputs[2] if after[:1] == ["BiasAdd"] else None
     y = n.op("MatMul", n.inputs[0], n.inputs[1], bias, **flags)
     return fused_activation(n, y, after[1:] if bias is not None else after, n.inputs[3:])
+
+
+@plugin(tensorflow="SparseTensorDenseMatMul")
+def _sparse_matmul(n: Node) -> Results:
+    """The sparse operand is spread out first: its positions are data, its shape is known."""
+    zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
+    whole = n.op("BroadcastTo", zero, shape=n.ints(2, "the shape of the sparse operand"))
+    places = n.inputs[0] if n.desc(0).dtype == "int64" else n.op("Cast", n.inputs[0], to="int64")
+    dense = n.op("ScatterNd", whole, places, n.inputs[1], reduction="add")
+    flags = {"transpose_a": bool(n.attr("adjoint_a", False)), "transpose_b": bool(n.attr("adjoint_b", False))}
+    return n.op("MatMul", dense, n.inputs[3], **flags)

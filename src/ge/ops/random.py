@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, lookup, register
+from ge.ops.elementwise import erfinv
 from ge.parsers.plugin import Node, Results, plugin
 
 _MASK = (1 << 62) - 1
@@ -236,6 +238,14 @@ def _random_uniform_tf(n: Node) -> Results:
 @plugin(tensorflow="RandomStandardNormal")
 def _random_normal_tf(n: Node) -> Results:
     return _drawn(n, "RandomNormal")
+
+
+@plugin(tensorflow="TruncatedNormal")
+def _truncated_normal_tf(n: Node) -> Results:
+    """Normal numbers inside two deviations: the inverse distribution function of an even spread over their share."""
+    within = math.erf(math.sqrt(2))
+    spread = n.op("Mul", n.op("Sub", n.op("Mul", _drawn(n, "RandomUniform"), 2.0), 1.0), within)
+    return n.op("Mul", erfinv(n, spread), math.sqrt(2))
 
 
 @plugin(tensorflow="RandomUniformInt")

@@ -310,6 +310,7 @@ class _Inputs:
             )
         if key is not None:
             self.used.add(key)
+            declared = declared or None  # graphs of old producers leave a shape that is open empty
             self._check(name, self.shapes[key], declared)
             shape: tuple[int, ...] | None = self.shapes[key]
         else:
