@@ -23,7 +23,9 @@ _SEED_KEY = (0x3EC8F720, 0x02461E29)  # the key under which a seed is turned int
 _LOW = 0xFFFFFFFF
 _TINY = 1e-7  # the least uniform number that a logarithm is taken of
 _RESERVED = 256  # words kept for each element of a distribution that rejects samples
-_CANDIDATES = 16  # normal numbers drawn for four that lie inside two deviations; fewer than four inside: p < 1e-16
+# Normal numbers drawn for four that lie inside two deviations; when fewer do (probability below 1e-14), zeros
+# take their place.
+_CANDIDATES = 16
 _ALGORITHMS = (1, 3)  # Philox, and the device's choice, which is Philox too
 
 Words = list[Any]
@@ -185,9 +187,7 @@ def _get_alg(n: Node) -> Results:
 
 
 @plugin(
-    tensorflow=[
-        f"StatelessRandom{kind}{version}" for kind in ("Uniform", "Normal") for version in ("", "V2")
-    ]
+    tensorflow=[f"StatelessRandom{kind}{version}" for kind in ("Uniform", "Normal") for version in ("", "V2")]
     + ["StatelessTruncatedNormal", "StatelessTruncatedNormalV2"]
 )
 def _stateless(n: Node) -> Results:

@@ -149,10 +149,14 @@ def _places(n: Node, e: _StridedEntry, step: int, extent: int) -> Any:
     first = _offset(n.inputs[1], e.position)
     last = _offset(n.inputs[2], e.position)
     if not e.shrink and (e.open_begin or not first[0]) and (e.open_end or not last[0]):
-        known = slice(None if e.open_begin else first[1], None if e.open_end else last[1], step).indices(extent)
+        known = slice(None if e.open_begin else first[1], None if e.open_end else last[1], step).indices(
+            extent
+        )
         return None if known == (0, extent, 1) else n.builder.constant(np.arange(*known, dtype=np.int64))
     if not e.shrink and (e.open_begin or e.open_end or first[0] != last[0]):
-        raise Unsupported("a slice from or to a computed position has no known size", "use tf.slice or tf.gather")
+        raise Unsupported(
+            "a slice from or to a computed position has no known size", "use tf.slice or tf.gather"
+        )
     size = 1 if e.shrink else len(range(0, last[1] - first[1], step))
     start = n.op("Cast", n.op("Slice", n.inputs[1], starts=[e.position], ends=[e.position + 1]), to="int64")
     start = n.op("Select", n.op("Less", start, 0), n.op("Add", start, extent), start)
