@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,18 @@ def _matrix_diag_part(n: Node) -> Results:
     return n.op("Reshape", y, shape=[*batch, row.shape[1]]) if low == high else y
 
 
+def _spread(
+    n: Node, diagonals: Any, batch: Sequence[int], shape: tuple[int, int], span: tuple[int, int]
+) -> tuple[np.ndarray, Any]:
+    """Where diagonals lie in matrices, and matrices that hold them there (and anything elsewhere)."""
+    row, column, there = _diagonal_grid(shape, *span, str(n.attr("align", "LEFT_LEFT")))
+    source, hit = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    source[row[there], column[there]] = np.flatnonzero(there)
+    hit[row[there], column[there]] = True
+    flat = n.op("Reshape", diagonals, shape=[*batch, row.size])
+    return hit, n.op("Gather", flat, n.builder.constant(source), axis=len(batch))
+
+
 @plugin(tensorflow=["MatrixDiag", "MatrixDiagV2", "MatrixDiagV3", "BatchMatrixDiag"])
 def _matrix_diag(n: Node) -> Results:
     """Matrices with given diagonals, the padding value elsewhere."""
@@ -91,12 +104,7 @@ def _matrix_diag(n: Node) -> Results:
     low, high = _diagonal_range(n, 1) if newer else (0, 0)
     batch = shape[:-1] if low == high else shape[:-2]
     rows, columns = _matrix_size(n, shape[-1], low, high) if newer else (shape[-1], shape[-1])
-    row, column, there = _diagonal_grid((rows, columns), low, high, str(n.attr("align", "LEFT_LEFT")))
-    source, hit = np.zeros((rows, columns), np.int64), np.zeros((rows, columns), bool)
-    source[row[there], column[there]] = np.flatnonzero(there)
-    hit[row[there], column[there]] = True
-    flat = n.op("Reshape", n.inputs[0], shape=[*batch, row.size])
-    y = n.op("Gather", flat, n.builder.constant(source), axis=len(batch))
+    hit, y = _spread(n, n.inputs[0], batch, (rows, columns), (low, high))
     padding = n.inputs[4] if newer else n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype)))
     return n.op("Select", n.builder.constant(hit), y, padding)
 
@@ -119,10 +127,5 @@ def _matrix_set_diag(n: Node) -> Results:
     *batch, rows, columns = n.desc().shape
     newer = n.type.endswith(("V2", "V3"))
     low, high = _diagonal_range(n, 2) if newer else (0, 0)
-    row, column, there = _diagonal_grid((rows, columns), low, high, str(n.attr("align", "LEFT_LEFT")))
-    source, hit = np.zeros((rows, columns), np.int64), np.zeros((rows, columns), bool)
-    source[row[there], column[there]] = np.flatnonzero(there)
-    hit[row[there], column[there]] = True
-    flat = n.op("Reshape", n.inputs[1], shape=[*batch, row.size])
-    y = n.op("Gather", flat, n.builder.constant(source), axis=len(batch))
+    hit, y = _spread(n, n.inputs[1], batch, (rows, columns), (low, high))
     return n.op("Select", n.builder.constant(hit), y, n.inputs[0])

@@ -291,31 +291,16 @@ def _scatter(c: Context, variable: Variable, reduction: str, values: ir.Value) -
     return c.builder.op("ScatterNd", table, spots, rows, reduction=reduction)
 
 
-@_writes("ResourceScatterUpdate", "ScatterUpdate")
-def _scatter_update(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "none", c.tensor(2))
+# What each operator does with the rows it meets; subtraction adds the negative.
+_SCATTERS = {"Update": "none", "Add": "add", "Sub": "add", "Mul": "mul", "Max": "max", "Min": "min"}
 
 
-@_writes("ResourceScatterAdd", "ScatterAdd")
-def _scatter_add(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "add", c.tensor(2))
+def _declare_scatter(name: str, reduction: str) -> None:
+    @_writes(f"ResourceScatter{name}", f"Scatter{name}")
+    def scattered(c: Context, variable: Variable) -> ir.Value:
+        values = c.builder.op("Neg", c.tensor(2)) if name == "Sub" else c.tensor(2)
+        return _scatter(c, variable, reduction, values)
 
 
-@_writes("ResourceScatterSub", "ScatterSub")
-def _scatter_sub(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "add", c.builder.op("Neg", c.tensor(2)))
-
-
-@_writes("ResourceScatterMul", "ScatterMul")
-def _scatter_mul(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "mul", c.tensor(2))
-
-
-@_writes("ResourceScatterMax", "ScatterMax")
-def _scatter_max(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "max", c.tensor(2))
-
-
-@_writes("ResourceScatterMin", "ScatterMin")
-def _scatter_min(c: Context, variable: Variable) -> ir.Value:
-    return _scatter(c, variable, "min", c.tensor(2))
+for _name, _reduction in _SCATTERS.items():
+    _declare_scatter(_name, _reduction)
