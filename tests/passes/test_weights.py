@@ -7,6 +7,7 @@ import pytest
 from pass_support import floats, transformed, types
 
 from ge.ir.values import constant_of
+from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.dead_code import DeadCode
 from ge.passes.fold_pads import FoldPads
 from ge.passes.fold_weights import FoldWeights
@@ -234,3 +235,25 @@ def test_products_read_by_kernels_stay_apart():
 def test_weights_stay_single_precision():
     graph = transformed(lambda b: b.op("Mul", conv(b, image(b)), floats(5, 1, 1)), FoldWeights(), DeadCode())
     assert constant_of(next(iter(graph)).inputs[1]).dtype == np.float32
+
+
+def test_heads_that_share_keys_are_not_repeated():
+    def build(b):
+        q = b.input("q", (2, 6, 5, 8), "float32")
+        k = b.input("k", (2, 3, 5, 8), "float32")
+        wide = b.op("BroadcastTo", b.op("Reshape", k, shape=[2, 3, 1, 5, 8]), shape=[2, 3, 2, 5, 8])
+        keys = b.op("Transpose", b.op("Reshape", wide, shape=[2, 6, 5, 8]), perm=[0, 1, 3, 2])
+        return b.op("MatMul", q, keys)
+
+    graph = transformed(build, BroadcastMatmuls(), DeadCode())
+    assert "BroadcastTo" not in types(graph)
+
+
+def test_repeats_of_another_axis_stay():
+    def build(b):
+        q = b.input("q", (2, 6, 5, 8), "float32")
+        k = b.input("k", (2, 3, 8, 5), "float32")
+        wide = b.op("BroadcastTo", b.op("Reshape", k, shape=[2, 1, 3, 8, 5]), shape=[2, 2, 3, 8, 5])
+        return b.op("MatMul", q, b.op("Reshape", wide, shape=[2, 6, 8, 5]))
+
+    assert "BroadcastTo" in types(transformed(build, BroadcastMatmuls()))

@@ -2,8 +2,8 @@
 
 1. Reshape and Identity always look at their input's memory.
 2. A Slice or Split whose result is one contiguous piece does so too.
-3. A strided Transpose, Slice or Split does so when an AI Core operator reads it and every reader can: primitives take
-   strides, and vector kernels recompute a movement from its source.
+3. A strided Slice or Split does so when every reader can: primitives take strides, and vector kernels recompute a
+   movement from its source. A Transpose does so only when an AI Core operator is among the readers.
 4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that reads it,
    where the primitive can write with those strides and all other readers can read them (kernels read their part of the
    whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there.
@@ -143,7 +143,7 @@ class _Finder:
             readable, by_cube = self._readable(value, view)
             if not readable:
                 return False
-            gain |= by_cube
+            gain |= by_cube or node.op_type != "Transpose"
         return gain
 
     def _readable(self, value: ir.Value, view: View, ignore: ir.Node | None = None) -> tuple[bool, bool]:
@@ -216,18 +216,39 @@ class _Finder:
             return sum(desc_of(v).nbytes for v in ready) >= _CONCAT_SHARE * desc_of(source.outputs[0]).nbytes
         return view.contiguous and engine in (Engine.VECTOR.value, Engine.AI_CPU.value)
 
+    def _through(self, node: ir.Node, view: View) -> bool:
+        """Let what a Reshape views be written so that the Reshape's result comes to lie as the view says."""
+        if not _is_whole(node):
+            return False
+        source = node.inputs[0]
+        assert source is not None
+        if not self._written_as(source, node, 0, view_backward(node, 0, view)):
+            return False
+        self.result.forward.discard(node)
+        self.result.joined.add(node)
+        return True
+
     def _written_as(self, value: ir.Value, by: ir.Node, index: int, view: View | None) -> bool:
         """Let a value be written as a view of another's memory, when its producer and all readers can."""
         source = value.producer()
         if view is None or source is None or value.is_graph_output() or value in self.result.backward:
             return False
-        if source.graph is not self.graph or source in self.result.joined or source in self.result.forward:
+        if source.graph is not self.graph or source in self.result.joined:
             return False
-        if not self._writable(source, view) or not self._readable(value, view, ignore=by)[0]:
+        if not self._readable(value, view, ignore=by)[0]:
+            return False
+        if source in self.result.forward:
+            if not self._through(source, view):
+                return False
+        elif not self._writable(source, view):
             return False
         self.result.backward[value] = (by, index)
         self.views[value] = view
         return True
+
+
+def _is_whole(node: ir.Node) -> bool:
+    return node.op_type in _ALWAYS and node.inputs[0] is not None
 
 
 def _is_free_cast(node: ir.Node) -> bool:

@@ -32,6 +32,7 @@ MAX_VISITS = 256  # while looking for a circle
 MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
 CHEAP_NODES = 2
+REARRANGING = frozenset({"Concat", "Pad", "Transpose", "Slice", "Split", "Reverse"})  # read each element once
 EXPENSIVE = frozenset(
     [
         "Pow",
@@ -183,6 +184,8 @@ class _Fusion:
 
     def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
         """Whether a small value would be recomputed for many results, at some expense."""
+        if node.op_type in REARRANGING:
+            return False
         result = max(desc_of(v).size for v in node.outputs)
         if desc_of(value).size >= result or other.size >= result:
             return False

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ge.dump import dump_graph
 from ge.options import CompileOptions
 from ge.passes.base import Pass, run_passes, to_fixpoint
+from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.channels_last import ChannelsLast
 from ge.passes.common_subexpressions import CommonSubexpressions
 from ge.passes.dead_code import DeadCode
@@ -54,7 +55,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
     Stage("patterns", (FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY)),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
-    Stage("merge", (MergeMatmuls(), *_TIDY), fixpoint=False),
+    Stage("merge", (MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),

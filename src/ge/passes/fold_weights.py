@@ -15,6 +15,7 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, 
 
 __all__ = ["FoldWeights"]
 
+_MOVEMENTS = ("Reshape", "Transpose", "Slice", "Split")
 _CUBE = ("Conv", "ConvTranspose", "MatMul")
 
 
@@ -228,6 +229,33 @@ def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return result
 
 
+def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A number that multiplies an operand of a product of two computed values multiplies the product."""
+    if (
+        any(constant_of(v) is not None for v in node.inputs[:2])
+        or len(node.inputs) > 2
+        or attrs_of(node)["post_ops"]
+    ):
+        return None
+    for index in (0, 1):
+        value = node.inputs[index]
+        inner = producer(value, "Mul")
+        if (
+            inner is None
+            or value is None
+            or not only_use(value)
+            or producer(inner.inputs[0], *_MOVEMENTS) is None
+        ):
+            continue
+        number = constant_of(inner.inputs[1])
+        if number is None or number.size != 1 or desc_of(value) != desc_of(inner.inputs[0]):  # type: ignore[arg-type]
+            continue
+        r.stands_for(inner)
+        operands = [inner.inputs[0] if i == index else v for i, v in enumerate(node.inputs)]
+        return r.op("Mul", r.op_like(node, operands), number.reshape(()))
+    return None
+
+
 def _plain_weight(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A constant right-hand matrix is stored the way it is multiplied."""
     attrs, weight = attrs_of(node), constant_of(node.inputs[1])
@@ -257,8 +285,10 @@ class FoldWeights(RewritePass):
     3. A constant factor of the input, one number or one a channel, goes into the weight; a constant added to the input
        of a Conv without border goes into its bias.
     4. A number that multiplies a reshaped or transposed product with constant weight multiplies the product itself.
-    5. A constant right-hand matrix is kept untransposed and without batch axes of one element.
-    6. Factors of grouped transposed convolutions and of grouped inputs (except single numbers) are left alone.
+    5. A number that multiplies a rearranged operand of a product of two computed values multiplies the product (where
+       it becomes a post-op), so that the operand is a mere view.
+    6. A constant right-hand matrix is kept untransposed and without batch axes of one element.
+    7. Factors of grouped transposed convolutions and of grouped inputs (except single numbers) are left alone.
     """
 
     name = "fold_weights"
@@ -267,5 +297,5 @@ class FoldWeights(RewritePass):
         "Mul": (_scale_after, _scale_through_movement),
         "Add": (_shift_after,),
         "Conv": (_scale_before, _shift_before),
-        "MatMul": (_plain_weight, _no_batch_of_weights, _scale_before),
+        "MatMul": (_plain_weight, _no_batch_of_weights, _scale_before, _scale_of_operand),
     }
