@@ -24,7 +24,17 @@ from tbe.elements import ROW, Elements, stack_type
 from tbe.index import LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
 from tbe.lower import Reduction, Running
-from tbe.schedule import STACK_LIMIT, Nest, Schedule, Stage, closure, effort, lane_of
+from tbe.schedule import (
+    STACK_LIMIT,
+    Nest,
+    Schedule,
+    Stage,
+    closure,
+    effort,
+    lane_of,
+    stack_elements,
+    stack_size,
+)
 from tbe.target import Machine
 
 __all__ = ["render"]
@@ -114,7 +124,11 @@ class _NestWriter(Elements):
             return False
         sizes = [math.prod(v.extent for v in group) for group in nest.groups]
         work = sum(effort(n) for stage in nest.stages for n in closure(stage.roots(), set()))
-        room = sum(sizes[t.group] * 8 for t in nest.temporaries)
+        room = 0
+        for t in nest.temporaries:
+            room += stack_elements(nest.groups[t.group], self._lane_of(t.group), outer=False) * stack_size(
+                t.node
+            )
         return max(sizes) <= 4096 and work <= 120 and room <= STACK_LIMIT // 2
 
     def _unroll(self, stage: Stage | None) -> int:
@@ -138,14 +152,14 @@ class _NestWriter(Elements):
         """Stack room for the temporaries: a whole number of vectors for each step of the serial loops."""
         outer = self.nest.lane_outer
         for t in self.nest.temporaries:
+            lane = self._lane_of(t.group)
             group = self.nest.groups[t.group]
-            lane = self.lane if outer else self._lane_of(t.group)
-            lanes = self.width * self._unroll(None) if outer else -(-lane.extent // 64) * 64
             serial = math.prod(v.extent for v in group if v is not lane)
-            self.pitch[t.number] = lanes
+            elements = stack_elements(group, lane, outer)
+            self.pitch[t.number] = elements // serial
             elem = stack_type(t)
             slot = Value(self.b.fresh(), "ptr", 1)
-            count = serial * lanes * len(self.row_values)
+            count = elements * len(self.row_values)
             stack.append(f"{slot.name} = alloca [{count} x {elem}], align 64")
             self.slots[t.number] = slot
 

@@ -16,7 +16,8 @@ from tbe.index import UNBOUNDED, Arithmetic, Index, LoopVar, const, linear
 
 __all__ = ["Lowering", "Node", "Reduction", "Running", "Unfusable"]
 
-MAX_NODES = 20000
+MAX_NODES = 5000
+MAX_DEPTH = 150
 _COMMUTATIVE = frozenset(
     ["add", "mul", "max", "min", "and", "or", "xor", "bitand", "bitor", "bitxor", "eq", "ne"]
 )
@@ -319,8 +320,10 @@ class Lowering:
         found = self._memo.get(key)
         if found is None:
             self._depth += 1
-            if self._depth > 250:
-                raise Unfusable("the graph is more than 250 operations deep")
+            if self._depth > MAX_DEPTH:
+                raise Unfusable(f"the graph is more than {MAX_DEPTH} operations deep")
+            if len(self._memo) > 4 * MAX_NODES:
+                raise Unfusable(f"more than {4 * MAX_NODES} elements to look at")
             found = self._memo[key] = _LOWER[type(t)](self, t, at, guard)
             self._depth -= 1
         return found
@@ -435,8 +438,8 @@ class Lowering:
         if found is not None:
             return found
         self._depth += 1
-        if self._depth > 250:
-            raise Unfusable("a compute body is more than 250 operations deep")
+        if self._depth > MAX_DEPTH:
+            raise Unfusable(f"a compute body is more than {MAX_DEPTH} operations deep")
         args = tuple(self._scalar(a, known, guard) for a in s.args)
         if isinstance(s, e.Const):
             found = self.const(s.value, s.dtype)

@@ -31,6 +31,8 @@ __all__ = [
     "effort",
     "lane_of",
     "schedule",
+    "stack_elements",
+    "stack_size",
 ]
 
 STACK_LIMIT = 64 * 1024
@@ -142,7 +144,10 @@ class Schedule:
 
 def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
     """Find the loops that compute `outputs` as one kernel; raises Unfusable with the reason."""
-    return _Planner(tuple(inputs), tuple(outputs)).plan()
+    try:
+        return _Planner(tuple(inputs), tuple(outputs)).plan()
+    except RecursionError:
+        raise Unfusable("the graph is too deep") from None
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -636,6 +641,18 @@ def lane_of(groups: list[list[LoopVar]], group: int, lane: LoopVar, outer: bool)
     return max(reversed(groups[group]), key=lambda v: min(v.extent, _NOMINAL_LANES))
 
 
+def stack_elements(group: Sequence[LoopVar], lane: LoopVar, outer: bool) -> int:
+    """Elements of a temporary: whole vectors for each step of the serial loops of its group."""
+    lanes = _NOMINAL_LANES * 4 if outer else -(-lane.extent // 64) * 64
+    return math.prod(v.extent for v in group if v is not lane) * lanes
+
+
+def stack_size(node: Node) -> int:
+    """Bytes of one element of a temporary."""
+    kind = DTYPES[node.dtype]
+    return max(kind.size, 4) if kind.is_float else kind.size
+
+
 def _temporaries(
     stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar, outer: bool
 ) -> list[Temporary]:
@@ -645,8 +662,7 @@ def _temporaries(
     for number, group in enumerate(groups):
         passes = [s for s in stages if s.group == number]
         vector = lane_of(groups, number, lane, outer)
-        lanes = _NOMINAL_LANES * 4 if outer else -(-vector.extent // 64) * 64
-        elements = math.prod(v.extent for v in group if v is not vector) * lanes
+        elements = stack_elements(group, vector, outer)
         kept: set[int] = set()
         for early, late in ((a, b) for i, a in enumerate(passes) for b in passes[i + 1 :]):
             spent: dict[int, float] = {}
@@ -661,7 +677,7 @@ def _temporaries(
                 spent[node.uid] = own + sum(
                     spent.get(c.uid, 0.0) for c in children(node) if node.uid not in kept
                 )
-                size = elements * max(DTYPES[node.dtype].size, 4 if DTYPES[node.dtype].is_float else 1)
+                size = elements * stack_size(node)
                 wanted = (
                     node.uid in later and node.uid in needed and node.vars & vector.bit and node.op != "load"
                 )
