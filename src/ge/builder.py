@@ -159,7 +159,7 @@ class Graph:
         made = home.builder.ops("Loop", operands, body=inner.ir, num_states=len(first))
         return _single(tuple(Tensor(home, value) for value in made))
 
-    def _traced(self, builder: GraphBuilder, function: Callable[[], Any]) -> list[ir.Value]:
+    def _traced(self, builder: GraphBuilder, function: Callable[[], Any]) -> list[Any]:
         """The values a function returns, its operators added through a builder."""
         inner = self if builder is self.builder else self._nested(builder)
         with inner:
