@@ -6,7 +6,8 @@
    movement from its source. A Transpose does so only when an AI Core operator is among the readers.
 4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that reads it,
    where the primitive can write with those strides and all other readers can read them (kernels read their part of the
-   whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there.
+   whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there. A
+   Concat that one kernel alone reads is left to that kernel.
 5. A value returned to the caller is a view only of memory that the caller gave.
 """
 
@@ -22,13 +23,13 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import View
-from ge.ops.base import Engine
+from ge.ops.base import Engine, Pattern, lookup
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 
 _ALWAYS = frozenset({"Reshape", "Identity"})
 _WHEN_READ = frozenset({"Transpose", "Slice", "Split"})
-_CONCAT_SHARE = 0.5  # of a Concat's bytes must be written in place for the rest to be copied
+_CONCAT_SHARE = 0.5  # of a Concat's bytes must be saved by writing in place for the rest to be copied
 
 
 @dataclass
@@ -63,6 +64,7 @@ class _Finder:
         self.strided = strided
         self.result = Aliases()
         self.views: dict[ir.Value, View] = {}  # supposed so far
+        self.trail: list[tuple[ir.Value, View | None, ir.Node | None]] = []  # what `_written_as` changed
 
     def find(self) -> Aliases:
         for node in self.graph:
@@ -191,15 +193,37 @@ class _Finder:
     def _concat(self, node: ir.Node) -> None:
         parts = [v for v in node.inputs if v is not None]
         whole = self.view(node.outputs[0])
-        if len(set(parts)) != len(parts):
+        if len(set(parts)) != len(parts) or self._read_by_one_kernel(node.outputs[0]):
             return
-        before = dict(self.result.backward)
+        mark = len(self.trail)
         placed = [self._written_as(v, node, i, view_backward(node, i, whole)) for i, v in enumerate(parts)]
-        share = sum(desc_of(v).nbytes for v, ok in zip(parts, placed, strict=True) if ok)
+        share = sum(desc_of(v).nbytes for v, ok in zip(parts, placed, strict=True) if ok and not _fuses(v))
         if share >= _CONCAT_SHARE * max(desc_of(node.outputs[0]).nbytes, 1) and any(placed):
             self.result.joined.add(node)
         else:
-            self.result.backward = before
+            self._undo(mark)
+
+    def _read_by_one_kernel(self, value: ir.Value) -> bool:
+        """Whether a vector node alone reads a value; it can then concatenate as it reads."""
+        readers = value.consumers()
+        if value.is_graph_output() or len(readers) != 1:
+            return False
+        if readers[0] in self.result.forward:
+            return len(readers[0].outputs) == 1 and self._read_by_one_kernel(readers[0].outputs[0])
+        return facts.engine(readers[0]) == Engine.VECTOR.value and readers[0].op_type != "Concat"
+
+    def _undo(self, mark: int) -> None:
+        """Forget what was decided since a mark."""
+        while len(self.trail) > mark:
+            value, view, through = self.trail.pop()
+            del self.result.backward[value]
+            if view is None:
+                self.views.pop(value, None)
+            else:
+                self.views[value] = view
+            if through is not None:
+                self.result.joined.discard(through)
+                self.result.forward.add(through)
 
     def _writable(self, source: ir.Node, view: View) -> bool:
         """Whether a node can leave its result in a view of another value's memory."""
@@ -237,14 +261,23 @@ class _Finder:
             return False
         if not self._readable(value, view, ignore=by)[0]:
             return False
-        if source in self.result.forward:
-            if not self._through(source, view):
-                return False
-        elif not self._writable(source, view):
+        through = source if source in self.result.forward else None
+        if not (self._through(source, view) if through is not None else self._writable(source, view)):
             return False
+        self.trail.append((value, self.views.get(value), through))
         self.result.backward[value] = (by, index)
         self.views[value] = view
         return True
+
+
+def _fuses(value: ir.Value) -> bool:
+    """Whether a kernel that makes a value could as well make it as part of a concatenation."""
+    node = value.producer()
+    while node is not None and _is_whole(node):
+        node = node.inputs[0].producer()  # type: ignore[union-attr]
+    if node is None or lookup(node.op_type).engine is not Engine.VECTOR:
+        return False
+    return lookup(node.op_type).pattern is not Pattern.REDUCE
 
 
 def _is_whole(node: ir.Node) -> bool:
