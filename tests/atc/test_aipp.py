@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.atc import model_files
 
 import ge
 from ge import aipp, atc
 from ge.errors import GeError
+from tests.atc import model_files
 
 YUV_TO_RGB = """
     csc_switch: true

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.atc import model_files
 
 import ge
 from ge import atc
+from tests.atc import model_files
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.atc.model_files import frozen_graph
-from tests.model.plans import dense, geared
 
 import npu_runtime
 from ge.errors import GeError
 from ge.model import codec, om
 from ge.model.container import PAGE, Section, read_sections, write_sections
+from tests.atc.model_files import frozen_graph
+from tests.model.plans import dense, geared
 
 LONG = bool(os.environ.get("NPU_FUZZ"))
 EXAMPLES = {"": 60, "medium": 2_000, "long": 20_000}

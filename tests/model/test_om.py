@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.model.plans import dense, expected, geared
 
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model import codec, om
 from ge.model.plan import Plan
+from tests.model.plans import dense, expected, geared
 
 
 @pytest.fixture
