@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from ge.compiler import compile_graph
 from ge.ir.interpret import interpret
 from ge.parsers.onnx import parse
 
@@ -26,12 +27,14 @@ def ints(*values: int) -> str:
 CASES = [
     (
         7,
-        f"g ({ROW}) => (float[a,b,c] y) {{ t = Slice <starts=[1], ends=[2], axes=[0]> (x)  y = Squeeze <axes=[0]> (t) }}",
+        f"g ({ROW}) => (float[a,b,c] y) "
+        "{ t = Slice <starts=[1], ends=[2], axes=[0]> (x)  y = Squeeze <axes=[0]> (t) }",
     ),
     (9, f"g ({ROW}) => (float[a,b,c,d] y) {{ y = Slice <starts=[0,-3], ends=[100,-1], axes=[1,3]> (x) }}"),
     (
         10,
-        f"g ({ROW}) => (float[a,b,c,d] y) {{ s = {ints(3)} e = {ints(-100)} a = {ints(3)} p = {ints(-2)} y = Slice(x,s,e,a,p) }}",
+        f"g ({ROW}) => (float[a,b,c,d] y) {{ s = {ints(3)} e = {ints(-100)} a = {ints(3)} "
+        f"p = {ints(-2)} y = Slice(x,s,e,a,p) }}",
     ),
     (7, f"g ({ROW}) => (float[a,b,c,d,e] y) {{ y = Unsqueeze <axes=[2]> (x) }}"),
     (11, f"g ({ROW}) => (float[a,b,c,d,e,f] y) {{ y = Unsqueeze <axes=[0,-1]> (x) }}"),
@@ -83,7 +86,8 @@ CASES = [
     ),
     (
         10,
-        f"g ({ROW}) => (float[a,b,c,d] y) {{ y = AveragePool <kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1> (x) }}",
+        f"g ({ROW}) => (float[a,b,c,d] y) "
+        "{ y = AveragePool <kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1> (x) }",
     ),
     (7, f"g ({ROW}) => (float[a,b,c,d] y) {{ y = DepthToSpace <blocksize=1> (x) }}"),
     (7, f"g ({ROW}) => (float[a,b,c,d] y) {{ y = SpaceToDepth <blocksize=1> (x) }}"),
@@ -104,3 +108,46 @@ def test_older_forms_mean_the_same(opset: int, text: str) -> None:
     for found, want in zip(interpret(parse(proto), [X]), wanted, strict=True):
         assert found.dtype == want.dtype
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "per_channel"), [("uint8", False), ("uint8", True), ("int8", True)])
+def test_quantised_convolution_gives_what_onnx_runtime_gives(kind: str, per_channel: bool) -> None:
+    text = f"""g ({kind}[1,8,9,9] x) => ({kind}[a,b,c,d] y) {{
+        y = QLinearConv <pads=[1,1,1,1], strides=[2,2]> (x, xs, xz, w, ws, wz, ys, yz, b) }}"""
+    proto = onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["" : 13]>\n{text}')
+    count = 16 if per_channel else 1
+    stored = {
+        "xs": np.float32(0.02),
+        "xz": np.dtype(kind).type(3),
+        "w": RNG.integers(-127, 128, (16, 8, 3, 3)).astype(np.int8),
+        "ws": RNG.uniform(0.01, 0.02, count).astype(np.float32),
+        "wz": np.zeros(count, np.int8),
+        "ys": np.float32(0.7),
+        "yz": np.dtype(kind).type(9),
+        "b": RNG.integers(-500, 500, 16).astype(np.int32),
+    }
+    if not per_channel:
+        stored |= {"ws": stored["ws"].reshape(()), "wz": np.int8(0)}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items())
+    x = RNG.integers(0, 127, (1, 8, 9, 9)).astype(kind)
+    (wanted,) = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, {"x": x}
+    )
+    graph = parse(proto)
+    assert [n.op_type for n in graph] == ["QConv"]
+    for found in (interpret(graph, [x])[0], compile_graph(graph).run([x])[0]):
+        assert found.dtype == wanted.dtype
+        apart = np.abs(found.astype(int) - wanted.astype(int))
+        assert apart.max() <= 1 and (apart > 0).mean() < 0.01  # where a half is rounded
+
+
+def test_regions_are_pooled_as_onnx_runtime_does() -> None:
+    text = """g (float[2,3,4,5] x, float[3,5] r) => (float[a,b,c,d] y) {
+        y = MaxRoiPool <pooled_shape=[2,2], spatial_scale=0.5> (x, r) }"""
+    proto = onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["" : 11]>\n{text}')
+    rois = np.array([[0, 0, 0, 7, 5], [1, 2, 1, 9, 7], [1, 3, 3, 3, 3]], np.float32)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": X, "r": rois})
+    graph = parse(proto)
+    np.testing.assert_allclose(interpret(graph, [X, rois])[0], wanted)
+    np.testing.assert_allclose(compile_graph(graph).run([X, rois])[0], wanted)

@@ -366,19 +366,23 @@ def _as_scale(n: Node, value: Any, rank: int, axis: int) -> Any:
     return n.op("Reshape", wide, shape=[shape[0] if i == rank + axis else 1 for i in range(rank)])
 
 
-def _integer_conv(n: Node, x: Any, w: Any, x_zero: Any, w_zero: Any, window: Window) -> Any:
-    """A convolution of 8-bit integers as int32.
-
-    The primitive knows no zero point of the weight; with one, the sums are made in float32, which is exact
-    while they stay below 2 ** 24.
-    """
-    attrs: dict[str, Any] = {
+def _conv_attrs(n: Node, window: Window) -> dict[str, Any]:
+    return {
         "strides": list(window.strides),
         "dilations": list(window.dilations),
         "pads_begin": list(window.pads_begin),
         "pads_end": list(window.pads_end),
         "groups": int(n.attr("group", 1)),
     }
+
+
+def _integer_conv(n: Node, x: Any, w: Any, x_zero: Any, w_zero: Any, window: Window) -> Any:
+    """A convolution of 8-bit integers as int32.
+
+    The primitive knows no zero point of the weight; with one, the sums are made in float32, which is exact
+    while they stay below 2 ** 24.
+    """
+    attrs = _conv_attrs(n, window)
     known = None if x_zero is None else constant_of(x_zero)
     w, w_zero = _signed(n, w, w_zero)
     if _is_zero(n, w_zero) and (x_zero is None or (known is not None and known.size == 1)):
@@ -407,6 +411,9 @@ def _conv_integer(n: Node) -> Results:
 def _qlinear_conv(n: Node) -> Results:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = n.inputs[:8]
     window = onnx_window(n, n.attr("kernel_shape") or n.desc(3).shape[2:], n.desc(0).shape[2:])
+    fused = _scaled_conv(n, window)
+    if fused is not None:
+        return fused
     total = _integer_conv(n, x, w, x_zero, w_zero, window)
     rank = n.desc(0).rank
     if n.input(8) is not None:
@@ -415,6 +422,37 @@ def _qlinear_conv(n: Node) -> Results:
     scale = n.op("Mul", _as_scale(n, x_scale, rank, 1 - rank), _as_scale(n, w_scale, rank, 1 - rank))
     real = n.op("Mul", n.op("Cast", total, to="float32"), scale)
     return n.op("Quantize", real, _as_scale(n, y_scale, rank, 1 - rank), y_zero, dtype=n.desc(7).dtype)
+
+
+def _scaled_conv(n: Node, window: Window) -> Any:
+    """The convolution with its scales in one operator, where all but the data is constant and the weight is
+    symmetric; None elsewhere."""
+    known = [n.maybe_const(i) for i in range(1, 9)]
+    x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = known
+    if any(k is None for k in known[:7]) or (bias is None and n.input(8) is not None):
+        return None
+    assert w is not None and w_scale is not None and w_zero is not None
+    shift = 0 if w.dtype == np.int8 else 128
+    if (w_zero != shift).any() or any(
+        k.size != 1 for k in (x_scale, x_zero, y_scale, y_zero) if k is not None
+    ):
+        return None
+    sx, zx, sy, zy = (k.reshape(-1)[0].item() for k in (x_scale, x_zero, y_scale, y_zero) if k is not None)
+    scales = np.broadcast_to(w_scale.astype(np.float32).reshape(-1), (w.shape[0],)).copy()
+    real = None if bias is None else (bias.astype(np.float64) * sx * scales).astype(np.float32)
+    return n.op(
+        "QConv",
+        n.inputs[0],
+        (w.astype(np.int16) - shift).astype(np.int8),
+        real,
+        scales,
+        src_scale=float(sx),
+        src_zero_point=int(zx),
+        dst_scale=float(sy),
+        dst_zero_point=int(zy),
+        output_dtype=n.desc(7).dtype,
+        **_conv_attrs(n, window),
+    )
 
 
 @plugin(onnx="DynamicQuantizeLinear")

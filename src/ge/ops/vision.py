@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -210,6 +211,56 @@ def _roi_align(n: Node) -> Results:
         mode=n.attr("mode", "avg"),
         half_pixel=n.attr("coordinate_transformation_mode", default) == "half_pixel",
     )
+
+
+@register
+class MaxRoiPool(Operator):
+    """Regions of images (rows of batch, x1, y1, x2, y2 in whole pixels), the maximum of each bin."""
+
+    x = Input("T", FLOATS)
+    rois = Input("T", FLOATS)
+    y = Output("T")
+    pooled = Attr(list)
+    spatial_scale = Attr(float, 1.0)
+    aicpu = "max_roi_pool"
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        x, rois = op.inputs[:2]
+        assert x is not None and rois is not None
+        if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or len(op.pooled) != 2:
+            raise fail(op, f"input {x}, rois {rois} and bins {list(op.pooled)} do not go together")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        x, rois = op.inputs[:2]
+        assert x is not None and rois is not None
+        return TensorDesc((rois.shape[0], x.shape[1], *op.pooled), x.dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        x, rois = np.asarray(arrays[0]), np.asarray(arrays[1], np.float64)
+        y = np.zeros(op.outputs[0].shape, x.dtype)
+        for r, (batch, *corners) in enumerate(rois):
+            x1, y1, x2, y2 = (math.floor(c * op.spatial_scale + 0.5) for c in corners)
+            rows = _bins(y1, max(y2 - y1 + 1, 1), op.pooled[0], x.shape[2])
+            columns = _bins(x1, max(x2 - x1 + 1, 1), op.pooled[1], x.shape[3])
+            for (i, (a, b)), (j, (c, d)) in itertools.product(enumerate(rows), enumerate(columns)):
+                if b > a and d > c:
+                    y[r, :, i, j] = x[int(batch), :, a:b, c:d].max(axis=(1, 2))
+        return [y]
+
+
+def _bins(start: int, size: int, count: int, extent: int) -> list[tuple[int, int]]:
+    """The pixels of each of `count` bins of a stretch, inside an image."""
+    edges = [(math.floor(i * size / count), math.ceil((i + 1) * size / count)) for i in range(count)]
+    return [(min(max(a + start, 0), extent), min(max(b + start, 0), extent)) for a, b in edges]
+
+
+@plugin(onnx="MaxRoiPool")
+def _max_roi_pool(n: Node) -> Results:
+    pooled, scale = list(n.attr("pooled_shape")), float(n.attr("spatial_scale", 1.0))
+    return n.op("MaxRoiPool", n.inputs[0], n.inputs[1], pooled=pooled, spatial_scale=scale)
 
 
 # -- patches -----------------------------------------------------------------------------------------------
