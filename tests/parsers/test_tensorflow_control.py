@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import ge
-from ge.errors import UnsupportedOperatorsError
+from ge.errors import GeError, UnsupportedOperatorsError
 from ge.parsers.tensorflow import parse
 
 tf = pytest.importorskip("tensorflow")
@@ -327,6 +327,16 @@ class TestVersion1:
 
         found = kinds(frozen(build, X))
         assert found["ScatterNd"] == 0
+
+    def test_reading_a_loop_from_outside_is_refused(self) -> None:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, [3], name="x")
+            v1.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 2), [0, x])
+            tf.identity(x, name="y")
+            definition = graph.as_graph_def()
+        next(n for n in definition.node if n.name == "y").input[0] = "while/Merge_1"
+        with pytest.raises(GeError, match="inside a loop"):
+            parse(definition, out_nodes=["y"])
 
     def test_loop_without_structure_is_reported(self) -> None:
         def build(x: Any) -> Any:

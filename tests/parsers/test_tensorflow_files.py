@@ -456,6 +456,12 @@ def test_graphs_that_make_no_sense_are_refused() -> None:
     refuses(beyond, "output 5 is read", out_nodes=["a"])
 
 
+def test_outputs_that_are_no_tensors_are_refused() -> None:
+    traced = concrete(lambda x: tf.TensorArray(tf.float32, size=2).write(0, x).write(1, x).stack(), [X])
+    lists = [n.name for n in traced.graph.as_graph_def().node if n.op == "TensorListSetItem"]
+    refuses(traced.graph.as_graph_def(), "is a list of tensors", out_nodes=lists[-1:])
+
+
 def test_functions_that_call_themselves_are_refused() -> None:
     graph = tf.compat.v1.GraphDef()
     function = graph.library.function.add()

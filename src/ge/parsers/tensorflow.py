@@ -27,7 +27,7 @@ from ge.parsers import (
     tensorflow_optimizers,
     tensorflow_positions,
 )
-from ge.parsers.plugin import mapped
+from ge.parsers.plugin import Unsupported, mapped
 from ge.parsers.tensorflow_convert import HANDLERS, Converter, Scope
 from ge.parsers.tensorflow_files import ModelFile, Signature, load_model
 from ge.parsers.tensorflow_frames import structured
@@ -397,7 +397,12 @@ def _name_outputs(
         builder.set_origin(ref[0])
         if isinstance(value, tensorflow_positions.Positions):
             value = value.tensor(builder)
-        builder.output(converter.tensor(value, f"the output '{name}'"), name)
+        try:
+            builder.output(converter.tensor(value, f"the output '{name}'"), name)
+        except Unsupported as error:
+            raise GeError(
+                "E10107", error.reason, location=request.name, remedy="name other outputs"
+            ) from error
     return tuple(request.outputs)
 
 

@@ -38,7 +38,7 @@ from ge.parsers.tensorflow_values import (
 __all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Scope", "handler", "special"]
 
 MAX_DEPTH = 48
-NODE_BUDGET = 1_000_000
+NODE_BUDGET = 400_000
 NAMED_NODES = 8  # node names kept per operator in a report
 
 # Operators that change state; others that TensorFlow calls stateful (prints, summaries, checks) are not run.

@@ -318,7 +318,9 @@ def topological(
                     order.append(name)
                 continue
             finished[name] = False
-            node = nodes[name]
+            node = nodes.get(name)
+            if node is None:
+                raise GeError("E10105", f"the node '{name}' is inside a loop and is read from outside of it")
             for before in depends(node):
                 if before not in finished:
                     stack.append(before)
