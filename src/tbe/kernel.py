@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Kernel:
 
 
 _CACHE_SIZE = 4096
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _cache: OrderedDict[tuple[str, str, str], Kernel] = OrderedDict()
 _lock = threading.Lock()
 
@@ -57,6 +59,8 @@ def build(
     machine = machine_for(target)
     identity = fingerprint(inputs, outputs)
     symbol = name or f"tbe_{identity[:16]}"
+    if not _SYMBOL.fullmatch(symbol):
+        raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
     key = (identity, machine.name + machine.cpu, symbol)
     with _lock:
         found = _cache.get(key)

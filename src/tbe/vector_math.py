@@ -326,7 +326,11 @@ def exp_of_negative(b: Builder, x: Value) -> Value:
 def _exp_bounded(b: Builder, x: Value) -> Value:
     """exp of numbers that are not far outside the range where it neither vanishes nor overflows."""
     n, r = _reduced(b, x)
-    return _ldexp(b, b.polynomial(r, (*_EXP32, 1.0, 1.0) if x.elem == "float" else (*_EXP64, 1.0, 1.0)), n)
+    coefficients = _EXP32 if x.elem == "float" else _EXP64
+    if b.machine.fma:
+        return _ldexp(b, b.polynomial(r, (*coefficients, 1.0, 1.0)), n)
+    tail = b.fadd(b.fmul(b.polynomial(r, coefficients), b.fmul(r, r)), r)  # loses less without fused steps
+    return _ldexp(b, b.fadd(tail, b.like(x, 1.0)), n)
 
 
 def _exp_of_sum(b: Builder, x: Value, low: Value) -> Value:
@@ -512,7 +516,7 @@ def _atanh(b: Builder, x: Value) -> Value:
 
 
 def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Whole n and r + low with x = n pi/2 + r + low, |r| <= pi/4; exact up to about 1e9, bounded beyond."""
+    """Whole n and r + low with x = n pi/2 + r + low, |r| <= pi/4; good up to about 1e15, only bounded beyond."""
     n = _round(b, b.fmul(x, b.like(x, 2.0 / math.pi)))
     minus = b.fneg(n)
     r = b.fma(minus, b.like(x, _PI_2[0]), x)
@@ -522,6 +526,7 @@ def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     back = b.fsub(total, r)
     low = b.fadd(b.fsub(r, b.fsub(total, back)), b.fsub(second, back))
     low = b.fadd(low, b.fma(minus, b.like(x, _PI_2[2]), second_low))
+    low = b.select(b.fcmp("olt", _abs(b, x), b.like(x, 2.0**50)), low, b.like(x, 0.0))
     return n, _clamp(b, total, -0.8, 0.8), low
 
 
@@ -877,7 +882,8 @@ def _fmod(b: Builder, x: Value, y: Value) -> Value:
     scaled = b.fmul(divisor, up)
     rest = _remainder(b, rest, scaled)
     rest = b.fmul(_remainder(b, b.fmul(rest, up), scaled), down)
-    result = b.select(valid, _copysign(b, rest, x), x)  # an infinite divisor leaves x
+    larger = b.fcmp("olt", _abs(b, x), _abs(b, y))  # then x is the remainder
+    result = b.select(larger, x, _copysign(b, rest, x))
     zero_or_infinite = _either(b, _is(b, y, 0.0), _is(b, _abs(b, x), _INF))
     result = b.select(zero_or_infinite, b.like(x, math.nan), result)
     return b.select(_either(b, b.fcmp("uno", x, x), b.fcmp("uno", y, y)), b.like(x, math.nan), result)
@@ -897,7 +903,11 @@ def _remainder(b: Builder, x: Value, divisor: Value) -> Value:
     big = b.fcmp("ogt", b.fdiv(current, divisor), b.like(x, limit))
     step = b.select(big, _power_near(b, current, divisor, limit), divisor)
     count = b.intrinsic("trunc", b.fdiv(current, step))
-    less = b.fma(b.fneg(count), step, current)
+    # huge numbers are scaled down, so that the product does not overflow
+    large = b.fcmp("ogt", current, b.like(x, 2.0**96 if x.elem == "float" else 2.0**900))
+    shrink = b.select(large, b.like(x, 2.0**-32), b.like(x, 1.0))
+    grow = b.select(large, b.like(x, 2.0**32), b.like(x, 1.0))
+    less = b.fmul(b.fma(b.fneg(count), b.fmul(step, shrink), b.fmul(current, shrink)), grow)
     less = b.select(b.fcmp("olt", less, b.like(x, 0.0)), b.fadd(less, step), less)
     following = b.select(b.fcmp("oge", less, step), b.fsub(less, step), less)
     more = _any(b, b.fcmp("oge", following, divisor))

@@ -72,7 +72,7 @@ def run(inputs, outputs, values, target="host", ranges=None) -> list[np.ndarray]
 def split_ranges(total: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """The whole range in random pieces in random order."""
     cuts = sorted({0, total, *rng.integers(0, total + 1, 3).tolist()})
-    pieces = list(zip(cuts, cuts[1:], strict=False))
+    pieces = list(itertools.pairwise(cuts))
     rng.shuffle(pieces)
     return [tuple(p) for p in pieces]
 
