@@ -16,6 +16,7 @@ import pytest
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.parsers.tensorflow import parse
+from ge.parsers.tensorflow_graph import GraphNode, topological
 
 tf = pytest.importorskip("tensorflow")
 
@@ -210,6 +211,12 @@ def test_lists_are_pushed_popped_resized_and_concatenated() -> None:
     compiled(function, X)
 
 
+def test_reading_a_node_that_is_gone_is_refused() -> None:
+    nodes = {"y": GraphNode("y", "Neg", [("inside", 0)], [], {})}
+    with pytest.raises(GeError, match="'inside' is inside a loop"):
+        topological(nodes, ["y"], lambda node: [name for name, _ in node.inputs])
+
+
 # -- version 1 -----------------------------------------------------------------------------------------------
 
 
@@ -335,7 +342,7 @@ class TestVersion1:
             tf.identity(x, name="y")
             definition = graph.as_graph_def()
         next(n for n in definition.node if n.name == "y").input[0] = "while/Merge_1"
-        with pytest.raises(GeError, match="inside a loop"):
+        with pytest.raises(GeError, match="no node 'y'"):  # what reads a loop's inside belongs to it
             parse(definition, out_nodes=["y"])
 
     def test_loop_without_structure_is_reported(self) -> None:
