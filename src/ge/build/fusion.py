@@ -31,7 +31,7 @@ MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
 MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
-CHEAP_NODES = 2
+CHEAP_NODES = 4
 REARRANGING = frozenset({"Concat", "Pad", "Transpose", "Slice", "Split", "Reverse"})  # read each element once
 EXPENSIVE = frozenset(
     [

@@ -21,6 +21,7 @@ from ge.passes.fuse_activations import FuseActivations
 from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_post_ops import FusePostOps
 from ge.passes.fuse_quantised import FuseQuantised
+from ge.passes.fuse_recurrent import FuseRecurrent
 from ge.passes.fuse_softmax import FuseSoftmax
 from ge.passes.inline_branches import InlineBranches
 from ge.passes.lower_precision import LowerPrecision
@@ -53,7 +54,10 @@ STAGES: tuple[Stage, ...] = (
     Stage("verify", (Verify(),), fixpoint=False),
     Stage("quantised", (RemoveIdentities(), FuseQuantised(), DeadCode())),
     Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
-    Stage("patterns", (FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY)),
+    Stage(
+        "patterns",
+        (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY),
+    ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("merge", (MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),

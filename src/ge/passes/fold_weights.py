@@ -229,6 +229,24 @@ def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return result
 
 
+def _through_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A constant for each column of a reshaped product goes to the product itself."""
+    move, array = producer(node.inputs[0], "Reshape"), constant_of(node.inputs[1])
+    if move is None or array is None or not only_use(move.outputs[0]):
+        return None
+    source = move.inputs[0]
+    cube = producer(source, "MatMul")
+    if cube is None or source is None or not only_use(source) or attrs_of(cube)["post_ops"]:
+        return None
+    inner, outer = desc_of(source).shape, desc_of(move.outputs[0]).shape
+    if inner[-1:] != outer[-1:] or desc_of(node.outputs[0]).shape != outer:
+        return None
+    if array.size != 1 and (array.size != inner[-1] or array.shape[-1] != inner[-1]):
+        return None
+    column = array.reshape(()) if array.size == 1 else array.reshape(-1)
+    return r.op("Reshape", r.op_like(node, [source, column]), shape=outer)
+
+
 def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A number that multiplies an operand of a product of two computed values multiplies the product."""
     if (
@@ -285,6 +303,7 @@ class FoldWeights(RewritePass):
     3. A constant factor of the input, one number or one a channel, goes into the weight; a constant added to the input
        of a Conv without border goes into its bias.
     4. A number that multiplies a reshaped or transposed product with constant weight multiplies the product itself.
+       So does, or is added to it, a constant for each column of a merely reshaped one.
     5. A number that multiplies a rearranged operand of a product of two computed values multiplies the product (where
        it becomes a post-op), so that the operand is a mere view.
     6. A constant right-hand matrix is kept untransposed and without batch axes of one element.
@@ -294,8 +313,8 @@ class FoldWeights(RewritePass):
     name = "fold_weights"
     rules: ClassVar[Rules] = {
         "BatchNorm": (_affine_norm,),
-        "Mul": (_scale_after, _scale_through_movement),
-        "Add": (_shift_after,),
+        "Mul": (_scale_after, _scale_through_movement, _through_reshape),
+        "Add": (_shift_after, _through_reshape),
         "Conv": (_scale_before, _shift_before),
         "MatMul": (_plain_weight, _no_batch_of_weights, _scale_before, _scale_of_operand),
     }

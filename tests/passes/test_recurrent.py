@@ -1,0 +1,89 @@
+"""Recurrent layers recognised in loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pass_support import floats, transformed, types
+
+from ge.passes.dead_code import DeadCode
+from ge.passes.fuse_recurrent import FuseRecurrent
+from ge.passes.merge_movements import MergeMovements
+from ge.passes.remove_identities import RemoveIdentities
+
+STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 6
+
+
+def layer(b, states, step, stacked=True, trip=STEPS):
+    """A loop over the rows of x; `step(body, row, states)` gives the new states, the first of which is stacked."""
+    x = b.input("x", (STEPS, BATCH, FEATURES), "float32")
+    body = b.subgraph("body")
+    count = body.input("i", (), "int64")
+    going = body.input("going", (), "bool")
+    inner = [body.input(f"s{i}", (BATCH, UNITS), "float32") for i in range(states)]
+    row = body.op("Gather", x, body.op("Cast", count, to="int32"), axis=0)
+    results = step(body, row, inner)
+    body.output(going)
+    for value in results:
+        body.output(value)
+    if stacked:
+        body.output(results[0])
+    starts = [b.op("Tanh", b.input(f"start{i}", (BATCH, UNITS), "float32")) for i in range(states)]
+    limit = b.constant(np.asarray(trip, np.int64))
+    return b.ops(
+        "Loop", [limit, None, *starts, *body.captures()], body=body.graph, num_states=states, max_trip=trip
+    )
+
+
+def lstm_step(order="ifgo", last=None):
+    def step(body, row, states):
+        h, c = states
+        z = body.op(
+            "Add",
+            body.op("MatMul", row, floats(FEATURES, 4 * UNITS)),
+            body.op("MatMul", h, floats(UNITS, 4 * UNITS)),
+        )
+        z = body.op("Add", z, floats(4 * UNITS))
+        parts = dict(zip(order, body.op("Split", z, axis=1, sizes=[UNITS] * 4), strict=True))
+        gate = {k: body.op("Tanh" if k == "g" else "Sigmoid", v) for k, v in parts.items()}
+        new = body.op("Add", body.op("Mul", gate["f"], c), body.op("Mul", gate["i"], gate["g"]))
+        return [body.op("Mul", gate["o"], body.op(last or "Tanh", new)), new]
+
+    return step
+
+
+def gru_step(body, row, states):
+    (h,) = states
+    left = body.op("Add", body.op("MatMul", row, floats(FEATURES, 3 * UNITS)), floats(3 * UNITS))
+    right = body.op("Add", body.op("MatMul", h, floats(UNITS, 3 * UNITS)), floats(3 * UNITS, seed=1))
+    xs, hs = (body.op("Split", v, axis=1, sizes=[UNITS] * 3) for v in (left, right))
+    z, r = (body.op("Sigmoid", body.op("Add", xs[k], hs[k])) for k in range(2))
+    new = body.op("Tanh", body.op("Add", xs[2], body.op("Mul", r, hs[2])))
+    kept = body.op("Mul", body.op("Sub", body.constant(np.float32(1)), z), new)
+    return [body.op("Add", body.op("Mul", z, h), kept)]
+
+
+PASSES = (FuseRecurrent(), RemoveIdentities(), MergeMovements(), DeadCode())
+
+
+@pytest.mark.parametrize("order", ["ifgo", "iogf", "fgio"])
+def test_an_lstm_is_recognised_whatever_the_order_of_its_gates(order):
+    graph = transformed(lambda b: layer(b, 2, lstm_step(order)), *PASSES)
+    assert "LSTM" in types(graph) and "Loop" not in types(graph)
+
+
+def test_a_gru_is_recognised():
+    graph = transformed(lambda b: layer(b, 1, gru_step), *PASSES)
+    assert "GRU" in types(graph) and "Loop" not in types(graph)
+
+
+def test_a_loop_without_stacked_values_is_recognised():
+    assert "LSTM" in types(transformed(lambda b: layer(b, 2, lstm_step(), stacked=False), *PASSES))
+
+
+def test_another_cell_stays_a_loop():
+    assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(last="Sigmoid")), *PASSES))
+
+
+def test_a_loop_over_part_of_the_sequence_stays():
+    assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(), trip=STEPS - 1), *PASSES))
