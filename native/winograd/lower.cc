@@ -24,6 +24,7 @@ using winograd::kTile;
 using winograd::Transforms;
 
 constexpr std::int64_t kMinTiles = 12;         // fewer make the products a matter of reading weights
+constexpr std::int64_t kMinTilesBf16 = 40;     // direct convolution is twice as fast in bfloat16
 constexpr std::int64_t kMinChannels = 32;      // fewer make the transforms dominate
 constexpr std::int64_t kChunkBytes = 6 << 20;  // transformed data of the tiles worked on at once
 constexpr std::int64_t kPlanePadding = 16;     // keeps the planes from falling into the same cache sets
@@ -121,7 +122,7 @@ std::optional<Plan> make_plan(const Lowering& low) {
   plan.columns = tiles_along(plan.target.width);
   const double cover = static_cast<double>(plan.batch * plan.target.height * plan.target.width) /
                        static_cast<double>(plan.tiles() * kTile * kTile);
-  if (plan.tiles() < kMinTiles || cover < kMinCover) return std::nullopt;
+  if (plan.tiles() < (plan.bf16 ? kMinTilesBf16 : kMinTiles) || cover < kMinCover) return std::nullopt;
   if (!read_post_ops(low, low.attrs().flag("has_bias") ? 3 : 2, plan)) return std::nullopt;
   const std::int64_t row = kPlanes * 4 * (x.dims[1] + y.dims[1]);
   plan.chunk = std::min(plan.tiles(), std::max<std::int64_t>(32, kChunkBytes / row));
