@@ -327,6 +327,10 @@ def _scan_batched(n: Node) -> Results:
     operands = list(n.inputs[1:])
     backwards = list(n.attr("directions") or [0] * count)
     rows = []
+    if n.desc(1).shape[0] > MAX_UNROLLED:
+        raise Unsupported(
+            f"Scan of version 8 takes at most {MAX_UNROLLED} sequences", "use operator set 9 or newer"
+        )
     for index in range(n.desc(1).shape[0]):
         parts = [n.op("Gather", v, np.asarray(index), axis=0) for v in operands]
         states, scanned = parts[: len(parts) - count], parts[len(parts) - count :]

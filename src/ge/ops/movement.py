@@ -541,6 +541,8 @@ def _split(n: Node) -> Results:
     sizes = n.attr("split") or (n.ints(1, "split") if n.input(1) is not None else None)
     if sizes is None:
         count = int(n.attr("num_outputs", n.outputs))
+        if not 1 <= count <= max(extent, n.outputs):
+            raise Unsupported(f"{count} pieces of {extent} elements are not possible")
         size = -(-extent // count)
         sizes = [min(size, max(extent - i * size, 0)) for i in range(count)]
     return n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=list(sizes))

@@ -165,6 +165,8 @@ def taps(op: NodeView, where: np.ndarray, part: Axis) -> tuple[np.ndarray, np.nd
     else:
         first = np.floor(where - support).astype(np.int64) + 1
         count = math.ceil(2 * support)
+    if count > 4 * part.size + 16:
+        raise ValueError(f"a scale of {part.scale} is too small for {part.size} elements")
     indices = first[:, None] + np.arange(count)
     weights = kernel((indices - where[:, None]) / stretch)
     inside = (indices >= 0) & (indices < part.size)

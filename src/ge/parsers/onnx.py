@@ -24,7 +24,7 @@ from ge.options import CompileOptions
 from ge.parsers import onnx_sequences  # noqa: F401  (declares the plugins)
 from ge.parsers.onnx_convert import FAILED, Binding, Converter, Scope, Sequence_
 from ge.parsers.onnx_model import MAX_BYTES, ModelFile, load
-from ge.parsers.onnx_narrow import plain_dtype
+from ge.parsers.onnx_narrow import plain_dtype, store
 from ge.parsers.onnx_scan import unmapped
 
 __all__ = ["parse"]
@@ -80,7 +80,7 @@ def _convert(
         if port.name in scope.values:
             raise GeError("E10016", f"the input {port.name} is declared twice")
         if port.name in fixed:
-            scope.values[port.name] = builder.constant(fixed[port.name], port.name)
+            scope.values[port.name] = store(builder, fixed[port.name], port.name)
         elif port.name not in stored:
             scope.values[port.name] = _input(port, builder, shapes, converter)
     results = converter.graph(proto, scope, file.name)

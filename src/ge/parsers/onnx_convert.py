@@ -25,6 +25,16 @@ from ge.parsers.plugin import Node, Unsupported, find
 __all__ = ["FAILED", "Binding", "Converter", "Failed", "Scope", "Sequence_"]
 
 MAX_DEPTH = 64
+# What a plugin stumbles over when a node is not what its operator allows.
+_MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class Failed:
@@ -155,7 +165,7 @@ class Converter:
             raise GeError(
                 "E10014", "its result does not fit into memory", node=label, operator=node.op_type
             ) from error
-        except (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        except _MALFORMED as error:
             raise GeError(
                 "E10018",
                 f"the node is malformed: {error}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from ge.errors import UnmappedOperator
+from ge.errors import GeError, UnmappedOperator
 from ge.parsers.onnx_model import ModelFile, opset_versions, subgraphs
 from ge.parsers.plugin import find, mapped
 
@@ -60,6 +60,10 @@ def _scan(
     found: dict[tuple[str, str], list[str]],
 ) -> None:
     for node in nodes:
+        if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name)):
+            raise GeError(
+                "E10011", f"a node's name or operator is not text: {node.op_type!r}", remedy="export it again"
+            )
         domain = "" if node.domain == "ai.onnx" else node.domain
         if not _covered(domain, node.op_type, versions, file):
             found.setdefault((domain, node.op_type), []).append(
