@@ -154,7 +154,7 @@ def graphs(draw):
     return source, outputs
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(graphs(), st.sampled_from(["host", "host", "portable", "avx2"]))
 def test_kernel_agrees_with_interpreter(graph, target):
     source, outputs = graph
