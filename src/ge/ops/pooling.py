@@ -132,6 +132,19 @@ class MaxPool(Pooling):
         return _task(op, "max", inputs, outputs)
 
 
+def _inside_counts(shape: Sequence[int], sizes: Sequence[int], window: Window) -> Any:
+    """How many elements of each window lie inside the space: a product over the axes."""
+    total: Any = None
+    for axis, (size, kernel) in enumerate(zip(sizes, window.kernel, strict=True)):
+        stride, hole, low = window.strides[axis], window.dilations[axis], window.pads_begin[axis]
+        start = tbe.iota(shape, 2 + axis, "int32") * stride - low
+        first = tbe.binary("max", (hole - 1 - start) // hole, 0)  # the first element at or after 0
+        last = tbe.binary("min", (size - 1 - start) // hole, kernel - 1)
+        count = last - first + 1
+        total = count if total is None else total * count
+    return total
+
+
 @register
 class AvgPool(Pooling):
     """The mean of each window; the border's elements count as zeros or not at all."""
@@ -147,8 +160,7 @@ class AvgPool(Pooling):
         if op.count_include_pad or not any((*window.pads_begin, *window.pads_end)):
             y = total * (1 / math.prod(window.kernel))
         else:
-            ones = tbe.broadcast_to(tbe.constant(1, data.dtype), (1, 1, *data.shape[2:]))
-            y = total / tbe.reduce("sum", expression_windows(ones, window, 0), _window_axes(rank))
+            y = total / tbe.cast(_inside_counts(total.shape, data.shape[2:], window), data.dtype)
         return tbe.cast(tbe.transpose(y, channels_last_perm(rank, op.data_format)), x.dtype)
 
     @staticmethod
