@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from op_support import check, folded, graph_of, task_of
 
 import tbe
+from ge.compiler import compile_graph
 from ge.ir.interpret import interpret
+from ge.ir.types import numpy_dtype
 from ge.ops.base import NodeView, lookup
 
 RNG = np.random.default_rng(11)
@@ -215,3 +217,28 @@ def test_integer_products_are_exact() -> None:
     check("QConv", [x, w], wanted.numpy(), src_zero_point=7, pads_begin=[1, 1], pads_end=[1, 1])
     a, b = x.reshape(4, 36), RNG.integers(-128, 128, (36, 5)).astype(np.int8)
     check("QMatMul", [a, b], a.astype(np.int64) @ b.astype(np.int64))
+
+
+OTHER_TYPES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("LSTM", [(10, 2, 3), (1, 3, 4, 5), (1, 5, 4, 5), (1, 4, 5), (1, 2, 5), (1, 2, 5)], {}),
+    ("GRU", [(10, 2, 3), (1, 3, 3, 5), (1, 5, 3, 5), (1, 3, 5), (1, 2, 5)], {}),
+    ("Conv", [(1, 4, 6, 6), (8, 4, 3, 3), (8,)], {}),
+    ("ConvTranspose", [(1, 4, 6, 6), (4, 8, 3, 3), (8,)], {"strides": [2, 2]}),
+    ("MaxPool", [(1, 4, 6, 6)], {"kernel": [3, 3]}),
+    ("AvgPool", [(1, 4, 6, 6)], {"kernel": [3, 3], "pads_begin": [1, 1], "pads_end": [1, 1]}),
+    ("Lrn", [(1, 8, 6, 6)], {"size": 5}),
+    ("GridSample", [(1, 2, 5, 5), (1, 3, 3, 2)], {}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize(("type_", "shapes", "attrs"), OTHER_TYPES, ids=[t for t, _, _ in OTHER_TYPES])
+def test_every_float_type_is_compiled(
+    type_: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], dtype: str
+) -> None:
+    arrays = [(RNG.standard_normal(s) * 0.5).astype(numpy_dtype(dtype)) for s in shapes]
+    graph = graph_of(type_, arrays, **attrs)
+    rtol = {"bfloat16": 2**-6, "float16": 2**-9, "float64": 1e-12}[dtype]
+    for found, want in zip(compile_graph(graph).run(arrays), interpret(graph, arrays), strict=True):
+        assert found.dtype == want.dtype
+        np.testing.assert_allclose(found.astype(np.float64), want.astype(np.float64), rtol, rtol)
