@@ -3,6 +3,7 @@
 
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
+#include "recurrent/lower.h"
 
 namespace npu {
 namespace {
@@ -158,6 +159,8 @@ class RnnLowering {
 
 }  // namespace
 
-void lower_rnn(Lowering& low) { RnnLowering(low).lower(); }
+void lower_rnn(Lowering& low) {
+  if (!lower_small_lstm(low)) RnnLowering(low).lower();
+}
 
 }  // namespace npu

@@ -16,8 +16,9 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 __all__ = ["MODES", "LowerPrecision", "Mode", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
-_LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "MaxPool", "AvgPool"})
-_CUBE = frozenset({"Conv", "ConvTranspose", "MatMul"})
+_LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM", "MaxPool", "AvgPool"})
+_CUBE = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM"})
+_BIAS = {"LSTM": 3}  # the input that stays wide; 2 for all others
 # Readers whose statistics need the full precision of what they are given.
 _SENSITIVE = frozenset({"Softmax", "LogSoftmax"})
 _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
@@ -46,9 +47,9 @@ class LowerPrecision(Pass):
     """Apply the precision mode.
 
     1. The default mode changes nothing.
-    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, MaxPool, AvgPool) run in the
-       narrow type, accumulating in float32; biases stay float32.
-    3. Scores on their way into a Softmax keep float32. Vector kernels compute in float32; what they hand to one
+    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool) run in
+       the narrow type, accumulating in float32; biases stay float32.
+    3. Scores on their way into a Softmax keep float32, and so does a product that is the model's answer. Vector kernels compute in float32; what they hand to one
        another is `store_narrow`'s business.
     4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
        that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
@@ -106,16 +107,19 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions) 
     if not mode.stores and node.op_type not in _CUBE:
         return
     r = Rewriter(graph, node, options)
-    wide_result = node.op_type == "MatMul" and (not mode.stores or _feeds_sensitive(node.outputs[0]))
+    wide_result = node.op_type == "MatMul" and (
+        not mode.stores or _feeds_sensitive(node.outputs[0]) or _is_answer(node.outputs[0])
+    )
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
-        keep = value is None or index == 2 or (index > 2 and wide_result)
+        keep = value is None or index == _BIAS.get(node.op_type, 2) or (index > 2 and wide_result)
         inputs.append(value if keep else r.op("Cast", value, to=mode.dtype))
     changes = {"output_dtype": _WIDE} if wide_result else {}
-    result = r.op_like(node, inputs, **changes)
-    if desc_of(result).dtype != _WIDE:
-        result = r.op("Cast", result, to=_WIDE)
-    replace_node(graph, node, [result])
+    made = r.op_like(node, inputs, **changes)
+    results = list(made) if isinstance(made, tuple) else [made]
+    replace_node(
+        graph, node, [v if desc_of(v).dtype == _WIDE else r.op("Cast", v, to=_WIDE) for v in results]
+    )
 
 
 def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
@@ -127,6 +131,14 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
         n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
         for n in readers
     )
+
+
+def _is_answer(value: ir.Value) -> bool:
+    """Whether a value is nothing but an output of the model, perhaps under another shape."""
+    readers = value.consumers()
+    if not readers:
+        return value.is_graph_output()
+    return len(readers) == 1 and readers[0].op_type == "Reshape" and _is_answer(readers[0].outputs[0])
 
 
 def _widen(graph: ir.Graph, options: CompileOptions) -> bool:

@@ -1,0 +1,41 @@
+// The choice of LSTM steps, and the packing of their weights.
+#include "recurrent/lstm.h"
+
+namespace npu::recurrent {
+namespace {
+
+// Blocks of units; within one, `kDepth` values of k side by side for each unit.
+template <class T, std::int64_t kDepth>
+void pack(const T* weights, std::int64_t hidden, T* packed) {
+  for (std::int64_t unit = 0; unit < hidden; unit += kUnits) {
+    for (std::int64_t k = 0; k < hidden; k += kDepth) {
+      for (std::int64_t g = 0; g < kGates; ++g) {
+        for (std::int64_t u = 0; u < kUnits; ++u) {
+          for (std::int64_t d = 0; d < kDepth; ++d) {
+            *packed++ = weights[((k + d) * kGates + g) * hidden + unit + u];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+LstmStepFn lstm_step(DType weights) {
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
+  if (!wide) return nullptr;
+  if (weights == DType::Float32) return lstm_step_f32_avx512;
+  return weights == DType::BFloat16 ? lstm_step_bf16_avx512 : nullptr;
+}
+
+void pack_lstm_weights(DType type, const void* weights, std::int64_t hidden, void* packed) {
+  if (type == DType::Float32) {
+    pack<float, 1>(static_cast<const float*>(weights), hidden, static_cast<float*>(packed));
+  } else {
+    pack<std::uint16_t, 2>(static_cast<const std::uint16_t*>(weights), hidden,
+                           static_cast<std::uint16_t*>(packed));
+  }
+}
+
+}  // namespace npu::recurrent
