@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ml_dtypes
-import npu_runtime as rt
 import numpy as np
 import pytest
 import torch
+
+import npu_runtime as rt
 
 TYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
