@@ -32,8 +32,12 @@ class _Worker:
             env=environment,
         )
         self.answers: queue.Queue[str] = queue.Queue()
+        self.settings = settings
         threading.Thread(target=self._listen, daemon=True).start()
-        self._send(settings)
+
+    def wait_ready(self) -> None:
+        """Hand over the settings and wait until the cases are collected."""
+        self._send(self.settings)
         self._answer(START_SECONDS)
 
     def _listen(self) -> None:
@@ -69,6 +73,22 @@ class _Worker:
         self.process.wait(10)
 
 
+_NOT_STARTED = {"status": "crash", "reason": "the process that runs cases did not start"}
+_START_ATTEMPTS = 2
+
+
+def _started(settings: dict[str, Any]) -> _Worker | None:
+    """A new worker, None when it does not come up."""
+    for _ in range(_START_ATTEMPTS):
+        worker = _Worker(settings)
+        try:
+            worker.wait_ready()
+            return worker
+        except (EOFError, BrokenPipeError, queue.Empty):
+            worker.stop()
+    return None
+
+
 def run_cases(
     cases: Sequence[Case],
     settings: dict[str, Any],
@@ -89,9 +109,9 @@ def run_cases(
                 case = todo.get_nowait()
             except queue.Empty:
                 break
-            worker = worker or _Worker(settings)
-            result = worker.ask(case, seconds)
-            if result.pop("lost", False):
+            worker = worker or _started(settings)
+            result = worker.ask(case, seconds) if worker is not None else dict(_NOT_STARTED)
+            if worker is not None and result.pop("lost", False):
                 worker.stop()
                 worker = None
             with lock:
