@@ -20,7 +20,7 @@ _LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM", "MaxPool", "Avg
 _CUBE = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM"})
 _BIAS = {"LSTM": 3}  # the input that stays wide; 2 for all others
 # Readers whose statistics need the full precision of what they are given.
-_SENSITIVE = frozenset({"Softmax", "LogSoftmax"})
+_SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
 _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
 
 
