@@ -49,8 +49,9 @@ class LowerPrecision(Pass):
     1. The default mode changes nothing.
     2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool) run in
        the narrow type, accumulating in float32; biases stay float32.
-    3. Scores on their way into a Softmax keep float32, and so does a product that is the model's answer. Vector
-       kernels compute in float32; what they hand to one another is `store_narrow`'s business.
+    3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, and so does a
+       product that is the model's answer. Vector kernels compute in float32; what they hand to one another is
+       `store_narrow`'s business.
     4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
        that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
