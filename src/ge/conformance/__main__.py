@@ -34,6 +34,12 @@ def onnx(
     interpret: Annotated[
         bool, typer.Option(help="run with the NumPy interpreter instead of compiling")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            help="the suite's tolerances alone, without a unit in the last place of the largest element"
+        ),
+    ] = False,
     jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
     seconds: Annotated[float, typer.Option(help="time limit a case")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
@@ -44,7 +50,7 @@ def onnx(
     cases = [c for c in collect(chosen) if re.search(filter_, c.name)]
     results: list[tuple[Case, dict[str, Any]]] = []
     console = Console(stderr=True)
-    settings = {"kinds": chosen, "interpret": interpret}
+    settings = {"kinds": chosen, "interpret": interpret, "strict": strict}
     with Progress(console=console, disable=as_json) as progress:
         bar = progress.add_task("cases", total=len(cases))
 

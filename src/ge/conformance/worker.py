@@ -17,13 +17,13 @@ from ge.conformance.cases import Case, collect
 __all__ = ["check", "main"]
 
 
-def check(case: Case, interpreted: bool) -> dict[str, Any]:
+def check(case: Case, interpreted: bool, strict: bool = False) -> dict[str, Any]:
     """Run one case: status pass, unsupported, wrong or error, with a reason."""
     from ge.errors import GeError, UnsupportedOperatorsError
 
     try:
         for inputs, expected in case.data_sets():
-            _compare(case, _outputs(case, inputs, interpreted), expected)
+            _compare(case, _outputs(case, inputs, interpreted), expected, strict)
     except UnsupportedOperatorsError as error:
         return {"status": "unsupported", "reason": error.cause, "items": error.as_json()}
     except GeError as error:
@@ -73,7 +73,7 @@ def _restored(array: np.ndarray, kind: str) -> np.ndarray:
     return array.view(narrow.numpy) if narrow.is_float else array.astype(narrow.numpy)
 
 
-def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
+def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any], strict: bool) -> None:
     rtol, atol = case.tolerances
     assert len(outputs) == len(expected), f"{len(outputs)} outputs where {len(expected)} are expected"
     for index, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
@@ -88,7 +88,11 @@ def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any])
         if found.dtype.isbuiltin != 1:  # one of ml_dtypes
             found, wanted = found.astype(np.float32), wanted.astype(np.float32)
         np.testing.assert_allclose(
-            found, wanted, rtol=allowed, atol=max(atol, _last_place(wanted)), err_msg=f"output {index}"
+            found,
+            wanted,
+            rtol=allowed,
+            atol=atol if strict else max(atol, _last_place(wanted)),
+            err_msg=f"output {index}",
         )
 
 
@@ -114,7 +118,11 @@ def main() -> None:
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         kind, name = json.loads(line)
-        print(json.dumps(check(cases[kind, name], settings["interpret"])), file=answers, flush=True)
+        print(
+            json.dumps(check(cases[kind, name], settings["interpret"], settings["strict"])),
+            file=answers,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
