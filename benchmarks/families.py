@@ -1,4 +1,4 @@
-"""The keras.applications families, with weights that give activations a trained network's scale.
+"""The keras.applications families, with random weights that pass on rounding errors as a trained network's do.
 
 Needs TensorFlow alone (2.15 with Keras 2 or newer with Keras 3), so that both environments can use it.
 """
@@ -33,16 +33,33 @@ class Family:
         import keras
 
         keras.utils.set_random_seed(7)
+        model = self._raw(small)
+        _settle(model, self.inputs(small, batch=32 if small else 8, seed=1))
+        return model
+
+    def build_bf16(self, model: Any, small: bool) -> Any:
+        """The same model under Keras's mixed_bfloat16 policy."""
+        import keras
+
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        try:
+            lowered = self._raw(small)
+        finally:
+            keras.config.set_dtype_policy("float32")
+        lowered.set_weights(model.get_weights())
+        return lowered
+
+    def _raw(self, small: bool) -> Any:
+        import keras
+
         size = self.small_image if small else self.image
-        model = getattr(keras.applications, self.name)(
+        return getattr(keras.applications, self.name)(
             weights=None,
             input_shape=(size, size, 3),
             classes=CLASSES,
             classifier_activation=None,
             **(self.shrink if small else {}),
         )
-        _settle(model, self.inputs(small, batch=32 if small else 8, seed=1))
-        return model
 
     def inputs(self, small: bool, batch: int = 1, seed: int = 0) -> np.ndarray:
         """Random images in the pixel range the family takes, channels last."""
@@ -53,8 +70,9 @@ class Family:
 def _settle(model: Any, batch: np.ndarray) -> None:
     """Give batch normalisations the statistics of a batch and layer scales a visible size.
 
-    Normalised values are shifted so that most pass the following ReLU: a deep network of random weights whose
-    activations are centred doubles any rounding error every few layers, which a trained one does not.
+    What goes into an activation is shifted so that most of it passes, what is added without one is small: a deep
+    network of random weights whose activations are centred doubles any rounding error every few layers, which a
+    trained one does not.
     """
     norms = []
     for layer in model.layers:
@@ -62,14 +80,26 @@ def _settle(model: Any, batch: np.ndarray) -> None:
         if kind == "BatchNormalization":
             norms.append((layer, layer.momentum))
             layer.momentum = 0.0
+            shift, scale = (0.0, 0.25) if _linear(layer) else (1.0, 1.0)
             if layer.center:
-                layer.beta.assign(np.ones(layer.beta.shape, np.float32))
+                layer.beta.assign(np.full(layer.beta.shape, shift, np.float32))
+            if layer.scale:
+                layer.gamma.assign(np.full(layer.gamma.shape, scale, np.float32))
         elif kind == "LayerScale":
             layer.set_weights([np.full_like(w, 0.1) for w in layer.get_weights()])
     if norms:
         model(batch, training=True)
     for layer, momentum in norms:
         layer.momentum = momentum
+
+
+def _linear(layer: Any) -> bool:
+    """Whether a layer's output reaches the next convolution without an activation."""
+    readers = [getattr(node, "operation", None) or node.layer for node in layer._outbound_nodes]
+    kinds = {type(reader).__name__ for reader in readers}
+    if kinds & {"Add", "Dropout"}:
+        return any(_linear(reader) for reader in readers)
+    return "Conv2D" in kinds
 
 
 FAMILIES = (
