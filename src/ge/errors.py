@@ -16,7 +16,14 @@ class GeError(Exception):
     """
 
     def __init__(
-        self, code: str, cause: str, *, node: str = "", operator: str = "", location: str = "", remedy: str = ""
+        self,
+        code: str,
+        cause: str,
+        *,
+        node: str = "",
+        operator: str = "",
+        location: str = "",
+        remedy: str = "",
     ) -> None:
         self.code = code
         self.cause = cause
@@ -67,6 +74,12 @@ class UnsupportedOperatorsError(GeError):
     def as_json(self) -> list[dict[str, object]]:
         """The listing as plain data, for tools."""
         return [
-            {"operator": i.operator, "count": i.count, "nodes": list(i.nodes), "reason": i.reason, "remedy": i.remedy}
+            {
+                "operator": i.operator,
+                "count": i.count,
+                "nodes": list(i.nodes),
+                "reason": i.reason,
+                "remedy": i.remedy,
+            }
             for i in self.items
         ]

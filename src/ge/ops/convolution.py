@@ -524,7 +524,9 @@ def _filter_gradient(n: Node) -> Results:
     parts = []
     for piece in _kernel_pieces(n, x, window, desc_of(gradient).shape[1:-1]):
         split = n.op("Reshape", piece, shape=[rows, groups, inner // groups])
-        product = n.op("MatMul", n.op("Transpose", split, perm=[1, 2, 0]), flat)  # (groups, I / groups, O / groups)
+        product = n.op(
+            "MatMul", n.op("Transpose", split, perm=[1, 2, 0]), flat
+        )  # (groups, I / groups, O / groups)
         parts.append(n.op("Reshape", n.op("Transpose", product, perm=[1, 0, 2]), shape=[1, *sizes[-2:]]))
     whole = parts[0] if len(parts) == 1 else n.op("Concat", *parts, axis=0)
     return n.op("Reshape", whole, shape=sizes)
@@ -568,5 +570,9 @@ def _kernel_pieces(n: Node, x: Any, window: Window, outputs: Sequence[int]) -> I
         starts = [o * hole for o, hole in zip(offset, window.dilations, strict=True)]
         ends = [a + (c - 1) * s + 1 for a, c, s in zip(starts, outputs, window.strides, strict=True)]
         yield n.op(
-            "Slice", x, starts=[0, *starts, 0], ends=[shape[0], *ends, shape[-1]], steps=[1, *window.strides, 1]
+            "Slice",
+            x,
+            starts=[0, *starts, 0],
+            ends=[shape[0], *ends, shape[-1]],
+            steps=[1, *window.strides, 1],
         )

@@ -162,7 +162,7 @@ def _state(n: Node) -> tuple[Any, Any, Any]:
         return _key_and_counter(n, n.inputs[1])
     if n.input(3) is not None and int(n.const(3, "the algorithm").reshape(())) not in _ALGORITHMS:
         raise Unsupported("only the Philox algorithm is known", "use tf.random.Algorithm.PHILOX")
-    return (*_unsigned(n, n.inputs[1], 1), *_unsigned(n, n.inputs[2], 2))  # type: ignore[return-value]
+    return (*_unsigned(n, n.inputs[1], 1), *_unsigned(n, n.inputs[2], 2))
 
 
 def _shaped(n: Node, flat: Any, shape: Sequence[int], dtype: str) -> Any:

@@ -193,16 +193,16 @@ class Converter:
         view = Node(
             node.op_type,
             label,
-            inputs,
+            inputs,  # type: ignore[arg-type]
             attributes,
             outputs,
             scope.builder,
             version,
             domain,
-            Context(self, scope),  # type: ignore[arg-type]
+            Context(self, scope),
         )
         results = plugin.function(view)
-        found = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
+        found: list[Any] = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
         return _kept_narrow(node.op_type, inputs, found)
 
     def _refuse(self, operator: str, node: str, reason: str, remedy: str) -> None:
@@ -438,7 +438,7 @@ def _resolved(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeP
 
 
 def function_of(
-    schema: onnx.defs.OpSchema, version: int, node: onnx.NodeProto, inputs: Sequence[Binding]
+    schema: Any, version: int, node: onnx.NodeProto, inputs: Sequence[Binding]
 ) -> onnx.FunctionProto | None:
     """The function body a schema defines for a node, None when there is none."""
     if schema.has_function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 import onnx
 
@@ -77,7 +78,7 @@ def _covered(domain: str, type_: str, versions: dict[str, int], file: ModelFile)
     version = versions.get(domain, 1)
     if (domain, type_) in file.functions or find("onnx", type_, version, domain) is not None:
         return True
-    schema = schema_of(type_, version, domain)
+    schema: Any = schema_of(type_, version, domain)
     if schema is None:
         return False
     if schema.has_context_dependent_function:

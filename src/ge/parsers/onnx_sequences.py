@@ -53,7 +53,7 @@ def _erase(n: Node) -> Results:
 @plugin(onnx="SequenceAt")
 def _at(n: Node) -> Results:
     items = _items(n)
-    return items[_position(n, 1, len(items) - 1)]  # type: ignore[no-any-return]
+    return items[_position(n, 1, len(items) - 1)]
 
 
 @plugin(onnx="SequenceLength")
@@ -110,5 +110,5 @@ def _get_element(n: Node) -> Results:
     if isinstance(value, Sequence_) and value.optional:
         if not value.items:
             raise Unsupported("the optional is empty")
-        return value.items[0]  # type: ignore[no-any-return]
+        return value.items[0]
     return value  # type: ignore[return-value]

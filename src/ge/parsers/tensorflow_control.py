@@ -184,7 +184,7 @@ def drop_unused_captures(b: GraphBuilder) -> None:
             if inner in b.graph.inputs:
                 b.graph.inputs.remove(inner)
             elif inner.name in b.graph.initializers:
-                del b.graph.initializers[inner.name]
+                del b.graph.initializers[inner.name]  # type: ignore[arg-type]
 
 
 def close_branches(branches: Sequence[GraphBuilder]) -> list[ir.Value]:

@@ -5,7 +5,7 @@ Contract of `split_batch`:
    prove it by a rule below. One node without a rule leaves the graph as it is.
 2. The graph then holds one step of the batch; the plan repeats it over the batch in one native call.
 3. The step is the divisor of the batch with the least traffic to main memory: weights are read once a step
-   (once in all when they fit the cache), what a node reads and writes goes to memory only when it does not fit the cache.
+   (once in all when they fit the cache), what a node reads and writes goes to memory only when it does not fit.
 4. Results are the same: every row is computed by the same operations.
 """
 
