@@ -80,10 +80,16 @@ $(VENV)/.project: $(VENV)/.frameworks $(NATIVE_BUILD)
 $(BIN_TF215)/python:
 	$(PYTHON) -m venv $(VENV_TF215)
 
+# TensorFlow 2.15 asks for ml_dtypes 0.3 but runs with 0.5, which onnx_ir needs; pip must not resolve those two together.
+# onnx 1.19 is the newest that reads with the protobuf 4 of TensorFlow 2.15.
+$(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
+	@echo "Installing TensorFlow 2.15 into $(VENV_TF215)"
+	$(call pip,$(BIN_TF215)) install tensorflow-cpu==2.15.1 pytest hypothesis scikit-build-core nanobind \
+	  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy
+	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
+	@touch $@
+
 # Both environments share one Python version and so one native library; the second does not build it again.
-$(VENV_TF215)/.project: $(VENV)/.project pyproject.toml | $(BIN_TF215)/python
-	@echo "Installing TensorFlow 2.15 and the project into $(VENV_TF215)"
-	$(call pip,$(BIN_TF215)) install scikit-build-core nanobind
-	$(call pip,$(BIN_TF215)) install --no-build-isolation --config-settings=wheel.cmake=false \
-	  --editable '.[tf215,test]'
+$(VENV_TF215)/.project: $(VENV_TF215)/.frameworks $(VENV)/.project pyproject.toml
+	$(call pip,$(BIN_TF215)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@
