@@ -36,8 +36,9 @@ build: $(VENV)/.project ## Create the environment and build the native runtime
 build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
 
 check: $(VENV)/.project $(VENV_TF215)/.project
+	$(BIN)/$(PYTEST) --doctest-modules src benchmarks
 	$(BIN_TF215)/$(PYTEST) tests/models/tf215
-	$(BIN)/$(PYTEST) --doctest-modules --ignore tests/models/tf215 src tests
+	$(BIN)/$(PYTEST) --ignore tests/models/tf215 tests
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
