@@ -14,8 +14,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "build"))
 
-from build_support import assert_close, compiled, feeds_of, floats, graph_of, kinds
-
 import ge
 from ge.compiler import compile_graph, compile_plan
 from ge.explanation import explain
@@ -24,6 +22,7 @@ from ge.ir.interpret import interpret
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import pass_names
 from ge.profile import lines, table, trace
+from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, graph_of, kinds
 
 
 def convnet(b: GraphBuilder):

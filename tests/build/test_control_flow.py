@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from build_support import assert_close, compiled, feeds_of, floats, kinds
 
 from ge.compiler import compile_graph
 from ge.ir.builder import GraphBuilder
 from ge.ir.interpret import interpret
 from ge.ops.control import branch
+from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, kinds
 
 
 def x(b, *shape, name="x", dtype="float32"):

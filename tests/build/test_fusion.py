@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from build_support import compiled, floats, graph_of, kinds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from ge.engines import place
 from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
 from ge.options import CompileOptions
+from tests.support.small_graphs import compiled, floats, graph_of, kinds
 
 
 def x(b, *shape, name="x", dtype="float32"):

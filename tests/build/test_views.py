@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from build_support import compiled, floats, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ge.build.views import reshape_view
 from ge.model.plan import View
+from tests.support.small_graphs import compiled, floats, kinds
 
 
 @settings(max_examples=200, deadline=None)
