@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ge.ops import (
+from ge.ops import (  # noqa: F401  the families register their operators when they are loaded
     activation,
     binary,
     control,
@@ -35,35 +35,6 @@ from ge.ops import (
 from ge.ops.base import lookup, register, registered, unregister
 
 __all__ = ["lookup", "register", "registered", "unregister"]
-
-_FAMILIES = (
-    activation,
-    binary,
-    control,
-    convolution,
-    diagonals,
-    elementwise,
-    gather_scatter,
-    linalg,
-    matmul,
-    movement,
-    normalisation,
-    philox,
-    pooling,
-    quantise,
-    random,
-    recurrent,
-    reduce,
-    resize,
-    segments,
-    shapes,
-    signal,
-    slices,
-    sorting,
-    text,
-    training,
-    vision,
-)
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
