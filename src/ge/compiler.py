@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ge.build.assemble import build_plan
+from ge.build.donate import Donation
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
@@ -42,22 +44,36 @@ def compile(source: Any, options: CompileOptions | None = None, name: str = "") 
     return compile_graph(source, options, name or source.name or "model")
 
 
-def compile_graph(graph: ir.Graph, options: CompileOptions | None = None, name: str = "model") -> Model:
-    """Compile a GE graph (left as it is) and load it."""
-    return Model(compile_plan(graph, options, name))
+def compile_graph(
+    graph: ir.Graph,
+    options: CompileOptions | None = None,
+    name: str = "model",
+    donated: Sequence[Donation] = (),
+) -> Model:
+    """Compile a GE graph (left as it is) and load it.
+
+    donated: pairs (output, input) of positions. The output is the input's new value and takes its memory: whoever runs
+    the program by addresses gives the same one for both.
+    """
+    return Model(compile_plan(graph, options, name, donated))
 
 
-def compile_plan(graph: ir.Graph, options: CompileOptions | None = None, name: str = "model") -> Plan:
-    """Compile a GE graph (left as it is) to a plan."""
+def compile_plan(
+    graph: ir.Graph,
+    options: CompileOptions | None = None,
+    name: str = "model",
+    donated: Sequence[Donation] = (),
+) -> Plan:
+    """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`."""
     options = options if options is not None else CompileOptions.from_environment()
     graph = graph.clone()
     dump_graph(graph, "parse", options, name)
     optimize(graph, options, name)
     whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
-    steps = split_batch(graph, options)
+    steps = 1 if donated else split_batch(graph, options)
     place(graph)
     dump_graph(graph, "place", options, name)
-    plan = build_plan(graph, options, name)
+    plan = build_plan(graph, options, name, donated)
     plan.report["placement"] = placements(graph)
     plan.steps = steps
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 import tbe
+from ge.build.donate import Donation, check_donated, checked_pairs, settle_donations
 from ge.build.draft import Draft
 from ge.build.inplace import merge_in_place
 from ge.build.kernels import KernelBook
 from ge.build.lower import Workshop, lower_graph
 from ge.build.memory import MemoryPlan, Piece, check, plan_memory
 from ge.ir.values import desc_of
-from ge.model.plan import Buffer, Plan, Port, View
+from ge.model.plan import Buffer, Plan, Port, Task, View
 from ge.ops.base import has_dynamic_size
 from ge.options import CompileOptions
 
 __all__ = ["build_plan"]
 
 
-def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
-    """The plan of a placed graph."""
-    shop = Workshop(Draft(), KernelBook(options.target), options)
+def build_plan(graph: ir.Graph, options: CompileOptions, name: str, donated: Sequence[Donation] = ()) -> Plan:
+    """The plan of a placed graph; a donated pair is an output that takes the memory of an input."""
+    shop = Workshop(Draft(), KernelBook(options.target), options, checked_pairs(graph, donated))
     draft = shop.draft
     inputs = [
         View.of(draft.storage("input", desc_of(v).nbytes, i).id, desc_of(v))
@@ -31,6 +34,7 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
         for i, v in enumerate(graph.outputs)
     ]
     lower_graph(graph, shop, inputs, outputs)
+    copied = settle_donations(draft, shop.donated)
     owner = (
         merge_in_place(draft)
         if "in_place" not in options.disabled_passes
@@ -39,7 +43,7 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
     memory, offsets = _plan_arena(draft, owner)
     shop.kernels.compile()
     _finish_kernel_tasks(draft, shop.kernels)
-    return Plan(
+    plan = Plan(
         name=name,
         inputs=[Port(v.name or f"input{i}", desc_of(v)) for i, v in enumerate(graph.inputs)],
         outputs=[
@@ -52,8 +56,16 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str) -> Plan:
         constants=draft.constants,
         kernels=shop.kernels.images(),
         arena_bytes=memory.nbytes,
-        report=_report(draft, memory),
+        donated=shop.donated,
+        report=_report(draft, memory) | ({"donated_copies": copied} if donated else {}),
     )
+    check_donated(plan, lambda task: _leave(task, shop.kernels))
+    return plan
+
+
+def _leave(task: Task, kernels: KernelBook) -> Sequence[tuple[int, int]]:
+    """The inputs and outputs of a task that may be one memory."""
+    return kernels.aliases(task.attrs["kernel"]) if task.kind == "kernel" else ()
 
 
 def _plan_arena(draft: Draft, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ge.build.draft import Draft, Share, Storage
 from ge.model.plan import Task, View
 
-__all__ = ["merge_in_place"]
+__all__ = ["accumulate", "merge_in_place"]
 
 
 def merge_in_place(draft: Draft) -> list[int]:
@@ -57,7 +57,7 @@ class _Merging:
         source.last = max(source.last, target.last)
         source.nbytes = max(source.nbytes, target.nbytes)
         if share.post_op >= 0:
-            _accumulate(self.draft, number, share)
+            accumulate(self.draft, number, share)
         if task.kind == "copy":
             self.draft.dropped.add(number)
         return True
@@ -70,7 +70,7 @@ def _same_place(source: View, target: View) -> bool:
     )
 
 
-def _accumulate(draft: Draft, number: int, share: Share) -> None:
+def accumulate(draft: Draft, number: int, share: Share) -> None:
     """Turn the addition of an operand into accumulation into the output."""
     task = draft.tasks[number]
     post_ops = list(task.attrs["post_ops"])

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import tbe
 from ge.build.aliases import Aliases
 from ge.build.carries import Carry, coalesce_carries
+from ge.build.donate import Donation
 from ge.build.draft import Draft, Share
 from ge.build.expression import express
 from ge.build.kernels import KernelBook
@@ -37,6 +38,7 @@ class Workshop:
     draft: Draft
     kernels: KernelBook
     options: CompileOptions
+    donated: tuple[Donation, ...] = ()
 
 
 def lower_graph(
@@ -58,14 +60,20 @@ class _GraphLowering:
         self.aliases = Aliases()
 
     def lower(self, inputs: Sequence[View]) -> None:
-        parts = partition(self.graph, self.shop.options)
+        donated = self.shop.donated if self.block == 0 else ()
+        parts = partition(self.graph, self.shop.options, donated)
         self.aliases = parts.aliases
         self.views.update(zip(self.graph.inputs, inputs, strict=True))
         late = self._claim_outputs()
+        given = {self.graph.inputs[source] for _, source in donated}
+        for value, target in late:
+            if self._whole_source(value) in given:  # before it is overwritten
+                self._copy(self.view(value), target, value.name or "output")
         for unit in parts.units:
             _LOWER[unit.engine](self, unit)
         for value, target in late:
-            self._copy(self.view(value), target, value.name or "output")
+            if self._whole_source(value) not in given:
+                self._copy(self.view(value), target, value.name or "output")
 
     # -- where values lie --------------------------------------------------------------------------------------
 

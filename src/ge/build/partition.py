@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ge.build.aliases import Aliases, find_aliases, root_of
+from ge.build.donate import Donation, writers_last
 from ge.build.fusion import fuse, group_outputs
 from ge.build.units import Unit, in_order, unit_of
 from ge.ops.base import Engine
@@ -23,15 +25,15 @@ class Partition:
     aliases: Aliases
 
 
-def partition(graph: ir.Graph, options: CompileOptions) -> Partition:
-    """Cut a placed graph into units."""
+def partition(graph: ir.Graph, options: CompileOptions, donated: Sequence[Donation] = ()) -> Partition:
+    """Cut a placed graph into units; those that write over a donated input come after its readers."""
     aliases = find_aliases(graph, strided="strided_views" not in options.disabled_passes)
     groups = fuse(graph, aliases, enabled="vector_fusion" not in options.disabled_passes)
     grouped = {node for group in groups for node in group}
     units = [unit_of(node, view=node in aliases.forward) for node in graph if node not in grouped]
     units += _vector_units(graph, groups, aliases)
     positions = {node: index for index, node in enumerate(graph)}
-    return Partition(in_order(units, positions), aliases)
+    return Partition(in_order(units, positions, writers_last(graph, units, aliases, donated)), aliases)
 
 
 def _vector_units(graph: ir.Graph, groups: list[list[ir.Node]], aliases: Aliases) -> list[Unit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -54,10 +54,13 @@ def unit_of(node: ir.Node, *, view: bool = False) -> Unit:
     return Unit(Engine.VIEW if view else Engine(facts.engine(node)), [node], inputs, list(node.outputs))
 
 
-def in_order(units: Iterable[Unit], positions: dict[ir.Node, int]) -> list[Unit]:
+def in_order(
+    units: Iterable[Unit], positions: dict[ir.Node, int], after: Mapping[Unit, set[Unit]] | None = None
+) -> list[Unit]:
     """Units sorted so that producers come first, as near to the graph's own order as that allows.
 
-    A unit takes the place of its last node. Raises ValueError when units depend on one another in a circle.
+    A unit takes the place of its last node; `after` names further units it waits for. Raises ValueError when
+    units depend on one another in a circle.
     """
     units = list(units)
     unit_by_value = {v: u for u in units for n in u.nodes for v in n.outputs}
@@ -65,6 +68,7 @@ def in_order(units: Iterable[Unit], positions: dict[ir.Node, int]) -> list[Unit]
     readers: dict[Unit, list[Unit]] = {u: [] for u in units}
     for unit in units:
         sources = {unit_by_value[v] for v in unit.inputs if v in unit_by_value and constant_of(v) is None}
+        sources |= (after or {}).get(unit, set())
         sources.discard(unit)
         waits[unit] = len(sources)
         for source in sources:

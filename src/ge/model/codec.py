@@ -291,6 +291,7 @@ def encode_plan(plan: Plan, constants: ConstantPool, kernels: KernelPool) -> dic
         "kernels": [kernels.add(k) for k in plan.kernels],
         "tasks": [_encode_task(t) for t in plan.tasks],
         "arena_bytes": plan.arena_bytes,
+        "donated": plan.donated,
         "steps": plan.steps,
         "report": plan.report,
     }
@@ -324,6 +325,7 @@ def decode_plan(
         "kernels",
         "tasks",
         "arena_bytes",
+        "donated",
         "steps",
         "report",
     )
@@ -338,6 +340,7 @@ def decode_plan(
         constants=[_pick(constants, i, f"{what}.constants") for i in items(fields["constants"], what)],
         kernels=[_pick(kernels, i, f"{what}.kernels") for i in items(fields["kernels"], what)],
         arena_bytes=integer(fields["arena_bytes"], f"{what}.arena_bytes"),
+        donated=_decode_donated(fields["donated"], f"{what}.donated"),
         steps=integer(fields["steps"], f"{what}.steps", 1, MAX_COUNT),
         report=record(fields["report"], f"{what}.report"),
     )
@@ -351,6 +354,7 @@ def decode_plan(
         for i, b in enumerate(items(fields["buffers"], what))
     ]
     _check_ports(plan, what)
+    _check_donated(plan, what)
     plan.tasks = [
         _decode_task(t, plan, f"{what}.tasks[{i}]") for i, t in enumerate(items(fields["tasks"], what))
     ]
@@ -389,6 +393,26 @@ def _check_ports(plan: Plan, what: str) -> None:
             advancing |= 0 < buffer.nbytes < whole
     if not advancing:
         raise malformed(what, f"repeats {plan.steps} steps over the same data")
+
+
+def _decode_donated(data: Any, what: str) -> tuple[tuple[int, int], ...]:
+    pairs = [items(pair, what, exactly=2) for pair in items(data, what)]
+    return tuple((integer(o, what, 0, MAX_COUNT), integer(i, what, 0, MAX_COUNT)) for o, i in pairs)
+
+
+def _check_donated(plan: Plan, what: str) -> None:
+    """Each output takes the memory of at most one input, of its own size, which no other output takes."""
+    for side in (0, 1):
+        named = [pair[side] for pair in plan.donated]
+        if len(set(named)) != len(named):
+            raise malformed(what, "donates something twice")
+    for output, source in plan.donated:
+        if output >= len(plan.outputs) or source >= len(plan.inputs):
+            raise malformed(what, "donates what it does not have")
+        if plan.outputs[output].desc != plan.inputs[source].desc:
+            raise malformed(what, f"donates input {source} to an output of another size")
+    if plan.donated and plan.steps > 1:
+        raise malformed(what, "repeats steps over donated inputs")
 
 
 def _decode_task(data: Any, plan: Plan, what: str) -> Task:

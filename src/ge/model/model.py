@@ -72,6 +72,7 @@ class Model:
         if into is None:
             into = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
         results = list(into)
+        self._donate(feeds, results)
         if self._announce:
             self._print_profile(feeds)
         shapes = self.program.run(feeds, results)
@@ -79,12 +80,20 @@ class Model:
             results[index] = _leading(results[index], shape)
         return results
 
+    def _donate(self, feeds: list[np.ndarray], results: Sequence[np.ndarray]) -> None:
+        """Put inputs whose memory an output takes where that output is wanted; the caller's arrays stay."""
+        for output, source in self.plan.donated:
+            if feeds[source].ctypes.data != results[output].ctypes.data:
+                np.copyto(results[output], feeds[source])
+                feeds[source] = results[output]
+
     def profile(self, arrays: Sequence[Any] | None = None, repeats: int = 10) -> list[TaskProfile]:
         """Run the tasks one by one and time each; without arrays, on zeros."""
         if arrays is None:
             arrays = [np.zeros(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.inputs]
         feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
         outputs = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
+        self._donate(feeds, outputs)
         seconds = self.program.profile(feeds, outputs, repeats)
         return [
             self._profiled(*item)

@@ -134,6 +134,7 @@ class Plan:
     constants: list[np.ndarray] = field(default_factory=list)
     kernels: list[KernelImage] = field(default_factory=list)
     arena_bytes: int = 0
+    donated: tuple[tuple[int, int], ...] = ()  # (output, input): one memory, given by the caller under both
     steps: int = 1  # a run goes through the tasks this often, each time for the next rows of the batch
     report: dict[str, Any] = field(default_factory=dict)  # memory lower bound, strategies, options, versions
 
