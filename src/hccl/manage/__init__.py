@@ -1,0 +1,1 @@
+"""Ranks and groups, under the names that scripts import."""

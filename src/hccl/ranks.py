@@ -1,0 +1,125 @@
+"""Who this process is among its peers, and groups of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "WORLD",
+    "Group",
+    "HcclError",
+    "create_group",
+    "destroy_group",
+    "group_of",
+    "local_rank",
+    "local_size",
+]
+
+WORLD = "hccl_world_group"
+
+# The launchers' names for the same facts, ours first.
+_SIZE = ("RANK_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+_RANK = ("RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+_LOCAL_SIZE = ("LOCAL_RANK_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK_ID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
+
+
+class HcclError(RuntimeError):
+    """A collective or a group that cannot be."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of the world that communicate, in their order within the group."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.ranks)
+
+    @property
+    def rank(self) -> int:
+        """This process's position in the group."""
+        return self.position(world_rank())
+
+    def position(self, rank: int) -> int:
+        """A world rank's position in the group."""
+        if rank not in self.ranks:
+            raise HcclError(f"rank {rank} is not in group '{self.name}' of ranks {list(self.ranks)}")
+        return self.ranks.index(rank)
+
+
+_groups: dict[str, Group] = {}
+
+
+def _setting(names: Sequence[str], default: int) -> int:
+    for name in names:
+        text = os.environ.get(name)
+        if text:
+            try:
+                return int(text)
+            except ValueError:
+                raise HcclError(f"environment variable {name} must be a number, not '{text}'") from None
+    return default
+
+
+def world_rank() -> int:
+    """This process's rank among all.
+
+    >>> world_rank()
+    0
+    """
+    return _setting(_RANK, 0)
+
+
+def local_rank() -> int:
+    """This process's rank among those on the same machine."""
+    return _setting(_LOCAL_RANK, world_rank())
+
+
+def local_size() -> int:
+    """How many processes run on this machine."""
+    return _setting(_LOCAL_SIZE, group_of(WORLD).size)
+
+
+def group_of(name: str) -> Group:
+    """A group by name; the world is always there."""
+    if name == WORLD:
+        size = _setting(_SIZE, 1)
+        if not 0 <= world_rank() < size:
+            raise HcclError(f"rank {world_rank()} does not fit a world of {size}: set RANK_ID and RANK_SIZE")
+        return Group(WORLD, tuple(range(size)))
+    if name not in _groups:
+        raise HcclError(f"there is no group '{name}': create it with create_group()")
+    return _groups[name]
+
+
+def create_group(name: str, rank_num: int, rank_ids: Sequence[int]) -> Group:
+    """Make a group of world ranks.
+
+    >>> create_group("pair", 1, [0]).size
+    1
+    """
+    world = group_of(WORLD)
+    if name == WORLD or name in _groups:
+        raise HcclError(f"group '{name}' exists already")
+    if rank_num != len(rank_ids) or len(set(rank_ids)) != len(rank_ids):
+        raise HcclError(
+            f"group '{name}' of {rank_num} ranks needs as many different ones, got {list(rank_ids)}"
+        )
+    outside = [rank for rank in rank_ids if rank not in world.ranks]
+    if outside:
+        raise HcclError(f"group '{name}': ranks {outside} are not in the world of {world.size}")
+    _groups[name] = Group(name, tuple(rank_ids))
+    return _groups[name]
+
+
+def destroy_group(name: str) -> None:
+    """Forget a group."""
+    group_of(name)
+    _groups.pop(name, None)

@@ -1,0 +1,1 @@
+"""How gradients are bundled for the all-reduce, under the names that scripts import."""
