@@ -9,7 +9,7 @@ A front door that has a graph in memory calls `parse_graph` and says what each i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,24 @@ from ge.parsers import (
     tensorflow_positions,
 )
 from ge.parsers.plugin import Unsupported, mapped
-from ge.parsers.tensorflow_convert import HANDLERS, Converter, Scope
+from ge.parsers.tensorflow_convert import HANDLERS, Converter, Refusal, Scope
 from ge.parsers.tensorflow_files import ModelFile, Signature, load_model
 from ge.parsers.tensorflow_frames import structured
 from ge.parsers.tensorflow_graph import Body, GraphNode, Library, Ref, graph_body, parse_ref
 from ge.parsers.tensorflow_state import VariableStore
-from ge.parsers.tensorflow_values import FAILED, Binding, HostTensor, Missing, VariableSpec
+from ge.parsers.tensorflow_values import FAILED, UNKNOWN, Binding, HostTensor, Missing, VariableSpec
 
-__all__ = ["Parsed", "VariableSpec", "operators", "parse", "parse_graph", "parse_model"]
+__all__ = [
+    "Attempt",
+    "Parsed",
+    "Refusal",
+    "VariableSpec",
+    "attempt_graph",
+    "operators",
+    "parse",
+    "parse_graph",
+    "parse_model",
+]
 
 # Imported for their declarations.
 _WITH_HANDLERS = (
@@ -163,10 +173,84 @@ def parse_graph(
     variables may be written; their new values become further outputs. `effects` are nodes that must run for
     what they write.
     """
+    return _convert(_request(graph, inputs, outputs, constants, variables, updates, effects, name))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a graph of which some nodes stay on the host.
+
+    parsed: the whole graph, when nothing had to stay there. refused: nodes that cannot be converted, and why.
+    unknown: nodes that read, directly or not, what the host computes, so that nothing can be said of them
+    yet. needs: inputs whose values would have to be constant for a node that was refused.
+    """
+
+    parsed: Parsed | None
+    refused: Mapping[str, Refusal]
+    unknown: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+
+
+def attempt_graph(
+    graph: Any,
+    *,
+    inputs: Mapping[str, TensorDesc],
+    outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray] | None = None,
+    variables: Mapping[str, VariableSpec] | None = None,
+    effects: Sequence[str] = (),
+    host: Collection[str] = (),
+    name: str = "graph",
+) -> Attempt:
+    """Like `parse_graph` with updates, for a caller that runs on the host what cannot be converted.
+
+    `host` are nodes that are known to stay there.
+    """
+    import ge.ops  # noqa: F401  (declares operators and plugins)
+
+    request = _request(graph, inputs, outputs, constants, variables, True, effects, name)
+    converter, scope = _converter(request, host)
+    roots = [*(n for n, _ in request.outputs.values()), *request.effects, *host]
+    converter.evaluate(scope, roots)
+    unknown = frozenset(n for n, value in scope.values.items() if value is UNKNOWN and n not in host)
+    if converter.refused or host:
+        return Attempt(None, converter.refused, unknown, _inputs_behind(converter.needs, inputs))
+    try:
+        return Attempt(_finished(request, converter, scope), {})
+    except GeError as error:
+        name = next(iter(request.outputs.values()))[0]
+        return Attempt(None, {name: Refusal(request.body.nodes[name].op, error.cause, error.remedy)})
+
+
+def _inputs_behind(values: Sequence[ir.Value], inputs: Collection[str]) -> frozenset[str]:
+    """The model's inputs that some values are computed from."""
+    found, seen, todo = set(), set(values), list(values)
+    while todo:
+        value = todo.pop()
+        node = value.producer()
+        if node is None and value.name in inputs:
+            found.add(value.name)
+        for before in node.inputs if node is not None else ():
+            if before is not None and before not in seen:
+                seen.add(before)
+                todo.append(before)
+    return frozenset(found)
+
+
+def _request(
+    graph: Any,
+    inputs: Mapping[str, TensorDesc],
+    outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray] | None,
+    variables: Mapping[str, VariableSpec] | None,
+    updates: bool,
+    effects: Sequence[str],
+    name: str,
+) -> _Request:
     source = load_model(graph)
     library = Library(source.graph.library.function, structured)
     body = structured(graph_body(source.graph, name))
-    request = _Request(
+    return _Request(
         name,
         body,
         library,
@@ -177,7 +261,6 @@ def parse_graph(
         updates=updates,
         effects=[_known(body, n)[0] for n in effects],
     )
-    return _convert(request)
 
 
 # -- what to compute -----------------------------------------------------------------------------------------
@@ -347,16 +430,27 @@ class _Inputs:
 def _convert(request: _Request) -> Parsed:
     import ge.ops  # noqa: F401  (declares operators and plugins)
 
-    builder = GraphBuilder(_identifier(request.name))
-    converter = Converter(request.library, builder, variables=request.store, updates=request.updates)
-    scope = Scope(request.body, builder)
-    bound = _bind(request, converter, builder)
-    scope.values.update(bound)
+    converter, scope = _converter(request)
     roots = [*(name for name, _ in request.outputs.values()), *request.effects]
-    request.body.effects = list(request.effects)
-    converter.scan(request.body, roots, bound, request.name)
+    converter.scan(request.body, roots, scope.values, request.name)
     converter.evaluate(scope, roots)
     converter.report(request.name)
+    return _finished(request, converter, scope)
+
+
+def _converter(request: _Request, host: Collection[str] | None = None) -> tuple[Converter, Scope]:
+    builder = GraphBuilder(_identifier(request.name))
+    converter = Converter(
+        request.library, builder, variables=request.store, updates=request.updates, host=host
+    )
+    scope = Scope(request.body, builder)
+    scope.values.update(_bind(request, converter, builder))
+    request.body.effects = list(request.effects)
+    return converter, scope
+
+
+def _finished(request: _Request, converter: Converter, scope: Scope) -> Parsed:
+    builder = scope.builder
     names = _name_outputs(request, converter, builder, scope)
     reads = tuple(v.name or "" for v in builder.graph.inputs[len(request.inputs) :])
     for variable in converter.updated:

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from ge.parsers.tensorflow_tensor import FunctionRef
 from ge.parsers.tensorflow_values import (
     DEAD,
     FAILED,
+    UNKNOWN,
     Binding,
     HostTensor,
     Missing,
@@ -35,7 +36,7 @@ from ge.parsers.tensorflow_values import (
     VariableSpec,
 )
 
-__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Scope", "handler", "special"]
+__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
 
 MAX_DEPTH = 48
 NODE_BUDGET = 400_000
@@ -61,6 +62,15 @@ _PLUGIN_FAULTS = (
 
 Outputs = Sequence[Binding] | Missing
 Failures = dict[tuple[str, str, str], list[str]]  # operator, reason, remedy -> nodes
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a node cannot be converted: the operator at fault may be inside a function that the node calls."""
+
+    operator: str
+    reason: str
+    remedy: str = ""
 
 
 @dataclass
@@ -110,7 +120,9 @@ class Context:
         array = constant_of(self.tensor(index))
         if array is None:
             raise Unsupported(
-                f"{what} is computed at run time and decides a shape", "give the model static input shapes"
+                f"{what} is computed at run time and decides a shape",
+                "give the model static input shapes",
+                self.tensor(index),
             )
         return array
 
@@ -157,9 +169,14 @@ class Converter:
         *,
         variables: Callable[[str, GraphNode], VariableSpec] | None = None,
         updates: bool = False,
+        host: Collection[str] | None = None,
     ) -> None:
         self.library = library
         self.root = root
+        self.tolerant = host is not None  # whatever cannot be converted will run elsewhere
+        self.host = host or ()  # nodes of the outermost body that are not to be converted
+        self.refused: dict[str, Refusal] = {}  # nodes of the outermost body that could not be
+        self.needs: list[ir.Value] = []  # computed values that would have to be constant
         self.state: dict[str, ir.Value] = {}  # values of variables that were written
         self.updated: dict[str, None] = {}  # variables that were written, in order
         self.allow_updates = updates
@@ -171,6 +188,7 @@ class Converter:
         self._calls: list[str] = []
         self._converted = 0
         self._effectful: dict[int, bool] = {}
+        self._last = Refusal("", "")
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
@@ -209,7 +227,17 @@ class Converter:
         for name in self.order(scope.body, roots, scope.values):
             if name not in scope.values:
                 node = scope.body.nodes[name]
+                known = self._failed()
                 scope.values[name] = self._convert(scope, node)
+                if not scope.depth and self._failed() > known:
+                    self.refused[name] = self._last
+
+    def _failed(self) -> int:
+        return sum(map(len, self.failures.values()))
+
+    def _refuse(self, label: str, refusal: Refusal) -> None:
+        self.failures[refusal.operator, refusal.reason, refusal.remedy].append(label)
+        self._last = refusal
 
     def order(self, body: Body, roots: Sequence[str], bound: Mapping[str, Any]) -> list[str]:
         """The nodes to convert, dependencies first.
@@ -288,10 +316,14 @@ class Converter:
             raise GeError(
                 "E10106", f"the model expands to more than {NODE_BUDGET} nodes", location=scope.body.name
             )
+        if not scope.depth and node.name in self.host:
+            return UNKNOWN
         inputs = [self.binding(scope, ref) for ref in node.inputs]
         merge = node.op in ("Merge", "RefMerge")
         if FAILED in inputs:
             return FAILED
+        if UNKNOWN in inputs:
+            return UNKNOWN
         if DEAD in inputs and not merge:
             return DEAD
         label = scope.label(node)
@@ -299,13 +331,18 @@ class Converter:
         try:
             return self._dispatch(Context(self, scope, node, inputs))
         except Unsupported as error:
-            self.failures[node.op, error.reason, error.remedy].append(label)
+            if error.needs is not None:
+                self.needs.append(error.needs)
+            self._refuse(label, Refusal(node.op, error.reason, error.remedy))
         except GeError as error:
-            if error.code not in _UNSUPPORTED_CODES:
+            if error.code not in _UNSUPPORTED_CODES and not self.tolerant:
                 raise
-            self.failures[node.op, error.cause, error.remedy].append(label)
+            self._refuse(label, Refusal(node.op, error.cause, error.remedy))
         except _PLUGIN_FAULTS as error:
             detail = f"{type(error).__name__}: {error}"
+            if self.tolerant:
+                self._refuse(label, Refusal(node.op, f"it cannot be converted ({detail})"))
+                return FAILED
             raise GeError(
                 "E10105", f"the node is malformed ({detail})", node=label, operator=node.op
             ) from error

@@ -9,7 +9,17 @@ import onnx_ir as ir
 
 from ge.ir.types import TENSORS, TensorDesc
 
-__all__ = ["DEAD", "FAILED", "Binding", "HostTensor", "Missing", "Opaque", "Variable", "VariableSpec"]
+__all__ = [
+    "DEAD",
+    "FAILED",
+    "UNKNOWN",
+    "Binding",
+    "HostTensor",
+    "Missing",
+    "Opaque",
+    "Variable",
+    "VariableSpec",
+]
 
 
 class Opaque:
@@ -48,6 +58,7 @@ class Missing(Opaque):
 
 DEAD = Missing("the untaken side of a branch")
 FAILED = Missing("the output of a node that could not be converted")
+UNKNOWN = Missing("a value that is known only when the host has run")
 
 Binding = ir.Value | Opaque
 
