@@ -47,11 +47,11 @@ void lower_conv_grad_weights(Lowering& low) {
                         flops);
 }
 
-// Inputs: gradient of y, x. Output: gradient of x. The maxima are found again, as nothing kept where they
-// were.
+// Inputs: gradient of y and, for maxima, x. Output: gradient of x. The maxima are found again, as nothing
+// kept where they were.
 void lower_pool_grad(Lowering& low) {
   const View& dy = low.input(0);
-  const View& x = low.input(1);
+  const View& x = low.input_count() > 1 ? low.input(1) : low.output(0);
   check_images(low, x, dy);
   const PoolGeometry pool(low, x.dims.size() - 2);
   const Desc source = describe(low, x), target = describe(low, dy), dx = describe(low, low.output(0));
@@ -64,6 +64,7 @@ void lower_pool_grad(Lowering& low) {
                                                         pool.pads_begin, pool.pads_end, forward, attr);
   PrimitivePlan after(low);
   if (pool.algorithm == dnnl::algorithm::pooling_max) {
+    if (low.input_count() < 2) low.reject("the gradient of a maximum needs the pooled data");
     const Desc notes = forward.workspace_desc();
     const Location workspace = low.scratch(notes.get_size());
     PrimitivePlan before(low);

@@ -31,6 +31,7 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     text,
     training,
     vision,
+    window_gradients,
 )
 from ge.ops.base import lookup, register, registered, unregister
 

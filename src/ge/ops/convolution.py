@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
-from ge.ir.values import desc_of
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.post_ops import apply_post_ops
@@ -510,69 +509,3 @@ def _backprop_input(n: Node, sizes: Sequence[int], weight: Any, groups: int | No
         data_format=form,
         weight_format="IO",
     )
-
-
-@plugin(tensorflow=["Conv2DBackpropFilter", "Conv3DBackpropFilterV2"])
-def _filter_gradient(n: Node) -> Results:
-    """The gradient of a convolution by its weight: one matrix product a kernel position, over all windows."""
-    sizes = n.ints(1, "the filter sizes")
-    x, gradient, window = _windows_and_gradient(n, sizes)
-    rows, inner, outer = math.prod(desc_of(gradient).shape[:-1]), desc_of(x).shape[-1], sizes[-1]
-    groups = max(inner // max(sizes[-2], 1), 1)
-    flat = n.op("Reshape", gradient, shape=[rows, groups, outer // groups])
-    flat = n.op("Transpose", flat, perm=[1, 0, 2])
-    parts = []
-    for piece in _kernel_pieces(n, x, window, desc_of(gradient).shape[1:-1]):
-        split = n.op("Reshape", piece, shape=[rows, groups, inner // groups])
-        product = n.op(
-            "MatMul", n.op("Transpose", split, perm=[1, 2, 0]), flat
-        )  # (groups, I / groups, O / groups)
-        parts.append(n.op("Reshape", n.op("Transpose", product, perm=[1, 0, 2]), shape=[1, *sizes[-2:]]))
-    whole = parts[0] if len(parts) == 1 else n.op("Concat", *parts, axis=0)
-    return n.op("Reshape", whole, shape=sizes)
-
-
-@plugin(tensorflow="DepthwiseConv2dNativeBackpropFilter")
-def _depthwise_filter_gradient(n: Node) -> Results:
-    """The same where each channel has kernels of its own: products summed over all windows."""
-    sizes = n.ints(1, "the filter sizes")
-    x, gradient, window = _windows_and_gradient(n, sizes)
-    channels, multiplier = sizes[-2:]
-    shape = desc_of(gradient).shape
-    flat = n.op("Reshape", gradient, shape=[*shape[:-1], channels, multiplier])
-    parts = []
-    for piece in _kernel_pieces(n, x, window, shape[1:-1]):
-        column = n.op("Reshape", piece, shape=[*shape[:-1], channels, 1])
-        total = n.op("ReduceSum", n.op("Mul", column, flat), axes=list(range(len(shape) - 1)))
-        parts.append(n.op("Reshape", total, shape=[1, channels, multiplier]))
-    whole = parts[0] if len(parts) == 1 else n.op("Concat", *parts, axis=0)
-    return n.op("Reshape", whole, shape=sizes)
-
-
-def _windows_and_gradient(n: Node, sizes: Sequence[int]) -> tuple[Any, Any, Window]:
-    """Input and gradient with channels last, the input with its borders, and the window between them."""
-    rank = n.desc().rank
-    form, axes = tf_format(n, rank)
-    shape = n.desc().shape
-    window = tf_window(n, sizes[:-2], [shape[a] for a in axes], axes)
-    x, gradient = n.inputs[0], n.inputs[2]
-    if form != FORMATS[1]:
-        x, gradient = (n.op("Transpose", v, perm=[0, *range(2, rank), 1]) for v in (x, gradient))
-    if any((*window.pads_begin, *window.pads_end)):
-        x = n.op("Pad", x, low=[0, *window.pads_begin, 0], high=[0, *window.pads_end, 0])
-    return x, gradient, window
-
-
-def _kernel_pieces(n: Node, x: Any, window: Window, outputs: Sequence[int]) -> Iterator[Any]:
-    """For each kernel position, the elements of the padded input that it meets."""
-    shape = desc_of(x).shape
-    for offset in np.ndindex(*window.kernel):
-        starts = [o * hole for o, hole in zip(offset, window.dilations, strict=True)]
-        ends = [a + (c - 1) * s + 1 for a, c, s in zip(starts, outputs, window.strides, strict=True)]
-        yield n.op(
-            "Slice",
-            x,
-            starts=[0, *starts, 0],
-            ends=[shape[0], *ends, shape[-1]],
-            steps=[1, *window.strides, 1],
-        )
