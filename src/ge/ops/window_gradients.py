@@ -80,7 +80,7 @@ class ConvGradWeight(Windowed):
     """
 
     x = Input("T", FLOATS)
-    gradient = Input("T", FLOATS)
+    incoming = Input("T", FLOATS)
     y = Output("")
     groups = Attr(int, 1)
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
@@ -197,7 +197,7 @@ def _outcome(op: NodeView, total: np.ndarray) -> list[np.ndarray]:
 class MaxPoolGrad(PoolGrad):
     """Each gradient goes to where its window's first maximum is."""
 
-    gradient = Input("T", FLOATS)
+    incoming = Input("T", FLOATS)
     x = Input("T", FLOATS)
     y = Output("T")
 
@@ -239,7 +239,7 @@ class MaxPoolGrad(PoolGrad):
 class AvgPoolGrad(PoolGrad):
     """Each gradient is spread evenly over the elements of its window that lie in the image of the given shape."""
 
-    gradient = Input("T", FLOATS)
+    incoming = Input("T", FLOATS)
     y = Output("T")
     shape = Attr(list)
 

@@ -12,15 +12,17 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["ChannelsLast"]
 
-_WITH_CHANNELS = frozenset({"Conv", "ConvTranspose", "QConv"})
-_FOLLOWING = frozenset({"MaxPool", "AvgPool", "Lrn"})
+_WITH_CHANNELS = frozenset({"Conv", "ConvTranspose", "QConv", "ConvGradWeight"})
+_FOLLOWING = frozenset({"MaxPool", "AvgPool", "Lrn", "MaxPoolGrad"})
+_DATA_INPUTS = {"ConvGradWeight": 2, "MaxPoolGrad": 2}  # how many inputs are images; 1 for all others
+_OTHER_RESULTS = frozenset({"ConvGradWeight"})  # whose result is no image
 
 
 class ChannelsLast(Pass):
     """Give convolutions channels-last data.
 
-    1. Every channels-first Conv, QConv and ConvTranspose of one to three spatial axes becomes a channels-last one
-       between two Transposes (what Ascend calls TransData); so does every pooling beside them.
+    1. Every channels-first Conv, QConv, ConvTranspose and ConvGradWeight of one to three spatial axes becomes a
+       channels-last one between Transposes (what Ascend calls TransData); so does every pooling beside them.
     2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
        stands where a tensor is visible to the user or an operator needs channels first.
     3. Graphs without convolutions are left alone; inputs and outputs keep their format.
@@ -51,6 +53,7 @@ def _converted(r: Rewriter, node: ir.Node) -> ir.Value:
     rank = desc_of(node.outputs[0]).rank
     first = channels_first_perm(rank, "channels_last")
     last = channels_last_perm(rank, "channels_last")
-    data = r.op("Transpose", node.inputs[0], perm=last)
-    result = r.op_like(node, [data, *node.inputs[1:]], data_format="channels_last")
-    return r.op("Transpose", result, perm=first)
+    images = _DATA_INPUTS.get(node.op_type, 1)
+    data = [r.op("Transpose", v, perm=last) for v in node.inputs[:images]]
+    result = r.op_like(node, [*data, *node.inputs[images:]], data_format="channels_last")
+    return result if node.op_type in _OTHER_RESULTS else r.op("Transpose", result, perm=first)
