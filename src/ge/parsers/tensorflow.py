@@ -224,11 +224,12 @@ def attempt_graph(
 
 def _inputs_behind(values: Sequence[ir.Value], inputs: Collection[str]) -> frozenset[str]:
     """The model's inputs that some values are computed from."""
-    found, seen, todo = set(), set(values), list(values)
+    found: set[str] = set()
+    seen, todo = set(values), list(values)
     while todo:
         value = todo.pop()
         node = value.producer()
-        if node is None and value.name in inputs:
+        if node is None and value.name and value.name in inputs:
             found.add(value.name)
         for before in node.inputs if node is not None else ():
             if before is not None and before not in seen:
