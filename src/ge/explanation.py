@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.model.model import Model
+from ge.ops.base import plain_type
 
 __all__ = ["Explanation", "Placement", "explain", "placements"]
 
@@ -75,7 +76,7 @@ def placements(graph: ir.Graph) -> list[dict[str, object]]:
 def _placements(graph: ir.Graph) -> Iterable[Placement]:
     for node in graph:
         yield Placement(
-            node.name or "", node.op_type, facts.engine(node), facts.reason(node), facts.origin(node)
+            node.name or "", plain_type(node.op_type), facts.engine(node), facts.reason(node), facts.origin(node)
         )
     for inner in subgraphs_of(graph):
         yield from _placements(inner)

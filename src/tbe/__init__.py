@@ -26,7 +26,7 @@ from tbe.expr import (
 from tbe.kernel import Kernel, build
 from tbe.lower import Unfusable
 from tbe.schedule import Schedule, schedule
-from tbe.serialize import fingerprint, from_json, to_json
+from tbe.serialize import apply_json, fingerprint, from_json, to_json
 from tbe.target import runs_here
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Schedule",
     "Tensor",
     "Unfusable",
+    "apply_json",
     "binary",
     "broadcast_to",
     "build",

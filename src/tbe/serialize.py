@@ -16,7 +16,7 @@ from tbe import expr as e
 from tbe.dtypes import DTYPES
 from tbe.ops import BINARY, UNARY
 
-__all__ = ["fingerprint", "from_json", "to_json"]
+__all__ = ["apply_json", "fingerprint", "from_json", "to_json"]
 
 FORMAT = 1
 CODE_VERSION = 2  # of the generated machine code: raise it when the same expression gives other code
@@ -147,6 +147,41 @@ def from_json(text: str) -> tuple[list[e.Tensor], list[e.Tensor]]:
         raise ValueError(f"malformed kernel description: {error}") from error
 
 
+def apply_json(text: str, tensors: Sequence[e.Tensor]) -> list[e.Tensor]:
+    """The outputs of a graph that was written as text, over given tensors in place of its inputs.
+
+    >>> x = e.placeholder((2,), "float32")
+    >>> apply_json(to_json([x], [e.unary("exp", x)]), [e.constant(0.0, "float32")])
+    Traceback (most recent call last):
+    ...
+    ValueError: input 0 is float32[], the description takes float32[2]
+    """
+    document = json.loads(text)
+    numbers = document["inputs"]
+    if len(numbers) != len(tensors):
+        raise ValueError(f"{len(tensors)} tensors for {len(numbers)} inputs")
+    made: list[e.Tensor] = []
+    given = dict(zip(numbers, tensors, strict=True))
+    for number, record in enumerate(document["nodes"]):
+        tensor = given.get(number)
+        if tensor is None:
+            inputs = [made[i] for i in record["inputs"]]
+            tensor = _READ[record["kind"]][2](record, inputs)
+        else:
+            _check_fits(numbers.index(number), tensor, record)
+        made.append(tensor)
+    return [made[i] for i in document["outputs"]]
+
+
+def _check_fits(position: int, tensor: e.Tensor, record: Record) -> None:
+    if list(tensor.shape) != record["shape"] or tensor.dtype != record["dtype"]:
+        given, taken = (
+            f"{dtype}[{','.join(map(str, shape))}]"
+            for shape, dtype in ((tensor.shape, tensor.dtype), (record["shape"], record["dtype"]))
+        )
+        raise ValueError(f"input {position} is {given}, the description takes {taken}")
+
+
 def _read(document: Any) -> tuple[list[e.Tensor], list[e.Tensor]]:
     if not isinstance(document, dict) or set(document) != {"format", "inputs", "outputs", "nodes"}:
         raise ValueError("not a kernel description")
@@ -184,6 +219,8 @@ def _read_node(record: Any, tensors: list[e.Tensor]) -> e.Tensor:
     tensor = make(record, inputs)
     if type(tensor) is not _BY_NAME[kind]:
         raise ValueError(f"{kind} that does nothing")
+    if isinstance(tensor, e.Compute) and {id(t) for t in tensor.inputs} != {id(t) for t in inputs}:
+        raise ValueError("a compute body reads exactly its inputs")
     return tensor
 
 
@@ -262,10 +299,9 @@ def _read_compute(r: Record, inputs: list[e.Tensor]) -> e.Tensor:
         raise ValueError(f"a compute body has 1 to {MAX_NODES} scalars")
     for item in r["scalars"]:
         scalars.append(_read_scalar(item, scalars, variables, inputs, used))
-    made = e.from_scalar(shape, variables, scalars[-1])
-    if len(used) != len(inputs) or {id(t) for t in made.inputs} != {id(t) for t in inputs}:
+    if len(used) != len(inputs):
         raise ValueError("a compute body reads exactly its inputs")
-    return made
+    return e.from_scalar(shape, variables, scalars[-1])
 
 
 def _read_scalar(

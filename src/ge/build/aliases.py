@@ -23,7 +23,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import View
-from ge.ops.base import Engine, Pattern, lookup
+from ge.ops.base import Engine, Pattern, lookup, pattern_of
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 
@@ -277,7 +277,7 @@ def _fuses(value: ir.Value) -> bool:
         node = node.inputs[0].producer()  # type: ignore[union-attr]
     if node is None or lookup(node.op_type).engine is not Engine.VECTOR:
         return False
-    return lookup(node.op_type).pattern is not Pattern.REDUCE
+    return pattern_of(node) is not Pattern.REDUCE
 
 
 def _is_whole(node: ir.Node) -> bool:

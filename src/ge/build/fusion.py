@@ -22,7 +22,7 @@ from ge.build.aliases import Aliases, root_of
 from ge.build.expression import express
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, Pattern, lookup
+from ge.ops.base import Engine, Pattern, pattern_of
 
 __all__ = ["fuse"]
 
@@ -119,7 +119,7 @@ class _Fusion:
         return facts.engine(node) == Engine.VECTOR.value and node not in self.aliases.joined
 
     def _is_member(self, node: ir.Node) -> bool:
-        return self._is_vector(node) and lookup(node.op_type).pattern is not Pattern.OPAQUE
+        return self._is_vector(node) and pattern_of(node) is not Pattern.OPAQUE
 
     def _alone(self, node: ir.Node) -> Group:
         place = self.position[node]
@@ -133,7 +133,7 @@ class _Fusion:
         return group
 
     def _is_uniform(self, node: ir.Node, size: int) -> bool:
-        if not self._is_vector(node) or lookup(node.op_type).pattern not in (
+        if not self._is_vector(node) or pattern_of(node) not in (
             Pattern.ELEMENTWISE,
             Pattern.BROADCAST,
         ):
@@ -193,7 +193,7 @@ class _Fusion:
         return (
             len(other.nodes) > CHEAP_NODES
             or any(n.op_type in EXPENSIVE for n in other.nodes)
-            or any(lookup(n.op_type).pattern is Pattern.REDUCE for n in other.nodes)
+            or any(pattern_of(n) is Pattern.REDUCE for n in other.nodes)
             or len(readers) > 1
             or value in self.returned
         )

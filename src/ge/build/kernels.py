@@ -55,6 +55,7 @@ class _Entry:
     inputs: list[tbe.Tensor]
     outputs: list[tbe.Tensor]
     aliases: tuple[tuple[int, int], ...]
+    isolated: bool = False
     kernel: tbe.Kernel | None = None
 
 
@@ -67,16 +68,24 @@ class KernelBook:
     entries: list[_Entry] = field(default_factory=list)
     _index: dict[str, int] = field(default_factory=dict)
 
-    def add(self, inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor], name: str) -> int:
+    def add(
+        self,
+        inputs: Sequence[tbe.Tensor],
+        outputs: Sequence[tbe.Tensor],
+        name: str,
+        *,
+        isolated: bool = False,
+    ) -> int:
         """The index of the kernel for an expression, shared with an equal one asked for before.
 
+        One with user code in it is compiled in isolation, in another process.
         Raises tbe.Unfusable when one kernel cannot compute it.
         """
         key = tbe.fingerprint(inputs, outputs)
         if key not in self._index:
             aliases = tuple(tbe.schedule(inputs, outputs).aliases)
             self._index[key] = len(self.entries)
-            self.entries.append(_Entry(key, name, list(inputs), list(outputs), aliases))
+            self.entries.append(_Entry(key, name, list(inputs), list(outputs), aliases, isolated))
         return self._index[key]
 
     def aliases(self, index: int) -> tuple[tuple[int, int], ...]:
@@ -92,7 +101,12 @@ class KernelBook:
                 self._build(entry)
 
     def _build(self, entry: _Entry) -> None:
-        entry.kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
+        if entry.isolated:
+            from ge.build import isolation
+
+            entry.kernel = isolation.build(entry.inputs, entry.outputs, self.target, entry.name)
+        else:
+            entry.kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
         self.cache.put(entry.fingerprint, self.target, entry.kernel)
 
     def kernel(self, index: int) -> tbe.Kernel:
@@ -110,6 +124,7 @@ class KernelBook:
                 total=self.kernel(i).total,
                 grain=self.kernel(i).grain,
                 objects={self.target: self.kernel(i).object},
+                isolated=entry.isolated,
             )
             for i, entry in enumerate(self.entries)
         ]

@@ -25,7 +25,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
-from ge.ops.base import Engine, NodeView, has_dynamic_size, lookup
+from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
 from ge.options import CompileOptions
 
 __all__ = ["Workshop", "lower_graph"]
@@ -200,7 +200,8 @@ class _GraphLowering:
 
     def _emit_kernel(self, unit: Unit, values: Sequence[ir.Value]) -> None:
         kernel = express(unit.nodes, values, self.aliases)
-        index = self.shop.kernels.add(kernel.inputs, kernel.outputs, _symbol(unit))
+        isolated = any(is_custom(lookup(n.op_type)) for n in unit.nodes)
+        index = self.shop.kernels.add(kernel.inputs, kernel.outputs, _symbol(unit), isolated=isolated)
         wanted = [self.view(v) for v in values]
         outputs = [v if v.contiguous else self.draft.arena(v.desc) for v in wanted]
         inputs = [self.contiguous(v) for v in kernel.reads]
@@ -397,4 +398,4 @@ def _no_kernel(unit: Unit, error: tbe.Unfusable) -> GeError:
 
 
 def _symbol(unit: Unit) -> str:
-    return "_".join(dict.fromkeys(n.op_type.lower() for n in unit.nodes))[:48]
+    return "_".join(dict.fromkeys(plain_type(n.op_type).lower() for n in unit.nodes))[:48]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import constant_of
-from ge.ops.base import Engine
+from ge.ops.base import Engine, plain_type
 
 __all__ = ["Unit", "in_order", "unit_of"]
 
@@ -35,7 +35,7 @@ class Unit:
     @property
     def name(self) -> str:
         """The unit's name in profiles: what it does, and the framework's node it is the last part of."""
-        types = list(dict.fromkeys(n.op_type for n in self.nodes))
+        types = list(dict.fromkeys(plain_type(n.op_type) for n in self.nodes))
         post_ops = self.last.attributes.get("post_ops")
         if post_ops is not None and len(self.nodes) == 1:
             types += [text.split(",")[0] for text in post_ops.value]

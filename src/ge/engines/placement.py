@@ -11,7 +11,8 @@ from ge.engines.aicore import refuse_aicore
 from ge.errors import UnmappedOperator, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
-from ge.ops.base import Engine, NodeView, Operator, is_custom, lookup
+from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, lookup, source_of
+from ge.ops.selection import refusals
 
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
 
@@ -25,12 +26,25 @@ class EngineRule:
     engine: Engine
     refuse: Callable[[type[Operator], NodeView], str]
     accept: str
+    custom: bool = False
 
 
-def _refuse_custom(operator: type[Operator], op: NodeView) -> str:
-    if not is_custom(operator):
-        return "no custom operator of this type"
-    return "" if operator.compute is not None else "the custom operator has no computation"
+def _refuse_custom(engine: Engine) -> Callable[[type[Operator], NodeView], str]:
+    """The claim of a custom operator's implementation for one engine."""
+
+    def refuse(operator: type[Operator], op: NodeView) -> str:
+        if not is_custom(operator):
+            return "no custom operator of this type"
+        return refusals(operator, op).get(engine, f"it has no {_WORDS[engine]}")
+
+    return refuse
+
+
+_WORDS = {
+    Engine.AI_CORE: "AI Core primitive",
+    Engine.VECTOR: "TBE computation",
+    Engine.AI_CPU: "AI CPU kernel",
+}
 
 
 def _refuse_vector(operator: type[Operator], op: NodeView) -> str:
@@ -49,7 +63,10 @@ def _only(engine: Engine) -> Callable[[type[Operator], NodeView], str]:
 ENGINES: tuple[EngineRule, ...] = (
     EngineRule(Engine.CONTROL, _only(Engine.CONTROL), "run by the executor itself"),
     EngineRule(Engine.VIEW, _only(Engine.VIEW), "no work: the same memory under another shape"),
-    EngineRule(Engine.VECTOR, _refuse_custom, "a custom operator comes before the built-in ones"),
+    *(
+        EngineRule(engine, _refuse_custom(engine), f"custom {_WORDS[engine]}", custom=True)
+        for engine in (Engine.AI_CORE, Engine.VECTOR, Engine.AI_CPU)
+    ),
     EngineRule(Engine.AI_CORE, refuse_aicore, "an AI Core primitive covers it"),
     EngineRule(Engine.VECTOR, _refuse_vector, "its expression is compiled to a kernel"),
     EngineRule(Engine.AI_CPU, _refuse_aicpu, "a C++ kernel covers it"),
@@ -89,11 +106,34 @@ def placement_of(node: ir.Node) -> tuple[Engine | None, str]:
     """The engine of a node and the reason; None with all reasons against when no engine takes it."""
     operator = lookup(node.op_type)
     view = NodeView.of(node)
+    custom = is_custom(operator)
     against: list[str] = []
     for rule in ENGINES:
+        if rule.custom != custom and rule.engine not in (Engine.CONTROL, Engine.VIEW):
+            continue
         why_not = rule.refuse(operator, view)
         if not why_not:
-            return rule.engine, "; ".join([rule.accept, *against])
-        if rule.engine is operator.engine and rule.refuse is not _refuse_custom:  # the engine to expect
+            reasons = [*_origin_words(operator, node, rule), *against]
+            return rule.engine, "; ".join([reason for reason in reasons if reason])
+        if rule.engine in (
+            refusals(operator, view) if custom else {operator.engine}
+        ):  # the engines to expect
             against.append(f"not on {rule.engine.value}: {why_not}")
     return None, "; ".join(against) or "no engine has an implementation"
+
+
+def _origin_words(operator: type[Operator], node: ir.Node, rule: EngineRule) -> list[str]:
+    """Why this implementation, and why not others of the same type."""
+    if not rule.custom:
+        return [rule.accept, facts.passed_over(node)]
+    others = [o for o in candidates(node.op_type) if o is not operator]
+    built_in = next((o for o in others if not is_custom(o)), None)
+    older = ", ".join(source_of(o) for o in others if is_custom(o))
+    aicpu = rule.engine is Engine.VECTOR and operator.aicpu
+    return [
+        f"{rule.accept} of {source_of(operator)}",
+        f"before the built-in {operator.type}: custom operators come first" if built_in is not None else "",
+        f"before its AI CPU kernel {operator.aicpu}: TBE comes before AI CPU" if aicpu else "",
+        f"before the one of {older}: the newest comes first" if older else "",
+        facts.passed_over(node),
+    ]

@@ -98,28 +98,28 @@ class GraphBuilder:
         self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
     ) -> tuple[ir.Value, ...]:
         """Like `op`, but always returns a tuple."""
-        from ge.ops.base import NodeView, lookup
+        from ge.ops.selection import expanded, select
 
-        operator = lookup(type_)
         values = self._operands(inputs)
         label = name or (self.origin[0] if self.origin else "")
-        view = NodeView(type_, label, values, operator.complete(attrs, label))
-        operator.check(view)
+        operator, view, passed_over = select(type_, label, values, attrs)
         if operator.expand is not None:
-            expanded = operator.expand(self, view, *values)
-            if expanded is not NotImplemented:  # this node needs no expansion
-                return tuple(expanded) if isinstance(expanded, tuple | list) else (expanded,)
+            results = expanded(operator, self, view, values)
+            if results is not NotImplemented:  # this node needs no expansion
+                return tuple(results) if isinstance(results, tuple | list) else (results,)
         try:
-            inferred = operator.infer(view)
+            descs = operator.describe(view)
         except GeError:
             raise
         except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
             raise GeError("E10005", str(error), node=label, operator=type_) from error
-        descs = [inferred] if isinstance(inferred, TensorDesc) else list(inferred)
         folded = self._fold(operator, view, descs)
         if folded is not None:
             return tuple(self.constant(a, label) for a in folded)
-        return self._append(type_, values, attrs, descs, name)
+        made = self._append(view.type, values, attrs, descs, name)
+        if passed_over and made:
+            facts.set_passed_over(made[0].producer(), passed_over)
+        return made
 
     def _append(
         self,
@@ -129,13 +129,14 @@ class GraphBuilder:
         descs: Sequence[TensorDesc],
         name: str = "",
     ) -> tuple[ir.Value, ...]:
+        label = name or (self.origin[0] if self.origin else type_.partition("@")[0])
         node = ir.Node(
             DOMAIN,
             type_,
             values,
             _attributes(attrs),
             num_outputs=len(descs),
-            name=f"{name or (self.origin[0] if self.origin else type_)}.{next(_serial)}",
+            name=f"{label}.{next(_serial)}",
         )
         facts.add_origin(node, self.origin)
         for value, desc in zip(node.outputs, descs, strict=True):

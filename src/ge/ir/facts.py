@@ -17,10 +17,12 @@ __all__ = [
     "narrow",
     "notes",
     "origin",
+    "passed_over",
     "reason",
     "set_engine",
     "set_keep_dtype",
     "set_narrow",
+    "set_passed_over",
     "set_reason",
     "set_specialised",
     "set_storage_dtype",
@@ -34,6 +36,7 @@ _REASON = "ge.reason"
 _KEEP_DTYPE = "ge.keep_dtype"
 _NARROW = "ge.narrow"
 _NOTES = "ge.notes"
+_PASSED_OVER = "ge.passed_over"
 _SPECIALISED = "ge.specialised"
 _STORAGE_DTYPE = "ge.storage_dtype"
 _SEPARATOR = "\n"
@@ -70,6 +73,17 @@ def reason(node: ir.Node) -> str:
 def set_reason(node: ir.Node, text: str) -> None:
     """Record why the node was placed where it is."""
     node.metadata_props[_REASON] = text
+
+
+def passed_over(node: ir.Node) -> str:
+    """Why custom operators of this node's type did not take it."""
+    return node.metadata_props.get(_PASSED_OVER, "")
+
+
+def set_passed_over(node: ir.Node | None, text: str) -> None:
+    """Record why custom operators did not take the node."""
+    if node is not None:
+        node.metadata_props[_PASSED_OVER] = text
 
 
 def keep_dtype(node: ir.Node) -> bool:

@@ -58,7 +58,12 @@ def add_portable(plans: Iterable[Plan]) -> None:
 
     def build(image: KernelImage) -> None:
         inputs, outputs = tbe.from_json(image.expression)
-        image.objects[PORTABLE] = tbe.build(inputs, outputs, target=PORTABLE, name=image.symbol).object
+        make = tbe.build
+        if image.isolated:
+            from ge.build import isolation
+
+            make = isolation.build
+        image.objects[PORTABLE] = make(inputs, outputs, target=PORTABLE, name=image.symbol).object
 
     _each([image for plan in plans for image in plan.kernels if PORTABLE not in image.objects], build)
 

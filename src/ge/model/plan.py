@@ -109,6 +109,7 @@ class KernelImage:
     total: int
     grain: int
     objects: dict[str, bytes] = field(default_factory=dict)  # target ("host:<cpu>", "portable") -> ELF object
+    isolated: bool = False  # has user code in it: more of it is compiled in another process
 
 
 @dataclass(frozen=True, slots=True)

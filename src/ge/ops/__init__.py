@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc
 from ge.ops import (  # noqa: F401  the families register their operators when they are loaded
     activation,
     binary,
@@ -33,9 +34,50 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     vision,
     window_gradients,
 )
-from ge.ops.base import lookup, register, registered, unregister
+from ge.ops.base import (
+    REQUIRED,
+    Attr,
+    Engine,
+    Input,
+    NodeView,
+    Operator,
+    Output,
+    Pattern,
+    fail,
+    fingerprint,
+    lookup,
+    register,
+    registered,
+    unregister,
+)
+from ge.parsers.plugin import Node, Unsupported, plugin, simple
 
-__all__ = ["lookup", "register", "registered", "unregister"]
+__all__ = [
+    "BOOL",
+    "FLOATS",
+    "INTS",
+    "NUMBERS",
+    "REQUIRED",
+    "TENSORS",
+    "Attr",
+    "Engine",
+    "Input",
+    "Node",
+    "NodeView",
+    "Operator",
+    "Output",
+    "Pattern",
+    "TensorDesc",
+    "Unsupported",
+    "fail",
+    "fingerprint",
+    "lookup",
+    "plugin",
+    "register",
+    "registered",
+    "simple",
+    "unregister",
+]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

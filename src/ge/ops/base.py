@@ -20,6 +20,9 @@ expression, its constant folding from evaluating that expression.
 from __future__ import annotations
 
 import enum
+import hashlib
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -42,16 +45,27 @@ __all__ = [
     "Operator",
     "Output",
     "Pattern",
+    "candidates",
     "fail",
+    "fingerprint",
     "has_dynamic_size",
     "is_custom",
     "lookup",
+    "node_type",
+    "pattern_of",
+    "plain_type",
     "register",
     "registered",
+    "source_of",
     "unregister",
 ]
 
 REQUIRED: Any = object()
+
+# Packages whose operators and plugins are built in; everything else is the user's.
+BUILT_IN = frozenset({"ge", "tbe", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "acl"})
+# A node whose operator replaces a built-in one is of this type, so that no pass takes it for the built-in.
+CUSTOM_MARK = "@custom"
 
 
 class Engine(enum.Enum):
@@ -179,6 +193,11 @@ class Operator:
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
     folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
+    # Information: the element types of inputs, then outputs, that an implementation takes together; () means all.
+    combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the tensor expression
+    aicpu_combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the C++ kernel
+    # The operator that computes the gradients of the inputs (see ge.ops.gradients).
+    gradient: ClassVar[Callable[..., Any] | None] = None
     sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
 
     # A vector operator: its value as tbe expressions of its inputs.
@@ -248,6 +267,11 @@ class Operator:
         return ""
 
     @staticmethod
+    def unsuitable(op: NodeView) -> str:
+        """Why a custom operator leaves a node to the next implementation of its type, "" when it takes it."""
+        return ""
+
+    @staticmethod
     def flops(op: NodeView) -> int:
         """Arithmetic of one execution, for reports."""
         return sum(d.size for d in op.outputs)
@@ -266,8 +290,28 @@ class Operator:
     def apply(cls, op: NodeView, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
         """The operator's computation over given expressions."""
         assert cls.compute is not None
+        if is_custom(cls):
+            from ge.ops import guard
+
+            return guard.traced(cls, op).apply(tensors)
+        return cls.computed(op, tensors)
+
+    @classmethod
+    def computed(cls, op: NodeView, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
+        """What `compute` itself returns for given expressions."""
+        assert cls.compute is not None
         result = cls.compute(op, *tensors)
-        return result if isinstance(result, tuple) else (result,)
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    @classmethod
+    def describe(cls, op: NodeView) -> list[TensorDesc]:
+        """Descriptions of the outputs; the code of custom operators runs in a process of its own."""
+        if is_custom(cls):
+            from ge.ops import guard
+
+            return list(guard.traced(cls, op).outputs)
+        inferred = cls.infer(op)
+        return [inferred] if isinstance(inferred, TensorDesc) else list(inferred)
 
     @classmethod
     def complete(cls, given: Mapping[str, Any], node: str = "") -> dict[str, Any]:
@@ -328,7 +372,12 @@ class Operator:
                 raise fail(
                     op, f"input '{name}' is {desc.dtype} where {expected} is expected", "insert a Cast"
                 )
-        cls.verify(op)
+        if is_custom(cls):
+            from ge.ops import guard
+
+            guard.verify(cls, op)
+        else:
+            cls.verify(op)
 
 
 def _ports(ports: list[tuple[str, Input]], count: int) -> Iterator[tuple[str, Input]]:
@@ -352,21 +401,24 @@ _COERCE: dict[type, Callable[[Any, Attr], Any]] = {
     list: lambda v, a: tuple(a.item(x) for x in v),
 }
 
-_REGISTRY: dict[str, list[type[Operator]]] = {}
+_REGISTRY: dict[str, list[type[Operator]]] = {}  # by type: the built-in one, then the user's, newest last
 _CUSTOM: set[type[Operator]] = set()
 
 
-def register(operator: type[Operator], *, custom: bool = False) -> type[Operator]:
-    """Make an operator known; a custom one wins over the built-in of the same type.
+def register(operator: type[Operator], *, custom: bool | None = None) -> type[Operator]:
+    """Make an operator known; one that is declared outside this package wins over the built-in of its type.
 
     Works as a class decorator.
     """
+    if custom is None:
+        custom = operator.__module__.partition(".")[0] not in BUILT_IN
     found = _REGISTRY.setdefault(operator.type, [])
     if not custom and found:
         raise ValueError(f"operator {operator.type} is registered twice")
     found.append(operator)
     if custom:
         _CUSTOM.add(operator)
+        _announce(operator.type)
     return operator
 
 
@@ -379,14 +431,108 @@ def unregister(operator: type[Operator]) -> None:
     """Forget an operator; the one it had replaced is in force again."""
     _REGISTRY[operator.type].remove(operator)
     _CUSTOM.discard(operator)
+    _announce(operator.type)
+
+
+def _announce(type_: str) -> None:
+    """Let the graph API's function of a type be that of the operator in force."""
+    library = sys.modules.get("ge.ops")
+    if library is not None and hasattr(library, "functions"):
+        library.functions.refresh(vars(library), type_)
+
+
+def candidates(type_: str) -> list[type[Operator]]:
+    """The implementations of a type in the order in which they are asked: the user's newest first."""
+    found = _REGISTRY.get(plain_type(type_))
+    if not found:
+        raise _unknown(type_)
+    return found[::-1]
 
 
 def lookup(type_: str) -> type[Operator]:
-    """The operator in force for a type."""
+    """The operator of a node's type: plain for the built-in one, marked for the user's that replaces it."""
     found = _REGISTRY.get(type_)
-    if not found:
-        raise GeError("E10001", f"operator type '{type_}' is not in the operator library", operator=type_)
-    return found[-1]
+    if found:
+        return found[-1] if is_custom(found[0]) else found[0]
+    plain, _, steps = type_.partition(CUSTOM_MARK)
+    users = [o for o in _REGISTRY.get(plain, ()) if is_custom(o)][::-1]
+    place = int(steps) if steps.isdigit() else 0
+    if type_ == plain or place >= len(users):
+        raise _unknown(type_)
+    return users[place]
+
+
+def _unknown(type_: str) -> GeError:
+    remedy = "register it, or name the directory of its file in NPU_OPP_PATH" if CUSTOM_MARK in type_ else ""
+    return GeError(
+        "E10001",
+        f"operator type '{type_}' is not in the operator library",
+        operator=plain_type(type_),
+        remedy=remedy,
+    )
+
+
+def plain_type(type_: str) -> str:
+    """The operator type that a node's type stands for.
+
+    >>> plain_type("Relu@custom")
+    'Relu'
+    """
+    return type_.partition(CUSTOM_MARK)[0]
+
+
+def node_type(operator: type[Operator]) -> str:
+    """The type of nodes of an operator: its own, marked when another operator has it."""
+    found = _REGISTRY[operator.type]
+    plain = found[-1] if is_custom(found[0]) else found[0]
+    if operator is plain:
+        return operator.type
+    steps = [o for o in found if is_custom(o)][::-1].index(operator)
+    return operator.type + CUSTOM_MARK + (str(steps) if steps else "")
+
+
+def source_of(operator: type[Operator]) -> str:
+    """Where an operator is declared: its package, its file, or its module."""
+    given = operator.__dict__.get("source")
+    if given:
+        return str(given)
+    try:
+        return inspect.getfile(operator)
+    except (OSError, TypeError):
+        return operator.__module__
+
+
+def fingerprint() -> str:
+    """A hash of the user's operators in force; caches of compiled models make it part of their keys."""
+    parts = sorted(f"{operator.type}:{code_digest(operator)}" for operator in _CUSTOM)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] if parts else ""
+
+
+def code_digest(operator: type[Operator]) -> str:
+    """A hash of an operator's declaration and code."""
+    given = operator.__dict__.get("digest")
+    if given:
+        return str(given)
+    try:
+        text = inspect.getsource(operator)
+    except (OSError, TypeError):
+        text = repr(sorted(vars(operator)))
+    closures = [
+        cell.cell_contents
+        for member in vars(operator).values()
+        for cell in getattr(inspect.unwrap(getattr(member, "__func__", member)), "__closure__", None) or ()
+    ]
+    return hashlib.sha256(f"{closures!r}{text}".encode()).hexdigest()
+
+
+def pattern_of(node: ir.Node) -> Pattern:
+    """How a node's outputs depend on its inputs; for custom operators this is read off the expression."""
+    operator = lookup(node.op_type)
+    if not is_custom(operator) or operator.compute is None:
+        return operator.pattern
+    from ge.ops import guard
+
+    return guard.traced(operator, NodeView.of(node)).pattern
 
 
 def has_dynamic_size(value: ir.Value) -> bool:

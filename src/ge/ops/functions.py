@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ge.errors import GeError
-from ge.ops.base import REQUIRED, Attr, Operator, lookup, registered
+from ge.ops.base import REQUIRED, Attr, Operator, candidates, registered
 
-__all__ = ["find", "function", "functions", "snake_case"]
+__all__ = ["find", "function", "functions", "refresh", "snake_case"]
 
 _SPECIAL_NAMES = {"MatMul": "matmul", "QMatMul": "qmatmul"}
 
@@ -65,11 +65,20 @@ def functions() -> dict[str, Callable[..., Any]]:
     return {snake_case(type_): function(operator) for type_, operator in registered().items()}
 
 
+def refresh(names: dict[str, Any], type_: str) -> None:
+    """Put the function of a type's operator in force among names, or take it away."""
+    operator = registered().get(type_)
+    if operator is not None:
+        names[snake_case(type_)] = function(operator)
+    else:
+        names.pop(snake_case(type_), None)
+
+
 def find(name: str) -> Callable[..., Any]:
     """The function of a name, for operators registered later; AttributeError when there is none."""
     for type_ in registered():
         if snake_case(type_) == name:
-            return function(lookup(type_))
+            return function(candidates(type_)[0])
     raise AttributeError(f"module 'ge.ops' has no attribute '{name}'")
 
 

@@ -178,11 +178,11 @@ class Converter:
     def _mapped(
         self, node: onnx.NodeProto, domain: str, label: str, inputs: list[Binding], scope: Scope
     ) -> Sequence[Binding]:
-        function = self.file.functions.get((domain, node.op_type))
-        if function is not None:
-            return self._call(function, self.attributes(node, scope), inputs, scope, node.op_type)
         version = scope.versions.get(domain, 1)
         plugin = find("onnx", node.op_type, version, domain)
+        function = self.file.functions.get((domain, node.op_type))
+        if function is not None and (plugin is None or not plugin.custom):
+            return self._call(function, self.attributes(node, scope), inputs, scope, node.op_type)
         attributes = self.attributes(node, scope)
         if plugin is None:
             return self._expand(node, domain, version, attributes, inputs, scope)
@@ -201,7 +201,7 @@ class Converter:
             domain,
             Context(self, scope),
         )
-        results = plugin.function(view)
+        results = plugin.apply(view)
         found: list[Any] = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
         return _kept_narrow(node.op_type, inputs, found)
 

@@ -11,6 +11,7 @@ A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,25 @@ from ge.ir.builder import GraphBuilder, Operand
 from ge.ir.types import TensorDesc, dtype_from_ir
 from ge.ir.values import constant_of, desc_of
 
-__all__ = ["FRAMEWORKS", "Node", "Plugin", "Results", "Unsupported", "find", "mapped", "plugin", "simple"]
+__all__ = [
+    "FRAMEWORKS",
+    "Node",
+    "Plugin",
+    "Results",
+    "Unsupported",
+    "add",
+    "declared",
+    "find",
+    "find_custom",
+    "mapped",
+    "mapping",
+    "plugin",
+    "remove",
+    "simple",
+]
 
+# Packages whose plugins are built in; everything else is the user's.
+BUILT_IN = frozenset({"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu"})
 FRAMEWORKS = ("onnx", "tensorflow", "aten")
 
 Results = ir.Value | Sequence[ir.Value | None]
@@ -116,6 +134,16 @@ class Plugin:
     since: int
     domain: str
     function: Callable[[Node], Results]
+    custom: bool = False
+
+    def apply(self, node: Node) -> Results:
+        """What the framework's node becomes; a user's plugin is tried in a process of its own first."""
+        if not self.custom:
+            return self.function(node)
+        from ge.ops import guard
+
+        results: Results = guard.call_plugin(self.function, node)
+        return results
 
 
 _PLUGINS: dict[tuple[str, str, str], list[Plugin]] = {}
@@ -129,39 +157,91 @@ def plugin(
     since: int = 0,
     domain: str = "",
 ) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
-    """Declare how framework operators map to operators of the library (a decorator)."""
+    """Declare how framework operators map to operators of the library (a decorator).
+
+    ONNX names may carry their domain and version: "my.domain::Swoosh", "ai.onnx::13::Softmax". Plugins declared
+    outside this package come before the built-in ones, also where a parser treats an operator itself.
+    """
 
     def declare(function: Callable[[Node], Results]) -> Callable[[Node], Results]:
+        custom = function.__module__.partition(".")[0] not in BUILT_IN
         for framework, names in (("onnx", onnx), ("tensorflow", tensorflow), ("aten", aten)):
             for name in (names,) if isinstance(names, str) else names:
-                _add(Plugin(framework, name, since, domain, function))
+                add(Plugin(framework, *_named(framework, name, since, domain), function, custom))
         return function
 
     return declare
 
 
-def simple(type_: str, **frameworks: str | Sequence[str]) -> None:
-    """Map framework operators one to one: same inputs in the same order, no attributes."""
+def _named(framework: str, name: str, since: int, domain: str) -> tuple[str, int, str]:
+    """Operator, version and domain of a name.
 
-    def same(n: Node) -> Results:
-        return n.builder.ops(type_, n.inputs)
+    >>> _named("onnx", "ai.onnx::13::Softmax", 0, "")
+    ('Softmax', 13, '')
+    """
+    if framework != "onnx" or "::" not in name:
+        return name, since, domain
+    *where, operator = name.split("::")
+    domain = "" if where[0] == "ai.onnx" else where[0]
+    return operator, int(where[1]) if len(where) > 1 else since, domain
 
-    plugin(**frameworks)(same)  # type: ignore[arg-type]
+
+def simple(
+    type_: str, *, attrs: Mapping[str, str] | Sequence[str] = (), **frameworks: str | Sequence[str]
+) -> None:
+    """Map framework operators one to one: same inputs in the same order.
+
+    `attrs` says which attributes are taken over: names that are the same on both sides, or a mapping of this
+    library's names to the framework's; one that a node does not have keeps the operator's default.
+    """
+    same_inputs_ = mapping(type_, attrs)
+    caller = inspect.currentframe()
+    if caller is not None and caller.f_back is not None:  # whose plugin it is
+        same_inputs_.__module__ = str(caller.f_back.f_globals.get("__name__", same_inputs_.__module__))
+    plugin(**frameworks)(same_inputs_)  # type: ignore[arg-type]
 
 
-def _add(item: Plugin) -> None:
+def mapping(type_: str, attrs: Mapping[str, str] | Sequence[str] = ()) -> Callable[[Node], Results]:
+    """The function of a one-to-one plugin."""
+    names = dict(attrs) if isinstance(attrs, Mapping) else {name: name for name in attrs}
+
+    def same_inputs(n: Node) -> Results:
+        given = {ours: n.attr(theirs) for ours, theirs in names.items() if n.attr(theirs) is not None}
+        return n.builder.ops(type_, n.inputs, **given)
+
+    return same_inputs
+
+
+def add(item: Plugin) -> None:
+    """Make a plugin known."""
     versions = _PLUGINS.setdefault((item.framework, item.domain, item.operator), [])
     versions.append(item)
-    versions.sort(key=lambda p: p.since)
+    versions.sort(key=lambda p: (p.custom, p.since))
+
+
+def remove(item: Plugin) -> None:
+    """Forget a plugin."""
+    _PLUGINS[item.framework, item.domain, item.operator].remove(item)
+
+
+def declared() -> set[Plugin]:
+    """All plugins."""
+    return {item for versions in _PLUGINS.values() for item in versions}
 
 
 def find(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
     """The plugin in force for an operator at a version, None when there is none."""
     versions = _PLUGINS.get((framework, domain, operator), [])
-    fitting = [p for p in versions if p.since <= version]
+    fitting = [p for p in versions if p.since <= version or framework != "onnx"]
     return fitting[-1] if fitting else None
+
+
+def find_custom(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
+    """The user's plugin in force for an operator, None when there is none."""
+    found = find(framework, operator, version, domain)
+    return found if found is not None and found.custom else None
 
 
 def mapped(framework: str) -> list[str]:
     """The operator names of a framework that have a plugin."""
-    return sorted({operator for (f, _, operator) in _PLUGINS if f == framework})
+    return sorted({operator for (f, _, operator), items in _PLUGINS.items() if f == framework and items})

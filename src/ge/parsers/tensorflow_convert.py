@@ -21,7 +21,7 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import has_dynamic_size
-from ge.parsers.plugin import Node, Unsupported, find
+from ge.parsers.plugin import Node, Unsupported, find, find_custom
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological
 from ge.parsers.tensorflow_tensor import FunctionRef
 from ge.parsers.tensorflow_values import (
@@ -350,6 +350,9 @@ class Converter:
 
     def _dispatch(self, context: Context) -> Outputs:
         node = context.node
+        custom = find_custom("tensorflow", node.op)
+        if custom is not None:
+            return self._plugin(custom.apply, context)
         for binding in context.inputs:
             if type(binding) in _SPECIAL:
                 return _SPECIAL[type(binding)](context)  # type: ignore[index]

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of, set_desc
-from ge.ops.base import Engine, NodeView, Pattern, lookup
+from ge.ops.base import Engine, NodeView, Pattern, is_custom, lookup
 from ge.options import CompileOptions
 
 __all__ = ["split_batch"]
@@ -57,7 +57,10 @@ def _carried(graph: ir.Graph, batch: int) -> Rows | None:
             if _effects(node):
                 return None
             continue
-        rule = _RULES.get(node.op_type) or _PATTERN_RULES.get(lookup(node.op_type).pattern)
+        operator = lookup(node.op_type)
+        if is_custom(operator):  # its code decides what a smaller batch means
+            return None
+        rule = _RULES.get(node.op_type) or _PATTERN_RULES.get(operator.pattern)
         factor = rule(node, rows, batch) if rule is not None else None
         if factor is None:
             return None

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import desc_of
-from ge.ops.base import Engine, lookup
+from ge.ops.base import Engine, is_custom, lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.lower_precision import MODES, mode_of
@@ -59,4 +59,7 @@ def _storable(value: ir.Value) -> bool:
 
 
 def _is_vector(node: ir.Node) -> bool:
-    return lookup(node.op_type).engine in (Engine.VECTOR, Engine.VIEW)
+    operator = lookup(node.op_type)
+    if is_custom(operator) and operator.aicpu:  # where it runs is not settled yet
+        return False
+    return operator.engine in (Engine.VECTOR, Engine.VIEW)

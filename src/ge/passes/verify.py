@@ -77,8 +77,5 @@ def _infer(node: ir.Node) -> None:
     operator = lookup(node.op_type)
     view = NodeView.of(node)
     operator.check(view)
-    inferred = operator.infer(view)
-    for value, desc in zip(
-        node.outputs, inferred if isinstance(inferred, (list, tuple)) else [inferred], strict=True
-    ):
+    for value, desc in zip(node.outputs, operator.describe(view), strict=True):
         set_desc(value, desc)

@@ -1,0 +1,429 @@
+"""The code of custom operators, run in a process of its own: what it may do wrong stays there.
+
+A child of this process runs verification, inference and computation of an operator for one signature and hands
+back plain data: descriptions, and the tensor expression as text. Code that raises, does not end, breaks the
+process or returns something else gives an error that names the line in the operator's file.
+
+NPU_OPP_TIMEOUT is the time limit in seconds; 0 runs the code in this process, for debuggers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import hashlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import sys
+import sysconfig
+import time
+import traceback
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+import tbe
+from ge.errors import GeError
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of
+from ge.ops.base import NodeView, Operator, Pattern, plain_type, source_of
+
+__all__ = [
+    "Traced",
+    "call_plugin",
+    "located",
+    "rehearse",
+    "run_apart",
+    "signature",
+    "traced",
+    "user_line",
+    "verify",
+]
+
+DEFAULT_LIMIT = 30.0
+GRACE = 3.0  # seconds between asking code to stop and ending its process
+MEMORY_BYTES = 8 << 30  # what the code may take beyond what the process has
+HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their contents
+KEPT = 4096
+
+_OURS = {
+    str(Path(__file__).resolve().parents[2] / name) + os.sep
+    for name in ("ge", "tbe", "te", "impl", "topi", "npu_runtime", "tf_adapter", "torchair")
+}
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What an operator's code says about one signature."""
+
+    outputs: tuple[TensorDesc, ...]
+    expression: str = ""
+    pattern: Pattern = Pattern.OPAQUE
+
+    def apply(self, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
+        """The operator's outputs as expressions of given tensors."""
+        return tuple(tbe.apply_json(self.expression, [t for t in tensors if t is not None]))
+
+
+_TRACED: OrderedDict[Any, Traced] = OrderedDict()
+_REHEARSED: OrderedDict[Any, bool] = OrderedDict()
+
+
+def traced(operator: type[Operator], op: NodeView) -> Traced:
+    """What the operator's code says about a node; asked once for each signature."""
+    key = signature(operator, op.attrs, op.inputs, op.values)
+    found = None if key is None else _TRACED.get(key)
+    if found is None:
+        found = _trace(operator, op)
+        _remember(_TRACED, key, found)
+    return found
+
+
+def verify(operator: type[Operator], op: NodeView) -> None:
+    """Check a node by the operator's own rules."""
+    traced(operator, op)
+
+
+def rehearse(work: Callable[[], Any], key: Any, who: GeError) -> None:
+    """Run code in a child and drop its result: that it ends, and that the process lives, is all to be known.
+
+    What it raises it will raise again where its result is wanted. `who` is the error to complete otherwise.
+    """
+    if key is not None and key in _REHEARSED:
+        return
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            work()
+
+    run_apart(attempt, who)
+    _remember(_REHEARSED, key, True)
+
+
+def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
+    """What a user's plugin makes of a framework's node."""
+    from ge.ir.values import desc_of
+    from ge.parsers.plugin import Unsupported
+
+    who = GeError("E10601", "", node=node.name, operator=node.type)
+    descs = [None if v is None else desc_of(v) for v in node.inputs]
+    rehearse(lambda: function(node), signature(function, node.attrs, descs, node.inputs), who)
+    return located(lambda: function(node), who, "the plugin", (Unsupported,))
+
+
+def located(work: Callable[[], Any], who: GeError, what: str, known: tuple[type[Exception], ...] = ()) -> Any:
+    """What the work returns; an error it does not mean to raise names the line in the user's file."""
+    try:
+        return work()
+    except (GeError, *known):
+        raise
+    except Exception as error:
+        raise _completed(who, f"{what} raised {_words(error)}", user_line(_frames(error))) from error
+
+
+def _remember(store: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    if key is not None:
+        store[key] = value
+        while len(store) > KEPT:
+            store.popitem(last=False)
+
+
+def signature(
+    code: Any, attrs: Any, descs: Sequence[TensorDesc | None], values: Sequence[Any]
+) -> tuple[Any, ...] | None:
+    """What the code's answer depends on; None when that cannot be said in short."""
+    constants = [None if v is None else constant_of(v) for v in values]
+    if any(a is not None and a.nbytes > HASH_LIMIT for a in constants):
+        return None
+    return (code, repr(sorted(attrs.items())), tuple(map(str, descs)), tuple(map(_digest, constants)))
+
+
+def _digest(array: np.ndarray | None) -> str:
+    return "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()
+
+
+# -- tracing ------------------------------------------------------------------------------------------------
+
+
+def _trace(operator: type[Operator], op: NodeView) -> Traced:
+    who = GeError("E10601", "", node=op.name, operator=plain_type(op.type))
+    answer = run_apart(lambda: _answer(operator, op), who)
+    outputs = tuple(TensorDesc(tuple(shape), dtype) for shape, dtype in answer["outputs"])
+    text = answer["expression"]
+    return Traced(outputs, text, _pattern(text) if text else Pattern.OPAQUE)
+
+
+_POINTWISE = frozenset({"placeholder", "constant", "unary", "binary", "select", "cast"})
+
+
+def _pattern(text: str) -> Pattern:
+    """How the outputs of an expression depend on its inputs."""
+    document = json.loads(text)
+    nodes = document["nodes"]
+    kinds = {node["kind"] for node in nodes}
+    shapes = {tuple(nodes[i]["shape"]) for i in document["inputs"]}
+    table = (
+        ("scan" in kinds, Pattern.OPAQUE),
+        ("reduce" in kinds, Pattern.REDUCE),
+        (kinds <= _POINTWISE and len(shapes) <= 1, Pattern.ELEMENTWISE),
+        (kinds <= _POINTWISE | {"broadcast"}, Pattern.BROADCAST),
+    )
+    return next((pattern for holds, pattern in table if holds), Pattern.INJECTIVE)
+
+
+def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
+    """Run the operator's code (in the child)."""
+    operator.verify(op)
+    if operator.expand is not None:
+        return {"outputs": [], "expression": ""}
+    inferred: list[TensorDesc] | None = None
+    if operator.infer is not Operator.infer:
+        result = operator.infer(op)
+        inferred = [result] if isinstance(result, TensorDesc) else list(result)
+        _check_descs(operator, inferred)
+    if operator.compute is None:
+        if inferred is None:
+            raise _Wrong("declares neither infer nor compute", operator)
+        return {"outputs": _plain(inferred), "expression": ""}
+    places = [
+        None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}")
+        for i, d in enumerate(op.inputs)
+    ]
+    results = operator.computed(op, places)
+    _check_results(operator, op, results, inferred)
+    text = tbe.to_json([p for p in places if p is not None], list(results))
+    return {
+        "outputs": _plain([TensorDesc(tuple(t.shape), t.dtype) for t in results]),
+        "expression": text,
+    }
+
+
+class _Wrong(Exception):
+    """Code that did not raise but returned something that cannot be."""
+
+    def __init__(self, cause: str, operator: type[Operator], member: str = "compute") -> None:
+        super().__init__(cause)
+        code = getattr(getattr(operator, member, None), "__code__", None)
+        self.line = (
+            f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else source_of(operator)
+        )
+
+
+def _check_descs(operator: type[Operator], descs: Sequence[Any]) -> None:
+    for desc in descs:
+        if not isinstance(desc, TensorDesc) or any(type(d) is not int or d < 0 for d in desc.shape):
+            raise _Wrong(f"infer returned {desc!r:.80} where a TensorDesc is expected", operator, "infer")
+
+
+def _check_results(
+    operator: type[Operator], op: NodeView, results: Sequence[Any], inferred: list[TensorDesc] | None
+) -> None:
+    for result in results:
+        if not isinstance(result, tbe.Tensor):
+            raise _Wrong(f"compute returned {result!r:.80} where a tensor expression is expected", operator)
+    descs = [TensorDesc(tuple(t.shape), t.dtype) for t in results]
+    ports = list(operator.prototype.outputs.items())
+    if len(descs) != len(ports) and not any(port.variadic for _, port in ports):
+        raise _Wrong(f"compute returned {len(descs)} outputs, the prototype has {len(ports)}", operator)
+    if inferred is not None and inferred != descs:
+        said, made = (", ".join(map(str, side)) for side in (inferred, descs))
+        raise _Wrong(f"compute returned {made} where infer says {said}", operator)
+    groups = {
+        port.group: desc.dtype
+        for port, desc in zip(operator.prototype.inputs.values(), op.inputs, strict=False)
+        if port.group and desc is not None
+    }
+    for (name, port), desc in zip(ports, descs, strict=False):
+        expected = groups.get(port.group, desc.dtype)
+        if expected != desc.dtype:
+            raise _Wrong(
+                f"compute returned {desc} for output '{name}' where {expected} is expected", operator
+            )
+
+
+def _plain(descs: Iterable[TensorDesc]) -> list[tuple[list[int], str]]:
+    return [([int(d) for d in desc.shape], desc.dtype) for desc in descs]
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+def _limit() -> float:
+    try:
+        return float(os.environ.get("NPU_OPP_TIMEOUT", DEFAULT_LIMIT))
+    except ValueError:
+        return DEFAULT_LIMIT
+
+
+def run_apart(work: Callable[[], Any], who: GeError) -> Any:
+    """What the work returns (plain data), from a child process. `who` is the error to complete if it fails."""
+    limit = _limit()
+    if limit <= 0:
+        return _settled(_attempt(work), who)
+    read, write = os.pipe()
+    log = os.memfd_create("opp")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child starts no threads and takes no locks
+        child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(work, write, log, limit)
+    os.close(write)
+    try:
+        data, ended = _receive(read, limit + GRACE)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        status = _reap(child)
+    report = os.pread(log, 1 << 16, 0).decode(errors="replace")
+    os.close(log)
+    if data:
+        return _settled(json.loads(data), who)
+    if not ended:
+        raise _completed(who, f"the code did not end within {limit:g} s", _crash_line(report), "E10602")
+    raise _completed(who, f"the code {_death(status)}", _crash_line(report), "E10605")
+
+
+def _child(work: Callable[[], Any], write: int, log: int, limit: float) -> NoReturn:
+    """Do the work, report and leave without any of the parent's clean-up."""
+    code = 1
+    try:
+        gc.disable()  # what the parent left behind is not the child's to finalise
+        faulthandler.enable(file=log)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + MEMORY_BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        signal.signal(signal.SIGALRM, _stop)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        data = json.dumps(_attempt(work)).encode()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.stdout.flush()
+        while data:
+            data = data[os.write(write, data) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class _TimeUp(BaseException):
+    """Raised in code that takes too long."""
+
+
+def _stop(_signal: int, _frame: Any) -> None:
+    raise _TimeUp
+
+
+def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
+    """The result of the work or its failure, as plain data."""
+    try:
+        return {"result": work()}
+    except GeError as error:
+        fields = {k: getattr(error, k) for k in ("code", "cause", "node", "operator", "location", "remedy")}
+        return {"ge": fields}
+    except _Wrong as error:
+        return {"code": "E10603", "cause": f"the code is wrong: {error}", "line": error.line}
+    except _TimeUp as error:
+        cause = f"the code did not end within {_limit():g} s"
+        return {"code": "E10602", "cause": cause, "line": user_line(_frames(error))}
+    except (SystemExit, KeyboardInterrupt, Exception) as error:
+        return {
+            "code": "E10601",
+            "cause": f"the code raised {_words(error)}",
+            "line": user_line(_frames(error)),
+        }
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def _settled(answer: dict[str, Any], who: GeError) -> Any:
+    if "result" in answer:
+        return answer["result"]
+    if "ge" in answer:
+        given = answer["ge"]
+        given["node"], given["operator"] = given["node"] or who.node, given["operator"] or who.operator
+        raise GeError(given.pop("code"), given.pop("cause"), **given)
+    raise _completed(who, answer["cause"], answer["line"], answer["code"])
+
+
+def _completed(who: GeError, cause: str, line: str, code: str = "") -> GeError:
+    return GeError(
+        code or who.code,
+        cause,
+        node=who.node,
+        operator=who.operator,
+        location=line or who.location,
+        remedy=_REMEDIES.get(code or who.code, ""),
+    )
+
+
+_REMEDIES = {
+    "E10602": "look for a loop without end; NPU_OPP_TIMEOUT sets the time limit in seconds",
+}
+
+
+def _receive(read: int, seconds: float) -> tuple[bytes, bool]:
+    """What a child wrote, and whether it ended in time."""
+    parts: list[bytes] = []
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select([read], [], [], left)
+        if not ready:
+            break
+        part = os.read(read, 1 << 20)
+        if not part:
+            return b"".join(parts), True
+        parts.append(part)
+    return b"", False
+
+
+def _reap(child: int) -> int:
+    try:
+        return os.waitpid(child, 0)[1]
+    except ChildProcessError:  # the host program reaps children itself
+        return 0
+
+
+def _death(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"broke its process ({signal.Signals(os.WTERMSIG(status)).name})"
+    return f"ended its process with exit code {os.WEXITSTATUS(status)}"
+
+
+# -- lines --------------------------------------------------------------------------------------------------
+
+
+def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+    return [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)]
+
+
+def user_line(frames: Sequence[tuple[str, int, str]]) -> str:
+    """The innermost of some frames (outermost first) that is in a user's file: "file:line in function"."""
+    for file, line, name in reversed(frames):
+        path = os.path.abspath(file)
+        if not any(path.startswith(own) for own in _OURS) and not path.startswith(_LIBRARIES):
+            return f"{file}:{line} in {name}"
+    return ""
+
+
+def _crash_line(report: str) -> str:
+    """The user's line in what faulthandler wrote (innermost frame first)."""
+    found = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', report)
+    return user_line([(file, int(line), name) for file, line, name in reversed(found)])
