@@ -5,6 +5,8 @@
 #include <cstring>
 #include <exception>
 
+#include "aicpu/foreign.h"
+
 namespace npu::aicpu {
 namespace {
 
@@ -55,6 +57,13 @@ KernelFn find_kernel(std::string_view name) {
   return nullptr;
 }
 
+KernelFn find_kernel_for(std::string_view name, Call& call) {
+  const KernelFn own = find_kernel(name);
+  if (own) return own;
+  call.foreign = find_foreign(name);
+  return call.foreign ? &run_foreign : nullptr;
+}
+
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const Entry& entry : entries()) names.emplace_back(entry.name);
@@ -68,6 +77,8 @@ Status invoke(KernelFn kernel, Call& call) {
     return kernel(call);
   } catch (const std::exception& error) {
     return Status::error(error.what());
+  } catch (...) {
+    return Status::error("it threw something that is no exception");
   }
 }
 

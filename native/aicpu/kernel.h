@@ -48,6 +48,8 @@ struct Tensor {
   }
 };
 
+struct ForeignKernel;  // of an operator package, see foreign.h
+
 // One call of a kernel. An output's dims are the most it can hold; a kernel that makes less says so.
 struct Call {
   std::vector<Tensor> inputs;
@@ -55,6 +57,7 @@ struct Call {
   Attrs attrs;
   std::vector<Dims> actual;  // for each output; valid where `reported`
   std::vector<char> reported;
+  const ForeignKernel* foreign = nullptr;  // what run_foreign runs
 
   Call(std::vector<Tensor> ins, std::vector<Tensor> outs, Attrs attributes)
       : inputs(std::move(ins)),
@@ -75,6 +78,8 @@ struct Call {
 using KernelFn = Status (*)(Call& call);
 
 KernelFn find_kernel(std::string_view name);  // nullptr: there is none
+// The same, also for kernels of packages, which the call is prepared for.
+KernelFn find_kernel_for(std::string_view name, Call& call);
 std::vector<std::string> kernel_names();
 
 // Runs a kernel; whatever it throws becomes a status.

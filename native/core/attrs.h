@@ -22,6 +22,8 @@ class Attrs {
  public:
   void set(std::string name, AttrValue value);
 
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
   bool has(std::string_view name) const { return find(name) != nullptr; }
   bool flag(std::string_view name, bool otherwise = false) const;
   std::int64_t integer(std::string_view name) const;

@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "aicpu/kernel.h"
+#include "aicpu/foreign.h"
 #include "core/errors.h"
 #include "python/convert.h"
 #include "python/module.h"
@@ -26,12 +26,12 @@ std::vector<aicpu::Tensor> to_tensors(nb::handle operands, bool writable, std::v
 }
 
 nb::list run_aicpu(const std::string& op, nb::handle inputs, nb::handle outputs, const nb::dict& attrs) {
-  const aicpu::KernelFn kernel = aicpu::find_kernel(op);
-  if (!kernel) throw Unsupported("there is no AI CPU kernel '" + op + "'");
   std::vector<HeldBuffer> held;
   std::vector<aicpu::Tensor> ins = to_tensors(inputs, false, held);
   std::vector<aicpu::Tensor> outs = to_tensors(outputs, true, held);
   aicpu::Call call(std::move(ins), std::move(outs), to_attrs(attrs));
+  const aicpu::KernelFn kernel = aicpu::find_kernel_for(op, call);
+  if (!kernel) throw Unsupported("there is no AI CPU kernel '" + op + "'");
   aicpu::Status status;
   {
     const nb::gil_scoped_release unlocked;
@@ -51,6 +51,8 @@ void bind_aicpu(nb::module_& m) {
   m.def("run_aicpu", &run_aicpu, "op"_a, "inputs"_a, "outputs"_a, "attrs"_a,
         "Runs a kernel on (array, dtype, shape) operands; returns the actual shapes of the outputs.");
   m.def("aicpu_kernels", &aicpu::kernel_names);
+  m.def("load_kernels", &aicpu::load_foreign, "path"_a, "package"_a,
+        "Loads a library of custom AI CPU kernels; returns the names of its kernels.");
 }
 
 }  // namespace npu::python

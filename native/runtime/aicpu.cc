@@ -109,8 +109,6 @@ ShapeTargets shape_targets(Lowering& low, std::size_t outputs) {
 
 void lower_aicpu(Lowering& low) {
   const std::string op = low.attrs().text("op");
-  const aicpu::KernelFn kernel = aicpu::find_kernel(op);
-  if (!kernel) low.reject("there is no AI CPU kernel '" + op + "'");
   std::vector<aicpu::Tensor> inputs, outputs;
   std::vector<Location> sources, targets;
   for (const View& view : low.task().inputs) {
@@ -123,9 +121,11 @@ void lower_aicpu(Lowering& low) {
     targets.push_back(low.at(low.output(i)));
   }
   low.describe("aicpu:" + op, "", low.attrs().real("flops", 0));
-  low.emit(std::make_unique<AicpuStep>(
-      kernel, aicpu::Call(std::move(inputs), std::move(outputs), low.attrs()), std::move(sources),
-      std::move(targets), shape_targets(low, count), low.task().name));
+  aicpu::Call call(std::move(inputs), std::move(outputs), low.attrs());
+  const aicpu::KernelFn kernel = aicpu::find_kernel_for(op, call);
+  if (!kernel) low.reject("there is no AI CPU kernel '" + op + "'");
+  low.emit(std::make_unique<AicpuStep>(kernel, std::move(call), std::move(sources), std::move(targets),
+                                       shape_targets(low, count), low.task().name));
 }
 
 }  // namespace npu

@@ -58,12 +58,13 @@ def add_portable(plans: Iterable[Plan]) -> None:
 
     def build(image: KernelImage) -> None:
         inputs, outputs = tbe.from_json(image.expression)
-        make = tbe.build
         if image.isolated:
             from ge.build import isolation
 
-            make = isolation.build
-        image.objects[PORTABLE] = make(inputs, outputs, target=PORTABLE, name=image.symbol).object
+            kernel = isolation.build(inputs, outputs, PORTABLE, image.symbol)
+        else:
+            kernel = tbe.build(inputs, outputs, target=PORTABLE, name=image.symbol)
+        image.objects[PORTABLE] = kernel.object
 
     _each([image for plan in plans for image in plan.kernels if PORTABLE not in image.objects], build)
 

@@ -126,9 +126,9 @@ def located(work: Callable[[], Any], who: GeError, what: str, known: tuple[type[
     """What the work returns; an error it does not mean to raise names the line in the user's file."""
     try:
         return work()
-    except (GeError, *known):
-        raise
     except Exception as error:
+        if isinstance(error, (GeError, *known)):
+            raise
         raise _completed(who, f"{what} raised {_words(error)}", user_line(_frames(error))) from error
 
 
