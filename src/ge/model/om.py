@@ -91,12 +91,16 @@ def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Mode
     return build_model(package.plans[0])
 
 
-def write(package: Package, path: str | os.PathLike[str]) -> Path:
-    """Write a package, sealed with the user's key. Returns the path, which ends in `.om`."""
+def write(package: Package, path: str | os.PathLike[str], *, portable: bool = True) -> Path:
+    """Write a package, sealed with the user's key. Returns the path, which ends in `.om`.
+
+    portable: with machine code for other processors too.
+    """
     target = Path(path)
     if target.suffix != ".om":
         target = target.with_name(target.name + ".om")
-    machine_code.add_portable(package.plans)
+    if portable:
+        machine_code.add_portable(package.plans)
     constants, kernels = ConstantPool(), KernelPool()
     plans = [encode_plan(plan, constants, kernels) for plan in package.plans]
     sections = {

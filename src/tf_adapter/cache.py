@@ -1,0 +1,227 @@
+"""Compiled functions kept by content: some in memory, all of them on disk where a directory is given.
+
+The key is made of everything a compile depends on: the graph and the functions it calls (names of functions do
+not count), descriptions of the inputs, contents of the variables that become part of the model, options, and the
+versions of this package and of the machine. Files are `.om` files sealed with the user's key; one that is
+damaged, or sealed by someone else, is compiled anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import threading
+from collections import OrderedDict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.ir.types import numpy_dtype
+from ge.model import kernels, om
+from ge.model.model import Model
+from ge.model.plan import Plan
+from ge.options import CompileOptions
+from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, called_functions
+
+if TYPE_CHECKING:
+    from tf_adapter.lowering import Ports, Request
+
+__all__ = ["clear", "directory", "find", "key", "size", "store"]
+
+MOST = 32  # models kept in memory
+HASHED_BYTES = 32 << 20  # contents of variables that are hashed even when there is no directory
+_MOST_CONSTANTS = 1 << 20  # bytes of results that are mere constants in a file
+
+_lock = threading.Lock()
+_models: OrderedDict[str, tuple[Model, Ports]] = OrderedDict()
+
+
+def directory() -> Path | None:
+    """Where compiled functions are kept between processes."""
+    from tf_adapter.options import options
+
+    return options.cache_dir
+
+
+def clear() -> None:
+    """Forget the models in memory."""
+    with _lock:
+        _models.clear()
+
+
+def size() -> int:
+    """How many models are in memory."""
+    return len(_models)
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+def key(request: Request, functions: Functions, options: CompileOptions) -> str | None:
+    """The key of a compile; None when finding it would cost more than it saves."""
+    bound = [request.inputs[i] for i in sorted(request.bind)]
+    size = sum(int(np.prod(d.shape, dtype=np.int64)) * 8 for d in bound)
+    if directory() is None and size > HASHED_BYTES:
+        return None
+    hasher = hashlib.blake2b(digest_size=24)
+    _Content(functions, hasher).graph(request.graph)
+    described = [(d.kind, d.dtype, tuple(d.shape)) for d in request.inputs]
+    counters = [(c.argument, c.key, c.high) for c in request.counters]
+    chosen = (
+        options.precision_mode.value,
+        sorted(options.op_precision.items()),
+        sorted(options.disabled_passes),
+        options.target,
+    )
+    facts = (described, counters, sorted(request.bind), chosen, _version(), kernels.machine())
+    hasher.update(repr(facts).encode())
+    for given in bound:
+        hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("tf-adapter")
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+class _Content:
+    """Feeds the content of graphs to a hash; functions count by their content, not by their name."""
+
+    def __init__(self, functions: Functions, hasher: Any) -> None:
+        self.functions = functions
+        self.hasher = hasher
+        self.numbers: dict[str, int] = {}
+
+    def graph(self, graph: FlatGraph) -> None:
+        shape = (graph.args, graph.results, graph.effects)
+        self.hasher.update(repr(shape).encode())
+        for node in graph.nodes.values():
+            op = "_Arg" if node.op == ARGUMENT else node.op
+            self._node(node.name, op, node.inputs, node.controls, node.attr)
+        self._rest()
+
+    def _node(self, name: str, op: str, inputs: Any, controls: Any, attr: Any) -> None:
+        names = called_functions(op, attr) if op != ARGUMENT else []
+        called = [self.numbers.setdefault(n, len(self.numbers)) for n in names]
+        plain = {k: attr[k].SerializeToString() for k in sorted(attr) if not _names_function(attr[k])}
+        self.hasher.update(repr((name, op, inputs, controls, called, plain)).encode())
+
+    def _rest(self) -> None:
+        """The functions named so far, and those that they name."""
+        done = 0
+        while done < len(self.numbers):
+            name = list(self.numbers)[done]
+            done += 1
+            definition = self.functions.find(name)
+            if definition is None:
+                continue
+            ends = (sorted(definition.ret.items()), sorted(definition.control_ret.items()))
+            args = [a.name for a in definition.signature.input_arg]
+            self.hasher.update(repr((args, ends)).encode())
+            for node in definition.node_def:
+                self._node(node.name, node.op, list(node.input), [], node.attr)
+
+
+def _names_function(value: Any) -> bool:
+    return value.WhichOneof("value") == "func" or bool(value.list.func)
+
+
+# -- models ----------------------------------------------------------------------------------------------------
+
+
+def find(key: str | None) -> tuple[Model, Ports] | None:
+    """The model of a key, from memory or from the directory."""
+    if key is None:
+        return None
+    with _lock:
+        found = _models.get(key)
+        if found is not None:
+            _models.move_to_end(key)
+            return found
+    found = _read(key)
+    if found is not None:
+        _keep(key, found)
+    return found
+
+
+def store(key: str | None, plan: Plan, ports: Ports) -> Model:
+    """Load a plan and keep it."""
+    model = Model(plan)
+    if key is None:
+        return model
+    _keep(key, (model, ports))
+    _write(key, plan, ports)
+    return model
+
+
+def _keep(key: str, entry: tuple[Model, Ports]) -> None:
+    with _lock:
+        _models[key] = entry
+        _models.move_to_end(key)
+        while len(_models) > MOST:
+            _models.popitem(last=False)
+
+
+def _file(key: str) -> Path | None:
+    where = directory()
+    return None if where is None else where / key[:2] / f"{key}.om"
+
+
+def _read(key: str) -> tuple[Model, Ports] | None:
+    path = _file(key)
+    if path is None or not path.is_file():
+        return None
+    try:
+        package = om.read(path)
+        if not package.trusted:
+            return None
+        return Model(package.plans[0]), _decode_ports(package.properties["ports"])
+    except (GeError, KeyError, TypeError, ValueError):
+        return None  # damaged, or of another version: it is compiled anew and replaced
+
+
+def _write(key: str, plan: Plan, ports: Ports) -> None:
+    path = _file(key)
+    if path is None or sum(c.nbytes for c in ports.constants) > _MOST_CONSTANTS:
+        return
+    with contextlib.suppress(GeError, OSError):  # a full or read-only disk costs the next process a compile
+        om.write(om.Package([plan], None, {"ports": _encode_ports(ports)}), path, portable=False)
+
+
+def _encode_ports(ports: Ports) -> dict[str, Any]:
+    return {
+        "inputs": [list(p) for p in ports.inputs],
+        "outputs": [list(p) for p in ports.outputs],
+        "others": [[j, list(p)] for j, p in ports.others],
+        "constants": [
+            [c.dtype.name, list(c.shape), base64.b64encode(np.ascontiguousarray(c).tobytes()).decode()]
+            for c in ports.constants
+        ],
+        "random": [[str(v) for v in counter] for counter in ports.random],
+        "specialised": list(ports.specialised),
+        "bound": list(ports.bound),
+    }
+
+
+def _decode_ports(data: Any) -> Ports:
+    from tf_adapter.lowering import Ports
+
+    return Ports(
+        tuple((str(k), int(i)) for k, i in data["inputs"]),
+        tuple((str(k), int(i)) for k, i in data["outputs"]),
+        tuple((int(j), (str(k), int(i))) for j, (k, i) in data["others"]),
+        tuple(
+            np.frombuffer(base64.b64decode(text), numpy_dtype(dtype)).reshape(shape)
+            for dtype, shape, text in data["constants"]
+        ),
+        tuple((int(a), int(b), int(c)) for a, b, c in data["random"]),
+        tuple(map(int, data["specialised"])),
+        tuple(map(int, data["bound"])),
+    )

@@ -1,0 +1,237 @@
+"""Function calls on the NPU: how a function runs for inputs of certain types, shapes and values.
+
+A function is one model where everything in it can be compiled, a row of steps where something cannot, and
+TensorFlow's own function where nothing is worth it. Variables that a function only reads become part of its
+model at first; those that change become inputs, and become part of it again once they have settled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensorflow.python.eager import context
+
+import tensorflow as tf
+from ge.errors import GeError, OutOfMemoryError
+from ge.parsers.tensorflow_convert import Refusal
+from tf_adapter import partition
+from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function
+from tf_adapter.lowering import Described, Lowered, Refused, lower
+from tf_adapter.options import options
+
+__all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "forget", "plan_function"]
+
+MOST_FUNCTIONS = 256
+PATIENCE = 20  # calls without a change after which variables become part of the model again
+MOST_PATIENCE = 1 << 20
+MOST_COMPILES = 64  # of one function; more shapes than that run on the host
+
+# Operators that belong to the host by nature: a mode without host fallback does not complain of them.
+_HOST_BY_NATURE = ("Iterator", "Print", "Assert", "Summary", "Dataset")
+
+_serial = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class NpuRun:
+    """The whole function is one model."""
+
+    lowered: Lowered
+    watched: tuple[int, ...] = ()  # variables to bind once they have settled
+    patience: int = 0
+
+
+@dataclass(frozen=True)
+class StepsRun:
+    """The function is a row of calls of other functions."""
+
+    steps: tuple[tuple[str, tuple[partition.Source, ...], int], ...]  # name, inputs, number of results
+    sources: tuple[partition.Source, ...]
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """TensorFlow runs the function, or another in its place."""
+
+    function: str
+
+
+Plan = NpuRun | StepsRun | HostRun
+
+
+@dataclass
+class Known:
+    """What is known of a function whatever its inputs."""
+
+    name: str
+    graph: FlatGraph
+    functions: Functions
+    written: frozenset[int] = frozenset()
+    step: partition.Step | None = None  # a step made here, of another function
+    compiles: int = 0
+    patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a function for some inputs."""
+
+    function: str
+    graph: FlatGraph
+    plan: Plan
+    refused: Mapping[str, Refusal]
+    on_host: frozenset[str]
+
+
+_lock = threading.RLock()
+_known: OrderedDict[str, Known] = OrderedDict()
+_steps: dict[str, partition.Step] = {}
+
+
+def known(name: str) -> Known:
+    """A function of the eager context, read once."""
+    with _lock:
+        found = _known.get(name)
+        if found is not None:
+            _known.move_to_end(name)
+            return found
+    functions = Functions()
+    graph = read_function(name, functions)
+    written = partition.written_arguments(graph, functions)
+    made = Known(
+        name,
+        graph,
+        functions,
+        frozenset(graph.args.index(a) for a in written),
+        _steps.get(name),
+    )
+    with _lock:
+        _known[name] = made
+        while len(_known) > MOST_FUNCTIONS:
+            _known.popitem(last=False)
+    return made
+
+
+def forget() -> None:
+    """Forget what is known of functions (their steps stay registered with TensorFlow)."""
+    with _lock:
+        _known.clear()
+
+
+def plan_function(
+    name: str, inputs: Sequence[Described], changed: Sequence[int] | None = None, previous: Plan | None = None
+) -> Plan:
+    """How to run a function for given inputs.
+
+    changed: variables of the previous plan whose value changed (an empty list: they have settled); None for the
+    first plan.
+    """
+    function = known(name)
+    if function.step is not None and not function.step.on_npu:
+        return HostRun(name)
+    if function.compiles >= MOST_COMPILES:
+        return HostRun(name)
+    function.compiles += 1
+    variables = {function.graph.args[i] for i, d in enumerate(inputs) if d.kind == "variable"}
+    refused = partition.host_nodes(function.graph, function.functions, variables)
+    bind, watched, patience = _policy(function, inputs, changed, previous)
+    try:
+        found = lower(
+            function.graph,
+            function.functions,
+            inputs,
+            options.compile_options(),
+            bind=bind,
+            host=refused,
+            name=name,
+        )
+    except OutOfMemoryError as error:
+        raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+    except GeError as error:
+        found = Refused({n: Refusal("", error.cause, error.remedy) for n in _compute(function.graph)})
+    if isinstance(found, Lowered):
+        if not found.ports.outputs:
+            return _reported(function, HostRun(name), {})
+        return _reported(function, NpuRun(found, watched, patience), {})
+    return _mixed(function, {**refused, **found.nodes})
+
+
+def _compute(graph: FlatGraph) -> list[str]:
+    return [n.name for n in graph.nodes.values() if n.op != ARGUMENT]
+
+
+# -- variables -------------------------------------------------------------------------------------------------
+
+
+def _policy(
+    function: Known, inputs: Sequence[Described], changed: Sequence[int] | None, previous: Plan | None
+) -> tuple[list[int], tuple[int, ...], int]:
+    """Which variables become part of the model, which ones may later, and after how many calls."""
+    free = [
+        i
+        for i, given in enumerate(inputs)
+        if given.kind == "variable" and i not in function.written and len(given.shape) and given.version
+    ]
+    shapes = tuple(tuple(d.shape) for d in inputs)
+    if changed is None or (not changed and previous is not None):
+        return free, (), 0
+    patience = min(2 * function.patience.get(shapes, PATIENCE // 2), MOST_PATIENCE)
+    function.patience[shapes] = patience
+    moving = set(changed) | (set(previous.watched) if isinstance(previous, NpuRun) else set())
+    return [i for i in free if i not in moving], tuple(sorted(moving & set(free))), patience
+
+
+# -- mixed computing -------------------------------------------------------------------------------------------
+
+
+def _mixed(function: Known, refused: Mapping[str, Refusal]) -> Plan:
+    if not options.allow_host_fallback:
+        _complain(function, refused)
+    done = partition.cut(function.graph, refused)
+    if not any(step.on_npu for step in done.steps):
+        return _reported(function, HostRun(function.name), done.refused)
+    steps = []
+    for step in done.steps:
+        name = _register(step, function.functions)
+        steps.append((name, step.sources, len(step.graph.results)))
+    return _reported(function, StepsRun(tuple(steps), done.sources), done.refused)
+
+
+def _register(step: partition.Step, functions: Functions) -> str:
+    """Make a step a function that TensorFlow knows."""
+    name = f"{step.graph.name}_{next(_serial)}"
+    context.context().add_function_def(step.graph.function_def(functions, name))
+    with _lock:
+        _steps[name] = step
+    return name
+
+
+def _complain(function: Known, refused: Mapping[str, Refusal]) -> None:
+    """Raise one error that names every operator that cannot run on the NPU."""
+    lines = []
+    for name, why in refused.items():
+        if not any(word in why.operator for word in _HOST_BY_NATURE):
+            remedy = f" ({why.remedy})" if why.remedy else ""
+            lines.append(
+                f"Op type '{why.operator}' is not supported on NPU: node {name}: {why.reason}{remedy}"
+            )
+    if lines:
+        rest = "Set tf_adapter.options.allow_host_fallback = True to run them on the host."
+        raise tf.errors.UnimplementedError(None, None, "\n".join([*lines, rest]))
+
+
+def _reported(function: Known, plan: Plan, refused: Mapping[str, Refusal]) -> Plan:
+    on_host = frozenset(_compute(function.graph) if isinstance(plan, HostRun) else refused)
+    report = Report(function.name, function.graph, plan, refused, on_host)
+    function.reports["last"] = report
+    return plan
+
+
+def last_report(name: str) -> Report | None:
+    """What became of a function at its last compile."""
+    return known(name).reports.get("last")

@@ -1,0 +1,263 @@
+"""From a flat function and a description of its inputs to a compiled model and the ports around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+from tensorflow.core.framework import attr_value_pb2
+
+from ge.compiler import compile_plan
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of
+from ge.model.model import Model
+from ge.options import CompileOptions
+from ge.parsers.tensorflow import Attempt, Parsed, VariableSpec, attempt_graph
+from ge.parsers.tensorflow_convert import Refusal
+from ge.passes.dead_code import DeadCode
+from tf_adapter import cache
+from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, tensor_names
+from tf_adapter.randomness import Counter, steps_of, with_counters
+
+__all__ = ["Described", "Lowered", "Ports", "Refused", "Request", "lower"]
+
+SPECIAL_SIZE = 64  # elements of an input whose value may become part of a program
+_SPECIAL_TYPES = frozenset({"int32", "int64", "bool", "uint8", "int8", "int16"})
+
+Port = tuple[str, int]
+
+
+class Described(Protocol):
+    """An input of a call: kind "tensor", "variable" or "host", its type, its shape and, on demand, its value."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    version: int
+
+    def numpy(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What the operands of a model are to its caller.
+
+    inputs: ("input", argument), ("variable", argument) or ("random", counter), one for each of the model's.
+    outputs: ("output", result) or ("variable", argument), likewise. others: results that the model does not
+    compute: ("input", argument), ("variable", argument) or ("constant", position in `constants`).
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    others: tuple[tuple[int, Port], ...] = ()
+    constants: tuple[np.ndarray, ...] = ()
+    random: tuple[tuple[int, int, int], ...] = ()  # counter: low, high half before the first call, step
+    specialised: tuple[int, ...] = ()
+    bound: tuple[int, ...] = ()  # arguments whose value is part of the model
+
+
+@dataclass
+class Lowered:
+    """A compiled function."""
+
+    model: Model
+    ports: Ports
+    result_count: int = 0
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A function of which some nodes cannot be compiled."""
+
+    nodes: Mapping[str, Refusal]
+    unknown: frozenset[str] = frozenset()
+
+
+@dataclass
+class Request:
+    """A function with its inputs sorted by what they are to the parser."""
+
+    graph: FlatGraph
+    inputs: Sequence[Described]
+    counters: list[Counter] = field(default_factory=list)
+    bind: frozenset[int] = frozenset()
+    specialised: set[int] = field(default_factory=set)
+
+    def tensors(self) -> dict[str, TensorDesc]:
+        found = {
+            name: TensorDesc(tuple(given.shape), given.dtype)
+            for i, name, given in self._args()
+            if given.kind == "tensor" and i not in self.specialised
+        }
+        return {**found, **{c.argument: TensorDesc((2,), "uint64") for c in self.counters}}
+
+    def constants(self) -> dict[str, np.ndarray]:
+        return {name: given.numpy() for i, name, given in self._args() if i in self.specialised}
+
+    def variables(self) -> dict[str, VariableSpec]:
+        return {
+            name: VariableSpec(
+                name,
+                TensorDesc(tuple(given.shape), given.dtype),
+                given.numpy() if i in self.bind else None,
+            )
+            for i, name, given in self._args()
+            if given.kind == "variable"
+        }
+
+    def _args(self) -> list[tuple[int, str, Described]]:
+        return [
+            (i, name, given) for i, (name, given) in enumerate(zip(self.graph.args, self.inputs, strict=True))
+        ]
+
+    def may_specialise(self, index: int) -> bool:
+        given = self.inputs[index]
+        size = int(np.prod(given.shape, dtype=np.int64))
+        return given.kind == "tensor" and given.dtype in _SPECIAL_TYPES and size <= SPECIAL_SIZE
+
+
+def lower(
+    graph: FlatGraph,
+    functions: Functions,
+    inputs: Sequence[Described],
+    options: CompileOptions,
+    *,
+    bind: Sequence[int] = (),
+    host: Mapping[str, Refusal] | None = None,
+    name: str = "",
+) -> Lowered | Refused:
+    """Compile a function for its inputs; `bind` are variables whose value becomes part of the model.
+
+    `host` are nodes that are known to stay on the host: then this only finds out what else has to.
+    """
+    counted, counters = with_counters(graph)
+    request = Request(_own_results(counted), inputs, counters, frozenset(bind))
+    key = None if host else cache.key(request, functions, options)
+    found = cache.find(key)
+    if found is not None:
+        model, ports = found
+        return Lowered(model, ports, len(graph.results))
+    attempt = _attempt(request, functions, host or {}, name or graph.name)
+    while attempt.refused and attempt.needs:
+        wanted = {request.graph.args.index(n) for n in attempt.needs if n in request.graph.args}
+        fresh = {i for i in wanted if request.may_specialise(i)} - request.specialised
+        if not fresh or fresh != wanted - request.specialised:
+            break
+        request.specialised |= fresh
+        attempt = _attempt(request, functions, host or {}, name or graph.name)
+    if attempt.parsed is None:
+        return Refused(attempt.refused, attempt.unknown)
+    ports = _ports(request, attempt.parsed)
+    plan = compile_plan(attempt.parsed.graph, options, name or graph.name)
+    model = cache.store(None if ports.specialised else key, plan, ports)
+    return Lowered(model, ports, len(graph.results))
+
+
+def _attempt(request: Request, functions: Functions, host: Mapping[str, Refusal], name: str) -> Attempt:
+    results = list(
+        dict.fromkeys(r for r in request.graph.results if request.graph.nodes[r[0]].op != ARGUMENT)
+    )
+    return attempt_graph(
+        request.graph.graph_def(functions),
+        inputs=request.tensors(),
+        outputs=tensor_names(results),
+        constants=request.constants(),
+        variables=request.variables(),
+        effects=request.graph.effects,
+        host=[*host],
+        name=name,
+    )
+
+
+def _own_results(graph: FlatGraph) -> FlatGraph:
+    """The graph with a node of its own behind every result that is there twice."""
+    seen: set[tuple[str, int]] = set()
+    nodes, results = dict(graph.nodes), []
+    for index, ref in enumerate(graph.results):
+        if ref in seen and graph.nodes[ref[0]].op != ARGUMENT:
+            kind = attr_value_pb2.AttrValue(type=graph.type_of(ref))
+            node = FlatNode(f"{ref[0]}.{index}", "Identity", [ref], [], {"T": kind}, (graph.type_of(ref),))
+            nodes[node.name] = node
+            ref = (node.name, 0)
+        seen.add(ref)
+        results.append(ref)
+    return replace(graph, nodes=nodes, results=results)
+
+
+# -- ports -----------------------------------------------------------------------------------------------------
+
+
+def _ports(request: Request, parsed: Parsed) -> Ports:
+    """Sort a parsed graph's inputs and outputs; what needs no computing leaves it."""
+    graph, args = parsed.graph, request.graph.args
+    kinds = {
+        name: ("variable" if given.kind == "variable" else "input", i)
+        for i, (name, given) in enumerate(zip(args, request.inputs, strict=True))
+    }
+    kinds.update({c.argument: ("random", i) for i, c in enumerate(request.counters)})
+    updated = set(parsed.updates)
+    by_name = {name: i for i, name in enumerate(parsed.outputs)}
+    outputs, others, constants = [], [], []
+    kept = []
+    results = [
+        (j, tensor_names([ref])[0] if request.graph.nodes[ref[0]].op != ARGUMENT else None, ref)
+        for j, ref in enumerate(request.graph.results)
+    ]
+    for j, text, ref in results:
+        if text is None:
+            others.append((j, ("input", args.index(ref[0]))))
+            continue
+        value = graph.outputs[by_name[text]]
+        source = _source(value)
+        if source is None:
+            outputs.append(("output", j))
+            kept.append(value)
+        elif isinstance(source, np.ndarray):
+            others.append((j, ("constant", len(constants))))
+            constants.append(source)
+        elif source in kinds and source not in updated and kinds[source][0] != "random":
+            others.append((j, kinds[source]))
+        else:
+            outputs.append(("output", j))
+            kept.append(value)
+    first = len(parsed.outputs)
+    for k, name in enumerate(parsed.updates):
+        outputs.append(("variable", kinds[name][1]))
+        kept.append(graph.outputs[first + k])
+    graph.outputs[:] = kept
+    DeadCode().run(graph, CompileOptions())
+    ports_in = []
+    for value in list(graph.inputs):
+        if value.uses() or value.is_graph_output():
+            ports_in.append(kinds[value.name or ""])
+        else:
+            graph.inputs.remove(value)
+    steps = steps_of(graph, request.counters)
+    random = tuple((0, c.high, step) for c, step in zip(request.counters, steps, strict=True))
+    bound = [i for i in request.bind if request.inputs[i].kind == "variable"]
+    return Ports(
+        tuple(ports_in),
+        tuple(outputs),
+        tuple(others),
+        tuple(constants),
+        random,
+        tuple(sorted(request.specialised)),
+        tuple(sorted(bound)),
+    )
+
+
+def _source(value: ir.Value) -> np.ndarray | str | None:
+    """A constant, or the name of an input, that an output is a mere copy of; None when it is computed."""
+    node = value.producer()
+    if node is None or node.op_type != "Identity" or node.domain != "ge":
+        return None
+    behind = node.inputs[0]
+    if behind is None:
+        return None
+    array = constant_of(behind)
+    if array is not None:
+        return np.ascontiguousarray(array)
+    return behind.name if behind.producer() is None else None
