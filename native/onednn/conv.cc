@@ -1,6 +1,7 @@
 // Task kinds "conv" and "deconv".
 #include <algorithm>
 
+#include "convolution/lower.h"
 #include "onednn/engine.h"
 #include "onednn/geometry.h"
 #include "onednn/primitive.h"
@@ -87,7 +88,7 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
 }  // namespace
 
 void lower_conv(Lowering& low) {
-  if (lower_winograd(low)) return;
+  if (lower_winograd(low) || lower_depthwise(low) || lower_pointwise(low)) return;
   lower_convolution<dnnl::convolution_forward>(low, dnnl::algorithm::convolution_direct, false);
 }
 

@@ -1,0 +1,131 @@
+// Depthwise convolution for AVX-512.
+#include <utility>
+
+#include "convolution/avx512.h"
+#include "convolution/depthwise.h"
+
+namespace npu::convolution {
+namespace {
+
+constexpr int kStrip = 7;  // outputs computed at once; image widths of most networks are multiples of it
+
+// A padded row of the source, widened; `y` may lie outside of the image.
+template <class T>
+void read_row(const Depthwise& p, const typename T::Value* image, std::int64_t y, __mmask16 lanes,
+              float* row) {
+  const std::int64_t width = p.padded_width();
+  std::int64_t x = 0;
+  const auto zeros = [&](std::int64_t end) {
+    for (; x < end; ++x) _mm512_store_ps(row + x * kLanes, _mm512_setzero_ps());
+  };
+  if (y >= 0 && y < p.height) {
+    zeros(p.pad_left);
+    const typename T::Value* from = image + y * p.source_row - p.pad_left * p.source_pixel;
+    const std::int64_t end = width < p.width + p.pad_left ? width : p.width + p.pad_left;
+    for (; x < end; ++x) _mm512_store_ps(row + x * kLanes, T::load(from + x * p.source_pixel, lanes));
+  }
+  zeros(width);
+}
+
+template <class T, Activation kActivation, int kKernel, int kStride, int kCount>
+inline void strip(const Depthwise& p, const float* const rows[kKernel], const float* weights, __m512 bias,
+                  const typename T::Value* residual, typename T::Value* target, __mmask16 lanes) {
+  __m512 sum[kCount];
+  for (int i = 0; i < kCount; ++i) sum[i] = bias;
+#pragma GCC unroll 7
+  for (int ky = 0; ky < kKernel; ++ky) {
+#pragma GCC unroll 7
+    for (int kx = 0; kx < kKernel; ++kx) {
+      const __m512 w = _mm512_load_ps(weights + (ky * kKernel + kx) * kLanes);
+#pragma GCC unroll 7
+      for (int i = 0; i < kCount; ++i) {
+        sum[i] = _mm512_fmadd_ps(w, _mm512_load_ps(rows[ky] + (i * kStride + kx) * kLanes), sum[i]);
+      }
+    }
+  }
+#pragma GCC unroll 7
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t at = i * p.target_pixel;
+    const __m512 value = residual ? _mm512_add_ps(sum[i], T::load(residual + at, lanes)) : sum[i];
+    T::store(target + at, lanes, activate<kActivation, T::kCoarse>(p.epilogue, value));
+  }
+}
+
+template <class T, Activation kActivation, int kKernel, int kStride, int... kCounts>
+void rest(int count, const Depthwise& p, const float* const rows[kKernel], const float* weights, __m512 bias,
+          const typename T::Value* residual, typename T::Value* target, __mmask16 lanes,
+          std::integer_sequence<int, kCounts...>) {
+  ((count == kCounts + 1 ? strip<T, kActivation, kKernel, kStride, kCounts + 1>(p, rows, weights, bias,
+                                                                                residual, target, lanes)
+                         : void()),
+   ...);
+}
+
+template <class T, Activation kActivation, int kKernel, int kStride>
+void activated_rows(const Depthwise& p, const DepthwiseData& data, std::int64_t image, std::int64_t block,
+                    std::int64_t first, std::int64_t last, float* buffer) {
+  using Value = typename T::Value;
+  const std::int64_t channel = block * kLanes, row_size = p.padded_width() * kLanes;
+  const __mmask16 lanes = first_lanes(p.channels - channel);
+  const auto* source = static_cast<const Value*>(data.source) + image * p.source_image + channel;
+  const std::int64_t at = image * p.target_image + channel;
+  const float* weights = data.weights + block * kKernel * kKernel * kLanes;
+  const __m512 bias = data.bias ? _mm512_maskz_loadu_ps(lanes, data.bias + channel) : _mm512_setzero_ps();
+  std::int64_t read =
+      first * kStride;  // rows before it, counted from the first padded one, are in the buffer
+  for (std::int64_t y = first; y < last; ++y) {
+    const std::int64_t top = y * kStride;
+    for (read = read < top ? top : read; read < top + kKernel; ++read) {
+      read_row<T>(p, source, read - p.pad_top, lanes, buffer + read % kKernel * row_size);
+    }
+    const float* window[kKernel];
+    for (std::int64_t x = 0; x < p.out_width; x += kStrip) {
+      for (int k = 0; k < kKernel; ++k) {
+        window[k] = buffer + (top + k) % kKernel * row_size + x * kStride * kLanes;
+      }
+      const std::int64_t place = at + y * p.target_row + x * p.target_pixel;
+      const Value* residual = p.has_residual ? static_cast<const Value*>(data.residual) + place : nullptr;
+      Value* target = static_cast<Value*>(data.target) + place;
+      if (p.out_width - x >= kStrip) {
+        strip<T, kActivation, kKernel, kStride, kStrip>(p, window, weights, bias, residual, target, lanes);
+      } else {
+        rest<T, kActivation, kKernel, kStride>(static_cast<int>(p.out_width - x), p, window, weights, bias,
+                                               residual, target, lanes,
+                                               std::make_integer_sequence<int, kStrip - 1>());
+      }
+    }
+  }
+}
+
+template <class T, int kKernel, int kStride>
+void rows(const Depthwise& p, const DepthwiseData& data, std::int64_t image, std::int64_t block,
+          std::int64_t first, std::int64_t last, float* buffer) {
+  with_activation(p.epilogue, [&]<Activation kActivation>() {
+    activated_rows<T, kActivation, kKernel, kStride>(p, data, image, block, first, last, buffer);
+  });
+}
+
+struct Entry {
+  DType type;
+  std::int64_t kernel, stride;
+  DepthwiseFn function;
+};
+
+constexpr Entry kEntries[] = {
+    {DType::Float32, 3, 1, rows<Float32, 3, 1>},       {DType::Float32, 3, 2, rows<Float32, 3, 2>},
+    {DType::Float32, 5, 1, rows<Float32, 5, 1>},       {DType::Float32, 5, 2, rows<Float32, 5, 2>},
+    {DType::Float32, 7, 1, rows<Float32, 7, 1>},       {DType::BFloat16, 3, 1, rows<BFloat16Bits, 3, 1>},
+    {DType::BFloat16, 3, 2, rows<BFloat16Bits, 3, 2>}, {DType::BFloat16, 5, 1, rows<BFloat16Bits, 5, 1>},
+    {DType::BFloat16, 5, 2, rows<BFloat16Bits, 5, 2>}, {DType::BFloat16, 7, 1, rows<BFloat16Bits, 7, 1>},
+};
+
+}  // namespace
+
+DepthwiseFn depthwise_avx512(DType type, std::int64_t kernel, std::int64_t stride) {
+  for (const Entry& entry : kEntries) {
+    if (entry.type == type && entry.kernel == kernel && entry.stride == stride) return entry.function;
+  }
+  return nullptr;
+}
+
+}  // namespace npu::convolution

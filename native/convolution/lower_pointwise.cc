@@ -1,0 +1,158 @@
+// 1x1 convolution tasks: which ones are ours, and their step.
+#include <omp.h>
+
+#include <algorithm>
+
+#include "convolution/lower.h"
+#include "convolution/pointwise.h"
+#include "convolution/post_ops.h"
+#include "core/parallel.h"
+
+namespace npu {
+namespace {
+
+using namespace convolution;
+
+constexpr std::int64_t kRowBlock = 8;
+constexpr std::int64_t kShallow = 48;            // up to this depth a product is mostly writing its results
+constexpr std::int64_t kMinRows = 16;            // fewer are a matter of reading weights
+constexpr std::int64_t kMinBlocksPerThread = 8;  // fewer row blocks: threads share the outputs instead
+
+struct Plan {
+  Pointwise shape{};
+  PointwiseFn run = nullptr;
+  std::int64_t buffer_bytes = 0;
+  bool by_rows = true;
+};
+
+struct Places {
+  Location source, weights, target;
+  std::optional<Location> bias, residual, gate, buffers;
+};
+
+class BoundPointwise : public BoundStep {
+ public:
+  explicit BoundPointwise(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    const Pointwise& shape = plan_.shape;
+    const PointwiseData data{source, weights, static_cast<const float*>(bias), residual, gate, target};
+    const auto buffer = [&] {
+      return static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
+    };
+    if (plan_.by_rows) {
+      const std::int64_t blocks = (shape.rows() + kRowBlock - 1) / kRowBlock;
+      parallel_for(blocks, kMinBlocksPerThread, [&](std::int64_t begin, std::int64_t end) {
+        plan_.run(shape, data, begin * kRowBlock, std::min(end * kRowBlock, shape.rows()), 0, shape.panels(),
+                  buffer());
+      });
+    } else {
+      parallel_for(shape.panels(), 1, [&](std::int64_t begin, std::int64_t end) {
+        plan_.run(shape, data, 0, shape.rows(), begin, end, buffer());
+      });
+    }
+  }
+
+  void* source = nullptr;
+  void* weights = nullptr;
+  void* bias = nullptr;
+  void* residual = nullptr;
+  void* gate = nullptr;
+  void* target = nullptr;
+  void* buffers = nullptr;
+
+ private:
+  const Plan& plan_;
+};
+
+class PointwiseStep : public Step {
+ public:
+  PointwiseStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundPointwise>(plan_);
+    binder.address(&bound->source, places_.source);
+    binder.address(&bound->weights, places_.weights);
+    binder.address(&bound->target, places_.target);
+    const std::pair<void**, const std::optional<Location>&> others[] = {{&bound->bias, places_.bias},
+                                                                        {&bound->residual, places_.residual},
+                                                                        {&bound->gate, places_.gate},
+                                                                        {&bound->buffers, places_.buffers}};
+    for (const auto& [slot, place] : others) {
+      if (place) binder.address(slot, *place);
+    }
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  Places places_;
+};
+
+bool all_are(const Dims& list, std::int64_t value) {
+  return std::all_of(list.begin(), list.end(), [&](std::int64_t v) { return v == value; });
+}
+
+// Pixels at one distance from each other, whatever their row and image.
+bool is_dense(const View& view) {
+  return (view.dims[3] == 1 || view.strides[2] == view.strides[3] * view.dims[3]) &&
+         (view.dims[0] == 1 || view.strides[0] == view.strides[3] * view.dims[3] * view.dims[2]);
+}
+
+bool is_pointwise(const Lowering& low) {
+  const Attrs& attrs = low.attrs();
+  const View& w = low.input(1);
+  return w.dims[2] == 1 && w.dims[3] == 1 && attrs.integer("groups", 1) == 1 &&
+         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("pads_begin", {0}), 0) &&
+         all_are(attrs.integers("pads_end", {0}), 0) && is_dense(low.input(0)) && is_dense(low.output(0));
+}
+
+// oneDNN's products are as quick where nothing but cheap arithmetic follows.
+bool is_worthwhile(const Pointwise& shape) {
+  return shape.has_gate || shape.epilogue.activation == Activation::Swish || shape.depth <= kShallow;
+}
+
+}  // namespace
+
+bool lower_pointwise(Lowering& low) {
+  if (!has_plain_operands(low) || !is_pointwise(low)) return false;
+  const View& x = low.input(0);
+  const View& y = low.output(0);
+  const bool has_bias = low.attrs().flag("has_bias"), gated = low.attrs().flag("has_gate");
+  const std::optional<Finish> finish = read_finish(low, has_bias ? 3 : 2);
+  if (!finish || finish->next + (gated ? 1 : 0) != low.input_count()) return false;
+  Plan plan;
+  plan.run = pointwise(x.dtype);
+  const bool pairs = x.dtype == DType::Float32 || x.dims[1] % 2 == 0;
+  plan.shape = {y.dims[0],    y.dims[2] * y.dims[3], x.dims[1],        y.dims[1],
+                x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
+                gated};
+  const std::int64_t rows = plan.shape.rows();
+  if (!plan.run || !pairs || !is_worthwhile(plan.shape) || (rows < kMinRows && !gated) || rows == 0) {
+    return false;
+  }
+  plan.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
+  plan.buffer_bytes = (pointwise_buffer_bytes(plan.shape, x.dtype) + 63) / 64 * 64;
+  low.describe("pointwise:avx512", "acdb",
+               2.0 * static_cast<double>(rows * plan.shape.depth * plan.shape.outputs));
+  if (!low.building()) return true;
+  Places places;
+  places.source = low.at(x);
+  places.target = low.at(y);
+  const View& w = low.input(1);
+  const std::int64_t outputs = w.dims[0], depth = w.dims[1], across = w.strides[0], down = w.strides[1];
+  const DType type = w.dtype;
+  places.weights = low.prepared(
+      w, static_cast<std::size_t>(packed_bytes(type, outputs, depth)),
+      [=](const char* from, char* to) { pack_pointwise(type, from, outputs, depth, across, down, to); });
+  if (has_bias) places.bias = low.at(low.input(2));
+  if (finish->residual) places.residual = low.at(*finish->residual);
+  if (gated) {
+    places.gate = low.at(low.input(finish->next));
+    places.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
+  }
+  low.emit(std::make_unique<PointwiseStep>(plan, places));
+  return true;
+}
+
+}  // namespace npu

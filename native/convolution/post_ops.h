@@ -1,0 +1,23 @@
+// Post-operations of a task as an epilogue.
+#pragma once
+
+#include <optional>
+
+#include "convolution/epilogue.h"
+#include "runtime/lowering.h"
+
+namespace npu::convolution {
+
+struct Finish {
+  Epilogue epilogue;
+  std::optional<View> residual;  // what is added; lies like the target
+  std::size_t next = 0;          // the first input that no post-operation takes
+};
+
+// An addition at most, then an activation at most; nothing when the task has other post-operations.
+std::optional<Finish> read_finish(const Lowering& low, std::size_t next);
+
+// Element types, bias and constant weights as our kernels take them, without quantisation.
+bool has_plain_operands(const Lowering& low);
+
+}  // namespace npu::convolution

@@ -1,0 +1,68 @@
+// The choice of our own convolutions by machine, and the packing of their weights.
+#include <algorithm>
+
+#include "convolution/depthwise.h"
+#include "convolution/pointwise.h"
+
+namespace npu::convolution {
+namespace {
+
+constexpr std::int64_t kChunkBytes = 192
+                                     << 10;  // of rows worked on together: a part of the second-level cache
+
+bool machine_has_bf16_vectors() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+}
+
+// Panels of outputs; within one, for each step of the depth, `kDepth` values side by side for each output.
+template <class T, std::int64_t kDepth>
+void pack(const T* weights, std::int64_t outputs, std::int64_t depth, std::int64_t output_stride,
+          std::int64_t depth_stride, T* packed) {
+  for (std::int64_t panel = 0; panel < outputs; panel += kPanel) {
+    const std::int64_t width = (std::min(kPanel, outputs - panel) + 15) / 16 * 16;
+    for (std::int64_t k = 0; k < depth; k += kDepth) {
+      for (std::int64_t o = panel; o < panel + width; ++o) {
+        for (std::int64_t d = k; d < k + kDepth; ++d) {
+          *packed++ = o < outputs && d < depth ? weights[o * output_stride + d * depth_stride] : T{};
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
+  return machine_has_bf16_vectors() ? depthwise_avx512(type, kernel, stride) : nullptr;
+}
+
+PointwiseFn pointwise(DType type) { return machine_has_bf16_vectors() ? pointwise_avx512(type) : nullptr; }
+
+std::int64_t pointwise_chunk(const Pointwise& plan, DType type) {
+  const std::int64_t row = (plan.depth + plan.outputs) * static_cast<std::int64_t>(dtype_size(type));
+  return std::max<std::int64_t>(kChunkBytes / row / 8 * 8, 8);
+}
+
+std::int64_t pointwise_buffer_bytes(const Pointwise& plan, DType type) {
+  const auto size = static_cast<std::int64_t>(dtype_size(type));
+  return plan.has_gate ? (pointwise_chunk(plan, type) * plan.depth + 16) * size : 0;
+}
+
+std::int64_t packed_bytes(DType type, std::int64_t outputs, std::int64_t depth) {
+  const std::int64_t steps = type == DType::Float32 ? depth : (depth + 1) / 2;
+  return (outputs + 15) / 16 * 16 * steps * 4;
+}
+
+void pack_pointwise(DType type, const void* weights, std::int64_t outputs, std::int64_t depth,
+                    std::int64_t output_stride, std::int64_t depth_stride, void* packed) {
+  if (type == DType::Float32) {
+    pack<float, 1>(static_cast<const float*>(weights), outputs, depth, output_stride, depth_stride,
+                   static_cast<float*>(packed));
+  } else {
+    pack<std::uint16_t, 2>(static_cast<const std::uint16_t*>(weights), outputs, depth, output_stride,
+                           depth_stride, static_cast<std::uint16_t*>(packed));
+  }
+}
+
+}  // namespace npu::convolution

@@ -1,0 +1,209 @@
+"""Our own depthwise and 1x1 convolutions give what PyTorch's give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npu_runtime as rt
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda y: y,
+    "relu": torch.relu,
+    "clip,0.0,6.0": lambda y: torch.clip(y, 0, 6),
+    "swish,1.0": torch.nn.functional.silu,
+    "swish,1.5": lambda y: y * torch.sigmoid(1.5 * y),
+    "hardswish": torch.nn.functional.hardswish,
+}
+_LIMITS = {"float32": 2e-6, "bfloat16": 6e-3}  # of the largest result
+
+needs_vectors = pytest.mark.skipif(
+    "avx512_core_bf16" not in str(rt.version()["isa"]) and "amx" not in str(rt.version()["isa"]),
+    reason="our convolutions need AVX-512 with bfloat16",
+)
+pytestmark = needs_vectors
+
+
+def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:
+    strides = tuple(s // array.itemsize for s in array.strides)
+    order = perm or tuple(range(array.ndim))
+    dtype = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else str(array.dtype)
+    return (buffer, dtype, tuple(array.shape[p] for p in order), tuple(strides[p] for p in order), 0)
+
+
+_CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+class _Case:
+    """A convolution of random channels-last data, run by the runtime and by PyTorch."""
+
+    def __init__(self, shape: tuple[int, ...], kernel: int, outputs: int, groups: int, dtype: str) -> None:
+        rng = np.random.default_rng(0)
+        self.type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        depth = shape[3] // groups
+        self.dtype, self.groups = dtype, groups
+        self.x = rng.standard_normal(shape).astype(self.type)
+        scale = np.sqrt(kernel * kernel * depth)
+        self.w = (rng.standard_normal((kernel, kernel, depth, outputs)) / scale).astype(self.type)
+        self.bias = rng.standard_normal(outputs).astype(np.float32)
+        self.rng = rng
+
+    def check(
+        self,
+        implementation: str,
+        stride: int = 1,
+        pads: tuple[int, int, int, int] = (0, 0, 0, 0),
+        activation: str = "",
+        residual: str = "",
+        bias: bool = True,
+        gated: bool = False,
+        extra_channels: int = 0,
+    ) -> None:
+        """Compare; `pads` are top, left, bottom, right; `extra_channels` widen the rows of the target."""
+        n, height, width, _ = self.x.shape
+        kernel, outputs = self.w.shape[0], self.w.shape[3]
+        rows = (height + pads[0] + pads[2] - kernel) // stride + 1
+        columns = (width + pads[1] + pads[3] - kernel) // stride + 1
+        whole = np.zeros((n, rows, columns, outputs + extra_channels), self.type)
+        y = whole[..., :outputs]
+        extra = self.rng.standard_normal(y.shape).astype(self.type)
+        gate = self.rng.uniform(0, 1, (n, 1, 1, self.x.shape[3])).astype(self.type)
+        program = rt.Program("conv")
+        inputs = [
+            _view(program.input(0, self.x.nbytes), self.x, _CHANNELS_FIRST),
+            _view(program.constant(self.w), self.w, (3, 2, 0, 1)),
+        ]
+        feeds = [self.x]
+        inputs += [_view(program.constant(self.bias), self.bias)] if bias else []
+        post_ops = []
+        if residual:
+            post_ops.append(residual)
+            if residual == "add":
+                feeds.append(extra)
+                inputs.append(_view(program.input(1, extra.nbytes), extra, _CHANNELS_FIRST))
+            else:
+                y[...] = extra
+        if gated:
+            inputs.append(_view(program.input(len(feeds), gate.nbytes), gate, _CHANNELS_FIRST))
+            feeds.append(gate)
+        post_ops += [activation] if activation else []
+        attrs = {
+            "strides": [stride] * 2,
+            "pads_begin": list(pads[:2]),
+            "pads_end": list(pads[2:]),
+            "groups": self.groups,
+            "has_bias": bias,
+            "has_gate": gated,
+            "post_ops": post_ops,
+        }
+        out = _view(program.output(0, whole.nbytes), y, _CHANNELS_FIRST)
+        program.task("conv", "conv", inputs, [out], attrs)
+        program.finalize(0)
+        assert program.task_info()[0]["impl"].startswith(implementation)
+        program.run(feeds, [whole])
+        assert not whole[..., outputs:].any()
+
+        source = torch.from_numpy((self.x * gate if gated else self.x).astype(np.float64)).permute(0, 3, 1, 2)
+        source = torch.nn.functional.pad(source, (pads[1], pads[3], pads[0], pads[2]))
+        weight = torch.from_numpy(self.w.astype(np.float64)).permute(3, 2, 0, 1)
+        offset = torch.from_numpy(self.bias.astype(np.float64)) if bias else None
+        expected = torch.nn.functional.conv2d(source, weight, offset, stride, groups=self.groups)
+        if residual:
+            expected = expected + torch.from_numpy(extra.astype(np.float64)).permute(0, 3, 1, 2)
+        expected = _ACTIVATIONS[activation](expected).permute(0, 2, 3, 1).numpy()
+        error = np.abs(y.astype(np.float64) - expected).max()
+        assert error <= _LIMITS[self.dtype] * max(np.abs(expected).max(), 1e-3)
+
+
+@pytest.mark.parametrize("dtype", list(_LIMITS))
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "pads", "activation", "residual"),
+    [
+        ((1, 112, 112, 32), 3, 1, (1, 1, 1, 1), "swish,1.0", ""),
+        ((2, 15, 9, 48), 3, 2, (0, 0, 1, 1), "relu", ""),
+        ((1, 14, 14, 40), 5, 1, (2, 2, 2, 2), "hardswish", "add"),
+        ((3, 7, 7, 24), 5, 2, (2, 2, 2, 2), "swish,1.5", ""),
+        ((1, 9, 30, 7), 7, 1, (3, 3, 3, 3), "", "sum"),
+        ((1, 5, 4, 16), 3, 1, (0, 0, 0, 0), "clip,0.0,6.0", ""),
+    ],
+)
+def test_depthwise(
+    shape: tuple[int, ...], kernel: int, stride: int, pads: tuple, activation: str, residual: str, dtype: str
+) -> None:
+    case = _Case(shape, kernel, shape[3], shape[3], dtype)
+    case.check("depthwise", stride, pads, activation, residual)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_depthwise_of_any_size(data: st.DataObject) -> None:
+    kernel = data.draw(st.sampled_from([3, 5, 7]))
+    stride = data.draw(st.sampled_from([1] if kernel == 7 else [1, 2]))
+    pads = tuple(data.draw(st.integers(0, kernel - 1)) for _ in range(4))
+    shape = tuple(data.draw(st.integers(low, high)) for low, high in ((1, 3), (kernel, 20), (kernel, 20), (2, 50)))
+    case = _Case(shape, kernel, shape[3], shape[3], data.draw(st.sampled_from(list(_LIMITS))))
+    activation = data.draw(st.sampled_from(list(_ACTIVATIONS)))
+    case.check("depthwise", stride, pads, activation, bias=data.draw(st.booleans()))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_pointwise_of_any_size(data: st.DataObject) -> None:
+    depth = 2 * data.draw(st.integers(1, 60))
+    shape = tuple(data.draw(st.integers(low, 12)) for low in (1, 4, 4))
+    case = _Case((*shape, depth), 1, data.draw(st.integers(1, 150)), 1, data.draw(st.sampled_from(list(_LIMITS))))
+    case.check(
+        "pointwise",
+        activation=data.draw(st.sampled_from([a for a in _ACTIVATIONS if a.startswith("swish")])),
+        residual=data.draw(st.sampled_from(["", "add", "sum"])),
+        bias=data.draw(st.booleans()),
+        extra_channels=0,
+    )
+
+
+@pytest.mark.parametrize("dtype", list(_LIMITS))
+@pytest.mark.parametrize(
+    ("shape", "outputs", "activation", "residual"),
+    [
+        ((1, 56, 56, 16), 96, "swish,1.0", ""),
+        ((2, 7, 7, 112), 1280, "swish,1.0", ""),
+        ((1, 28, 28, 40), 24, "", "add"),
+        ((5, 14, 14, 48), 70, "relu", "sum"),
+    ],
+)
+def test_pointwise(shape: tuple[int, ...], outputs: int, activation: str, residual: str, dtype: str) -> None:
+    _Case(shape, 1, outputs, 1, dtype).check("pointwise", activation=activation, residual=residual)
+
+
+@pytest.mark.parametrize("dtype", list(_LIMITS))
+def test_targets_inside_wider_rows(dtype: str) -> None:
+    _Case((2, 9, 9, 32), 1, 40, 1, dtype).check("pointwise", activation="swish,1.0", extra_channels=24)
+    _Case((2, 9, 9, 40), 3, 40, 40, dtype).check("depthwise", pads=(1, 1, 1, 1), extra_channels=24)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30, -1e30])
+def test_swish_of_special_values(value: float) -> None:
+    """What x * sigmoid(x) is in floating point, NaN for minus infinity included."""
+    x = np.full((1, 4, 4, 16), value, np.float32)
+    w = np.eye(16, dtype=np.float32).reshape(1, 1, 16, 16)
+    y = np.zeros((1, 4, 4, 16), np.float32)
+    program = rt.Program("conv")
+    inputs = [_view(program.input(0, x.nbytes), x, _CHANNELS_FIRST), _view(program.constant(w), w, (3, 2, 0, 1))]
+    out = _view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
+    program.task("conv", "conv", inputs, [out], {"has_bias": False, "post_ops": ["swish,1.0"]})
+    program.finalize(0)
+    assert program.task_info()[0]["impl"].startswith("pointwise")
+    program.run([x], [y])
+    expected = torch.nn.functional.silu(torch.full((1,), value)).item()
+    if np.isinf(value):
+        assert np.isnan(y).all()  # infinity times the zeros of the weights
+    elif np.isnan(value):
+        assert np.isnan(y).all()
+    else:
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-20)
