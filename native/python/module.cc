@@ -3,9 +3,11 @@
 
 NB_MODULE(_native, m) {
   using namespace npu::python;
+  nb::set_leak_warnings(false);  // frameworks keep compiled programs alive until the interpreter ends
   m.doc() = "Native runtime: devices, programs, kernels.";
   bind_errors(m);
   bind_device(m);
   bind_program(m);
   bind_aicpu(m);
+  bind_tensorflow(m);
 }

@@ -1,0 +1,524 @@
+"""ATen: products, convolutions, pools, normalisations, recurrent layers, attention and branches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
+from ge.ops.control import branch
+from ge.ops.spatial import Window, array_windows
+from ge.parsers.aten import AtenNode, aten
+from ge.parsers.plugin import Unsupported
+
+# -- products ----------------------------------------------------------------------------------------------
+
+
+def _product(n: AtenNode, a: Any, b: Any, bias: Any = None) -> Any:
+    if desc_of(a).dtype == "bool":
+        raise Unsupported("a product of bools")
+    if not desc_of(a).shape[-1]:
+        raise Unsupported("a product over nothing")
+    return n.op("MatMul", a, b, bias)
+
+
+@aten("mm.default", "bmm.default")
+def _mm(n: AtenNode) -> Any:
+    return _product(n, n.arg("self"), n.arg("mat2"))
+
+
+@aten("mv")
+def _mv(n: AtenNode) -> Any:
+    vector = n.arg("vec")
+    y = _product(n, n.arg("self"), n.shaped(vector, [desc_of(vector).size, 1]))
+    return n.shaped(y, n.out().shape)
+
+
+@aten("dot", "vdot")
+def _dot(n: AtenNode) -> Any:
+    x, y = n.arg("self"), n.arg("tensor", n.arg("other"))
+    size = desc_of(x).size
+    return n.shaped(_product(n, n.shaped(x, [1, size]), n.shaped(y, [size, 1])), [])
+
+
+@aten("addmm.default", "baddbmm.default")
+def _addmm(n: AtenNode) -> Any:
+    """beta * self + alpha * (a @ b); a vector is the product's bias."""
+    a = n.arg("mat1", n.arg("batch1"))
+    b = n.arg("mat2", n.arg("batch2"))
+    alpha, beta = n.arg("alpha", 1), n.arg("beta", 1)
+    extra, desc = n.arg("self"), desc_of(n.arg("self"))
+    columns = desc_of(b).shape[-1]
+    if alpha == beta == 1 and math.prod(desc.shape) == columns and (not desc.rank or desc.shape[-1] == columns):
+        return _product(n, a, b, n.shaped(extra, [columns]))
+    y = _product(n, a, b)
+    y = y if alpha == 1 else n.op("Mul", y, n.cast(alpha, n.out().dtype))
+    if beta == 0:
+        return y
+    extra = extra if beta == 1 else n.op("Mul", extra, n.cast(beta, n.out().dtype))
+    return n.op("Add", y, extra)
+
+
+@aten("linear")
+def _linear(n: AtenNode) -> Any:
+    x, w = n.arg("input"), n.arg("weight")
+    if desc_of(w).rank != 2 or not desc_of(x).rank:
+        raise Unsupported("linear over vectors")
+    lifted = n.shaped(x, [1, *desc_of(x).shape]) if desc_of(x).rank == 1 else x
+    y = n.op("MatMul", lifted, w, n.arg("bias"), transpose_b=True)
+    return n.shaped(y, n.out().shape)
+
+
+# -- convolutions ------------------------------------------------------------------------------------------
+
+
+def _each(value: Any, count: int) -> list[int]:
+    found = [int(v) for v in value]
+    return found * count if len(found) == 1 else found
+
+
+@aten("convolution", "_convolution")
+def _convolution(n: AtenNode) -> Any:
+    x, w, bias = n.arg("input"), n.arg("weight"), n.arg("bias")
+    rank = desc_of(x).rank
+    if rank != desc_of(w).rank or not desc_of(x).size or not desc_of(w).size:
+        raise Unsupported(f"a convolution of {desc_of(x)} with {desc_of(w)}")
+    if desc_of(x).dtype not in FLOATS:
+        raise Unsupported("a convolution of whole numbers")
+    space = rank - 2
+    strides, pads, holes = (_each(n.arg(k), space) for k in ("stride", "padding", "dilation"))
+    attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
+    if not n.arg("transposed"):
+        return n.op("Conv", x, w, bias, pads_begin=pads, pads_end=pads, **attrs)
+    return n.op(
+        "ConvTranspose", x, w, bias, pads_begin=pads, output_shape=list(n.out().shape[2:]), **attrs
+    )
+
+
+@aten("convolution_backward")
+def _convolution_backward(n: AtenNode) -> Any:
+    """By the input a transposed convolution of the gradient, by the weight a product over all windows."""
+    g, x, w = n.arg("grad_output"), n.arg("input"), n.arg("weight")
+    space = desc_of(x).rank - 2
+    if desc_of(x).rank != desc_of(w).rank or not desc_of(g).size:
+        raise Unsupported(f"a convolution of {desc_of(x)}")
+    strides, pads, holes = (_each(n.arg(k), space) for k in ("stride", "padding", "dilation"))
+    attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
+    mask = [bool(m) for m in n.arg("output_mask")]
+    transposed = bool(n.arg("transposed"))
+    results: list[Any] = [None, None, None]
+    if mask[0]:
+        results[0] = _by_input(n, g, w, pads, attrs, transposed, desc_of(x))
+    if mask[1]:
+        # A transposed convolution exchanges what is convolved and what it gives.
+        data, gradient = (g, x) if transposed else (x, g)
+        ends = _end_borders(desc_of(data), desc_of(gradient), desc_of(w), strides, pads, holes)
+        results[1] = _by_weight(n, data, gradient, w, pads, ends, attrs)
+    if mask[2]:
+        axes = [0, *range(2, desc_of(g).rank)]
+        results[2] = n.op("ReduceSum", g, axes=axes, keepdims=False)
+    return results
+
+
+def _by_input(
+    n: AtenNode, g: Any, w: Any, pads: list[int], attrs: dict[str, Any], transposed: bool, x: TensorDesc
+) -> Any:
+    if not transposed:
+        return n.op("ConvTranspose", g, w, pads_begin=pads, output_shape=list(x.shape[2:]), **attrs)
+    ends = _end_borders(desc_of(g), x, desc_of(w), attrs["strides"], pads, attrs["dilations"])
+    return n.op("Conv", g, w, pads_begin=pads, pads_end=ends, **attrs)
+
+
+def _by_weight(
+    n: AtenNode, data: Any, gradient: Any, w: Any, pads: list[int], ends: list[int], attrs: dict[str, Any]
+) -> Any:
+    """Rows at the end that no window reaches are cut off."""
+    kernel = list(desc_of(w).shape[2:])
+    window = Window(tuple(kernel), tuple(attrs["strides"]), tuple(attrs["dilations"]), tuple(pads), tuple(ends))
+    space = desc_of(gradient).shape[2:]
+    rows = zip(space, window.strides, window.extents, pads, strict=True)
+    used = [(out - 1) * stride + extent - low for out, stride, extent, low in rows]
+    sizes = list(desc_of(data).shape)
+    kept = [*sizes[:2], *(min(u, s) for u, s in zip(used, sizes[2:], strict=True))]
+    if kept != sizes:
+        data = n.op("Slice", data, starts=[0] * len(kept), ends=kept)
+    return n.op("ConvGradWeight", data, gradient, kernel=kernel, pads_begin=pads, pads_end=ends, **attrs)
+
+
+def _end_borders(
+    data: TensorDesc, result: TensorDesc, weight: TensorDesc, strides: list[int], pads: list[int], holes: list[int]
+) -> list[int]:
+    """The borders at the end with which a convolution of `data` has the sizes of `result`."""
+    rows = zip(data.shape[2:], result.shape[2:], weight.shape[2:], strides, pads, holes, strict=True)
+    ends = [(out - 1) * s + (k - 1) * h + 1 - size - low for size, out, k, s, low, h in rows]
+    return [max(e, 0) for e in ends]
+
+
+# -- pools -------------------------------------------------------------------------------------------------
+
+
+def _window(n: AtenNode, x: TensorDesc) -> tuple[Window, Window]:
+    """The window as it is written, and with the border that ceil_mode adds."""
+    kernel = n.arg("kernel_size")
+    space = {"1": 1, "2": 2, "3": 3}[next(c for c in n.type if c.isdigit())]
+    kernel = _each(kernel, space)
+    strides = _each(n.arg("stride") or kernel, space)
+    pads = _each(n.arg("padding", [0]), space)
+    holes = _each(n.arg("dilation", [1]), space)
+    window = Window(tuple(kernel), tuple(strides), tuple(holes), tuple(pads), tuple(pads))
+    return window, window.ceiled(x.shape[-space:]) if n.arg("ceil_mode") else window
+
+
+def _attrs_of(window: Window) -> dict[str, Any]:
+    names = ("kernel", "strides", "dilations", "pads_begin", "pads_end")
+    return {name: list(getattr(window, name)) for name in names}
+
+
+def _batched(n: AtenNode, x: Any, space: int) -> Any:
+    """With a batch axis in front."""
+    shape = desc_of(x).shape
+    return x if len(shape) == space + 2 else n.shaped(x, [1, *shape])
+
+
+@aten("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool(n: AtenNode) -> Any:
+    x = n.arg("self")
+    if desc_of(x).dtype not in FLOATS:
+        raise Unsupported("the maximum of whole numbers in windows")
+    _, window = _window(n, desc_of(x))
+    x = _batched(n, x, len(window.kernel))
+    y, places = n.op("MaxPoolIndices", x, **_attrs_of(window))
+    return [n.shaped(y, n.out(0).shape), n.shaped(places, n.out(1).shape)]
+
+
+@aten("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool_only(n: AtenNode) -> Any:
+    x = n.arg("self")
+    _, window = _window(n, desc_of(x))
+    return n.shaped(n.op("MaxPool", _batched(n, x, len(window.kernel)), **_attrs_of(window)), n.out().shape)
+
+
+@aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+def _max_pool_backward(n: AtenNode) -> Any:
+    """Each gradient goes to where its window's maximum was."""
+    g, places, out = n.arg("grad_output"), n.arg("indices"), n.out()
+    space = 3 if "3d" in n.type else 2
+    planes, area = math.prod(out.shape[:-space]), math.prod(out.shape[-space:])
+    taken = math.prod(desc_of(g).shape[-space:])
+    wide = n.wide(n.shaped(g, [planes, taken]))
+    zeros = n.filled(0, TensorDesc((planes, area), desc_of(wide).dtype))
+    spread = n.op("ScatterElements", zeros, n.shaped(places, [planes, taken]), wide, axis=1, reduction="add")
+    return n.shaped(n.back(spread), out.shape)
+
+
+@aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(n: AtenNode) -> Any:
+    """Where the border counts but the part that ceil_mode adds does not, the border becomes real zeros."""
+    x = n.arg("self")
+    if n.arg("divisor_override") is not None or desc_of(x).dtype not in FLOATS:
+        raise Unsupported("an average with a divisor of its own")
+    given, window = _window(n, desc_of(x))
+    x = _batched(n, x, len(window.kernel))
+    include = bool(n.attrs.get("count_include_pad", True))
+    if include and window != given:
+        x = n.op("Pad", x, low=[0, 0, *given.pads_begin], high=[0, 0, *given.pads_end])
+        rest = tuple(max(a - b, 0) for a, b in zip(window.pads_end, given.pads_end, strict=True))
+        window = Window(window.kernel, window.strides, window.dilations, (0,) * len(rest), rest)
+        include = False
+    return n.shaped(n.op("AvgPool", x, count_include_pad=include, **_attrs_of(window)), n.out().shape)
+
+
+@aten("avg_pool2d_backward", "avg_pool3d_backward")
+def _avg_pool_backward(n: AtenNode) -> Any:
+    """Each gradient is spread evenly over its window."""
+    g, x = n.arg("grad_output"), desc_of(n.arg("self"))
+    if n.arg("divisor_override") is not None or n.arg("ceil_mode"):
+        raise Unsupported("the gradient of an average with a divisor of its own")
+    window, _ = _window(n, x)
+    space = len(window.kernel)
+    sizes, channels = list(x.shape[-space:]), math.prod(x.shape[:-space])
+    ones = np.ones((1, 1, *sizes))
+    if n.attrs.get("count_include_pad", True):
+        shares: Any = np.asarray(1 / math.prod(window.kernel))
+    else:
+        shares = 1 / array_windows(ones, window, 0).sum(axis=tuple(range(space + 2, 2 * space + 2)))
+    wide = n.wide(n.shaped(g, [1, channels, *desc_of(g).shape[-space:]]))
+    dtype = numpy_dtype(desc_of(wide).dtype)
+    weighted = n.op("Mul", wide, n.builder.constant(shares.astype(dtype)))
+    kernel = n.builder.constant(np.ones((channels, 1, *window.kernel), dtype))
+    y = n.op(
+        "ConvTranspose",
+        weighted,
+        kernel,
+        strides=list(window.strides),
+        pads_begin=list(window.pads_begin),
+        output_shape=sizes,
+        groups=channels,
+    )
+    return n.shaped(n.back(y), n.out().shape)
+
+
+@aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def _adaptive_avg_pool(n: AtenNode) -> Any:
+    x = n.arg("self")
+    target = [int(d) for d in n.arg("output_size")]
+    space, shape = len(target), desc_of(x).shape
+    sizes = shape[-space:]
+    if set(target) == {1}:
+        axes = list(range(len(shape) - space, len(shape)))
+        return n.op("ReduceMean", x, axes=axes, keepdims=True)
+    if any(t == 0 or s % t for s, t in zip(sizes, target, strict=True)):
+        raise Unsupported("windows of different sizes")
+    kernel = [s // t for s, t in zip(sizes, target, strict=True)]
+    return n.shaped(n.op("AvgPool", _batched(n, x, space), kernel=kernel, strides=kernel), n.out().shape)
+
+
+@aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_backward(n: AtenNode) -> Any:
+    """Windows of one size: each gradient repeated over its window."""
+    g, x = n.wide(n.arg("grad_output")), desc_of(n.arg("self"))
+    space = 3 if "3d" in n.type else 2
+    target, sizes = desc_of(g).shape[-space:], x.shape[-space:]
+    if any(s % t for s, t in zip(sizes, target, strict=True)):
+        raise Unsupported("windows of different sizes")
+    kernel = [s // t for s, t in zip(sizes, target, strict=True)]
+    share = n.op("Mul", g, 1 / math.prod(kernel))
+    outer = list(x.shape[:-space])
+    split = n.shaped(share, [*outer, *(v for t in target for v in (t, 1))])
+    wide = n.spread(split, [*outer, *(v for t, k in zip(target, kernel, strict=True) for v in (t, k))])
+    return n.back(n.shaped(wide, x.shape))
+
+
+# -- normalisations ----------------------------------------------------------------------------------------
+
+
+def _statistics(n: AtenNode, x: Any, axes: list[int], epsilon: float) -> tuple[Any, Any, Any]:
+    """x with mean 0 and variance 1 over axes, the mean, and the inverse deviation, axes kept."""
+    mean = n.op("ReduceMean", x, axes=axes, keepdims=True)
+    centred = n.op("Sub", x, mean)
+    variance = n.op("ReduceMean", n.op("Square", centred), axes=axes, keepdims=True)
+    inverse = n.op("Rsqrt", n.op("Add", variance, epsilon))
+    return n.op("Mul", centred, inverse), mean, inverse
+
+
+def _affine(n: AtenNode, y: Any, scale: Any, bias: Any, shape: Sequence[int] | None = None) -> Any:
+    """Scaled and shifted, the factors brought to a shape that broadcasts."""
+    dtype = desc_of(y).dtype
+    for type_, factor in (("Mul", scale), ("Add", bias)):
+        if factor is not None:
+            factor = n.cast(factor, dtype)
+            y = n.op(type_, y, factor if shape is None else n.shaped(factor, shape))
+    return y
+
+
+@aten("native_layer_norm")
+def _layer_norm(n: AtenNode) -> Any:
+    x, axes = n.arg("input"), len(n.arg("normalized_shape"))
+    rank = desc_of(x).rank
+    over = list(range(rank - axes, rank))
+    epsilon = float(n.arg("eps"))
+    scale, bias = n.arg("weight"), n.arg("bias")
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    if scale is not None and bias is not None:
+        y = n.op("LayerNorm", x, scale, bias, axes=over, epsilon=epsilon)
+    else:
+        y = n.op("LayerNorm", x, axes=over, epsilon=epsilon)
+        y = n.back(_affine(n, n.wide(y), scale, bias)) if scale is not None or bias is not None else y
+    _, mean, inverse = _statistics(n, n.wide(x), over, epsilon)
+    return [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
+
+
+@aten("native_group_norm")
+def _group_norm(n: AtenNode) -> Any:
+    x, groups, epsilon = n.arg("input"), int(n.arg("group")), float(n.arg("eps"))
+    shape, channels = desc_of(x).shape, desc_of(x).shape[1]
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    grouped = n.shaped(n.wide(x), [shape[0], groups, math.prod(shape[1:]) // groups])
+    flat, mean, inverse = _statistics(n, grouped, [2], epsilon)
+    factor_shape = [channels] + [1] * (len(shape) - 2)
+    y = _affine(n, n.shaped(flat, shape), n.arg("weight"), n.arg("bias"), factor_shape)
+    return [
+        n.back(y),
+        n.back(n.shaped(mean, n.out(1).shape), 1),
+        n.back(n.shaped(inverse, n.out(2).shape), 2),
+    ]
+
+
+@aten("_native_batch_norm_legit_no_training")
+def _batch_norm_inference(n: AtenNode) -> Any:
+    x = n.arg("input")
+    mean, var = n.arg("running_mean"), n.arg("running_var")
+    channels = desc_of(x).shape[1]
+    dtype = desc_of(mean).dtype
+    one = n.builder.constant(np.ones(channels, numpy_dtype(dtype)))
+    zero = n.builder.constant(np.zeros(channels, numpy_dtype(dtype)))
+    scale, bias = n.arg("weight", one), n.arg("bias", zero)
+    scale, bias = n.cast(scale, dtype), n.cast(bias, dtype)
+    y = n.op("BatchNorm", x, scale, bias, mean, var, epsilon=float(n.arg("eps")), channel_axis=1)
+    empty = [n.filled(0, d) if d is not None else None for d in n.results[1:]]
+    return [y, *empty]
+
+
+@aten("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats", "native_batch_norm",
+      "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")  # fmt: skip
+def _batch_norm_training(n: AtenNode) -> Any:
+    """Statistics of the batch; the functional forms also give the new running ones."""
+    x = n.arg("input")
+    training = n.attrs.get("training", True)
+    if not training:
+        return _batch_norm_given(n)
+    desc = desc_of(x)
+    axes = [0, *range(2, desc.rank)]
+    count = math.prod(desc.shape[a] for a in axes)
+    if not desc.size:
+        raise Unsupported("a normalisation of nothing")
+    epsilon, momentum = float(n.arg("eps")), float(n.arg("momentum"))
+    wide = n.wide(x)
+    y, mean, inverse = _statistics(n, wide, axes, epsilon)
+    factor_shape = [desc.shape[1]] + [1] * (desc.rank - 2)
+    y = n.back(_affine(n, y, n.arg("weight"), n.arg("bias"), factor_shape))
+    results = [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
+    if len(n.results) == 3:
+        if n.arg("running_mean") is not None:
+            raise Unsupported("running statistics written in place")
+        return results
+    centred = n.op("Sub", wide, mean)
+    variance = n.op("ReduceMean", n.op("Square", centred), axes=axes, keepdims=True)
+    unbiased = n.op("Mul", variance, count / (count - 1)) if count > 1 else variance
+    extra = []
+    for index, name, new in ((0, "running_mean", mean), (1, "running_var", unbiased)):
+        old = n.arg(name)
+        position = len(n.results) - 2 + index
+        fresh = n.cast(n.shaped(new, desc_of(old).shape), desc_of(old).dtype)
+        mixed = n.op("Add", n.op("Mul", fresh, momentum), n.op("Mul", old, 1 - momentum))
+        extra.append(n.back(mixed, position))
+    reserve = [n.filled(0, n.out(3))] if len(n.results) == 6 else []
+    return [*results, *reserve, *extra]
+
+
+def _batch_norm_given(n: AtenNode) -> Any:
+    y, *_ = _batch_norm_inference(n)
+    rest = [n.filled(0, d) if d is not None else None for d in n.results[1:3]]
+    if len(n.results) > 3:
+        old = [n.op("Identity", n.arg("running_mean")), n.op("Identity", n.arg("running_var"))]
+        reserve = [n.filled(0, n.out(3))] if len(n.results) == 6 else []
+        rest = [*rest, *reserve, *old]
+    return [y, *rest]
+
+
+# -- resizing ----------------------------------------------------------------------------------------------
+
+
+def _resized(n: AtenNode, mode: str, coordinates: str, **attrs: Any) -> Any:
+    x = n.arg("self", n.arg("input"))
+    desc, out = desc_of(x), n.out()
+    space = desc.rank - 2
+    if desc.dtype not in FLOATS or not desc.size:
+        raise Unsupported(f"{desc} resized")
+    scales = [n.arg(k) for k in ("scales_d", "scales_h", "scales_w", "scales")]
+    given = [float(s) for s in scales if s is not None] or [float(s) for s in n.arg("scale_factors", [])]
+    axes = list(range(2, desc.rank))
+    if given and len(given) == space and not n.arg("align_corners"):
+        attrs["scales"] = given
+    sizes = list(out.shape[2:])
+    return n.back(n.op("Resize", n.wide(x), axes=axes, sizes=sizes, mode=mode, coordinates=coordinates, **attrs))
+
+
+@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def _nearest(n: AtenNode) -> Any:
+    return _resized(n, "nearest", "asymmetric", rounding="floor")
+
+
+@aten("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+def _nearest_exact(n: AtenNode) -> Any:
+    return _resized(n, "nearest", "half_pixel", rounding="round_prefer_ceil")
+
+
+@aten("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+def _linear_resize(n: AtenNode) -> Any:
+    return _resized(n, "linear", "align_corners" if n.arg("align_corners") else "half_pixel")
+
+
+@aten("upsample_bicubic2d")
+def _cubic_resize(n: AtenNode) -> Any:
+    return _resized(n, "cubic", "align_corners" if n.arg("align_corners") else "half_pixel")
+
+
+@aten("grid_sampler_2d", "grid_sampler_3d")
+def _grid_sample(n: AtenNode) -> Any:
+    x = n.arg("input")
+    if desc_of(x).dtype not in ("float32", "float64") or not desc_of(x).size:
+        raise Unsupported(f"samples of {desc_of(x)}")
+    mode = ("linear", "nearest", "cubic")[int(n.arg("interpolation_mode", 0))]
+    padding = ("zeros", "border", "reflection")[int(n.arg("padding_mode", 0))]
+    return n.op("GridSample", x, n.arg("grid"), mode=mode, padding_mode=padding,
+                align_corners=bool(n.arg("align_corners")))  # fmt: skip
+
+
+# -- recurrent layers --------------------------------------------------------------------------------------
+
+
+@aten("mkldnn_rnn_layer")
+def _lstm_layer(n: AtenNode) -> Any:
+    """One direction of one LSTM layer; gates are in the library's own order."""
+    if int(n.arg("mode")) != 2:
+        raise Unsupported("a recurrent layer other than LSTM")
+    x, hidden = n.arg("input"), int(n.arg("hidden_size"))
+    if n.arg("batch_sizes"):
+        raise Unsupported("sequences of different lengths")
+    width = desc_of(x).shape[-1]
+    w = n.shaped(n.turned(n.arg("weight0"), [1, 0]), [1, width, 4, hidden])
+    r = n.shaped(n.turned(n.arg("weight1"), [1, 0]), [1, hidden, 4, hidden])
+    dtype = desc_of(x).dtype
+    bias: Any = n.builder.constant(np.zeros((1, 4, hidden), numpy_dtype(dtype)))
+    if n.arg("has_biases"):
+        both = n.op("Add", n.wide(n.arg("weight2")), n.wide(n.arg("weight3")))
+        bias = n.shaped(n.cast(both, dtype), [1, 4, hidden])
+    states = [n.shaped(v, [1, desc_of(x).shape[1], hidden]) for v in (n.arg("hx_"), n.arg("cx_"))]
+    direction = "reverse" if n.arg("reverse") else "forward"
+    y, h, c = n.op("LSTM", x, w, r, bias, *states, direction=direction)
+    found = [y, n.shaped(h, n.out(1).shape), n.shaped(c, n.out(2).shape)]
+    rest = [n.filled(0, d) if d is not None else None for d in n.results[3:]]
+    return [*found, *rest]
+
+
+# -- branches ----------------------------------------------------------------------------------------------
+
+
+@aten("higher_order.cond")
+def _cond(n: AtenNode) -> Any:
+    """Both branches are functions of a builder and the operands, given by the front door."""
+    operands = list(n.arg("operands"))
+    then, otherwise = n.arg("true_fn"), n.arg("false_fn")
+    predicate = n.shaped(n.cast(n.arg("pred"), "bool"), [])
+    return branch(n.builder, predicate, lambda b: then(b, operands), lambda b: otherwise(b, operands))
+
+
+@aten("higher_order.while_loop")
+def _while_loop(n: AtenNode) -> Any:
+    """The condition is computed before the loop and at the end of each step."""
+    carried, extra = list(n.arg("carried_inputs")), list(n.arg("additional_inputs") or ())
+    condition, step = n.arg("cond_fn"), n.arg("body_fn")
+    first = n.shaped(condition(n.builder, [*carried, *extra])[0], [])
+    body: GraphBuilder = n.builder.subgraph("body")
+    body.input("step", (), "int64")
+    body.input("going", (), "bool")
+    states = [body.input(f"state{i}", desc_of(s).shape, desc_of(s).dtype) for i, s in enumerate(carried)]
+    after = step(body, [*states, *extra])
+    going = condition(body, [*after, *extra])[0]
+    body.output(body.op("Reshape", going, shape=[]) if desc_of(going).rank else going)
+    for value in after:
+        body.output(value)
+    made = n.builder.ops(
+        "Loop", [None, first, *carried, *body.captures()], body=body.graph, num_states=len(carried)
+    )
+    return list(made)
+
+

@@ -1,0 +1,25 @@
+"""PyTorch's graph mode on the NPU: a torch.compile backend, export to offline models, and a cache on disk."""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError("torchair needs PyTorch: pip install torch") from error
+
+from torchair import backend as _backend
+from torchair.backend import get_compiler, get_npu_backend
+from torchair.config import CompilerConfig
+from torchair.converters import register_fx_node_ge_converter
+from torchair.explain import explain
+
+__all__ = [
+    "CompilerConfig",
+    "explain",
+    "get_compiler",
+    "get_npu_backend",
+    "register_fx_node_ge_converter",
+]
+
+del _torch
+_backend.register()

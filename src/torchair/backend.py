@@ -1,0 +1,103 @@
+"""The torch.compile backend: AOT Autograd's graphs, compiled by the Graph Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+
+from torchair import decompositions
+from torchair.config import CompilerConfig
+from torchair.executable import CompiledGraph
+
+__all__ = ["compile_graphs", "get_compiler", "get_npu_backend"]
+
+Compiler = Callable[[fx.GraphModule, list[Any]], Any]
+
+
+def get_compiler(compiler_config: CompilerConfig | None = None, kind: str = "inference") -> Compiler:
+    """A compiler of single ATen graphs, as AOT Autograd takes one.
+
+    >>> compiler = get_compiler(CompilerConfig())
+    """
+    config = compiler_config if compiler_config is not None else CompilerConfig()
+
+    def compile_one(module: fx.GraphModule, example_inputs: list[Any]) -> Any:
+        static = _static_inputs() if kind == "inference" else []
+        config.announce(module, kind)
+        if config.debug.run_eagerly.value:
+            return _eagerly(module)
+        return CompiledGraph(module, kind, static, config.options(), config.on_compile(kind))
+
+    return compile_one
+
+
+def _static_inputs() -> list[int]:
+    """The positions of parameters and buffers, as Dynamo tells them."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return list(metadata.static_input_indices or []) if metadata is not None else []
+
+
+def _eagerly(module: fx.GraphModule) -> Any:
+    def run(args: list[Any]) -> Any:
+        return module(*args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def get_npu_backend(
+    *,
+    compiler_config: CompilerConfig | None = None,
+    custom_decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., Any]:
+    """A backend for torch.compile.
+
+    >>> import torch
+    >>> add = torch.compile(lambda x, y: x + y, backend=get_npu_backend(compiler_config=CompilerConfig()))
+    >>> add(torch.ones(2), torch.ones(2))
+    tensor([2., 2.])
+    """
+    config = compiler_config if compiler_config is not None else CompilerConfig()
+    if not isinstance(config, CompilerConfig):
+        raise TypeError(f"compiler_config is a {type(config).__name__}, a torchair.CompilerConfig is expected")
+    extra = dict(custom_decompositions or {})
+
+    def backend(module: fx.GraphModule, example_inputs: list[Any], **options: Any) -> Any:
+        return compile_graphs(module, example_inputs, config, extra)
+
+    return backend
+
+
+def compile_graphs(
+    module: fx.GraphModule,
+    example_inputs: list[Any],
+    config: CompilerConfig,
+    extra: dict[Any, Callable[..., Any]] | None = None,
+) -> Any:
+    """Dynamo's graph through AOT Autograd to compiled graphs."""
+    return aot_module_simplified(
+        module,
+        example_inputs,
+        fw_compiler=get_compiler(config, "forward"),
+        bw_compiler=get_compiler(config, "backward"),
+        inference_compiler=get_compiler(config, "inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions={**decompositions.table(), **(extra or {})},
+        keep_inference_input_mutations=True,
+    )
+
+
+def register() -> None:
+    """Make the backend known to torch.compile by the name "npu"."""
+    from torch._dynamo.backends.registry import _BACKENDS, register_backend
+
+    if "npu" not in _BACKENDS:
+        register_backend(get_npu_backend(), name="npu")
+
+

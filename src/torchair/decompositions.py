@@ -1,0 +1,117 @@
+"""Which ATen operators are taken apart before they are mapped: those of the core set that no plugin takes whole."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from ge.parsers.aten import is_mapped
+
+__all__ = ["table"]
+
+aten = torch.ops.aten
+
+# Outside the core table, but with a decomposition that says all of it.
+_MORE = [
+    aten.rrelu_with_noise,
+    aten.l1_loss,
+    aten.embedding_renorm,
+    aten.hardswish_backward,
+    aten.nll_loss_backward,
+    aten._trilinear,
+    aten.addmv,
+    aten.logaddexp,
+    aten.soft_margin_loss,
+    aten.lerp,
+]
+
+
+def _sdpa_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradient of attention from the sums that the forward pass kept."""
+    factor = scale if scale is not None else 1 / math.sqrt(query.shape[-1])
+    wide = torch.float32 if query.dtype in (torch.bfloat16, torch.float16) else query.dtype
+    q, k, v, o, g = (t.to(wide) for t in (query, key, value, out, grad_out))
+    scores = torch.matmul(q, k.transpose(-2, -1)) * factor
+    if attn_mask is not None:
+        mask = attn_mask
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.to(wide)
+    if is_causal:
+        rows, columns = scores.shape[-2:]
+        kept = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~kept, -math.inf)
+    weights = torch.exp(scores - logsumexp.to(wide).unsqueeze(-1))
+    grad_v = torch.matmul(weights.transpose(-2, -1), g)
+    through = torch.matmul(g, v.transpose(-2, -1))
+    inner = (g * o).sum(-1, keepdim=True)
+    slope = weights * (through - inner) * factor
+    grad_q = torch.matmul(slope, k)
+    grad_k = torch.matmul(slope.transpose(-2, -1), q)
+    return grad_q.to(query.dtype), grad_k.to(key.dtype), grad_v.to(value.dtype)
+
+
+def _like(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Random numbers in the shape of a tensor, without reading it."""
+
+    def made(
+        self: torch.Tensor,
+        *,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+        memory_format: Any = None,
+    ) -> torch.Tensor:
+        return make(list(self.shape), dtype=dtype or self.dtype, device=device or self.device)
+
+    return made
+
+
+def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers that the framework draws without a compiler, so that a seed gives the same result."""
+    if not train or p == 0:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(input), torch.zeros_like(input, dtype=torch.bool)
+    blank = aten.empty.memory_format(list(input.shape), dtype=input.dtype, device=input.device)
+    noise = aten.bernoulli.p(blank, 1 - p)
+    return input * (noise / (1 - p)), noise != 0
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _sdpa_backward,
+    aten.native_dropout.default: _dropout,
+    aten.rand_like.default: _like(aten.rand.default),
+    aten.randn_like.default: _like(aten.randn.default),
+}
+
+
+def _draws(op: Any) -> bool:
+    """Whether an operator draws random numbers, which only ATen draws as the framework does."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """The decompositions in force: plugins come first."""
+    found = dict(core_aten_decompositions())
+    found.update(get_decompositions(_MORE))
+    kept = {op: made for op, made in found.items() if not is_mapped(str(op)) and not _draws(op)}
+    kept.update(_OWN)
+    return kept

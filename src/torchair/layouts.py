@@ -1,0 +1,71 @@
+"""Torch tensors as the runtime sees them: element types, orders of axes in memory, constants without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from ge.ir.types import TENSORS, TensorDesc
+
+__all__ = ["array_of", "desc_of", "dtype_name", "memory_order", "torch_dtype"]
+
+_NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name for name in sorted(TENSORS) if isinstance(getattr(torch, name, None), torch.dtype)
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str | None:
+    """Our name of an element type, None for one that tensors here never have.
+
+    >>> dtype_name(torch.bfloat16), dtype_name(torch.complex64)
+    ('bfloat16', None)
+    """
+    return _NAMES.get(dtype)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The element type of one of our names."""
+    return _DTYPES[name]
+
+
+def desc_of(value: Any) -> TensorDesc | None:
+    """The description of a plain, dense tensor with known sizes; None for anything else."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    name = dtype_name(value.dtype)
+    if name is None or not all(isinstance(d, int) for d in value.shape):
+        return None
+    return TensorDesc(tuple(value.shape), name)
+
+
+def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of axes in which a tensor lies densely in memory; None when it has gaps or overlaps.
+
+    >>> memory_order((2, 3, 4), (12, 1, 3))
+    (0, 2, 1)
+    """
+    order = sorted(range(len(shape)), key=lambda a: (-strides[a], a) if shape[a] != 1 else (-strides[a], a))
+    step = 1
+    for axis in reversed(order):
+        if shape[axis] != 1 and strides[axis] != step:
+            return None
+        step *= shape[axis]
+    kept = [a for a in order if shape[a] != 1]
+    if kept == sorted(kept):  # axes of one element may stand anywhere
+        return tuple(range(len(shape)))
+    return tuple(order)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """A dense tensor's memory as an array, not copied."""
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
