@@ -107,11 +107,11 @@ class Device {
   void set_limit(std::size_t bytes);  // 0 restores the machine's memory size
   void reset_peak();
   ArenaPool& arenas() { return arenas_; }
-
- private:
-  friend class DeviceMemory;
+  // Memory that is not allocated here but counts; raises OutOfDeviceMemory naming the requester.
   void charge(MemoryUse use, std::size_t bytes, std::string_view requester);
   void discharge(MemoryUse use, std::size_t bytes);
+
+ private:
   std::size_t& account(MemoryUse use);
 
   int index_;

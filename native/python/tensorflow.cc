@@ -1,0 +1,319 @@
+// The TensorFlow device for Python: npu_runtime._native.tensorflow.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "core/errors.h"
+#include "python/module.h"
+#include "tensorflow/c_api.h"
+#include "tensorflow/callbacks.h"
+#include "tensorflow/device.h"
+#include "tensorflow/kernel.h"
+#include "tensorflow/plan.h"
+#include "tensorflow/pool.h"
+
+namespace npu::python {
+namespace {
+
+using namespace nb::literals;
+using namespace npu::tf;
+
+constexpr const char* kKinds[] = {"tensor", "variable", "host"};
+
+nb::tuple shape_tuple(const Shape& shape) {
+  nb::list dims;
+  for (const std::int64_t dim : shape.dims()) dims.append(dim);
+  return nb::tuple(dims);
+}
+
+Shape to_shape(nb::handle sequence) { return Shape(nb::cast<std::vector<std::int64_t>>(sequence)); }
+
+// -- described inputs
+// ----------------------------------------------------------------------------------------------
+
+// The value as an array on the same memory, which it keeps.
+nb::object value_of(const Described& self) {
+  std::shared_ptr<Storage> storage = self.storage;
+  if (self.variable) {
+    const Status status;
+    const nb::gil_scoped_release unlocked;
+    const std::lock_guard lock(self.variable->mutex());
+    storage = self.variable->value(status);
+  }
+  if (!storage) throw InvalidArgument("this input has no value that Python can read");
+  auto* held = new std::shared_ptr<Storage>(storage);
+  nb::capsule owner(held,
+                    [](void* pointer) noexcept { delete static_cast<std::shared_ptr<Storage>*>(pointer); });
+  const std::size_t bytes = storage->bytes();
+  nb::object raw =
+      nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(storage->data(), {bytes}, owner));
+  nb::object dtype = nb::module_::import_("npu_runtime").attr("numpy_dtype")(type_name(storage->dtype()));
+  return raw.attr("view")(dtype).attr("reshape")(shape_tuple(storage->shape()));
+}
+
+std::string repr_of(const Described& self) {
+  return std::string("Described(") + kKinds[static_cast<int>(self.kind)] + ", " + type_name(self.dtype) + ")";
+}
+
+// -- plans
+// ---------------------------------------------------------------------------------------------------------
+
+Port to_port(const std::string& kind, int index) {
+  if (kind == "input") return {Port::Kind::Input, index};
+  if (kind == "variable") return {Port::Kind::Variable, index};
+  if (kind == "output") return {Port::Kind::Output, index};
+  throw InvalidArgument("'" + kind + "' is no kind of port: input, variable or output");
+}
+
+ProgramOutput to_output(nb::handle entry) {
+  const auto parts = nb::cast<nb::tuple>(entry);
+  if (parts.size() < 4) throw InvalidArgument("a program output is (kind, index, dtype, shape[, aliased])");
+  ProgramOutput output;
+  output.port = to_port(nb::cast<std::string>(parts[0]), nb::cast<int>(parts[1]));
+  output.dtype = type_number(nb::cast<std::string>(parts[2]));
+  output.shape = to_shape(parts[3]);
+  output.aliased = parts.size() > 4 && nb::cast<bool>(parts[4]);
+  return output;
+}
+
+std::shared_ptr<Storage> to_constant(nb::handle array) {
+  nb::object dense =
+      nb::module_::import_("numpy").attr("ascontiguousarray")(array).attr("reshape")(array.attr("shape"));
+  Shape shape = to_shape(dense.attr("shape"));
+  const auto dtype = nb::cast<std::string>(dense.attr("dtype").attr("name"));
+  auto storage = Storage::allocate(npu::Device::get(0), type_number(dtype), shape, "a constant result");
+  const auto bytes = nb::cast<nb::bytes>(dense.attr("tobytes")());
+  if (bytes.size() != storage->bytes()) throw InvalidArgument("constant of an unexpected size");
+  std::memcpy(storage->data(), bytes.c_str(), bytes.size());
+  return storage;
+}
+
+OtherResult to_other(int result, nb::handle entry) {
+  const auto parts = nb::cast<nb::tuple>(entry);
+  OtherResult other;
+  other.result = result;
+  const auto kind = nb::cast<std::string>(parts[0]);
+  if (kind == "constant") {
+    other.port.kind = Port::Kind::Constant;
+    other.constant = to_constant(parts[1]);
+  } else {
+    other.port = to_port(kind, nb::cast<int>(parts[1]));
+  }
+  return other;
+}
+
+void init_plan(Plan* self, std::shared_ptr<Program> program,
+               const std::vector<std::pair<std::string, int>>& inputs, nb::handle outputs,
+               const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
+               std::vector<int> specialised, std::vector<int> watched, int patience, std::string name) {
+  auto plan = std::make_unique<Plan>();
+  if (!program) throw InvalidArgument("a plan for the NPU needs a program");
+  plan->name = name.empty() ? program->name() : std::move(name);
+  for (const auto& [kind, index] : inputs) plan->inputs.push_back(to_port(kind, index));
+  for (nb::handle entry : outputs) plan->outputs.push_back(to_output(entry));
+  for (auto [result, entry] : others) plan->others.push_back(to_other(nb::cast<int>(result), entry));
+  for (const auto& [input, version] : bound) plan->bound.push_back({input, version});
+  if (plan->inputs.size() != program->input_count() || plan->outputs.size() != program->output_count()) {
+    throw InvalidArgument(
+        "plan " + plan->name + ": the program has " + std::to_string(program->input_count()) +
+        " inputs and " + std::to_string(program->output_count()) + " outputs, the plan " +
+        std::to_string(plan->inputs.size()) + " and " + std::to_string(plan->outputs.size()));
+  }
+  for (std::size_t i = 0; i < plan->outputs.size(); ++i) {
+    const ProgramOutput& output = plan->outputs[i];
+    const auto bytes = static_cast<std::size_t>(output.shape.elements()) * type_size(output.dtype);
+    if (bytes < program->output_bytes(i)) {
+      throw InvalidArgument("plan " + plan->name + ": output " + std::to_string(i) +
+                            " is smaller than the program's");
+    }
+  }
+  plan->program = std::move(program);
+  plan->specialised = std::move(specialised);
+  plan->watched = std::move(watched);
+  plan->patience = patience;
+  new (self) Plan(std::move(*plan));
+}
+
+std::shared_ptr<Plan> host_plan(std::string function, bool escapes, std::vector<int> specialised) {
+  auto plan = std::make_shared<Plan>();
+  plan->name = function;
+  plan->host_function = std::move(function);
+  plan->escapes = escapes;
+  plan->specialised = std::move(specialised);
+  return plan;
+}
+
+// -- callbacks
+// -----------------------------------------------------------------------------------------------------
+
+// The status code for an exception: TensorFlow's own where it has one.
+int code_of(const nb::python_error& error) {
+  nb::object value = nb::borrow(error.value());
+  nb::object code = nb::getattr(value, "error_code", nb::none());
+  if (PyLong_Check(code.ptr())) return nb::cast<int>(code);
+  if (error.matches(PyExc_KeyboardInterrupt)) return kCancelled;
+  if (error.matches(PyExc_MemoryError)) return kResourceExhausted;
+  if (error.matches(PyExc_NotImplementedError)) return kUnimplemented;
+  if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) return kInvalidArgument;
+  return kInternal;
+}
+
+class PythonCallbacks : public Callbacks {
+ public:
+  PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part)
+      : classify_(std::move(classify)),
+        op_(std::move(op)),
+        function_(std::move(function)),
+        part_(std::move(part)) {}
+
+  OpTraits classify(const std::string& op) override {
+    return guarded([&] {
+      const auto answer = nb::cast<nb::tuple>(classify_(op));
+      return OpTraits{nb::cast<bool>(answer[0]), nb::cast<bool>(answer[1])};
+    });
+  }
+
+  std::shared_ptr<Plan> compile_op(const std::string& op, std::string_view attrs,
+                                   std::vector<Described> inputs) override {
+    return guarded([&] { return to_plan(op_(op, to_bytes(attrs), to_list(std::move(inputs)))); });
+  }
+
+  std::shared_ptr<Plan> compile_function(const std::string& name, std::string_view attrs,
+                                         std::vector<Described> inputs, const std::shared_ptr<Plan>& previous,
+                                         const std::vector<int>& changed) override {
+    return guarded([&] {
+      return to_plan(function_(name, to_bytes(attrs), to_list(std::move(inputs)), previous, changed));
+    });
+  }
+
+  std::shared_ptr<Plan> compile_part(std::int64_t part, std::vector<Described> inputs) override {
+    return guarded([&] { return to_plan(part_(part, to_list(std::move(inputs)))); });
+  }
+
+ private:
+  static nb::bytes to_bytes(std::string_view bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+
+  static nb::list to_list(std::vector<Described> inputs) {
+    nb::list list;
+    for (Described& input : inputs) list.append(nb::cast(std::move(input)));
+    return list;
+  }
+
+  static std::shared_ptr<Plan> to_plan(nb::object answer) {
+    return answer.is_none() ? nullptr : nb::cast<std::shared_ptr<Plan>>(answer);
+  }
+
+  // Runs with Python's lock; what is raised becomes a status. An interrupt is raised again once TensorFlow
+  // has returned to Python.
+  template <typename Function>
+  static auto guarded(Function function) -> decltype(function()) {
+    const nb::gil_scoped_acquire locked;
+    try {
+      return function();
+    } catch (const nb::python_error& error) {
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+      throw CallbackError(code_of(error), error.what());
+    } catch (const nb::cast_error& error) {
+      throw CallbackError(kInternal,
+                          std::string("a callback returned something unexpected: ") + error.what());
+    }
+  }
+
+  nb::object classify_, op_, function_, part_;
+};
+
+// -- the device
+// ----------------------------------------------------------------------------------------------------
+
+nb::tuple create_device(int index, const std::string& name, bool wrap_variables) {
+  if (!api_loaded()) throw InvalidArgument("load() comes first");
+  auto* methods = new TFE_CustomDevice(device_methods());
+  nb::object device = nb::steal(PyCapsule_New(methods, "TFE_CustomDevice", nullptr));
+  nb::object info = nb::steal(
+      PyCapsule_New(new_device({index, name, wrap_variables}), "TFE_CustomDevice_DeviceInfo", nullptr));
+  return nb::make_tuple(device, info);
+}
+
+nb::dict counts() {
+  nb::dict result;
+  for (const auto& [name, count] : take_counts()) {
+    result[name.c_str()] = nb::make_tuple(count.npu, count.host);
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_tensorflow(nb::module_& parent) {
+  nb::module_ m = parent.def_submodule("tensorflow", "The NPU as a device of TensorFlow.");
+
+  nb::class_<Described>(m, "Described", "One input of an operator, a function or a part of a graph.")
+      .def_prop_ro("kind", [](const Described& self) { return kKinds[static_cast<int>(self.kind)]; })
+      .def_prop_ro("dtype", [](const Described& self) { return type_name(self.dtype); })
+      .def_prop_ro("type_number", [](const Described& self) { return self.dtype; })
+      .def_prop_ro("shape", [](const Described& self) { return shape_tuple(self.shape); })
+      .def_prop_ro("version", [](const Described& self) { return self.version; })
+      .def_prop_ro("variable", [](const Described& self) { return self.variable ? self.variable->id() : 0; })
+      .def_prop_ro("address",
+                   [](const Described& self) {
+                     return self.storage ? reinterpret_cast<std::uintptr_t>(self.storage->data()) : 0;
+                   })
+      .def("numpy", &value_of)
+      .def("__repr__", &repr_of);
+
+  nb::class_<Plan>(m, "FunctionPlan", nb::dynamic_attr(), "How a function runs.")
+      .def("__init__", &init_plan, "program"_a, "inputs"_a, "outputs"_a, nb::kw_only(),
+           "others"_a = nb::dict(), "bound"_a = std::vector<std::pair<int, std::uint64_t>>(),
+           "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
+           "name"_a = "")
+      .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
+                  "specialised"_a = std::vector<int>())
+      .def_prop_ro("kind", [](const Plan& self) { return self.program ? "npu" : "host"; })
+      .def_ro("name", &Plan::name)
+      .def_ro("host_function", &Plan::host_function)
+      .def_ro("specialised", &Plan::specialised)
+      .def_ro("watched", &Plan::watched)
+      .def_prop_ro("bound", [](const Plan& self) {
+        nb::list result;
+        for (const BoundVariable& bound : self.bound)
+          result.append(nb::make_tuple(bound.input, bound.version));
+        return result;
+      });
+
+  m.def(
+      "load",
+      [](const std::vector<std::string>& libraries) {
+        load_api(libraries);
+        register_kernel();
+      },
+      "libraries"_a,
+      "Finds TensorFlow's C API in these loaded libraries and registers the NpuGraph operator.");
+  m.def("create_device", &create_device, "index"_a, "name"_a, "wrap_variables"_a = true,
+        "The two capsules that context.register_custom_device takes.");
+  m.def(
+      "set_callbacks",
+      [](nb::object classify, nb::object op, nb::object function, nb::object part) {
+        set_callbacks(std::make_unique<PythonCallbacks>(std::move(classify), std::move(op),
+                                                        std::move(function), std::move(part)));
+      },
+      "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a);
+  m.def("new_part", &new_part, "device"_a = 0, "A number for the 'graph' attribute of an NpuGraph node.");
+  m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Drops the plans of a function or operator.");
+  m.def("forget_all", &forget_all_plans, nb::call_guard<nb::gil_scoped_release>());
+  m.def("set_eager_threshold", &set_eager_threshold, "calls"_a,
+        "Operators are compiled once they were called more often than this with the same signature.");
+  m.def("set_log_placement", &set_log_placement, "on"_a);
+  m.def("take_counts", &counts,
+        "Calls on the NPU and on the host by name, since the last time this was asked.");
+  m.def("trim", [](int device) { TensorPool::of(npu::Device::get(device)).trim(); }, "device"_a = 0);
+}
+
+}  // namespace npu::python

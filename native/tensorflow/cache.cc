@@ -1,0 +1,178 @@
+// Looking up and making plans.
+#include "tensorflow/cache.h"
+
+#include <algorithm>
+
+namespace npu::tf {
+namespace {
+
+std::uint64_t hash_of(const Key& key) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15ull;
+  for (const std::int64_t word : key) {
+    hash = (hash ^ static_cast<std::uint64_t>(word)) * 0xff51afd7ed558ccdull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+std::string values_of(const std::vector<int>& inputs, const PlanCache::ReadValue& read) {
+  std::string values;
+  for (const int input : inputs) read(input, values);
+  return values;
+}
+
+}  // namespace
+
+Plan::Plan(Plan&& other) noexcept
+    : name(std::move(other.name)),
+      program(std::move(other.program)),
+      host_function(std::move(other.host_function)),
+      escapes(other.escapes),
+      inputs(std::move(other.inputs)),
+      outputs(std::move(other.outputs)),
+      others(std::move(other.others)),
+      bound(std::move(other.bound)),
+      specialised(std::move(other.specialised)),
+      watched(std::move(other.watched)),
+      patience(other.patience) {}
+
+bool Plan::settled(const std::vector<Variable*>& variables) {
+  if (watched.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  bool same = seen_.size() == watched.size();
+  seen_.resize(watched.size());
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    const std::uint64_t version = variables[static_cast<std::size_t>(watched[i])]->version();
+    same = same && seen_[i] == version;
+    seen_[i] = version;
+  }
+  quiet_calls_ = same ? quiet_calls_ + 1 : 0;
+  if (quiet_calls_ < patience) return false;
+  quiet_calls_ = 0;
+  return true;
+}
+
+std::shared_ptr<Signature> PlanCache::signature(const Key& key) {
+  const std::uint64_t hash = hash_of(key);
+  const auto [begin, end] = signatures_.equal_range(hash);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second->key_ == key) {
+      it->second->used_ = ++clock_;
+      return it->second;
+    }
+  }
+  if (signatures_.size() >= most_signatures_) {
+    const auto oldest =
+        std::min_element(signatures_.begin(), signatures_.end(),
+                         [](const auto& a, const auto& b) { return a.second->used_ < b.second->used_; });
+    signatures_.erase(oldest);
+  }
+  auto made = std::make_shared<Signature>(key);
+  made->used_ = ++clock_;
+  signatures_.emplace(hash, made);
+  return made;
+}
+
+std::shared_ptr<Plan> PlanCache::match(Signature& signature, const ReadValue& read) {
+  if (signature.variants_.empty()) return signature.general_;
+  if (signature.specialised_.empty()) return signature.variants_.front().plan;
+  const std::string values = values_of(signature.specialised_, read);
+  for (Signature::Variant& variant : signature.variants_) {
+    if (variant.values == values) {
+      variant.used = ++clock_;
+      return variant.plan;
+    }
+  }
+  return signature.general_;
+}
+
+void PlanCache::store(Signature& signature, const ReadValue& read, const std::shared_ptr<Plan>& plan) {
+  if (plan->specialised.empty() && !signature.specialised_.empty()) {
+    signature.general_ = plan;
+    return;
+  }
+  std::vector<int> all = signature.specialised_;
+  for (const int input : plan->specialised) {
+    if (std::find(all.begin(), all.end(), input) == all.end()) all.push_back(input);
+  }
+  std::sort(all.begin(), all.end());
+  if (all != signature.specialised_) {
+    signature.variants_.clear();  // they were told apart by fewer values
+    signature.specialised_ = all;
+  }
+  const std::string values = values_of(all, read);
+  for (Signature::Variant& variant : signature.variants_) {
+    if (variant.values == values) {
+      variant.plan = plan;
+      return;
+    }
+  }
+  if (signature.variants_.size() >= most_variants_) {
+    signature.variants_.erase(std::min_element(signature.variants_.begin(), signature.variants_.end(),
+                                               [](const auto& a, const auto& b) { return a.used < b.used; }));
+  }
+  signature.variants_.push_back({values, plan, ++clock_});
+}
+
+std::shared_ptr<Plan> PlanCache::make(std::unique_lock<std::mutex>& lock,
+                                      const std::shared_ptr<Signature>& signature, const ReadValue& read,
+                                      const Compile& compile, const std::shared_ptr<Plan>& previous) {
+  signature->compiling_ = true;
+  signature->compiler_ = std::this_thread::get_id();
+  std::shared_ptr<Plan> plan;
+  lock.unlock();
+  try {
+    plan = compile(previous);
+  } catch (...) {
+    lock.lock();
+    signature->compiling_ = false;
+    compiled_.notify_all();
+    throw;
+  }
+  lock.lock();
+  signature->compiling_ = false;
+  if (plan) store(*signature, read, plan);
+  compiled_.notify_all();
+  return plan;
+}
+
+std::shared_ptr<Plan> PlanCache::find(const Key& key, const ReadValue& read, const Compile& compile,
+                                      std::uint64_t threshold) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Signature> found = signature(key);
+  for (;;) {
+    if (std::shared_ptr<Plan> plan = match(*found, read)) return plan;
+    if (!found->compiling_) break;
+    if (found->compiler_ == std::this_thread::get_id()) return nullptr;
+    compiled_.wait(lock);
+  }
+  if (++found->calls_ <= threshold) return nullptr;
+  return make(lock, found, read, compile, nullptr);
+}
+
+std::shared_ptr<Plan> PlanCache::replace(const Key& key, const ReadValue& read, const Compile& compile,
+                                         const std::shared_ptr<Plan>& previous) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Signature> found = signature(key);
+  for (;;) {
+    std::shared_ptr<Plan> plan = match(*found, read);
+    if (plan && plan != previous) return plan;  // another thread was faster
+    if (!found->compiling_) break;
+    if (found->compiler_ == std::this_thread::get_id()) return nullptr;
+    compiled_.wait(lock);
+  }
+  return make(lock, found, read, compile, previous);
+}
+
+void PlanCache::clear() {
+  decltype(signatures_) dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(signatures_);
+}
+
+std::size_t PlanCache::size() {
+  const std::lock_guard lock(mutex_);
+  return signatures_.size();
+}
+
+}  // namespace npu::tf

@@ -1,0 +1,410 @@
+// Inputs of a call, the way through the host's kernels, and the way through a program.
+#include "tensorflow/call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "core/errors.h"
+
+namespace npu::tf {
+namespace {
+
+int rank_of(void* data, TF_Status*) {
+  const Object& object = *static_cast<Object*>(data);
+  return object.storage ? object.storage->shape().rank() : 0;
+}
+
+std::int64_t dim_of(void* data, int index, TF_Status* status) {
+  const Object& object = *static_cast<Object*>(data);
+  if (!object.storage || index < 0 || index >= object.storage->shape().rank()) {
+    api.TF_SetStatus(status, kInvalidArgument, "there is no such dimension");
+    return -1;
+  }
+  return object.storage->shape().data()[index];
+}
+
+void free_object(void* data) { delete static_cast<Object*>(data); }
+
+// Tensors that the device holds; strings, resources and variants stay handles of the host.
+bool is_dense(int dtype) { return dtype != kString && dtype != kResource && dtype != kVariant; }
+
+bool on_npu(int dtype) { return type_size(dtype) != 0; }
+
+}  // namespace
+
+// -- the device
+// --------------------------------------------------------------------------------------------------
+
+CustomDevice::CustomDevice(int index, std::string name, bool wrap_variables)
+    : memory_(npu::Device::get(index)), name_(std::move(name)), wrap_variables_(wrap_variables) {}
+
+Object* CustomDevice::object(TFE_TensorHandle* handle, TF_Status* status) const {
+  // Until the first handle has been made there is none.
+  const char* ours = handle_name_.load(std::memory_order_acquire);
+  if (!ours || api.TFE_TensorHandleDeviceName(handle, status) != ours) return nullptr;
+  return static_cast<Object*>(api.TFE_TensorHandleDevicePointer(handle, status));
+}
+
+TFE_TensorHandle* CustomDevice::wrap(TFE_Context* context, int dtype, Object object, TF_Status* status) {
+  const TFE_CustomDeviceTensorHandle methods{kCustomDeviceVersion, &rank_of, &dim_of, &free_object, nullptr};
+  TFE_TensorHandle* handle = api.TFE_NewCustomDeviceTensorHandle(
+      context, name_.c_str(), dtype, new Object(std::move(object)), methods, status);
+  if (handle && !handle_name_.load(std::memory_order_relaxed)) {
+    handle_name_.store(api.TFE_TensorHandleDeviceName(handle, status), std::memory_order_release);
+  }
+  return handle;
+}
+
+// -- inputs
+// ------------------------------------------------------------------------------------------------------
+
+Call::Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status)
+    : device_(device),
+      op_(op),
+      count_(count),
+      outputs_(outputs),
+      status_(status),
+      context_(api.TFE_OpGetContext(op, status)),
+      name_(api.TFE_OpGetName(op, status)) {
+  const int inputs = api.TFE_OpGetFlatInputCount(op, status);
+  if (!ok()) return;
+  inputs_.resize(static_cast<std::size_t>(inputs));
+  for (int i = 0; i < inputs; ++i) {
+    Operand& operand = inputs_[static_cast<std::size_t>(i)];
+    operand.handle = api.TFE_OpGetFlatInput(op, i, status);
+    if (!ok()) return;
+    operand.object = device.object(operand.handle, status);
+    if (Object* object = operand.object) {
+      if (object->variable) {
+        operand.kind = Described::Kind::Variable;
+        operand.dtype = object->variable->dtype();
+        has_variables_ = true;
+        continue;
+      }
+      operand.dtype = object->storage->dtype();
+      if (on_npu(operand.dtype)) operand.kind = Described::Kind::Tensor;
+      operand.shape = &object->storage->shape();
+      operand.data = object->storage->data();
+      continue;
+    }
+    operand.dtype = api.TFE_TensorHandleDataType(operand.handle);
+    if (!on_npu(operand.dtype)) continue;
+    const int rank = api.TFE_TensorHandleNumDims(operand.handle, status);
+    if (!ok()) return;
+    std::int64_t* dims = operand.own_shape.resize(rank);
+    for (int d = 0; d < rank; ++d) dims[d] = api.TFE_TensorHandleDim(operand.handle, d, status);
+    operand.shape = &operand.own_shape;
+    operand.data = api.TFE_TensorHandleDevicePointer(operand.handle, status);
+    if (!ok()) return;
+    operand.kind = Described::Kind::Tensor;
+  }
+}
+
+std::string Call::attrs() const {
+  TF_Buffer* buffer = api.TF_NewBuffer();
+  api.TFE_OpAttrsSerialize(api.TFE_OpGetAttrs(op_), buffer, status_);
+  std::string bytes;
+  if (ok()) bytes.assign(static_cast<const char*>(buffer->data), buffer->length);
+  api.TF_DeleteBuffer(buffer);
+  return bytes;
+}
+
+void Call::add_key(Key& key) const {
+  constexpr int kKindShift = 56;
+  constexpr int kTypeShift = 32;
+  for (const Operand& operand : inputs_) {
+    const std::int64_t kind = static_cast<std::int64_t>(operand.kind) << kKindShift;
+    const std::int64_t type = static_cast<std::int64_t>(operand.dtype) << kTypeShift;
+    switch (operand.kind) {
+      case Described::Kind::Tensor:
+        key.push_back(kind | type | operand.shape->rank());
+        key.insert(key.end(), operand.shape->dims().begin(), operand.shape->dims().end());
+        break;
+      case Described::Kind::Variable: {
+        Variable& variable = *operand.object->variable;
+        key.push_back(kind | type);
+        key.push_back(static_cast<std::int64_t>(variable.id()));
+        if (variable.static_shape()) break;
+        const Status status;  // a variable without a value has no shape
+        const std::lock_guard lock(variable.mutex());
+        if (const auto value = variable.value(status)) {
+          key.push_back(value->shape().rank());
+          key.insert(key.end(), value->shape().dims().begin(), value->shape().dims().end());
+        }
+        break;
+      }
+      case Described::Kind::Host:
+        key.push_back(kind | type);
+        break;
+    }
+  }
+}
+
+void Call::add_value(int input, std::string& values) const {
+  const Operand& operand = inputs_[static_cast<std::size_t>(input)];
+  if (operand.kind != Described::Kind::Tensor) return;
+  const std::size_t bytes = static_cast<std::size_t>(operand.shape->elements()) * type_size(operand.dtype);
+  values.append(static_cast<const char*>(operand.data), bytes);
+}
+
+std::vector<Described> Call::describe() const {
+  std::vector<Described> result;
+  for (const Operand& operand : inputs_) {
+    Described described;
+    described.kind = operand.kind;
+    described.dtype = operand.dtype;
+    if (operand.kind == Described::Kind::Tensor) {
+      described.shape = *operand.shape;
+      if (operand.object) {
+        described.storage = operand.object->storage;
+      } else {
+        TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_);
+        if (ok()) described.storage = Storage::adopt(copy, status_);
+      }
+    } else if (operand.kind == Described::Kind::Variable) {
+      described.variable = operand.object->variable;
+      const Status status;  // without a value: the shape stays empty, and it cannot be bound
+      const std::lock_guard lock(described.variable->mutex());
+      if (const auto value = described.variable->value(status)) {
+        described.shape = value->shape();
+        described.version = described.variable->escaped() ? 0 : described.variable->version();
+      } else {
+        described.kind = Described::Kind::Host;
+      }
+    }
+    result.push_back(std::move(described));
+  }
+  return result;
+}
+
+std::vector<Variable*> Call::variables() const {
+  std::vector<Variable*> result;
+  for (const Operand& operand : inputs_) {
+    result.push_back(operand.kind == Described::Kind::Variable ? operand.object->variable.get() : nullptr);
+  }
+  return result;
+}
+
+// -- outputs
+// -----------------------------------------------------------------------------------------------------
+
+void Call::set_output(int index, std::shared_ptr<Storage> storage) {
+  const int dtype = storage->dtype();
+  outputs_[index] = device_.wrap(context_, dtype, {std::move(storage), nullptr}, status_);
+}
+
+void Call::set_output(int index, std::shared_ptr<Variable> variable) {
+  outputs_[index] = device_.wrap(context_, kResource, {nullptr, std::move(variable)}, status_);
+}
+
+void Call::set_host_output(int index, TFE_TensorHandle* handle) {
+  if (!is_dense(api.TFE_TensorHandleDataType(handle))) {
+    outputs_[index] = handle;
+    return;
+  }
+  if (auto storage = Storage::adopt(handle, status_)) set_output(index, std::move(storage));
+}
+
+void Call::drop_outputs() {
+  for (int i = 0; i < *count_; ++i) {
+    if (TFE_TensorHandle* handle = take_output(i)) api.TFE_DeleteTensorHandle(handle);
+  }
+}
+
+bool Call::returns_resource() const {
+  for (int i = 0; i < *count_; ++i) {
+    if (outputs_[i] && api.TFE_TensorHandleDataType(outputs_[i]) == kResource) return true;
+  }
+  return false;
+}
+
+// -- the host's way
+// ------------------------------------------------------------------------------------------------
+
+void Call::run_on_host(const char* function) {
+  const HostOp op(context_, function ? function : name_, status_);
+  if (!ok()) return;
+  api.TFE_OpAddAttrs(op, api.TFE_OpGetAttrs(op_));
+  for (const Operand& operand : inputs_) {
+    TFE_TensorHandle* handle = operand.handle;
+    if (const Object* object = operand.object) {
+      handle = object->variable ? object->variable->resource() : object->storage->host(status_);
+    }
+    if (!ok()) return;
+    api.TFE_OpAddInput(op, handle, status_);
+    if (!ok()) return;
+  }
+  std::vector<TFE_TensorHandle*> results(static_cast<std::size_t>(*count_), nullptr);
+  int count = *count_;
+  api.TFE_Execute(op, results.data(), &count, status_);
+  if (!ok()) return;
+  *count_ = count;
+  for (int i = 0; i < count; ++i) set_host_output(i, results[static_cast<std::size_t>(i)]);
+}
+
+// -- the program's way
+// ---------------------------------------------------------------------------------------------
+
+namespace {
+
+// Locks of the variables a program writes, taken in the order of their numbers.
+class WriteLocks {
+ public:
+  void add(Variable* variable) { variables_.push_back(variable); }
+  void lock() {
+    const auto by_id = [](const Variable* a, const Variable* b) { return a->id() < b->id(); };
+    std::sort(variables_.begin(), variables_.end(), by_id);
+    variables_.erase(std::unique(variables_.begin(), variables_.end()), variables_.end());
+    for (Variable* variable : variables_) locks_.emplace_back(variable->mutex());
+  }
+  bool holds(const Variable* variable) const {
+    return std::find(variables_.begin(), variables_.end(), variable) != variables_.end();
+  }
+
+ private:
+  std::vector<Variable*> variables_;
+  std::vector<std::unique_lock<std::mutex>> locks_;
+};
+
+// Below this it is cheaper to copy a new value over the old one than to hand TensorFlow another tensor.
+constexpr std::size_t kCopyBack = 32 << 10;
+
+// The first elements under another shape, in memory of their own.
+std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, const Shape& shape,
+                                 std::string_view requester) {
+  auto part = Storage::allocate(device, whole.dtype(), shape, requester);
+  std::memcpy(part->data(), whole.data(), part->bytes());
+  return part;
+}
+
+}  // namespace
+
+void Call::run_program(Plan& plan) {
+  WriteLocks locks;
+  for (const ProgramOutput& output : plan.outputs) {
+    if (output.port.kind == Port::Kind::Variable) {
+      locks.add(inputs_[static_cast<std::size_t>(output.port.index)].object->variable.get());
+    }
+  }
+  locks.lock();
+
+  const auto read = [&](int index) -> std::shared_ptr<Storage> {
+    Variable& variable = *inputs_[static_cast<std::size_t>(index)].object->variable;
+    if (locks.holds(&variable)) return variable.value(status_);
+    const std::lock_guard lock(variable.mutex());
+    return variable.value(status_);
+  };
+
+  std::vector<void*> in;
+  std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
+  in.reserve(plan.inputs.size());
+  for (const Port& port : plan.inputs) {
+    const auto at = static_cast<std::size_t>(port.index);
+    if (port.kind == Port::Kind::Variable) {
+      values[at] = read(port.index);
+      if (!ok()) return;
+      in.push_back(values[at]->data());
+    } else {
+      in.push_back(inputs_[at].data);
+    }
+  }
+
+  std::vector<void*> out;
+  std::vector<std::shared_ptr<Storage>> made(plan.outputs.size());
+  out.reserve(plan.outputs.size());
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const ProgramOutput& output = plan.outputs[i];
+    if (output.port.kind == Port::Kind::Variable && output.aliased) {
+      const auto at = static_cast<std::size_t>(output.port.index);
+      Variable& variable = *inputs_[at].object->variable;
+      if (values[at] && variable.writable(values[at])) {
+        out.push_back(values[at]->data());
+        continue;
+      }
+    }
+    made[i] = Storage::allocate(device_.memory(), output.dtype, output.shape, plan.name);
+    out.push_back(made[i]->data());
+  }
+
+  const ShapeReport report = plan.program->run(in.data(), out.data());
+
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const ProgramOutput& output = plan.outputs[i];
+    if (output.port.kind != Port::Kind::Variable) continue;
+    const auto at = static_cast<std::size_t>(output.port.index);
+    Variable& variable = *inputs_[at].object->variable;
+    if (!made[i]) {
+      variable.written();
+      continue;
+    }
+    values[at].reset();
+    std::shared_ptr<Storage> old = made[i]->bytes() <= kCopyBack ? variable.value(status_) : nullptr;
+    if (!ok()) return;
+    if (old && variable.writable(old) && old->bytes() == made[i]->bytes()) {
+      std::memcpy(old->data(), made[i]->data(), old->bytes());
+      variable.written();
+    } else {
+      old.reset();
+      variable.assign(std::move(made[i]), status_);
+      if (!ok()) return;
+    }
+  }
+
+  for (const auto& [index, dims] : report) {
+    std::shared_ptr<Storage>& whole = made[static_cast<std::size_t>(index)];
+    const ProgramOutput& output = plan.outputs[static_cast<std::size_t>(index)];
+    if (output.port.kind == Port::Kind::Output && !std::ranges::equal(whole->shape().dims(), dims)) {
+      whole = leading(device_.memory(), *whole, Shape(dims), plan.name);
+    }
+  }
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const ProgramOutput& output = plan.outputs[i];
+    if (output.port.kind == Port::Kind::Output) set_output(output.port.index, made[i]);
+  }
+  for (const OtherResult& other : plan.others) {
+    const int index = other.port.index;
+    switch (other.port.kind) {
+      case Port::Kind::Constant:
+        set_output(other.result, other.constant);
+        break;
+      case Port::Kind::Variable:
+        if (auto value = read(index)) set_output(other.result, std::move(value));
+        break;
+      case Port::Kind::Output:
+        for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+          const Port& port = plan.outputs[i].port;
+          if (port.kind == Port::Kind::Output && port.index == index) set_output(other.result, made[i]);
+        }
+        break;
+      case Port::Kind::Input: {
+        const Operand& operand = inputs_[static_cast<std::size_t>(index)];
+        if (operand.object && operand.object->variable) {
+          set_output(other.result, operand.object->variable);
+        } else if (operand.object) {
+          set_output(other.result, operand.object->storage);
+        } else if (TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_)) {
+          set_host_output(other.result, copy);
+        }
+        break;
+      }
+    }
+    if (!ok()) return;
+  }
+}
+
+void Call::run(const std::shared_ptr<Plan>& plan) {
+  try {
+    run_program(*plan);
+  } catch (const OutOfDeviceMemory& error) {
+    fail(kResourceExhausted, std::string("OOM when allocating tensor: ") + error.what());
+  } catch (const InvalidArgument& error) {
+    fail(kInvalidArgument, error.what());
+  } catch (const TaskError& error) {
+    fail(kInvalidArgument, error.what());
+  } catch (const std::exception& error) {
+    fail(kInternal, error.what());
+  }
+}
+
+}  // namespace npu::tf

@@ -1,0 +1,100 @@
+// One operator or function call on the device: its inputs, and the ways to run it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/device.h"
+#include "tensorflow/c_api.h"
+#include "tensorflow/cache.h"
+#include "tensorflow/callbacks.h"
+#include "tensorflow/storage.h"
+
+namespace npu::tf {
+
+class CustomDevice;
+
+// One input: a tensor the NPU can read, a variable, or something only the host knows.
+struct Operand {
+  Described::Kind kind = Described::Kind::Host;
+  TFE_TensorHandle* handle = nullptr;
+  Object* object = nullptr;  // of a handle on this device
+  int dtype = 0;
+  const Shape* shape = nullptr;
+  Shape own_shape;  // of a host tensor
+  void* data = nullptr;
+};
+
+class Call {
+ public:
+  Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status);
+
+  bool ok() const { return tf::ok(status_); }
+  const char* name() const { return name_; }
+  TFE_Context* context() const { return context_; }
+  TF_Status* status() const { return status_; }
+  const std::vector<Operand>& inputs() const { return inputs_; }
+  int output_count() const { return *count_; }
+  // The serialised attributes.
+  std::string attrs() const;
+  bool has_variables() const { return has_variables_; }
+
+  // Appends types and shapes of all inputs.
+  void add_key(Key& key) const;
+  void add_value(int input, std::string& values) const;
+  std::vector<Described> describe() const;
+  std::vector<Variable*> variables() const;
+
+  // Runs the operator, or a function in its place, with the host's kernels on the same memory.
+  void run_on_host(const char* function = nullptr);
+  void run(const std::shared_ptr<Plan>& plan);
+
+  void set_output(int index, std::shared_ptr<Storage> storage);
+  void set_output(int index, std::shared_ptr<Variable> variable);
+  // Takes over a handle of the host; tensors become tensors of the device.
+  void set_host_output(int index, TFE_TensorHandle* handle);
+  // Gives an output away again.
+  TFE_TensorHandle* take_output(int index) { return std::exchange(outputs_[index], nullptr); }
+  // After a failure: no output is left behind.
+  void drop_outputs();
+  bool returns_resource() const;
+  void fail(int code, const std::string& message) { api.TF_SetStatus(status_, code, message.c_str()); }
+
+ private:
+  void run_program(Plan& plan);
+
+  CustomDevice& device_;
+  const TFE_Op* op_;
+  int* count_;
+  TFE_TensorHandle** outputs_;
+  TF_Status* status_;
+  TFE_Context* context_;
+  const char* name_;
+  std::vector<Operand> inputs_;
+  bool has_variables_ = false;
+};
+
+// The device as TensorFlow knows it.
+class CustomDevice {
+ public:
+  CustomDevice(int index, std::string name, bool wrap_variables);
+
+  npu::Device& memory() const { return memory_; }
+  const std::string& name() const { return name_; }
+  bool wraps_variables() const { return wrap_variables_; }
+
+  // What a handle points to; null for a handle that is not on this device.
+  Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
+  TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
+
+ private:
+  npu::Device& memory_;
+  std::string name_;
+  bool wrap_variables_;
+  mutable std::atomic<const char*> handle_name_ =
+      nullptr;  // the very string TensorFlow gives for our handles
+};
+
+}  // namespace npu::tf

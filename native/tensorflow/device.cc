@@ -1,0 +1,511 @@
+// The callbacks of the custom device, and which way an operator goes.
+#include "tensorflow/device.h"
+
+#include <Python.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "tensorflow/attrs.h"
+#include "tensorflow/cache.h"
+#include "tensorflow/call.h"
+#include "tensorflow/callbacks.h"
+
+namespace npu::tf {
+namespace {
+
+// -- operators by name
+// -------------------------------------------------------------------------------------------
+
+enum class Route {
+  Host,             // the host kernel
+  Operator,         // a plan, or the host kernel
+  Function,         // a plan, or the host
+  Identity,         // of a variable: the same variable
+  MakeVariable,     // VarHandleOp
+  ReadVariable,     // hands out the variable's memory
+  InspectVariable,  // the host kernel; it neither changes nor keeps variables
+  ChangeVariable,   // the host kernel; variables have another value afterwards
+};
+
+constexpr std::size_t kMostSignatures = 512;
+constexpr std::size_t kMostVariants = 32;
+
+struct Entry {
+  std::string name;
+  Route route = Route::Host;
+  bool attrs_from_inputs = false;
+  PlanCache plans{kMostSignatures, kMostVariants};
+  std::atomic<std::uint64_t> on_npu = 0;
+  std::atomic<std::uint64_t> on_host = 0;
+};
+
+struct RouteName {
+  std::string_view name;
+  Route route;
+};
+
+constexpr RouteName kRoutes[] = {
+    {"VarHandleOp", Route::MakeVariable},
+    {"ReadVariableOp", Route::ReadVariable},
+    {"Identity", Route::Identity},
+    {"VariableShape", Route::InspectVariable},
+    {"VarIsInitializedOp", Route::InspectVariable},
+    {"ResourceGather", Route::InspectVariable},
+    {"ResourceGatherNd", Route::InspectVariable},
+    {"DestroyResourceOp", Route::ChangeVariable},
+    {"ResourceCountUpTo", Route::ChangeVariable},
+    {"RngSkip", Route::ChangeVariable},
+    {"RngReadAndSkip", Route::ChangeVariable},
+};
+
+// Families of operators that change the variables they are given.
+constexpr std::string_view kChanging[] = {"AssignVariableOp",        "AssignAddVariableOp",
+                                          "AssignSubVariableOp",     "AssignVariableXlaConcatND",
+                                          "ResourceApply",           "ResourceSparseApply",
+                                          "ResourceScatter",         "ResourceStridedSliceAssign",
+                                          "ResourceAccumulator",     "ResourceConditionalAccumulator",
+                                          "StatefulUniform",         "StatefulStandardNormal",
+                                          "StatefulTruncatedNormal", "StatefulRandomBinomial"};
+
+class Entries {
+ public:
+  static Entries& get() {
+    static auto* entries = new Entries();  // TensorFlow may call the device until the process has ended
+    return *entries;
+  }
+
+  Entry& find(TFE_Context* context, std::string_view name) {
+    {
+      const std::shared_lock lock(mutex_);
+      const auto found = entries_.find(name);
+      if (found != entries_.end()) return *found->second;
+    }
+    auto made = std::make_unique<Entry>();
+    made->name = name;
+    classify(context, *made);
+    const std::unique_lock lock(mutex_);
+    const std::string_view key = made->name;
+    return *entries_.emplace(key, std::move(made)).first->second;
+  }
+
+  template <typename Visit>
+  void each(Visit visit) {
+    const std::shared_lock lock(mutex_);
+    for (auto& [name, entry] : entries_) visit(*entry);
+  }
+
+ private:
+  static void classify(TFE_Context* context, Entry& entry) {
+    for (const RouteName& known : kRoutes) {
+      if (known.name == entry.name) {
+        entry.route = known.route;
+        return;
+      }
+    }
+    for (const std::string_view family : kChanging) {
+      if (entry.name.starts_with(family)) {
+        entry.route = Route::ChangeVariable;
+        return;
+      }
+    }
+    if (api.TFE_ContextHasFunction(context, entry.name.c_str())) {
+      entry.route = Route::Function;
+      return;
+    }
+    Callbacks* python = callbacks();
+    if (!python) return;
+    const InCallback inside;
+    const OpTraits traits = python->classify(entry.name);
+    entry.route = traits.on_npu ? Route::Operator : Route::Host;
+    entry.attrs_from_inputs = traits.attrs_from_inputs;
+  }
+
+  std::shared_mutex mutex_;
+  std::unordered_map<std::string_view, std::unique_ptr<Entry>> entries_;
+};
+
+std::atomic<std::uint64_t> eager_threshold = 3;
+std::atomic<bool> log_placement = false;
+
+// TensorFlow runs a few operators with Python's lock held; nothing here may wait for another thread with it.
+class WithoutPythonLock {
+ public:
+  WithoutPythonLock() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutPythonLock() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+  WithoutPythonLock(const WithoutPythonLock&) = delete;
+  WithoutPythonLock& operator=(const WithoutPythonLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// -- variables
+// -----------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kAnonymous = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+
+// Variables that share a name are one variable.
+class NamedVariables {
+ public:
+  static NamedVariables& get() {
+    static auto* named = new NamedVariables();
+    return *named;
+  }
+
+  std::shared_ptr<Variable> find(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = variables_.find(name);
+    return found == variables_.end() ? nullptr : found->second.lock();
+  }
+
+  void add(const std::string& name, const std::shared_ptr<Variable>& variable) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(variables_, [](const auto& entry) { return entry.second.expired(); });
+    variables_[name] = variable;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<Variable>> variables_;
+};
+
+void make_variable(CustomDevice& device, Call& call) {
+  const std::string attrs = call.attrs();
+  if (!call.ok()) return;
+  const std::string_view shared = attr_string(attrs, "shared_name").value_or("");
+  const auto dtype = attr_type(attrs, "dtype");
+  call.run_on_host();
+  if (!call.ok() || !device.wraps_variables() || shared.empty() || !dtype) return;
+  const bool named = shared != kAnonymous;
+  const std::string name =
+      std::string(attr_string(attrs, "container").value_or("")) + "/" + std::string(shared);
+  TFE_TensorHandle* resource = call.take_output(0);
+  std::shared_ptr<Variable> variable = named ? NamedVariables::get().find(name) : nullptr;
+  if (variable) {
+    api.TFE_DeleteTensorHandle(resource);
+  } else {
+    variable = std::make_shared<Variable>(call.context(), resource, static_cast<int>(*dtype),
+                                          attr_shape_known(attrs, "shape"));
+    if (named) NamedVariables::get().add(name, variable);
+  }
+  call.set_output(0, std::move(variable));
+}
+
+void read_variable(Call& call) {
+  const Operand& input = call.inputs()[0];
+  if (input.kind != Described::Kind::Variable) {
+    call.run_on_host();
+    return;
+  }
+  Variable& variable = *input.object->variable;
+  const std::lock_guard lock(variable.mutex());
+  if (auto value = variable.value(call.status())) call.set_output(0, std::move(value));
+}
+
+// Runs on the host an operator that gives its variables another value.
+void change_variables(Call& call) {
+  std::vector<Variable*> variables;
+  for (Variable* variable : call.variables()) {
+    if (variable) variables.push_back(variable);
+  }
+  const auto by_id = [](const Variable* a, const Variable* b) { return a->id() < b->id(); };
+  std::sort(variables.begin(), variables.end(), by_id);
+  variables.erase(std::unique(variables.begin(), variables.end()), variables.end());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (Variable* variable : variables) {
+    locks.emplace_back(variable->mutex());
+    variable->forget();  // so that TensorFlow may work in place
+  }
+  call.run_on_host();
+}
+
+// Runs on the host something that may do anything with the variables while it runs.
+void run_freely(Call& call, const char* function, bool keeps) {
+  const auto forget = [&] {
+    for (Variable* variable : call.variables()) {
+      if (!variable) continue;
+      const std::lock_guard lock(variable->mutex());
+      variable->forget();
+    }
+  };
+  if (!call.has_variables()) {
+    call.run_on_host(function);
+    return;
+  }
+  if (keeps) {
+    for (Variable* variable : call.variables()) {
+      if (variable) variable->escape();
+    }
+  }
+  forget();
+  call.run_on_host(function);
+  forget();
+  if (call.ok() && call.returns_resource()) {
+    for (Variable* variable : call.variables()) {
+      if (variable) variable->escape();
+    }
+  }
+}
+
+// -- plans
+// ---------------------------------------------------------------------------------------------------------
+
+void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
+  if (!plan || !plan->program) {
+    entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    const bool other = plan && !plan->host_function.empty();
+    run_freely(call, other ? plan->host_function.c_str() : nullptr, plan && plan->escapes);
+    return;
+  }
+  entry.on_npu.fetch_add(1, std::memory_order_relaxed);
+  call.run(plan);
+}
+
+// Turns what a callback raised into the call's status.
+template <typename Function>
+auto guarded(Call& call, Function function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const CallbackError& error) {
+    call.fail(error.code(), error.what());
+  } catch (const std::exception& error) {
+    call.fail(kInternal, error.what());
+  }
+  return {};
+}
+
+// A plan that leaves everything to the host; stands for "no plan".
+std::shared_ptr<Plan> host_plan() { return std::make_shared<Plan>(); }
+
+Key& scratch_key() {
+  static thread_local Key key;
+  key.clear();
+  return key;
+}
+
+void append_bytes(Key& key, std::string_view bytes) {
+  key.push_back(static_cast<std::int64_t>(bytes.size()));
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::int64_t)) {
+    std::int64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
+    key.push_back(word);
+  }
+}
+
+void run_operator(Call& call, Entry& entry) {
+  Callbacks* python = callbacks();
+  if (!python || InCallback::active() || call.has_variables()) {
+    run_freely(call, nullptr, call.has_variables());
+    return;
+  }
+  Key& key = scratch_key();
+  call.add_key(key);
+  std::string attrs;
+  if (!entry.attrs_from_inputs) {
+    attrs = call.attrs();
+    if (!call.ok()) return;
+    append_bytes(key, canonical_attrs(attrs));
+  }
+  const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
+  const auto compile = [&](const std::shared_ptr<Plan>&) {
+    const InCallback inside;
+    auto plan =
+        python->compile_op(entry.name, entry.attrs_from_inputs ? call.attrs() : attrs, call.describe());
+    return plan ? plan : host_plan();
+  };
+  const auto plan =
+      guarded(call, [&] { return entry.plans.find(key, read, compile, eager_threshold.load()); });
+  if (!call.ok()) return;
+  if (plan && plan->program) {
+    entry.on_npu.fetch_add(1, std::memory_order_relaxed);
+    call.run(plan);
+  } else {
+    entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    call.run_on_host();
+  }
+}
+
+// The bound variables whose value is another one by now.
+std::vector<int> changed_variables(const Plan& plan, const std::vector<Variable*>& variables) {
+  std::vector<int> changed;
+  for (const BoundVariable& bound : plan.bound) {
+    const Variable* variable = variables[static_cast<std::size_t>(bound.input)];
+    if (variable->escaped() || variable->version() != bound.version) changed.push_back(bound.input);
+  }
+  return changed;
+}
+
+void run_function(Call& call, Entry& entry) {
+  Callbacks* python = callbacks();
+  if (!python || InCallback::active()) {
+    run_freely(call, nullptr, false);
+    return;
+  }
+  Key& key = scratch_key();
+  call.add_key(key);
+  std::vector<int> changed;
+  const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
+  const auto compile = [&](const std::shared_ptr<Plan>& previous) {
+    const InCallback inside;
+    auto plan = python->compile_function(entry.name, call.attrs(), call.describe(), previous, changed);
+    return plan ? plan : host_plan();
+  };
+  auto plan = guarded(call, [&] { return entry.plans.find(key, read, compile, 0); });
+  if (!call.ok()) return;
+  if (plan && (!plan->bound.empty() || !plan->watched.empty())) {
+    const auto variables = call.variables();
+    changed = changed_variables(*plan, variables);
+    if (!changed.empty() || plan->settled(variables)) {
+      plan = guarded(call, [&] { return entry.plans.replace(key, read, compile, plan); });
+      if (!call.ok()) return;
+      // Values that change while it is compiled: this call goes to the host.
+      if (plan && !changed_variables(*plan, variables).empty()) plan = nullptr;
+    }
+  }
+  run_plan(call, entry, plan);
+}
+
+void route(CustomDevice& device, Call& call, Entry& entry) {
+  switch (entry.route) {
+    case Route::Function:
+      run_function(call, entry);
+      break;
+    case Route::Operator:
+      run_operator(call, entry);
+      break;
+    case Route::ReadVariable:
+      read_variable(call);
+      break;
+    case Route::Identity:
+      if (call.has_variables()) {
+        call.set_output(0, call.inputs()[0].object->variable);
+      } else if (call.inputs()[0].object) {
+        call.set_output(0, call.inputs()[0].object->storage);
+      } else {
+        call.run_on_host();
+      }
+      break;
+    case Route::MakeVariable:
+      make_variable(device, call);
+      break;
+    case Route::InspectVariable:
+      call.run_on_host();
+      break;
+    case Route::ChangeVariable:
+      change_variables(call);
+      break;
+    case Route::Host:
+      entry.on_host.fetch_add(1, std::memory_order_relaxed);
+      run_freely(call, nullptr, call.has_variables());
+      break;
+  }
+}
+
+// -- what TensorFlow calls
+// -----------------------------------------------------------------------------------------
+
+void execute(const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status, void* info) {
+  auto& device = *static_cast<CustomDevice*>(info);
+  const WithoutPythonLock unlocked;
+  for (int i = 0; i < *count; ++i) outputs[i] = nullptr;
+  Call call(device, op, count, outputs, status);
+  if (!call.ok()) return;
+  Entry& entry = Entries::get().find(call.context(), call.name());
+  if (log_placement.load(std::memory_order_relaxed)) {
+    std::fprintf(stderr, "Executing op %s in device %s\n", call.name(), device.name().c_str());
+  }
+  route(device, call, entry);
+  if (!call.ok()) call.drop_outputs();
+}
+
+TFE_TensorHandle* copy_to_device(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status,
+                                 void* info) {
+  auto& device = *static_cast<CustomDevice*>(info);
+  TFE_TensorHandle* host = api.TFE_TensorHandleCopyToDevice(tensor, context, kHostDevice, status);
+  if (!ok(status)) return nullptr;
+  const int dtype = api.TFE_TensorHandleDataType(host);
+  if (dtype == kString || dtype == kResource || dtype == kVariant) return host;
+  auto storage = Storage::adopt(host, status);
+  if (!storage) return nullptr;
+  return device.wrap(context, dtype, {std::move(storage), nullptr}, status);
+}
+
+TFE_TensorHandle* copy_from_device(TFE_Context* context, TFE_TensorHandle* tensor, const char* target,
+                                   TF_Status* status, void* info) {
+  auto& device = *static_cast<CustomDevice*>(info);
+  Object* object = device.object(tensor, status);
+  if (!ok(status)) return nullptr;
+  if (!object) {
+    api.TF_SetStatus(status, kInternal, "the tensor is not on this device");
+    return nullptr;
+  }
+  TFE_TensorHandle* host = nullptr;
+  if (object->variable) {
+    object->variable->escape();
+    host = object->variable->resource();
+  } else {
+    host = object->storage->host(status);
+    if (!ok(status)) return nullptr;
+  }
+  return api.TFE_TensorHandleCopyToDevice(host, context, target, status);
+}
+
+void delete_device(void* info) { delete static_cast<CustomDevice*>(info); }
+
+}  // namespace
+
+thread_local int InCallback::depth_ = 0;
+
+namespace {
+std::atomic<Callbacks*> current_callbacks = nullptr;
+}
+
+Callbacks* callbacks() { return current_callbacks.load(std::memory_order_acquire); }
+
+void set_callbacks(std::unique_ptr<Callbacks> made) {
+  // The old one may be in use on another thread: there are only ever a few, they are kept.
+  current_callbacks.store(made.release(), std::memory_order_release);
+}
+
+TFE_CustomDevice device_methods() {
+  return {
+      kCustomDeviceVersion, &copy_to_device, &copy_from_device, &execute, &delete_device, nullptr, nullptr};
+}
+
+void* new_device(const DeviceOptions& options) {
+  return new CustomDevice(options.index, options.name, options.wrap_variables);
+}
+
+void set_eager_threshold(std::uint64_t calls) { eager_threshold.store(calls); }
+void set_log_placement(bool on) { log_placement.store(on); }
+
+void forget_plans(const std::string& name) {
+  Entries::get().each([&](Entry& entry) {
+    if (entry.name == name) entry.plans.clear();
+  });
+}
+
+void forget_all_plans() {
+  Entries::get().each([](Entry& entry) { entry.plans.clear(); });
+}
+
+std::map<std::string, Counts> take_counts() {
+  std::map<std::string, Counts> result;
+  Entries::get().each([&](Entry& entry) {
+    const Counts counts{entry.on_npu.exchange(0), entry.on_host.exchange(0)};
+    if (counts.npu || counts.host) result[entry.name] = counts;
+  });
+  return result;
+}
+
+}  // namespace npu::tf

@@ -1,0 +1,244 @@
+// NpuGraph: found by its number, compiled for the shapes it meets, run on the executor's thread.
+#include "tensorflow/kernel.h"
+
+#include <Python.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/errors.h"
+#include "tensorflow/cache.h"
+#include "tensorflow/callbacks.h"
+
+namespace npu::tf {
+namespace {
+
+constexpr std::size_t kMostSignatures = 64;
+constexpr std::size_t kMostVariants = 32;
+
+struct Part {
+  explicit Part(int index) : device(index) {}
+  int device;
+  PlanCache plans{kMostSignatures, kMostVariants};
+};
+
+class Parts {
+ public:
+  static Parts& get() {
+    static auto* parts = new Parts();
+    return *parts;
+  }
+
+  std::int64_t add(int device) {
+    const std::lock_guard lock(mutex_);
+    parts_[++last_] = std::make_shared<Part>(device);
+    return last_;
+  }
+
+  void drop(std::int64_t id) {
+    std::shared_ptr<Part> dropped;  // freed without the lock
+    const std::lock_guard lock(mutex_);
+    const auto found = parts_.find(id);
+    if (found == parts_.end()) return;
+    dropped = std::move(found->second);
+    parts_.erase(found);
+  }
+
+  std::shared_ptr<Part> find(std::int64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = parts_.find(id);
+    return found == parts_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::int64_t last_ = 0;
+  std::unordered_map<std::int64_t, std::shared_ptr<Part>> parts_;
+};
+
+// One run of the kernel.
+class Run {
+ public:
+  Run(std::int64_t id, TF_OpKernelContext* context) : id_(id), context_(context) {}
+
+  // Raises CallbackError and the runtime's errors.
+  void operator()() {
+    const std::shared_ptr<Part> part = Parts::get().find(id_);
+    Callbacks* python = callbacks();
+    if (!part || !python) {
+      throw CallbackError(kFailedPrecondition,
+                          "NpuGraph: part " + std::to_string(id_) +
+                              " does not exist; it lives as long as the function it was made for");
+    }
+    read_inputs();
+    const auto read = [&](int input, std::string& values) {
+      const Storage& storage = *inputs_[static_cast<std::size_t>(input)];
+      values.append(static_cast<const char*>(storage.data()), storage.bytes());
+    };
+    const auto compile = [&](const std::shared_ptr<Plan>&) {
+      const InCallback inside;
+      auto plan = python->compile_part(id_, describe());
+      if (!plan || !plan->program) throw CallbackError(kInternal, "NpuGraph: no program was made");
+      return plan;
+    };
+    const Key key = make_key();
+    std::shared_ptr<Plan> plan = part->plans.find(key, read, compile, 0);
+    if (plan && !still_bound(*plan)) plan = part->plans.replace(key, read, compile, plan);
+    if (!plan || !still_bound(*plan))
+      throw CallbackError(kInternal, "NpuGraph: the program fits other values");
+    run(*plan, npu::Device::get(part->device));
+  }
+
+ private:
+  void check(const Status& status) {
+    if (!status.ok()) throw CallbackError(api.TF_GetCode(status), api.TF_Message(status));
+  }
+
+  void read_inputs() {
+    const Status status;
+    const int count = api.TF_NumInputs(context_);
+    for (int i = 0; i < count; ++i) {
+      TF_Tensor* tensor = nullptr;
+      api.TF_GetInput(context_, i, &tensor, status);
+      check(status);
+      inputs_.push_back(Storage::adopt(tensor));
+    }
+  }
+
+  Key make_key() const {
+    Key key;
+    for (const auto& input : inputs_) {
+      key.push_back(static_cast<std::int64_t>(input->dtype()) << 32 | input->shape().rank());
+      key.insert(key.end(), input->shape().dims().begin(), input->shape().dims().end());
+    }
+    return key;
+  }
+
+  std::vector<Described> describe() const {
+    std::vector<Described> result;
+    for (const auto& input : inputs_) {
+      Described described;
+      described.kind = type_size(input->dtype()) ? Described::Kind::Tensor : Described::Kind::Host;
+      described.dtype = input->dtype();
+      described.shape = input->shape();
+      described.storage = input;
+      result.push_back(std::move(described));
+    }
+    return result;
+  }
+
+  // A bound input is in the program, which keeps its tensor: the same address means the same contents.
+  bool still_bound(const Plan& plan) const {
+    return std::all_of(plan.bound.begin(), plan.bound.end(), [&](const BoundVariable& bound) {
+      return reinterpret_cast<std::uintptr_t>(inputs_[static_cast<std::size_t>(bound.input)]->data()) ==
+             bound.version;
+    });
+  }
+
+  void set_output(int index, const std::shared_ptr<Storage>& storage) {
+    const Status status;
+    api.TF_SetOutput(context_, index, storage->tensor(status), status);
+    check(status);
+  }
+
+  void run(Plan& plan, npu::Device& device) {
+    std::vector<void*> in, out;
+    for (const Port& port : plan.inputs) in.push_back(inputs_[static_cast<std::size_t>(port.index)]->data());
+    std::vector<std::shared_ptr<Storage>> made;
+    for (const ProgramOutput& output : plan.outputs) {
+      made.push_back(Storage::allocate(device, output.dtype, output.shape, plan.name));
+      out.push_back(made.back()->data());
+    }
+    const ShapeReport report = plan.program->run(in.data(), out.data());
+    for (const auto& [index, dims] : report) {
+      auto& whole = made[static_cast<std::size_t>(index)];
+      if (std::ranges::equal(whole->shape().dims(), dims)) continue;
+      auto part = Storage::allocate(device, whole->dtype(), Shape(dims), plan.name);
+      std::memcpy(part->data(), whole->data(), part->bytes());
+      whole = part;
+    }
+    for (std::size_t i = 0; i < made.size(); ++i) set_output(plan.outputs[i].port.index, made[i]);
+    for (const OtherResult& other : plan.others) {
+      const auto at = static_cast<std::size_t>(other.port.index);
+      if (other.port.kind == Port::Kind::Constant) set_output(other.result, other.constant);
+      if (other.port.kind == Port::Kind::Input) set_output(other.result, inputs_[at]);
+      if (other.port.kind != Port::Kind::Output) continue;
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        if (plan.outputs[i].port.index == other.port.index) set_output(other.result, made[i]);
+      }
+    }
+  }
+
+  std::int64_t id_;
+  TF_OpKernelContext* context_;
+  std::vector<std::shared_ptr<Storage>> inputs_;
+};
+
+void* create(TF_OpKernelConstruction* construction) {
+  const Status status;
+  auto id = std::make_unique<std::int64_t>(0);
+  api.TF_OpKernelConstruction_GetAttrInt64(construction, "graph", id.get(), status);
+  if (!status.ok()) api.TF_OpKernelConstruction_Failure(construction, status);
+  return id.release();
+}
+
+void destroy(void* kernel) { delete static_cast<std::int64_t*>(kernel); }
+
+void compute(void* kernel, TF_OpKernelContext* context) {
+  const auto fail = [&](int code, const std::string& message) {
+    const Status status;
+    api.TF_SetStatus(status, code, message.c_str());
+    api.TF_OpKernelContext_Failure(context, status);
+  };
+  try {
+    Run(*static_cast<std::int64_t*>(kernel), context)();
+  } catch (const CallbackError& error) {
+    fail(error.code(), error.what());
+  } catch (const OutOfDeviceMemory& error) {
+    fail(kResourceExhausted, std::string("OOM when allocating tensor: ") + error.what());
+  } catch (const InvalidArgument& error) {
+    fail(kInvalidArgument, error.what());
+  } catch (const TaskError& error) {
+    fail(kInvalidArgument, error.what());
+  } catch (const std::exception& error) {
+    fail(kInternal, error.what());
+  }
+}
+
+void unknown_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  api.TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+}  // namespace
+
+std::int64_t new_part(int device) { return Parts::get().add(device); }
+void drop_part(std::int64_t part) { Parts::get().drop(part); }
+
+void register_kernel() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const auto check = [](const Status& status) {
+      if (!status.ok()) throw InvalidArgument(api.TF_Message(status));
+    };
+    const Status status;
+    TF_OpDefinitionBuilder* op = api.TF_NewOpDefinitionBuilder("NpuGraph");
+    api.TF_OpDefinitionBuilderAddAttr(op, "Tin: list(type) >= 0");
+    api.TF_OpDefinitionBuilderAddAttr(op, "Tout: list(type) >= 0");
+    api.TF_OpDefinitionBuilderAddAttr(op, "graph: int");
+    api.TF_OpDefinitionBuilderAddInput(op, "inputs: Tin");
+    api.TF_OpDefinitionBuilderAddOutput(op, "outputs: Tout");
+    api.TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &unknown_shapes);
+    api.TF_RegisterOpDefinition(op, status);
+    check(status);
+    TF_KernelBuilder* kernel = api.TF_NewKernelBuilder("NpuGraph", "CPU", &create, &compute, &destroy);
+    api.TF_RegisterKernelBuilder("NpuGraph", kernel, status);
+    check(status);
+  });
+}
+
+}  // namespace npu::tf

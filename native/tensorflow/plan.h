@@ -1,0 +1,71 @@
+// Plans: how one operator or function runs for inputs of certain types, shapes and values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/program.h"
+#include "tensorflow/storage.h"
+
+namespace npu::tf {
+
+// Where an operand of a program, or a result of a function, comes from or goes to.
+struct Port {
+  enum class Kind { Input, Variable, Output, Constant };
+  Kind kind = Kind::Input;
+  int index = 0;
+};
+
+// One output of the program: a result of the function, or the new value of a variable.
+struct ProgramOutput {
+  Port port;
+  int dtype = 0;
+  Shape shape;
+  bool aliased = false;  // of a variable: may be written over the memory the program reads it from
+};
+
+// A result that the program does not compute.
+struct OtherResult {
+  int result = 0;
+  Port port;
+  std::shared_ptr<Storage> constant;
+};
+
+// A variable whose value is part of the program.
+struct BoundVariable {
+  int input = 0;
+  std::uint64_t version = 0;
+};
+
+struct Plan {
+  Plan() = default;
+  Plan(Plan&& other) noexcept;  // before it is used
+
+  std::string name;
+  // On the NPU: a program. Otherwise the host runs a function, or the operator itself where there is no name.
+  std::shared_ptr<Program> program;
+  std::string host_function;
+  bool escapes = false;  // the host function keeps its resources
+
+  std::vector<Port> inputs;
+  std::vector<ProgramOutput> outputs;
+  std::vector<OtherResult> others;
+  std::vector<BoundVariable> bound;
+  std::vector<int> specialised;  // inputs whose values are part of the program
+  std::vector<int> watched;      // variables that may be bound once they have settled
+  int patience = 0;              // calls without a change after which they have
+
+  // Whether the watched variables have not changed for `patience` calls.
+  bool settled(const std::vector<Variable*>& variables);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::uint64_t> seen_;
+  int quiet_calls_ = 0;
+};
+
+}  // namespace npu::tf

@@ -1,0 +1,176 @@
+// Memory of tensors and the values of variables.
+#include "tensorflow/storage.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tensorflow/pool.h"
+
+namespace npu::tf {
+
+std::int64_t* Shape::resize(int rank) {
+  rank_ = rank;
+  more_ = rank > kInline ? std::make_unique<std::int64_t[]>(static_cast<std::size_t>(rank)) : nullptr;
+  return more_ ? more_.get() : inline_;
+}
+
+void Shape::assign(std::span<const std::int64_t> dims) {
+  std::copy(dims.begin(), dims.end(), resize(static_cast<int>(dims.size())));
+}
+
+std::int64_t Shape::elements() const {
+  const auto all = dims();
+  return std::accumulate(all.begin(), all.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::shared_ptr<Storage> Storage::allocate(Device& device, int dtype, const Shape& shape,
+                                           std::string_view requester) {
+  auto storage = std::make_shared<Storage>();
+  storage->dtype_ = dtype;
+  storage->shape_ = shape;
+  storage->bytes_ = static_cast<std::size_t>(shape.elements()) * type_size(dtype);
+  Block block = TensorPool::of(device).take(storage->bytes_, requester);
+  storage->data_ = block.data();
+  storage->tensor_ = api.TF_NewTensor(dtype, shape.data(), shape.rank(), block.data(), storage->bytes_,
+                                      &Block::free_tensor, block.owner());
+  block.release();
+  // An empty tensor has no memory of ours.
+  if (storage->bytes_ == 0) storage->data_ = api.TF_TensorData(storage->tensor_);
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::adopt(TFE_TensorHandle* host, TF_Status* status) {
+  auto storage = std::make_shared<Storage>();
+  storage->host_ = host;
+  storage->shared_ = true;
+  storage->dtype_ = api.TFE_TensorHandleDataType(host);
+  const int rank = api.TFE_TensorHandleNumDims(host, status);
+  if (!ok(status)) return nullptr;
+  std::int64_t* dims = storage->shape_.resize(rank);
+  for (int i = 0; i < rank; ++i) dims[i] = api.TFE_TensorHandleDim(host, i, status);
+  storage->data_ = api.TFE_TensorHandleDevicePointer(host, status);
+  if (!ok(status)) return nullptr;
+  storage->bytes_ =
+      static_cast<std::size_t>(storage->shape_.elements()) * api.TF_DataTypeSize(storage->dtype_);
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::adopt(TF_Tensor* tensor) {
+  auto storage = std::make_shared<Storage>();
+  storage->tensor_ = tensor;
+  storage->dtype_ = api.TF_TensorType(tensor);
+  const int rank = api.TF_NumDims(tensor);
+  std::int64_t* dims = storage->shape_.resize(rank);
+  for (int i = 0; i < rank; ++i) dims[i] = api.TF_Dim(tensor, i);
+  storage->data_ = api.TF_TensorData(tensor);
+  storage->bytes_ = api.TF_TensorByteSize(tensor);
+  return storage;
+}
+
+Storage::~Storage() {
+  if (TFE_TensorHandle* host = host_) api.TFE_DeleteTensorHandle(host);
+  if (TF_Tensor* tensor = tensor_) api.TF_DeleteTensor(tensor);
+}
+
+TFE_TensorHandle* Storage::host(TF_Status* status) {
+  share_with_host();
+  if (TFE_TensorHandle* host = host_.load(std::memory_order_acquire)) return host;
+  TFE_TensorHandle* made = api.TFE_NewTensorHandle(tensor_, status);
+  if (!ok(status)) return nullptr;
+  TFE_TensorHandle* first = nullptr;
+  if (host_.compare_exchange_strong(first, made)) return made;
+  api.TFE_DeleteTensorHandle(made);
+  return first;
+}
+
+TF_Tensor* Storage::tensor(TF_Status* status) {
+  if (TF_Tensor* tensor = tensor_.load(std::memory_order_acquire)) return tensor;
+  TF_Tensor* made = api.TFE_TensorHandleResolve(host_, status);
+  if (!ok(status)) return nullptr;
+  TF_Tensor* first = nullptr;
+  if (tensor_.compare_exchange_strong(first, made)) return made;
+  api.TF_DeleteTensor(made);
+  return first;
+}
+
+namespace {
+
+std::atomic<std::uint64_t> next_variable = 1;
+
+}  // namespace
+
+HostOp::HostOp(TFE_Context* context, const char* name, TF_Status* status)
+    : op_(api.TFE_NewOp(context, name, status)) {
+  if (op_) api.TFE_OpSetDevice(op_, kHostDevice, status);
+}
+
+HostOp::~HostOp() {
+  if (op_) api.TFE_DeleteOp(op_);
+}
+
+Variable::Variable(TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape)
+    : context_(context),
+      resource_(resource),
+      dtype_(dtype),
+      static_shape_(static_shape),
+      id_(next_variable.fetch_add(1)) {}
+
+Variable::~Variable() {
+  value_.reset();
+  api.TFE_DeleteTensorHandle(resource_);
+}
+
+void Variable::escape() {
+  const std::lock_guard lock(mutex_);
+  escaped_.store(true, std::memory_order_release);
+  forget();
+}
+
+std::shared_ptr<Storage> Variable::value(TF_Status* status) {
+  if (value_) return value_;
+  const HostOp read(context_, "ReadVariableOp", status);
+  if (!ok(status)) return nullptr;
+  api.TFE_OpSetAttrType(read, "dtype", dtype_);
+  api.TFE_OpAddInput(read, resource_, status);
+  if (!ok(status)) return nullptr;
+  TFE_TensorHandle* handle = nullptr;
+  int count = 1;
+  api.TFE_Execute(read, &handle, &count, status);
+  if (!ok(status)) return nullptr;
+  TF_Tensor* tensor = api.TFE_TensorHandleResolve(handle, status);
+  api.TFE_DeleteTensorHandle(handle);
+  if (!ok(status)) return nullptr;
+  std::shared_ptr<Storage> value = Storage::adopt(tensor);
+  value->share_with_host();
+  if (!escaped()) value_ = value;
+  return value;
+}
+
+void Variable::forget() {
+  value_.reset();
+  written();
+}
+
+void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
+  value_.reset();
+  const HostOp assign(context_, "AssignVariableOp", status);
+  if (!ok(status)) return;
+  api.TFE_OpSetAttrType(assign, "dtype", dtype_);
+  api.TFE_OpAddInput(assign, resource_, status);
+  // TensorFlow's variable takes the memory itself; the handle made for that goes away again.
+  TFE_TensorHandle* handle = api.TFE_NewTensorHandle(value->tensor(status), status);
+  if (!ok(status)) return;
+  api.TFE_OpAddInput(assign, handle, status);
+  int count = 0;
+  if (ok(status)) api.TFE_Execute(assign, nullptr, &count, status);
+  api.TFE_DeleteTensorHandle(handle);
+  written();
+  if (ok(status) && !escaped()) value_ = std::move(value);
+}
+
+bool Variable::writable(const std::shared_ptr<Storage>& value) const {
+  // One reference is the record's, one the caller's.
+  return !escaped() && value == value_ && value.use_count() == 2 && !value->shared_with_host();
+}
+
+}  // namespace npu::tf

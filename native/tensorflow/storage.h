@@ -1,0 +1,154 @@
+// What NPU tensors and variables are made of: memory shared with TensorFlow's own tensors.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/device.h"
+#include "tensorflow/c_api.h"
+
+namespace npu::tf {
+
+// A shape; up to six dimensions without an allocation.
+class Shape {
+ public:
+  Shape() = default;
+  explicit Shape(std::span<const std::int64_t> dims) { assign(dims); }
+  Shape(const Shape& other) { assign(other.dims()); }
+  Shape& operator=(const Shape& other) {
+    if (this != &other) assign(other.dims());
+    return *this;
+  }
+
+  std::int64_t* resize(int rank);
+  int rank() const { return rank_; }
+  const std::int64_t* data() const { return more_ ? more_.get() : inline_; }
+  std::span<const std::int64_t> dims() const { return {data(), static_cast<std::size_t>(rank_)}; }
+  std::int64_t elements() const;
+
+ private:
+  static constexpr int kInline = 6;
+  void assign(std::span<const std::int64_t> dims);
+
+  int rank_ = 0;
+  std::int64_t inline_[kInline] = {};
+  std::unique_ptr<std::int64_t[]> more_;
+};
+
+// The contents of a tensor: memory that TensorFlow and the NPU both use, without a copy.
+// It is held as TensorFlow's tensor, as a handle on the host device, or as both; the other is made when asked
+// for.
+class Storage {
+ public:
+  // New memory of a device; raises OutOfDeviceMemory naming the requester.
+  static std::shared_ptr<Storage> allocate(Device& device, int dtype, const Shape& shape,
+                                           std::string_view requester);
+  // The memory of a handle on the host device, which is taken over.
+  static std::shared_ptr<Storage> adopt(TFE_TensorHandle* host, TF_Status* status);
+  // The memory of a tensor, which is taken over.
+  static std::shared_ptr<Storage> adopt(TF_Tensor* tensor);
+
+  Storage() = default;
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  int dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // A handle of the same memory on the host device; owned by the storage. Marks it as shared.
+  TFE_TensorHandle* host(TF_Status* status);
+  // The same memory as TensorFlow's tensor; owned by the storage.
+  TF_Tensor* tensor(TF_Status* status);
+
+  // Host code may hold a reference that is not counted here: the memory must not be written again.
+  bool shared_with_host() const { return shared_.load(std::memory_order_acquire); }
+  void share_with_host() { shared_.store(true, std::memory_order_release); }
+
+ private:
+  int dtype_ = 0;
+  Shape shape_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::atomic<bool> shared_ = false;
+  std::atomic<TFE_TensorHandle*> host_ = nullptr;
+  std::atomic<TF_Tensor*> tensor_ = nullptr;
+};
+
+// A resource variable: TensorFlow's own, on the host, and what is known of its value.
+class Variable {
+ public:
+  // Takes over the handle of the host resource.
+  Variable(TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape);
+  ~Variable();
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+  // Held while the value is taken, replaced or written.
+  std::mutex& mutex() { return mutex_; }
+
+  std::uint64_t id() const { return id_; }
+  int dtype() const { return dtype_; }
+  bool static_shape() const { return static_shape_; }
+  TFE_TensorHandle* resource() const { return resource_; }
+  TFE_Context* context() const { return context_; }
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  bool escaped() const { return escaped_.load(std::memory_order_acquire); }
+  // Host code keeps the resource: its value may change at any time.
+  void escape();
+
+  // The following want the mutex held.
+
+  // The current value; null and a bad status when it has none. One read from TensorFlow counts as shared: who
+  // else refers to that memory is not known.
+  std::shared_ptr<Storage> value(TF_Status* status);
+  // Forgets the value: the host is about to change it, or has.
+  void forget();
+  // Gives it a new value, here and in TensorFlow.
+  void assign(std::shared_ptr<Storage> value, TF_Status* status);
+  // Whether the memory of the value can be written: nobody but TensorFlow's variable refers to it.
+  bool writable(const std::shared_ptr<Storage>& value) const;
+  // The value was written in place.
+  void written() { version_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  std::mutex mutex_;
+  TFE_Context* context_;
+  TFE_TensorHandle* resource_;
+  int dtype_;
+  bool static_shape_;
+  std::uint64_t id_;
+  std::atomic<std::uint64_t> version_ = 1;
+  std::atomic<bool> escaped_ = false;
+  std::shared_ptr<Storage> value_;
+};
+
+// An operator of the host device, deleted at the end.
+class HostOp {
+ public:
+  HostOp(TFE_Context* context, const char* name, TF_Status* status);
+  ~HostOp();
+  HostOp(const HostOp&) = delete;
+  HostOp& operator=(const HostOp&) = delete;
+  operator TFE_Op*() const { return op_; }
+
+ private:
+  TFE_Op* op_;
+};
+
+inline constexpr const char* kHostDevice = "/job:localhost/replica:0/task:0/device:CPU:0";
+
+// What a handle on the NPU points to.
+struct Object {
+  std::shared_ptr<Storage> storage;    // of a tensor
+  std::shared_ptr<Variable> variable;  // of a variable
+};
+
+}  // namespace npu::tf

@@ -1,0 +1,17 @@
+"""The NPU as a device of TensorFlow: the native half. See the stub file for what each name means."""
+
+from ._native import tensorflow as _native
+
+Described = _native.Described
+FunctionPlan = _native.FunctionPlan
+create_device = _native.create_device
+drop_part = _native.drop_part
+forget = _native.forget
+forget_all = _native.forget_all
+load = _native.load
+new_part = _native.new_part
+set_callbacks = _native.set_callbacks
+set_eager_threshold = _native.set_eager_threshold
+set_log_placement = _native.set_log_placement
+take_counts = _native.take_counts
+trim = _native.trim

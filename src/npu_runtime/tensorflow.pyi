@@ -1,0 +1,150 @@
+"""The NPU as a device of TensorFlow: the native half.
+
+The device asks Python, through the callbacks of `set_callbacks`, how to run what it has not run before, and keeps
+the answers. A callback runs with Python's lock held, on whichever thread made the call; TensorFlow operators executed
+inside a callback go to the host. What a callback raises becomes the status of the call: the code of a
+`tf.errors.OpError`, ResourceExhausted for MemoryError, Unimplemented for NotImplementedError, InvalidArgument for
+ValueError and TypeError, Internal otherwise; KeyboardInterrupt is raised again in the caller.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from npu_runtime import Program
+
+class Described:
+    """One input, as a compiler sees it.
+
+    `kind`: "tensor" (contents the NPU can read), "variable" (a resource variable that has a value), "host" (a string,
+    another resource, a variant, an element type the NPU has not, a variable without a value).
+    """
+
+    @property
+    def kind(self) -> Literal["tensor", "variable", "host"]: ...
+    @property
+    def dtype(self) -> str:
+        """The runtime's name of the element type ("float32"), of a variable's value too; "" when it has none."""
+    @property
+    def type_number(self) -> int:
+        """TensorFlow's number of the element type."""
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def version(self) -> int:
+        """Of a variable: changes with its value. 0: the value may change unseen, it must not be bound."""
+    @property
+    def variable(self) -> int:
+        """Of a variable: its number, the same in every call. 0 for everything else."""
+    @property
+    def address(self) -> int:
+        """Of a tensor: where its contents lie."""
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The value on the same memory, read only; kept alive and unchanged by the array."""
+
+class FunctionPlan:
+    """How a function (or an operator, or a part of a graph) runs for inputs of given types and shapes.
+
+    FunctionPlan(program, inputs, outputs, ...) runs a program on the NPU:
+
+    inputs       what each program input is: ("input", i) or ("variable", i), i being the position among the function's
+                 inputs
+    outputs      what each program output is: ("output", j, dtype, shape) for the function's result j, or
+                 ("variable", i, dtype, shape, aliased) for the new value of a variable. `aliased=True` says that the
+                 program may write it over the memory it reads the same variable from
+    others       results that the program does not compute: {j: ("input", i)} passed through, {j: ("variable", i)} the
+                 variable's value after the call, {j: ("output", k)} the same tensor as result k,
+                 {j: ("constant", array)}
+    bound        variables whose values are part of the program, as (i, version). When a version differs, another plan
+                 is asked for. In a plan for a part: inputs that are part of the program, as (i, address); the program
+                 must keep their arrays (`Described.numpy()`)
+    specialised  inputs whose values are part of the program: the plan serves calls with equal values only
+    watched      variables not bound although they could be; after `patience` calls in a row without a change to any of
+                 them another plan is asked for, with no `changed` variables
+    name         for error messages; the program's own name when empty
+
+    Other attributes may be set freely; the object given to the device is the one that callbacks get back as `previous`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Sequence[tuple[str, int]],
+        outputs: Sequence[tuple[str, int, str, Sequence[int]] | tuple[str, int, str, Sequence[int], bool]],
+        *,
+        others: Mapping[int, tuple[str, Any]] = ...,
+        bound: Sequence[tuple[int, int]] = ...,
+        specialised: Sequence[int] = ...,
+        watched: Sequence[int] = ...,
+        patience: int = 0,
+        name: str = "",
+    ) -> None: ...
+    @staticmethod
+    def host(function: str = "", *, escapes: bool = False, specialised: Sequence[int] = ...) -> FunctionPlan:
+        """Run a function of this name (same inputs and results) on the host; without a name, the function itself.
+
+        `escapes`: it keeps the variables it is given for later (datasets, iterators).
+        """
+    @property
+    def kind(self) -> Literal["npu", "host"]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def host_function(self) -> str: ...
+    @property
+    def specialised(self) -> list[int]: ...
+    @property
+    def watched(self) -> list[int]: ...
+    @property
+    def bound(self) -> list[tuple[int, int]]: ...
+
+# classify(op) -> (worth a plan?, do its attributes follow from its inputs' types?)
+Classify = Callable[[str], tuple[bool, bool]]
+# eager_compile(op, attrs, inputs) -> plan with tensors only; None: the host kernel, for this signature for good.
+# attrs is a serialised NameAttrList.
+EagerCompile = Callable[[str, bytes, list[Described]], FunctionPlan | None]
+# function_compile(name, attrs, inputs, previous, changed) -> plan; None: the host runs the function as it is.
+# previous: the plan that served these inputs so far, None the first time. changed: positions of bound variables that
+# have another value now; empty with a previous plan: its watched variables have settled.
+FunctionCompile = Callable[[str, bytes, list[Described], FunctionPlan | None, list[int]], FunctionPlan | None]
+# part_compile(part, inputs) -> plan with tensors only.
+PartCompile = Callable[[int, list[Described]], FunctionPlan]
+
+def load(libraries: Sequence[str]) -> None:
+    """Find TensorFlow's C API in these libraries, which are loaded already; register the NpuGraph operator.
+
+    NpuGraph(inputs: Tin) -> (outputs: Tout), attributes Tin and Tout (lists of types, may be empty) and graph (int, a
+    number from `new_part`), runs on the host device in any graph.
+    """
+
+def create_device(index: int, name: str, wrap_variables: bool = True) -> tuple[Any, Any]:
+    """The two capsules of a device, for TensorFlow's `register_custom_device`.
+
+    `wrap_variables`: variables made on the device are its own handles, so that it sees every use of them; only where
+    there is one device.
+    """
+
+def set_callbacks(
+    classify: Classify,
+    eager_compile: EagerCompile,
+    function_compile: FunctionCompile,
+    part_compile: PartCompile,
+) -> None: ...
+def new_part(device: int = 0) -> int:
+    """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it."""
+
+def drop_part(part: int) -> None: ...
+def forget(name: str) -> None:
+    """Drop the plans of a function or operator."""
+
+def forget_all() -> None: ...
+def set_eager_threshold(calls: int) -> None:
+    """Compile an operator once it was called more often than this with the same signature; the host runs it before."""
+
+def set_log_placement(on: bool) -> None: ...
+def take_counts() -> dict[str, tuple[int, int]]:
+    """Calls on the NPU and on the host by name of operator or function, since this was last asked."""
+
+def trim(device: int = 0) -> None:
+    """Free the tensor memory that is kept for reuse."""

@@ -1,0 +1,23 @@
+"""TensorFlow on the NPU: importing this package registers the devices and makes NPU:0 the default.
+
+    import tensorflow as tf
+    import tf_adapter
+
+Set NPU_AS_DEFAULT=0 (or call `tf_adapter.as_default(False)`) to keep TensorFlow's own default device.
+"""
+
+from __future__ import annotations
+
+try:
+    import tensorflow  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"tf_adapter needs TensorFlow, which could not be imported ({error}). Install it with "
+        "'pip install tensorflow-cpu>=2.15'"
+    ) from error
+
+from tf_adapter.device import as_default, is_default, register
+
+__all__ = ["as_default", "is_default", "register"]
+
+register()
