@@ -18,7 +18,10 @@ FRAMEWORKS = {"tensorflow", "keras", "torch"}
 # What each package may import at all (within this project), and nothing above it.
 LAYERS = {
     "npu_runtime": set(),
-    "tbe": set(),
+    "tbe": {"npu_runtime"},
+    "te": {"tbe"},
+    "topi": {"tbe"},
+    "impl": {"tbe", "te"},
     "ge": {"tbe", "npu_runtime"},
     "acl": {"ge", "tbe", "npu_runtime"},
 }

@@ -1,5 +1,7 @@
 """Tensor expressions, their NumPy interpreter, and the generator of fused CPU kernels from them."""
 
+from typing import Any
+
 from tbe.dtypes import DTYPES, DType, dtype_of, numpy_dtype
 from tbe.evaluate import evaluate
 from tbe.expr import (
@@ -25,14 +27,25 @@ from tbe.expr import (
 )
 from tbe.kernel import Kernel, build
 from tbe.lower import Unfusable
+from tbe.partition import Partition, partition
 from tbe.schedule import Schedule, schedule
 from tbe.serialize import apply_json, fingerprint, from_json, to_json
+from tbe.substitute import substitute
 from tbe.target import runs_here
+
+
+def run_operator(function: Any, *arrays: Any, **options: Any) -> Any:
+    """Build an operator of the vector DSL for arrays and run it on them; see tbe.dsl.run_operator."""
+    from tbe.dsl.running import run_operator as run
+
+    return run(function, *arrays, **options)
+
 
 __all__ = [
     "DTYPES",
     "DType",
     "Kernel",
+    "Partition",
     "Scalar",
     "Schedule",
     "Tensor",
@@ -52,14 +65,17 @@ __all__ = [
     "iota",
     "numpy_dtype",
     "pad",
+    "partition",
     "placeholder",
     "reduce",
     "reshape",
+    "run_operator",
     "runs_here",
     "scan",
     "schedule",
     "select",
     "slice",
+    "substitute",
     "take",
     "to_json",
     "transpose",

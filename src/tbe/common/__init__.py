@@ -1,0 +1,1 @@
+"""Helpers of operator files under their newer names: checks, shapes, registration, platform."""

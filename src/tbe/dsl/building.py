@@ -1,0 +1,172 @@
+"""Schedules and builds of operator files: `auto_schedule`, `build`, `cce_build_code`."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tbe import expr as e
+from tbe.dsl.registry import Call, current_call
+from tbe.dsl.tensor import Tensor
+from tbe.kernel import Kernel
+from tbe.kernel import build as build_kernel
+from tbe.partition import Partition, partition
+
+__all__ = [
+    "Built",
+    "Schedule",
+    "auto_schedule",
+    "build",
+    "builds_of",
+    "cce_build_code",
+    "compute",
+    "is_unknown",
+]
+
+UNKNOWN = (-1, -2)  # a dimension, a rank that is not known
+
+
+class Schedule:
+    """What `auto_schedule` gives: the tensors to compute. Loops are chosen when the kernel is built."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self.outputs = list(outputs)
+        self.cce_special: dict[str, Any] = {"op_placeholder": [], "real_out_tensor": self.outputs}
+
+    def __getitem__(self, tensor: Any) -> Any:
+        raise NotImplementedError(
+            "schedules written by hand (sch[tensor].split, .compute_at, ...) are for other hardware; "
+            "leave the loops to auto_schedule"
+        )
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
+    elif isinstance(values, Tensor):
+        yield values
+    elif values is not None:
+        raise TypeError(f"expected tensors, got {type(values).__name__}")
+
+
+def auto_schedule(outs: Any, option: Any = None) -> Schedule:
+    """A schedule for one or several tensors."""
+    outputs = list(_tensors(outs))
+    if not outputs:
+        raise ValueError("auto_schedule needs a tensor")
+    return Schedule(outputs)
+
+
+@dataclass
+class Built:
+    """A built operator: its inputs and outputs as expressions, and its kernels.
+
+    With dimensions that were unknown it has no kernels; `specialise` builds it for given descriptions.
+    """
+
+    name: str
+    inputs: list[e.Tensor]
+    outputs: list[e.Tensor]
+    dynamic: bool = False
+    call: Call | None = None
+    _parts: Partition | None = field(default=None, repr=False)
+    _kernels: list[Kernel] | None = field(default=None, repr=False)
+
+    @property
+    def parts(self) -> Partition:
+        """The kernels to be, and the values between them."""
+        if self.dynamic:
+            raise ValueError(f"{self.name} was built for unknown dimensions; use specialise()")
+        if self._parts is None:
+            self._parts = partition(self.inputs, self.outputs)
+        return self._parts
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Machine code, a kernel a step."""
+        if self._kernels is None:
+            self._kernels = [build_kernel(s.inputs, s.outputs, plan=s.plan) for s in self.parts.steps]
+        return self._kernels
+
+    def specialise(self, *descriptions: Mapping[str, Any]) -> Built:
+        """The same operator for other (known) descriptions of its inputs and outputs."""
+        if self.call is None:
+            raise ValueError(
+                f"{self.name} is not registered with register_operator, so it cannot be traced again"
+            )
+        made: list[Built] = []
+        call = self.call
+        with builds_of(made):
+            call.function(*descriptions, *call.args[len(descriptions) :], **call.kwargs)
+        return made[-1]
+
+
+_collected: contextvars.ContextVar[list[Built] | None] = contextvars.ContextVar("builds", default=None)
+
+
+@contextlib.contextmanager
+def builds_of(found: list[Built]) -> Iterator[list[Built]]:
+    """Collect what is built inside, without making machine code."""
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
+    """Build an operator from its schedules; `config_map` has "name" and "tensor_list" (inputs, then outputs).
+
+    A list of schedules with a list of tensor lists is an operator for several shapes; they are the same
+    computation, of which one is kept.
+    """
+    config = dict(config_map or {})
+    schedules = list(sch) if isinstance(sch, (list, tuple)) else [sch]
+    if not schedules or not all(isinstance(s, Schedule) for s in schedules):
+        raise TypeError("build takes what auto_schedule gives")
+    tensors = config.get("tensor_list", config.get("op_placeholder"))
+    if not tensors:
+        raise ValueError('build needs config["tensor_list"]: the inputs, then the outputs')
+    first = tensors[0] if isinstance(tensors[0], (list, tuple)) and len(schedules) > 1 else tensors
+    flat = list(_tensors(first))
+    inputs: list[e.Tensor] = [t.expression for t in flat if isinstance(t.expression, e.Placeholder)]
+    results = schedules[0].outputs
+    listed = [t for t in flat if not isinstance(t.expression, e.Placeholder)] or list(results)
+    built = Built(str(config.get("name", "kernel")), inputs, [t.expression for t in listed])
+    built.call = current_call.get()
+    built.dynamic = built.call is not None and _has_unknown((built.call.args, built.call.kwargs))
+    found = _collected.get()
+    if found is not None:
+        found.append(built)
+    elif not built.dynamic and config.get("need_build", True):
+        _ = built.kernels
+    return built
+
+
+def cce_build_code(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
+    """Build an operator; the older name."""
+    return build(sch, config_map)
+
+
+def is_unknown(description: Any) -> bool:
+    """Whether a description has a dimension, or a rank, that is not known."""
+    shape = description.get("shape") if isinstance(description, Mapping) else None
+    return any(d in UNKNOWN for d in shape or ())
+
+
+def _has_unknown(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has_unknown(v) for v in value)
+    if isinstance(value, Mapping):
+        return is_unknown(value) or any(_has_unknown(v) for v in value.values() if isinstance(v, Mapping))
+    return False
+
+
+@contextlib.contextmanager
+def compute(*_: Any, **__: Any) -> Iterator[None]:
+    """One of the computations of an operator for several shapes (`with tbe.dsl.compute():`)."""
+    yield

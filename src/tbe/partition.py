@@ -1,0 +1,223 @@
+"""Cuts an expression that one kernel cannot compute, or not on all cores, into several kernels.
+
+1. Large reductions with few results are done in two steps: parts on all cores, then the parts together.
+2. What one kernel can compute stays one kernel.
+3. Otherwise the innermost reductions and scans become kernels of their own, those over the same loops together, and the
+   rest is looked at again; what has no reductions is cut by outputs, and at last in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tbe import expr as e
+from tbe.lower import Unfusable
+from tbe.schedule import Schedule, schedule
+from tbe.substitute import inputs_first, substitute
+
+__all__ = ["Partition", "Step", "in_two_steps", "partition"]
+
+LARGE = 1 << 17  # elements of a reduction from which all cores should take part
+MIN_PIECES = 4
+PIECES = 32
+_JOINED = frozenset(["sum", "prod", "max", "min", "any", "all"])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel: its expressions, and the numbers of the values it reads and writes."""
+
+    inputs: tuple[e.Tensor, ...]
+    outputs: tuple[e.Tensor, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    plan: Schedule
+
+
+@dataclass
+class Partition:
+    """Kernels in the order they run over numbered values: the inputs first, then what the kernels make."""
+
+    values: list[tuple[e.Shape, str]]
+    outputs: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+def partition(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Partition:
+    """Kernels that compute `outputs`; raises Unfusable when there is a part that no kernel can compute.
+
+    >>> import tbe
+    >>> x = tbe.placeholder((64, 64), "float32")
+    >>> both = tbe.reduce("sum", x - tbe.reduce("max", x, 0, keepdims=True), 1)
+    >>> [len(step.outputs) for step in partition([x], [both]).steps]
+    [1, 1]
+    """
+    return _Cutter(inputs, outputs).run()
+
+
+class _Cutter:
+    def __init__(self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> None:
+        self.result = Partition([(t.shape, t.dtype) for t in inputs])
+        self.number = {t: n for n, t in enumerate(inputs)}  # of placeholders
+        split, self.forced = in_two_steps(outputs)
+        self.left = list(split)
+
+    def run(self) -> Partition:
+        while True:
+            self._forget_done()
+            forced = [t for t in self.forced if self._is_below(t)]
+            if forced:
+                self.forced = [t for t in self.forced if t is not forced[0]]
+                self._make([forced[0]])
+                continue
+            plan = self._plan(self._open())
+            if plan is not None:
+                self._emit(self._open(), plan)
+                break
+            self._cut()
+        self.result.outputs = [self.number[t] for t in self.left]
+        return self.result
+
+    def _open(self) -> list[e.Tensor]:
+        """The outputs that no kernel has made yet, each once."""
+        return list({id(t): t for t in self.left if t not in self.number}.values())
+
+    def _forget_done(self) -> None:
+        """An output that is an input is made by a kernel that copies it."""
+        for t in self.left:
+            if t in self.number and self.number[t] < len(self.result.values) - self._made():
+                plan = schedule([t], [t])
+                self._emit([t], plan)
+
+    def _made(self) -> int:
+        return sum(len(s.writes) for s in self.result.steps)
+
+    def _is_below(self, tensor: e.Tensor) -> bool:
+        return any(t is tensor for t in inputs_first(self.left))
+
+    def _inputs(self, outputs: Sequence[e.Tensor]) -> list[e.Tensor]:
+        return [t for t in inputs_first(outputs) if isinstance(t, e.Placeholder)]
+
+    def _plan(self, outputs: Sequence[e.Tensor]) -> Schedule | None:
+        if not outputs:
+            return None
+        try:
+            return schedule(self._inputs(outputs), outputs)
+        except Unfusable:
+            return None
+
+    def _emit(self, outputs: Sequence[e.Tensor], plan: Schedule) -> None:
+        """Add a kernel; from now on its outputs are inputs."""
+        inputs = self._inputs(outputs)
+        first = len(self.result.values)
+        self.result.values += [(t.shape, t.dtype) for t in outputs]
+        writes = tuple(range(first, first + len(outputs)))
+        reads = tuple(self.number[t] for t in inputs)
+        self.result.steps.append(Step(tuple(inputs), tuple(outputs), reads, writes, plan))
+        places = {t: e.placeholder(t.shape, t.dtype, f"v{n}") for t, n in zip(outputs, writes, strict=True)}
+        self.number.update({places[t]: n for t, n in zip(outputs, writes, strict=True)})
+        waiting = len(self.left)
+        rebuilt = substitute([*self.left, *self.forced], places)
+        self.left, self.forced = rebuilt[:waiting], rebuilt[waiting:]
+
+    def _make(self, outputs: list[e.Tensor]) -> bool:
+        """Make some tensors by a kernel of their own, if one can."""
+        plan = self._plan(outputs)
+        if plan is not None:
+            self._emit(outputs, plan)
+        return plan is not None
+
+    def _cut(self) -> None:
+        reductions = self._innermost()
+        same = [t for t in reductions if t.inputs[0].shape == reductions[0].inputs[0].shape]
+        if len(same) > 1 and self._make(list(same)):
+            return
+        for tensor in reductions:
+            if self._make([tensor]) or self._make([tensor.inputs[0]]):
+                return
+        opened = self._open()
+        if len(opened) > 1:
+            for tensor in opened:
+                if self._make([tensor]):
+                    return
+        inside = [t for t in inputs_first(opened) if not isinstance(t, (e.Placeholder, e.Constant, e.Iota))]
+        for tensor in sorted(inside[:-1], key=lambda t: abs(2 * inside.index(t) - len(inside)))[:8]:
+            if self._make([tensor]):
+                return
+        schedule(self._inputs(opened), opened)  # raises the reason
+
+    def _innermost(self) -> list[e.Tensor]:
+        """Reductions and scans below which there are none."""
+        above: set[int] = set()
+        found: list[e.Tensor] = []
+        for t in inputs_first(self.left):
+            late = any(id(x) in above for x in t.inputs)
+            if isinstance(t, (e.Reduce, e.Scan)):
+                if not late:
+                    found.append(t)
+                late = True
+            if late:
+                above.add(id(t))
+        return found
+
+
+def in_two_steps(outputs: Sequence[e.Tensor]) -> tuple[list[e.Tensor], list[e.Tensor]]:
+    """The outputs with large reductions of few results split, and the first steps of those."""
+    found: list[e.Tensor] = [t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t)]
+    if not found:
+        return list(outputs), []
+    firsts: list[e.Tensor] = []
+    left = list(outputs)
+    for position in range(len(found)):
+        parts, joined = _split(found[position])
+        rebuilt = substitute([*left, *found, *firsts], {found[position]: joined})
+        left, found = rebuilt[: len(left)], [*rebuilt[len(left) : len(left) + len(found)]]
+        firsts = rebuilt[len(left) + len(found) :] + parts
+    return left, firsts
+
+
+def _is_serial(t: e.Reduce) -> bool:
+    """Whether one core would do all of a large reduction."""
+    x = t.inputs[0]
+    if t.op not in _JOINED or x.size < LARGE or t.size * 64 > x.size:
+        return False
+    if any(isinstance(s, (e.Reduce, e.Scan)) for s in inputs_first([x])):
+        return False
+    try:
+        return (
+            schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t]).total < MIN_PIECES
+        )
+    except Unfusable:
+        return False
+
+
+def _split(t: e.Tensor) -> tuple[list[e.Tensor], e.Tensor]:
+    """A reduction as the reduction of parts: the tensors to be made first, and the result from them."""
+    assert isinstance(t, e.Reduce)
+    x = t.inputs[0]
+    wide = e.cast(x, "float32") if t.op in ("sum", "prod") and x.dtype in ("float16", "bfloat16") else x
+    axis = max(t.axes, key=lambda a: (min(x.shape[a], PIECES), -a))
+    extent = x.shape[axis]
+    pieces = min(PIECES, extent)
+    length = extent // pieces
+    shape = (*x.shape[:axis], pieces, length, *x.shape[axis + 1 :])
+    axes = [a if a < axis else a + 1 for a in t.axes]
+    whole = wide if pieces * length == extent else _rows(wide, axis, 0, pieces * length)
+    parts = [e.reduce(t.op, e.reshape(whole, shape), axes, keepdims=True)]
+    joined = e.reduce(t.op, parts[0], [axis])
+    rest = extent - pieces * length
+    if rest:
+        tail = e.reduce(t.op, _rows(wide, axis, pieces * length, rest), t.axes)
+        parts.append(tail)
+        joined = e.binary(_JOIN[t.op], e.reshape(joined, tail.shape), tail)
+    return parts, e.cast(e.reshape(joined, t.shape), t.dtype)
+
+
+_JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+def _rows(x: e.Tensor, axis: int, start: int, count: int) -> e.Tensor:
+    starts = [start if a == axis else 0 for a in range(len(x.shape))]
+    shape = [count if a == axis else d for a, d in enumerate(x.shape)]
+    return e.slice(x, starts, [1] * len(shape), shape)

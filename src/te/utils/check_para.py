@@ -1,0 +1,3 @@
+"""The functions of tbe.common.utils.para_check, as `te.utils.para_check` finds them."""
+
+from tbe.common.utils.para_check import *  # noqa: F403

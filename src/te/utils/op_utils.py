@@ -1,0 +1,8 @@
+"""Checks of parameters and arithmetic on shapes in one place, as older operator files import them."""
+
+from tbe.common.utils import para_check as _para_check
+from tbe.common.utils import shape_util as _shape_util
+from tbe.common.utils.para_check import *  # noqa: F403
+from tbe.common.utils.shape_util import *  # noqa: F403
+
+__all__ = [*_para_check.__all__, *_shape_util.__all__]
