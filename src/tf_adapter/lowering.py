@@ -24,7 +24,7 @@ from tf_adapter.randomness import Counter, steps_of, with_counters
 
 __all__ = ["Described", "Lowered", "Ports", "Refused", "Request", "lower"]
 
-SPECIAL_SIZE = 64  # elements of an input whose value may become part of a program
+SPECIAL_SIZE = 16  # elements of an input (a number, or a row of them) whose value may become part of a model
 _SPECIAL_TYPES = frozenset({"int32", "int64", "bool", "uint8", "int8", "int16"})
 
 Port = tuple[str, int]
@@ -108,6 +108,10 @@ class Request:
             if given.kind == "variable"
         }
 
+    def strangers(self) -> list[str]:
+        """Arguments that the NPU has no type for."""
+        return [name for _, name, given in self._args() if given.kind == "host"]
+
     def _args(self) -> list[tuple[int, str, Described]]:
         return [
             (i, name, given) for i, (name, given) in enumerate(zip(self.graph.args, self.inputs, strict=True))
@@ -116,7 +120,8 @@ class Request:
     def may_specialise(self, index: int) -> bool:
         given = self.inputs[index]
         size = int(np.prod(given.shape, dtype=np.int64))
-        return given.kind == "tensor" and given.dtype in _SPECIAL_TYPES and size <= SPECIAL_SIZE
+        plain = given.kind == "tensor" and given.dtype in _SPECIAL_TYPES
+        return plain and len(given.shape) < 2 and size <= SPECIAL_SIZE
 
 
 def lower(
@@ -167,7 +172,7 @@ def _attempt(request: Request, functions: Functions, host: Mapping[str, Refusal]
         constants=request.constants(),
         variables=request.variables(),
         effects=request.graph.effects,
-        host=[*host],
+        host=[*host, *(request.strangers() if host else ())],
         name=name,
     )
 
@@ -200,8 +205,10 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
     kinds.update({c.argument: ("random", i) for i, c in enumerate(request.counters)})
     updated = set(parsed.updates)
     by_name = {name: i for i, name in enumerate(parsed.outputs)}
-    outputs, others, constants = [], [], []
-    kept = []
+    outputs: list[Port] = []
+    others: list[tuple[int, Port]] = []
+    constants: list[np.ndarray] = []
+    kept: list[ir.Value] = []
     results = [
         (j, tensor_names([ref])[0] if request.graph.nodes[ref[0]].op != ARGUMENT else None, ref)
         for j, ref in enumerate(request.graph.results)
@@ -259,5 +266,5 @@ def _source(value: ir.Value) -> np.ndarray | str | None:
         return None
     array = constant_of(behind)
     if array is not None:
-        return np.ascontiguousarray(array)
+        return np.array(array, order="C")
     return behind.name if behind.producer() is None else None

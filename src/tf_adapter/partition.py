@@ -74,6 +74,7 @@ _LIGHT = frozenset(
     | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "BroadcastGradientArgs", "Fill"}
     | {"Range", "VarIsInitializedOp", "VariableShape", "Cast", "ZerosLike", "OnesLike", "ConcatOffset"}
 )
+_SETTLING = 16  # rounds in which lists may move to a later step
 _WORTH_A_CROSSING = 6  # plain nodes whose dispatch costs the host about what a step costs
 
 
@@ -140,6 +141,8 @@ class _Classifier:
             elif not _device_type(number) and source.op not in _FREE:
                 return Refusal(node.op, f"no engine accepts {_type_name(number)}")
         for number in node.types:
+            if number == _RESOURCE and "While" in node.op:
+                continue  # a handle that the loop hands on
             if number != _VARIANT and not _device_type(number):
                 return Refusal(node.op, f"no engine accepts {_type_name(number)}")
         return None
@@ -294,7 +297,24 @@ class _Cutter:
                 self.before[name] = found
 
     def stages(self, refused: Collection[str]) -> dict[str, int]:
-        """The stage of each node that belongs to one."""
+        """The stage of each node that belongs to one; who makes a list waits for who reads it, if it can."""
+        least: dict[str, int] = {}
+        for _ in range(_SETTLING):
+            stage = self._stages(refused, least)
+            late = {
+                ref[0]: stage[node.name]
+                for node in self.graph.nodes.values()
+                for ref in node.inputs
+                if node.name not in refused
+                and self.graph.type_of(ref) == _VARIANT
+                and stage.get(ref[0], stage.get(node.name, 0)) < stage.get(node.name, 0)
+            }
+            if not late:
+                break
+            least.update(late)
+        return stage
+
+    def _stages(self, refused: Collection[str], floor: Mapping[str, int]) -> dict[str, int]:
         stage: dict[str, int] = {}
         for name in self.order:
             node = self.graph.nodes[name]
@@ -303,6 +323,7 @@ class _Cutter:
             side = 0 if name in refused else 1
             earlier = [*(n for n, _ in node.inputs), *self.before.get(name, ())]
             least = max((stage[n] for n in earlier if n in stage), default=0)
+            least = max(least, floor.get(name, 0))
             stage[name] = least + (least - side) % 2
         return stage
 
