@@ -193,23 +193,46 @@ class _GraphLowering:
         try:
             self._emit_kernel(unit, unit.outputs)
         except tbe.Unfusable as error:
-            if len(unit.outputs) < 2:
+            try:
+                self._emit_kernels(unit)
+            except tbe.Unfusable:
                 raise _no_kernel(unit, error) from error
-            for value in unit.outputs:
-                self._emit_kernel(unit, [value])
 
     def _emit_kernel(self, unit: Unit, values: Sequence[ir.Value]) -> None:
         kernel = express(unit.nodes, values, self.aliases)
-        isolated = any(is_custom(lookup(n.op_type)) for n in unit.nodes)
-        index = self.shop.kernels.add(kernel.inputs, kernel.outputs, _symbol(unit), isolated=isolated)
+        index = self._kernel(unit, kernel.inputs, kernel.outputs)
         wanted = [self.view(v) for v in values]
         outputs = [v if v.contiguous else self.draft.arena(v.desc) for v in wanted]
-        inputs = [self.contiguous(v) for v in kernel.reads]
-        task = Task("kernel", unit.name, inputs, outputs, {"kernel": index})
-        self._describe(task, unit, sum(lookup(n.op_type).flops(NodeView.of(n)) for n in unit.nodes))
-        self.emit(task, [Share(i, o) for i, o in self.shop.kernels.aliases(index)])
+        self._run_kernel(unit, index, [self.contiguous(v) for v in kernel.reads], outputs)
         for view, target in zip(outputs, wanted, strict=True):
             self._copy(view, target, unit.name)
+
+    def _emit_kernels(self, unit: Unit) -> None:
+        """Several kernels for what one cannot compute, with values of their own between them."""
+        kernel = express(unit.nodes, unit.outputs, self.aliases)
+        parts = tbe.partition(kernel.inputs, kernel.outputs)
+        indices = [self._kernel(unit, step.inputs, step.outputs) for step in parts.steps]
+        places = {number: self.contiguous(v) for number, v in enumerate(kernel.reads)}
+        for number, value in zip(parts.outputs, unit.outputs, strict=True):
+            if number not in places and self.view(value).contiguous:
+                places[number] = self.view(value)
+        for step, index in zip(parts.steps, indices, strict=True):
+            for number in step.writes:
+                if number not in places:
+                    places[number] = self.draft.arena(TensorDesc(*parts.values[number]))
+            reads, writes = ([places[n] for n in side] for side in (step.reads, step.writes))
+            self._run_kernel(unit, index, reads, writes)
+        for number, value in zip(parts.outputs, unit.outputs, strict=True):
+            self._copy(places[number], self.view(value), unit.name)
+
+    def _kernel(self, unit: Unit, inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor]) -> int:
+        isolated = any(is_custom(lookup(n.op_type)) for n in unit.nodes)
+        return self.shop.kernels.add(inputs, outputs, _symbol(unit), isolated=isolated)
+
+    def _run_kernel(self, unit: Unit, index: int, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+        task = Task("kernel", unit.name, list(inputs), list(outputs), {"kernel": index})
+        self._describe(task, unit, sum(lookup(n.op_type).flops(NodeView.of(n)) for n in unit.nodes))
+        self.emit(task, [Share(i, o) for i, o in self.shop.kernels.aliases(index)])
 
     def _join(self, node: ir.Node) -> None:
         """The parts of a Concat that were not written in place."""
