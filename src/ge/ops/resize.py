@@ -351,23 +351,23 @@ def _resize_nearest(n: Node) -> Results:
 _CUBIC_STEPS = 1024  # TensorFlow looks weights up in a table of this many places between two pixels
 
 
-@plugin(tensorflow="ResizeBicubic")
-def _resize_bicubic(n: Node) -> Results:
+def _cubic_taps(n: Node, size: int, out: int) -> Taps:
     """With pixel centres at halves, pixels outside do not count; else they repeat the border."""
     centred = bool(n.attr("half_pixel_centers", False))
+    where = _places_tf(n, size, out).astype(np.float64)
+    low = np.floor(where)
+    t = np.rint((where - low) * _CUBIC_STEPS) / _CUBIC_STEPS
+    indices = low[:, None].astype(np.int64) + np.arange(-1, 3)
+    weights = _cubic(-0.5 if centred else -0.75)(np.arange(-1, 3) - t[:, None])
+    if centred:
+        weights = weights * ((indices >= 0) & (indices < size))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return indices.clip(0, size - 1), weights
 
-    def taps_of(size: int, out: int) -> Taps:
-        where = _places_tf(n, size, out).astype(np.float64)
-        low = np.floor(where)
-        t = np.rint((where - low) * _CUBIC_STEPS) / _CUBIC_STEPS
-        indices = low[:, None].astype(np.int64) + np.arange(-1, 3)
-        weights = _cubic(-0.5 if centred else -0.75)(np.arange(-1, 3) - t[:, None])
-        if centred:
-            weights = weights * ((indices >= 0) & (indices < size))
-            weights = weights / weights.sum(axis=1, keepdims=True)
-        return indices.clip(0, size - 1), weights
 
-    return _separable(n, _as_float(n), taps_of)
+@plugin(tensorflow="ResizeBicubic")
+def _resize_bicubic(n: Node) -> Results:
+    return _separable(n, _as_float(n), lambda size, out: _cubic_taps(n, size, out))
 
 
 def _taps_of_matrix(matrix: np.ndarray) -> Taps:
@@ -422,24 +422,29 @@ _KERNELS: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
-@plugin(tensorflow="ScaleAndTranslate")
-def _scale_and_translate(n: Node) -> Results:
-    """Resampling by a kernel, widened when it shrinks; places outside of the image are zero."""
+def _kernel_matrix(n: Node, index: int, size: int, out: int) -> np.ndarray:
+    """The weights (out, size) of a resampling along one axis of an image."""
     kind = str(n.attr("kernel_type", "lanczos3"))
     if kind not in _KERNELS:
         raise Unsupported(f"the kernel {kind} of ScaleAndTranslate is unknown")
     reach, kernel = _KERNELS[kind]
     scales, shifts = n.const(2, "the scale").reshape(-1), n.const(3, "the translation").reshape(-1)
+    step = 1.0 / float(scales[index])
+    wide = max(step, 1.0) if n.attr("antialias", True) else 1.0
+    where = (np.arange(out) + 0.5) * step - float(shifts[index]) * step
+    matrix = kernel((np.arange(size) + 0.5 - where[:, None]) / wide)
+    matrix = matrix * (np.abs(np.arange(size) + 0.5 - where[:, None]) <= reach * wide)
+    total = matrix.sum(axis=1, keepdims=True)
+    inside = ((where >= 0) & (where <= size))[:, None] & (np.abs(total) > 1e-35)
+    return np.where(inside, matrix / np.where(inside, total, 1), 0)
+
+
+@plugin(tensorflow="ScaleAndTranslate")
+def _scale_and_translate(n: Node) -> Results:
+    """Resampling by a kernel, widened when it shrinks; places outside of the image are zero."""
     x: Any = _as_float(n)
     for index, (axis, size, out) in enumerate(_image_axes(n)):
-        step = 1.0 / float(scales[index])
-        wide = max(step, 1.0) if n.attr("antialias", True) else 1.0
-        where = (np.arange(out) + 0.5) * step - float(shifts[index]) * step
-        matrix = kernel((np.arange(size) + 0.5 - where[:, None]) / wide)
-        matrix = matrix * (np.abs(np.arange(size) + 0.5 - where[:, None]) <= reach * wide)
-        total = matrix.sum(axis=1, keepdims=True)
-        inside = ((where >= 0) & (where <= size))[:, None] & (np.abs(total) > 1e-35)
-        matrix = np.where(inside, matrix / np.where(inside, total, 1), 0)
+        matrix = _kernel_matrix(n, index, size, out)
         x = _weighted(n.builder, x, axis, Axis(size, out, out / size), *_taps_of_matrix(matrix))
     return x
 
@@ -453,16 +458,35 @@ def _matrix_of_taps(taps_: Taps, size: int) -> np.ndarray:
     return matrix
 
 
-@plugin(tensorflow=["ResizeNearestNeighborGrad", "ResizeBilinearGrad"])
+_GRADIENT_TAPS = {
+    "ResizeNearestNeighborGrad": _nearest_taps,
+    "ResizeBilinearGrad": _linear_taps,
+    "ResizeBicubicGrad": _cubic_taps,
+}
+
+
+@plugin(tensorflow=["ResizeNearestNeighborGrad", "ResizeBilinearGrad", "ResizeBicubicGrad"])
 def _resize_gradient(n: Node) -> Results:
     """The transposed interpolation: what each input position gave comes back to it."""
     nearest = n.type.startswith("ResizeNearest")
     sizes = n.ints(1, "the size") if nearest else n.desc(1).shape[1:3]
-    taps_of = _nearest_taps if nearest else _linear_taps
-    x: Any = _as_float(n)
+    taps_of = _GRADIENT_TAPS[n.type]
+    x: Any = n.inputs[0] if nearest and n.desc().dtype == "float64" else _as_float(n)
     for axis, size in zip((1, 2), sizes, strict=True):
         out = n.desc().shape[axis]
         matrix = _matrix_of_taps(taps_of(n, size, out), size).T
         x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
     dtype = n.desc().dtype if nearest else n.desc(1).dtype
+    return x if desc_of(x).dtype == dtype else n.op("Cast", x, to=dtype)
+
+
+@plugin(tensorflow="ScaleAndTranslateGrad")
+def _resample_gradient(n: Node) -> Results:
+    """The transposed resampling by a kernel."""
+    x: Any = _as_float(n)
+    for index, axis in enumerate((1, 2)):
+        size, out = n.desc(1).shape[axis], n.desc().shape[axis]
+        matrix = _kernel_matrix(n, index, size, out).T
+        x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
+    dtype = n.desc(1).dtype
     return x if dtype == "float32" else n.op("Cast", x, to=dtype)

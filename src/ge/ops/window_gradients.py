@@ -349,3 +349,35 @@ def _avg_pool_gradient(n: Node) -> Results:
     kernel = [list(n.attr("ksize", []))[a] for a in axes]
     window = tf_window(n, kernel, [shape[a] for a in axes], axes)
     return n.op("AvgPoolGrad", n.inputs[1], kernel=kernel, shape=shape, data_format=form, **_attrs(window))
+
+
+@plugin(tensorflow="MaxPoolGradWithArgmax")
+def _max_pool_gradient_at(n: Node) -> Results:
+    """Each gradient goes to the position that was noted, which counts in a sample or in the whole batch."""
+    gradient, where = n.inputs[1:3]
+    shape, count = n.desc().shape, n.desc(1).size
+    flat = n.op("Cast", n.op("Reshape", where, shape=[shape[0], count // max(shape[0], 1)]), to="int64")
+    if not bool(n.attr("include_batch_in_index", False)):
+        starts = np.arange(shape[0], dtype=np.int64)[:, None] * (n.desc().size // max(shape[0], 1))
+        flat = n.op("Add", flat, n.builder.constant(starts))
+    zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype)))
+    zeros = n.op("BroadcastTo", zero, shape=[n.desc().size])
+    rows = n.op("Reshape", gradient, shape=[count])
+    total = n.op("ScatterNd", zeros, n.op("Reshape", flat, shape=[count, 1]), rows, reduction="add")
+    return n.op("Reshape", total, shape=list(shape))
+
+
+@plugin(tensorflow="LRNGrad")
+def _lrn_gradient(n: Node) -> Results:
+    """The sums over neighbouring channels are products with a band of ones."""
+    gradient, x, y = n.inputs[:3]
+    radius, channels = int(n.attr("depth_radius", 5)), n.desc().shape[-1]
+    alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
+    place = np.arange(channels)
+    near = np.abs(place[:, None] - place) <= radius
+    band = n.builder.constant(near.astype(numpy_dtype(n.desc().dtype)))
+    squares = n.op("MatMul", n.op("Square", x), band)
+    level = n.op("Add", n.op("Mul", squares, alpha), float(n.attr("bias", 1.0)))
+    spread = n.op("MatMul", n.op("Div", n.op("Mul", gradient, y), level), band)
+    direct = n.op("Mul", gradient, n.op("Pow", level, -beta))
+    return n.op("Sub", direct, n.op("Mul", n.op("Mul", x, spread), 2 * alpha * beta))

@@ -365,6 +365,13 @@ class Converter:
             return HANDLERS["PartitionedCall"](context)
         raise Unsupported("no plugin maps it", _remedy(node.op))
 
+    def by_plugin(self, context: Context) -> Outputs:
+        """Convert a node as if the parser itself did not treat its operator."""
+        found = find("tensorflow", context.node.op)
+        if found is None:
+            raise Unsupported("no plugin maps it", _remedy(context.node.op))
+        return self._plugin(found.function, context)
+
     def _plugin(self, function: Callable[[Node], Any], context: Context) -> Outputs:
         node = context.node
         attrs = {k: v for k, v in node.attrs.items() if v is not None}

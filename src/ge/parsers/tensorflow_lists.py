@@ -18,10 +18,10 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
-from ge.parsers.tensorflow_convert import Context, handler
+from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_values import Binding, Opaque
 
-__all__ = ["ArrayHandle", "ListValue"]
+__all__ = ["ArrayHandle", "ListValue", "Popped", "Pushed"]
 
 MAX_COUNT = 1 << 20
 
@@ -100,6 +100,18 @@ class ListValue(Opaque):
                 kept.append((index, item))
         return replace(self, count=_checked_count(count), writes=tuple(kept))
 
+    def pushed(self, b: GraphBuilder, item: ir.Value) -> ListValue:
+        """The list with one item more at its end."""
+        longer = replace(self, count=_checked_count(self.count + 1))
+        return longer.set(b.constant(np.int64(self.count)), item)
+
+    def popped(self, b: GraphBuilder) -> tuple[ListValue, ir.Value]:
+        """The list without its last item, and that item."""
+        if not self.count:
+            raise Unsupported("an item is taken from an empty list")
+        last = self.get(b, b.constant(np.int64(self.count - 1)))
+        return self.resized(self.count - 1), last
+
     def _known_items(self) -> dict[int, ir.Value] | None:
         """The written items by position; None when a position is computed."""
         result: dict[int, ir.Value] = {}
@@ -121,6 +133,47 @@ class ListValue(Opaque):
             rest = ListValue(self.dtype, self.element, shape[0] - there[0])
             return b.op("Concat", self.base, rest.buffer(b), axis=0)
         return self.base
+
+
+@dataclass(frozen=True, eq=False)
+class Pushed(ListValue):
+    """A list that each step of a loop makes longer by one; `count` is its length before the loop."""
+
+    items: tuple[ir.Value, ...] = ()  # of this step
+
+    def pushed(self, b: GraphBuilder, item: ir.Value) -> ListValue:
+        """The list with an item of this step."""
+        shape = desc_of(item).shape
+        if self.items or (self.element is not None and shape != self.element):
+            raise Unsupported(
+                "a loop makes a list longer by several items a step, or by items of other shapes"
+            )
+        return replace(self, element=shape, items=(item,))
+
+    def buffer(self, b: GraphBuilder) -> ir.Value:
+        raise Unsupported("a list is read in the loop that makes it longer")
+
+
+@dataclass(frozen=True, eq=False)
+class Popped(ListValue):
+    """A list that each step of a loop makes shorter by one; `base` is all of it, `count` its length before the loop."""
+
+    iteration: ir.Value | None = None  # the loop's own counter
+    taken: int = 0  # in this step
+
+    def popped(self, b: GraphBuilder) -> tuple[ListValue, ir.Value]:
+        """The list without the item of this step, and that item."""
+        if self.taken:
+            raise Unsupported("a loop takes several items a step from a list")
+        assert self.base is not None
+        known = constant_of(self.base)
+        if known is not None and len(known) and (known == known[:1]).all():  # the same in every step
+            return replace(self, taken=1), b.constant(known[0])
+        last = b.op("Sub", np.int64(self.count - 1), self.iteration)
+        return replace(self, taken=1), b.op("Gather", self.base, last, axis=0)
+
+    def buffer(self, b: GraphBuilder) -> ir.Value:
+        raise Unsupported("a list is read in the loop that takes it apart")
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,18 +336,12 @@ def _list_resize(c: Context) -> list[Binding]:
 
 @handler("TensorListPushBack")
 def _push_back(c: Context) -> list[Binding]:
-    items = _list(c, 0)
-    longer = replace(items, count=_checked_count(items.count + 1))
-    return [longer.set(c.builder.constant(np.int64(items.count)), c.tensor(1))]
+    return [_list(c, 0).pushed(c.builder, c.tensor(1))]
 
 
 @handler("TensorListPopBack")
 def _pop_back(c: Context) -> list[Binding]:
-    items = _list(c, 0).reshaped(_shape_input(c, 1))
-    if not items.count:
-        raise Unsupported("an item is taken from an empty list")
-    last = items.get(c.builder, c.builder.constant(np.int64(items.count - 1)))
-    return [items.resized(items.count - 1), last]
+    return list(_list(c, 0).reshaped(_shape_input(c, 1)).popped(c.builder))
 
 
 @handler("TensorListGather")
@@ -330,6 +377,29 @@ def _list_split(c: Context) -> list[Binding]:
 def _list_concat_lists(c: Context) -> list[Binding]:
     joined = c.builder.op("Concat", _list(c, 0).buffer(c.builder), _list(c, 1).buffer(c.builder), axis=0)
     return [_from_tensor(joined)]
+
+
+# -- operators that take tensors and lists alike ---------------------------------------------------------------
+
+
+@handler("ZerosLike")
+def _zeros_like(c: Context) -> Outputs:
+    found = c.binding(0)
+    if isinstance(found, ListValue):
+        return [ListValue(found.dtype, found.element, found.count)]
+    return c.converter.by_plugin(c)
+
+
+@handler("AddN")
+def _add_n(c: Context) -> Outputs:
+    lists = [found for found in c.inputs if isinstance(found, ListValue)]
+    if len(lists) != len(c.inputs):
+        return c.converter.by_plugin(c)
+    element = next((items.element for items in lists if items.element is not None), None)
+    whole, *rest = (items.reshaped(element).buffer(c.builder) for items in lists)
+    for more in rest:
+        whole = c.builder.op("Add", whole, more)
+    return [_from_tensor(whole)]
 
 
 # -- TensorArray: the same lists, carried by the flow --------------------------------------------------------

@@ -4,8 +4,10 @@
 2. A condition that only compares counters with constants becomes a trip count.
 3. A list that a body writes at the loop's own counter, and never reads, becomes an output that the loop
    collects.
-4. A variable that a body writes becomes a state.
-5. A loop whose states change shape, but whose condition is known at each step, is unrolled (within a limit).
+4. A list that each step makes longer by one item at its end is collected likewise; one that each step takes an item
+   from stays outside, and each step reads its item. (Gradients of loops are such.)
+5. A variable that a body writes becomes a state.
+6. A loop whose states change shape, but whose condition is known at each step, is unrolled (within a limit).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ge.parsers.tensorflow_control import (
 )
 from ge.parsers.tensorflow_convert import Context, Failures, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, Ref
-from ge.parsers.tensorflow_lists import ListValue
+from ge.parsers.tensorflow_lists import ListValue, Popped, Pushed
 from ge.parsers.tensorflow_values import FAILED, Binding, Opaque, Variable
 
 __all__: list[str] = []
@@ -37,6 +39,7 @@ __all__: list[str] = []
 ATTEMPTS = 6
 UNROLL_LIMIT = 512
 TRIP_LIMIT = 1 << 62
+SAME_BYTES = 1 << 16  # up to which equal items of a list become one constant
 
 
 class _ShapeChanges(Exception):
@@ -52,6 +55,7 @@ class _Plan:
         default_factory=dict
     )  # item shapes of lists among the arguments
     variables: tuple[str, ...] = ()  # variables that the body writes
+    moves: dict[int, int] = field(default_factory=dict)  # by how many items a step changes lists' lengths
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class _Loop:
 def _while(c: Context) -> Outputs:
     loop = _Loop(c, c.function("cond"), c.function("body"), list(c.inputs))
     before = c.converter.recorded()
-    plan = _Plan(frozenset(_untouched(loop.body, loop.args)))
+    plan = _Plan(frozenset(_untouched(loop.body, loop.args)), moves=_moves(loop.body, loop.args))
     why = "the loop's states do not settle"
     for _ in range(ATTEMPTS):
         try:
@@ -124,6 +128,22 @@ def _untouched(body: Body, args: Sequence[Binding]) -> list[int]:
     return result
 
 
+def _moves(body: Body, args: Sequence[Binding]) -> dict[int, int]:
+    """Lists that a step of the body makes longer by one item (1) or shorter (-1)."""
+    found = {}
+    for index, (arg, ref) in enumerate(zip(body.args, body.results, strict=False)):
+        name, output = _source(body, ref)
+        node = body.nodes[name]
+        if not isinstance(args[index], ListValue) or node.op not in _STACKS or output:
+            continue
+        if _source(body, node.inputs[0]) == arg:
+            found[index] = _STACKS[node.op]
+    return found
+
+
+_STACKS = {"TensorListPushBack": 1, "TensorListPopBack": -1}
+
+
 def _source(body: Body, ref: Ref) -> Ref:
     """Where a value comes from, looking through identities."""
     for _ in range(len(body.nodes)):
@@ -144,7 +164,8 @@ def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
     states = [i for i in range(len(initial)) if i not in plan.captured]
     bound = list(initial)
     for index in states:
-        bound[index] = _as_state(inner, index, initial[index])
+        move = plan.moves.get(index, 0)
+        bound[index] = _moving(loop, inner, initial[index], move) or _as_state(inner, index, initial[index])
     with c.converter.branch_state() as after:
         before = dict(c.converter.state)
         for name in plan.variables:
@@ -173,6 +194,16 @@ def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
 
 def _settled(arg: Binding, element: tuple[int, ...] | None) -> Binding:
     return arg.reshaped(element) if isinstance(arg, ListValue) else arg
+
+
+def _moving(loop: _Loop, inner: GraphBuilder, arg: Binding, move: int) -> ListValue | None:
+    """A list that steps make longer or shorter, as the body sees it."""
+    if not move or not isinstance(arg, ListValue):
+        return None
+    if move > 0:
+        return Pushed(arg.dtype, arg.element, arg.count)
+    whole = arg.buffer(loop.context.builder)
+    return Popped(arg.dtype, arg.element, arg.count, base=whole, iteration=inner.graph.inputs[0])
 
 
 def _as_state(inner: GraphBuilder, index: int, arg: Binding) -> Binding:
@@ -257,6 +288,10 @@ class _Emitter:
     def emit(self, variables: Sequence[tuple[ir.Value, ir.Value]]) -> list[Binding]:
         """The arguments after the loop, then the variables (given before the loop and after a step)."""
         trips = self._trips()
+        stacks = [i for i in self.states if isinstance(self.bound[i], (Pushed, Popped))]
+        self._check_stacks(stacks, trips)
+        pushed = [i for i in stacks if isinstance(self.bound[i], Pushed)]
+        self.states = [i for i in self.states if i not in stacks]
         collected = {i: first for i in self.states if (first := self._collected_from(i, trips)) is not None}
         counted = {} if trips is None else self._count_by_iteration(trips)
         kept = [i for i in self.states if i not in collected and i not in counted]
@@ -264,6 +299,10 @@ class _Emitter:
             base = self.bound[index].base  # type: ignore[union-attr]
             self.inner.graph.inputs.remove(base)
         self._outputs(trips, kept, sorted(collected), variables)
+        same = {i: self._same_rows(i, trips or 0) for i in pushed}
+        for index in pushed:
+            if same[index] is None:
+                self.inner.output(self.results[index].items[0])  # type: ignore[union-attr]
         drop_unused_captures(self.inner)
         label = self.loop.context.scope.label(self.loop.context.node)
         self.outer.set_origin(label)
@@ -291,7 +330,37 @@ class _Emitter:
         left = [next(made) for _ in variables]
         for index in sorted(collected):
             after[index] = self._list_after(self.initial[index], collected[index], next(made))
+        for index in stacks:
+            rows = None if index not in pushed else same[index] or next(made)
+            after[index] = self._stack_after(self.initial[index], rows, trips or 0)
         return [*after, *left]
+
+    def _check_stacks(self, stacks: Sequence[int], trips: int | None) -> None:
+        """Lists that grow or shrink need a known number of steps, and enough items."""
+        if stacks and trips is None:
+            raise _ShapeChanges("a list changes its length in every step")
+        for index in stacks:
+            list_ = self.results[index]
+            moved = list_.items if isinstance(list_, Pushed) else getattr(list_, "taken", 0)
+            if not moved or (isinstance(list_, Popped) and list_.count < (trips or 0)):
+                raise _ShapeChanges("a list does not change its length by one item a step")
+
+    def _same_rows(self, index: int, trips: int) -> ir.Value | None:
+        """The items that steps add to a list when each adds the same small constant."""
+        known = constant_of(self.results[index].items[0])  # type: ignore[union-attr]
+        if known is None or known.nbytes * trips > SAME_BYTES:
+            return None
+        return self.outer.constant(np.repeat(known[None], trips, axis=0))
+
+    def _stack_after(self, initial: Binding, rows: ir.Value | None, trips: int) -> Binding:
+        """A list after a loop that made it longer by rows, or shorter."""
+        assert isinstance(initial, ListValue)
+        if rows is None:
+            return initial.resized(initial.count - trips)
+        element = desc_of(rows).shape[1:]
+        if initial.count:
+            rows = self.outer.op("Concat", initial.reshaped(element).buffer(self.outer), rows, axis=0)
+        return replace(initial, base=rows, writes=(), element=element, count=initial.count + trips)
 
     def _outputs(
         self,
@@ -448,7 +517,9 @@ def _replaced(binding: Binding, old: ir.Value, new: ir.Value) -> Binding:
         return new
     if isinstance(binding, ListValue):
         writes = tuple((new if i is old else i, new if v is old else v) for i, v in binding.writes)
-        return replace(binding, writes=writes)
+        binding = replace(binding, writes=writes)
+    if isinstance(binding, Pushed):
+        binding = replace(binding, items=tuple(new if v is old else v for v in binding.items))
     return binding
 
 
