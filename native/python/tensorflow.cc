@@ -68,7 +68,8 @@ Port to_port(const std::string& kind, int index) {
   if (kind == "input") return {Port::Kind::Input, index};
   if (kind == "variable") return {Port::Kind::Variable, index};
   if (kind == "output") return {Port::Kind::Output, index};
-  throw InvalidArgument("'" + kind + "' is no kind of port: input, variable or output");
+  if (kind == "random") return {Port::Kind::Random, index};
+  throw InvalidArgument("'" + kind + "' is no kind of port: input, variable, output or random");
 }
 
 ProgramOutput to_output(nb::handle entry) {
@@ -111,7 +112,9 @@ OtherResult to_other(int result, nb::handle entry) {
 void init_plan(Plan* self, std::shared_ptr<Program> program,
                const std::vector<std::pair<std::string, int>>& inputs, nb::handle outputs,
                const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
-               std::vector<int> specialised, std::vector<int> watched, int patience, std::string name) {
+               std::vector<int> specialised, std::vector<int> watched, int patience,
+               const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& random,
+               std::string name) {
   auto plan = std::make_unique<Plan>();
   if (!program) throw InvalidArgument("a plan for the NPU needs a program");
   plan->name = name.empty() ? program->name() : std::move(name);
@@ -119,6 +122,7 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   for (nb::handle entry : outputs) plan->outputs.push_back(to_output(entry));
   for (auto [result, entry] : others) plan->others.push_back(to_other(nb::cast<int>(result), entry));
   for (const auto& [input, version] : bound) plan->bound.push_back({input, version});
+  for (const auto& [low, high, step] : random) plan->random.push_back({low, high, step});
   if (plan->inputs.size() != program->input_count() || plan->outputs.size() != program->output_count()) {
     throw InvalidArgument(
         "plan " + plan->name + ": the program has " + std::to_string(program->input_count()) +
@@ -140,12 +144,56 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   new (self) Plan(std::move(*plan));
 }
 
+using Sources = std::vector<std::tuple<std::string, int, int>>;
+
+// Steps read what earlier ones made.
+void check_steps(const Plan& plan) {
+  const auto check = [&](const StepSource& source, std::size_t before) {
+    const bool fits =
+        source.index >= 0 &&
+        (source.step < 0 || (static_cast<std::size_t>(source.step) < before &&
+                             source.index < plan.steps[static_cast<std::size_t>(source.step)].results));
+    if (!fits) throw InvalidArgument("plan " + plan.name + ": a step reads what no earlier step makes");
+  };
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    for (const StepSource& source : plan.steps[i].inputs) check(source, i);
+  }
+  for (const StepSource& source : plan.step_results) check(source, plan.steps.size());
+}
+
 std::shared_ptr<Plan> host_plan(std::string function, bool escapes, std::vector<int> specialised) {
   auto plan = std::make_shared<Plan>();
   plan->name = function;
   plan->host_function = std::move(function);
   plan->escapes = escapes;
   plan->specialised = std::move(specialised);
+  return plan;
+}
+
+StepSource to_source(const std::tuple<std::string, int, int>& source) {
+  const auto& [kind, first, second] = source;
+  if (kind == "input") return {-1, first};
+  if (kind == "step") return {first, second};
+  throw InvalidArgument("'" + kind + "' is no source of a step: input or step");
+}
+
+std::vector<StepSource> to_sources(const Sources& sources) {
+  std::vector<StepSource> result;
+  for (const auto& source : sources) result.push_back(to_source(source));
+  return result;
+}
+
+std::shared_ptr<Plan> steps_plan(const std::vector<std::tuple<std::string, Sources, int>>& steps,
+                                 const Sources& results, std::vector<int> specialised, std::string name) {
+  auto plan = std::make_shared<Plan>();
+  plan->name = std::move(name);
+  for (const auto& [function, inputs, count] : steps) {
+    plan->steps.push_back({function, to_sources(inputs), count});
+  }
+  plan->step_results = to_sources(results);
+  plan->specialised = std::move(specialised);
+  if (plan->steps.empty()) throw InvalidArgument("a plan of steps needs a step");
+  check_steps(*plan);
   return plan;
 }
 
@@ -271,10 +319,15 @@ void bind_tensorflow(nb::module_& parent) {
       .def("__init__", &init_plan, "program"_a, "inputs"_a, "outputs"_a, nb::kw_only(),
            "others"_a = nb::dict(), "bound"_a = std::vector<std::pair<int, std::uint64_t>>(),
            "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
-           "name"_a = "")
+           "random"_a = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>(), "name"_a = "")
       .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
                   "specialised"_a = std::vector<int>())
-      .def_prop_ro("kind", [](const Plan& self) { return self.program ? "npu" : "host"; })
+      .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
+                  "specialised"_a = std::vector<int>(), "name"_a = "")
+      .def_prop_ro("kind",
+                   [](const Plan& self) {
+                     return self.program ? "npu" : self.steps.empty() ? "host" : "steps";
+                   })
       .def_ro("name", &Plan::name)
       .def_ro("host_function", &Plan::host_function)
       .def_ro("specialised", &Plan::specialised)
@@ -308,6 +361,7 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Drops the plans of a function or operator.");
   m.def("forget_all", &forget_all_plans, nb::call_guard<nb::gil_scoped_release>());
+  m.def("reset_random", &reset_generators, "Counted random numbers begin again.");
   m.def("set_eager_threshold", &set_eager_threshold, "calls"_a,
         "Operators are compiled once they were called more often than this with the same signature.");
   m.def("set_log_placement", &set_log_placement, "on"_a);

@@ -23,35 +23,6 @@ std::string values_of(const std::vector<int>& inputs, const PlanCache::ReadValue
 
 }  // namespace
 
-Plan::Plan(Plan&& other) noexcept
-    : name(std::move(other.name)),
-      program(std::move(other.program)),
-      host_function(std::move(other.host_function)),
-      escapes(other.escapes),
-      inputs(std::move(other.inputs)),
-      outputs(std::move(other.outputs)),
-      others(std::move(other.others)),
-      bound(std::move(other.bound)),
-      specialised(std::move(other.specialised)),
-      watched(std::move(other.watched)),
-      patience(other.patience) {}
-
-bool Plan::settled(const std::vector<Variable*>& variables) {
-  if (watched.empty()) return false;
-  const std::lock_guard lock(mutex_);
-  bool same = seen_.size() == watched.size();
-  seen_.resize(watched.size());
-  for (std::size_t i = 0; i < watched.size(); ++i) {
-    const std::uint64_t version = variables[static_cast<std::size_t>(watched[i])]->version();
-    same = same && seen_[i] == version;
-    seen_[i] = version;
-  }
-  quiet_calls_ = same ? quiet_calls_ + 1 : 0;
-  if (quiet_calls_ < patience) return false;
-  quiet_calls_ = 0;
-  return true;
-}
-
 std::shared_ptr<Signature> PlanCache::signature(const Key& key) {
   const std::uint64_t hash = hash_of(key);
   const auto [begin, end] = signatures_.equal_range(hash);

@@ -70,35 +70,49 @@ Call::Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle*
   const int inputs = api.TFE_OpGetFlatInputCount(op, status);
   if (!ok()) return;
   inputs_.resize(static_cast<std::size_t>(inputs));
-  for (int i = 0; i < inputs; ++i) {
-    Operand& operand = inputs_[static_cast<std::size_t>(i)];
-    operand.handle = api.TFE_OpGetFlatInput(op, i, status);
-    if (!ok()) return;
-    operand.object = device.object(operand.handle, status);
-    if (Object* object = operand.object) {
-      if (object->variable) {
-        operand.kind = Described::Kind::Variable;
-        operand.dtype = object->variable->dtype();
-        has_variables_ = true;
-        continue;
-      }
-      operand.dtype = object->storage->dtype();
-      if (on_npu(operand.dtype)) operand.kind = Described::Kind::Tensor;
-      operand.shape = &object->storage->shape();
-      operand.data = object->storage->data();
-      continue;
-    }
-    operand.dtype = api.TFE_TensorHandleDataType(operand.handle);
-    if (!on_npu(operand.dtype)) continue;
-    const int rank = api.TFE_TensorHandleNumDims(operand.handle, status);
-    if (!ok()) return;
-    std::int64_t* dims = operand.own_shape.resize(rank);
-    for (int d = 0; d < rank; ++d) dims[d] = api.TFE_TensorHandleDim(operand.handle, d, status);
-    operand.shape = &operand.own_shape;
-    operand.data = api.TFE_TensorHandleDevicePointer(operand.handle, status);
-    if (!ok()) return;
-    operand.kind = Described::Kind::Tensor;
+  for (int i = 0; i < inputs && ok(); ++i) {
+    add_input(inputs_[static_cast<std::size_t>(i)], api.TFE_OpGetFlatInput(op, i, status));
   }
+}
+
+Call::Call(const Call& whole, const char* name, const std::vector<TFE_TensorHandle*>& inputs, int* count,
+           TFE_TensorHandle** outputs)
+    : device_(whole.device_),
+      op_(whole.op_),
+      count_(count),
+      outputs_(outputs),
+      status_(whole.status_),
+      context_(whole.context_),
+      name_(name) {
+  inputs_.resize(inputs.size());
+  for (std::size_t i = 0; i < inputs.size() && ok(); ++i) add_input(inputs_[i], inputs[i]);
+}
+
+void Call::add_input(Operand& operand, TFE_TensorHandle* handle) {
+  operand.handle = handle;
+  operand.object = device_.object(handle, status_);
+  if (Object* object = operand.object) {
+    if (object->variable) {
+      operand.kind = Described::Kind::Variable;
+      operand.dtype = object->variable->dtype();
+      has_variables_ = true;
+      return;
+    }
+    operand.dtype = object->storage->dtype();
+    if (on_npu(operand.dtype)) operand.kind = Described::Kind::Tensor;
+    operand.shape = &object->storage->shape();
+    operand.data = object->storage->data();
+    return;
+  }
+  operand.dtype = api.TFE_TensorHandleDataType(handle);
+  if (!on_npu(operand.dtype)) return;
+  const int rank = api.TFE_TensorHandleNumDims(handle, status_);
+  if (!ok()) return;
+  std::int64_t* dims = operand.own_shape.resize(rank);
+  for (int d = 0; d < rank; ++d) dims[d] = api.TFE_TensorHandleDim(handle, d, status_);
+  operand.shape = &operand.own_shape;
+  operand.data = api.TFE_TensorHandleDevicePointer(handle, status_);
+  operand.kind = Described::Kind::Tensor;
 }
 
 std::string Call::attrs() const {
@@ -198,6 +212,26 @@ void Call::set_output(int index, std::shared_ptr<Variable> variable) {
   outputs_[index] = device_.wrap(context_, kResource, {nullptr, std::move(variable)}, status_);
 }
 
+void Call::set_output_to_input(int index, int input) {
+  const Operand& operand = inputs_[static_cast<std::size_t>(input)];
+  if (operand.object && operand.object->variable) {
+    set_output(index, operand.object->variable);
+  } else if (operand.object) {
+    set_output(index, operand.object->storage);
+  } else if (TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_)) {
+    set_host_output(index, copy);
+  }
+}
+
+void Call::share_output(int index, TFE_TensorHandle* handle) {
+  if (const Object* object = device_.object(handle, status_)) {
+    const int dtype = object->variable ? kResource : object->storage->dtype();
+    outputs_[index] = device_.wrap(context_, dtype, *object, status_);
+  } else if (ok()) {
+    outputs_[index] = api.TFE_TensorHandleCopySharingTensor(handle, status_);
+  }
+}
+
 void Call::set_host_output(int index, TFE_TensorHandle* handle) {
   if (!is_dense(api.TFE_TensorHandleDataType(handle))) {
     outputs_[index] = handle;
@@ -280,7 +314,7 @@ std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, cons
 
 }  // namespace
 
-void Call::run_program(Plan& plan) {
+void Call::run_program(Plan& plan, Generators& generators) {
   WriteLocks locks;
   for (const ProgramOutput& output : plan.outputs) {
     if (output.port.kind == Port::Kind::Variable) {
@@ -296,6 +330,8 @@ void Call::run_program(Plan& plan) {
     return variable.value(status_);
   };
 
+  std::vector<std::uint64_t> counters;
+  if (!plan.random.empty()) counters = generators.draw(plan.random);
   std::vector<void*> in;
   std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
   in.reserve(plan.inputs.size());
@@ -305,6 +341,8 @@ void Call::run_program(Plan& plan) {
       values[at] = read(port.index);
       if (!ok()) return;
       in.push_back(values[at]->data());
+    } else if (port.kind == Port::Kind::Random) {
+      in.push_back(&counters[2 * at]);
     } else {
       in.push_back(inputs_[at].data);
     }
@@ -377,25 +415,19 @@ void Call::run_program(Plan& plan) {
           if (port.kind == Port::Kind::Output && port.index == index) set_output(other.result, made[i]);
         }
         break;
-      case Port::Kind::Input: {
-        const Operand& operand = inputs_[static_cast<std::size_t>(index)];
-        if (operand.object && operand.object->variable) {
-          set_output(other.result, operand.object->variable);
-        } else if (operand.object) {
-          set_output(other.result, operand.object->storage);
-        } else if (TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_)) {
-          set_host_output(other.result, copy);
-        }
+      case Port::Kind::Input:
+        set_output_to_input(other.result, index);
         break;
-      }
+      case Port::Kind::Random:
+        break;
     }
     if (!ok()) return;
   }
 }
 
-void Call::run(const std::shared_ptr<Plan>& plan) {
+void Call::run(const std::shared_ptr<Plan>& plan, Generators& generators) {
   try {
-    run_program(*plan);
+    run_program(*plan, generators);
   } catch (const OutOfDeviceMemory& error) {
     fail(kResourceExhausted, std::string("OOM when allocating tensor: ") + error.what());
   } catch (const InvalidArgument& error) {

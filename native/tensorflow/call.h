@@ -30,6 +30,9 @@ struct Operand {
 class Call {
  public:
   Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status);
+  // A function called as a step of another call, whose attributes it shares.
+  Call(const Call& whole, const char* name, const std::vector<TFE_TensorHandle*>& inputs, int* count,
+       TFE_TensorHandle** outputs);
 
   bool ok() const { return tf::ok(status_); }
   const char* name() const { return name_; }
@@ -49,12 +52,16 @@ class Call {
 
   // Runs the operator, or a function in its place, with the host's kernels on the same memory.
   void run_on_host(const char* function = nullptr);
-  void run(const std::shared_ptr<Plan>& plan);
+  void run(const std::shared_ptr<Plan>& plan, Generators& generators);
 
   void set_output(int index, std::shared_ptr<Storage> storage);
   void set_output(int index, std::shared_ptr<Variable> variable);
+  // One of the inputs as it is.
+  void set_output_to_input(int index, int input);
   // Takes over a handle of the host; tensors become tensors of the device.
   void set_host_output(int index, TFE_TensorHandle* handle);
+  // Another handle of the same tensor.
+  void share_output(int index, TFE_TensorHandle* handle);
   // Gives an output away again.
   TFE_TensorHandle* take_output(int index) { return std::exchange(outputs_[index], nullptr); }
   // After a failure: no output is left behind.
@@ -63,7 +70,8 @@ class Call {
   void fail(int code, const std::string& message) { api.TF_SetStatus(status_, code, message.c_str()); }
 
  private:
-  void run_program(Plan& plan);
+  void add_input(Operand& operand, TFE_TensorHandle* handle);
+  void run_program(Plan& plan, Generators& generators);
 
   CustomDevice& device_;
   const TFE_Op* op_;

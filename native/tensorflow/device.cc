@@ -43,6 +43,7 @@ struct Entry {
   Route route = Route::Host;
   bool attrs_from_inputs = false;
   PlanCache plans{kMostSignatures, kMostVariants};
+  Generators generators;
   std::atomic<std::uint64_t> on_npu = 0;
   std::atomic<std::uint64_t> on_host = 0;
 };
@@ -260,7 +261,46 @@ void run_freely(Call& call, const char* function, bool keeps) {
 // -- plans
 // ---------------------------------------------------------------------------------------------------------
 
+void run_function(Call& call, Entry& entry);
+
+// Runs the steps of a plan one after the other.
+void run_steps(Call& call, const Plan& plan) {
+  std::vector<std::vector<TFE_TensorHandle*>> results(plan.steps.size());
+  const auto handle_of = [&](const StepSource& source) {
+    const auto index = static_cast<std::size_t>(source.index);
+    return source.step < 0 ? call.inputs()[index].handle
+                           : results[static_cast<std::size_t>(source.step)][index];
+  };
+  for (std::size_t i = 0; i < plan.steps.size() && call.ok(); ++i) {
+    const PlanStep& step = plan.steps[i];
+    std::vector<TFE_TensorHandle*> inputs;
+    for (const StepSource& source : step.inputs) inputs.push_back(handle_of(source));
+    int count = step.results;
+    results[i].assign(static_cast<std::size_t>(count), nullptr);
+    Call part(call, step.function.c_str(), inputs, &count, results[i].data());
+    if (call.ok()) run_function(part, Entries::get().find(call.context(), step.function));
+  }
+  for (std::size_t i = 0; i < plan.step_results.size() && call.ok(); ++i) {
+    const StepSource& source = plan.step_results[i];
+    const auto index = static_cast<int>(i);
+    if (source.step < 0) {
+      call.set_output_to_input(index, source.index);
+    } else {
+      call.share_output(index, handle_of(source));
+    }
+  }
+  for (const auto& handles : results) {
+    for (TFE_TensorHandle* handle : handles) {
+      if (handle) api.TFE_DeleteTensorHandle(handle);
+    }
+  }
+}
+
 void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
+  if (plan && !plan->steps.empty()) {
+    run_steps(call, *plan);
+    return;
+  }
   if (!plan || !plan->program) {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
     const bool other = plan && !plan->host_function.empty();
@@ -268,7 +308,7 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
     return;
   }
   entry.on_npu.fetch_add(1, std::memory_order_relaxed);
-  call.run(plan);
+  call.run(plan, entry.generators);
 }
 
 // Turns what a callback raised into the call's status.
@@ -284,8 +324,64 @@ auto guarded(Call& call, Function function) -> decltype(function()) {
   return {};
 }
 
-// A plan that leaves everything to the host; stands for "no plan".
-std::shared_ptr<Plan> host_plan() { return std::make_shared<Plan>(); }
+// The plan as it came from Python, or one that leaves everything to the host. What does not fit the call is
+// an error here: later nothing is checked.
+std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
+  if (!plan) return std::make_shared<Plan>();
+  const auto refuse = [&](const std::string& what) {
+    throw CallbackError(kInternal,
+                        "plan " + plan->name + " does not fit the call of " + call.name() + ": " + what);
+  };
+  const auto inputs = static_cast<int>(call.inputs().size());
+  const auto is = [&](int index, Described::Kind kind) {
+    return index >= 0 && index < inputs && call.inputs()[static_cast<std::size_t>(index)].kind == kind;
+  };
+  const auto is_result = [&](int index) { return index >= 0 && index < call.output_count(); };
+  for (std::size_t i = 0; i < plan->inputs.size(); ++i) {
+    const Port& port = plan->inputs[i];
+    const std::string text = "program input " + std::to_string(i);
+    if (port.kind == Port::Kind::Random) {
+      if (port.index < 0 || static_cast<std::size_t>(port.index) >= plan->random.size()) refuse(text);
+    } else if (port.kind == Port::Kind::Variable) {
+      if (!is(port.index, Described::Kind::Variable)) refuse(text);
+    } else {
+      if (port.kind != Port::Kind::Input || !is(port.index, Described::Kind::Tensor)) refuse(text);
+      const Operand& operand = call.inputs()[static_cast<std::size_t>(port.index)];
+      const auto bytes = static_cast<std::size_t>(operand.shape->elements()) * type_size(operand.dtype);
+      if (bytes < plan->program->input_bytes(i)) refuse(text + " is larger");
+    }
+  }
+  for (const ProgramOutput& output : plan->outputs) {
+    const bool fits = output.port.kind == Port::Kind::Variable
+                          ? is(output.port.index, Described::Kind::Variable)
+                          : is_result(output.port.index);
+    if (!fits) refuse("a program output");
+  }
+  for (const OtherResult& other : plan->others) {
+    const Port& port = other.port;
+    const bool fits = port.kind == Port::Kind::Input      ? port.index >= 0 && port.index < inputs
+                      : port.kind == Port::Kind::Variable ? is(port.index, Described::Kind::Variable)
+                                                          : true;
+    if (!fits || !is_result(other.result)) refuse("result " + std::to_string(other.result));
+  }
+  const auto variable = [&](int index) { return is(index, Described::Kind::Variable); };
+  for (const BoundVariable& bound : plan->bound) {
+    if (!variable(bound.input)) refuse("a bound variable");
+  }
+  if (!std::all_of(plan->watched.begin(), plan->watched.end(), variable)) refuse("a watched variable");
+  for (const int input : plan->specialised) {
+    if (!is(input, Described::Kind::Tensor)) refuse("a specialised input");
+  }
+  for (const PlanStep& step : plan->steps) {
+    for (const StepSource& source : step.inputs) {
+      if (source.step < 0 && source.index >= inputs) refuse("step " + step.function);
+    }
+  }
+  if (!plan->steps.empty() && static_cast<int>(plan->step_results.size()) != call.output_count()) {
+    refuse("the number of results");
+  }
+  return plan;
+}
 
 Key& scratch_key() {
   static thread_local Key key;
@@ -321,14 +417,14 @@ void run_operator(Call& call, Entry& entry) {
     const InCallback inside;
     auto plan =
         python->compile_op(entry.name, entry.attrs_from_inputs ? call.attrs() : attrs, call.describe());
-    return plan ? plan : host_plan();
+    return checked(std::move(plan), call);
   };
   const auto plan =
       guarded(call, [&] { return entry.plans.find(key, read, compile, eager_threshold.load()); });
   if (!call.ok()) return;
   if (plan && plan->program) {
     entry.on_npu.fetch_add(1, std::memory_order_relaxed);
-    call.run(plan);
+    call.run(plan, entry.generators);
   } else {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
     call.run_on_host();
@@ -358,7 +454,7 @@ void run_function(Call& call, Entry& entry) {
   const auto compile = [&](const std::shared_ptr<Plan>& previous) {
     const InCallback inside;
     auto plan = python->compile_function(entry.name, call.attrs(), call.describe(), previous, changed);
-    return plan ? plan : host_plan();
+    return checked(std::move(plan), call);
   };
   auto plan = guarded(call, [&] { return entry.plans.find(key, read, compile, 0); });
   if (!call.ok()) return;
@@ -493,6 +589,10 @@ void forget_plans(const std::string& name) {
   Entries::get().each([&](Entry& entry) {
     if (entry.name == name) entry.plans.clear();
   });
+}
+
+void reset_generators() {
+  Entries::get().each([](Entry& entry) { entry.generators.reset(); });
 }
 
 void forget_all_plans() {

@@ -26,6 +26,8 @@ void set_log_placement(bool on);
 // Drops the plans of a function or operator, or of all.
 void forget_plans(const std::string& name);
 void forget_all_plans();
+// Random numbers begin again, as after tf.random.set_seed.
+void reset_generators();
 
 // How often operators and functions ran in which way since the last call.
 struct Counts {

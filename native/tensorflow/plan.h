@@ -15,7 +15,7 @@ namespace npu::tf {
 
 // Where an operand of a program, or a result of a function, comes from or goes to.
 struct Port {
-  enum class Kind { Input, Variable, Output, Constant };
+  enum class Kind { Input, Variable, Output, Constant, Random };
   Kind kind = Kind::Input;
   int index = 0;
 };
@@ -41,13 +41,36 @@ struct BoundVariable {
   std::uint64_t version = 0;
 };
 
+// A generator whose counter is an input of the program; a call moves it on.
+struct RandomCounter {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  std::uint64_t step = 0;
+};
+
+// An input of a step, or a result of the whole: one of the function's inputs, or a result of an earlier step.
+struct StepSource {
+  int step = -1;  // -1: an input of the function
+  int index = 0;
+};
+
+// A function that is called as a part of another.
+struct PlanStep {
+  std::string function;
+  std::vector<StepSource> inputs;
+  int results = 0;
+};
+
 struct Plan {
   Plan() = default;
   Plan(Plan&& other) noexcept;  // before it is used
 
   std::string name;
-  // On the NPU: a program. Otherwise the host runs a function, or the operator itself where there is no name.
+  // On the NPU: a program. In turns: steps, each with a plan of its own. Otherwise the host runs a function,
+  // or the operator itself where there is no name.
   std::shared_ptr<Program> program;
+  std::vector<PlanStep> steps;
+  std::vector<StepSource> step_results;
   std::string host_function;
   bool escapes = false;  // the host function keeps its resources
 
@@ -55,6 +78,7 @@ struct Plan {
   std::vector<ProgramOutput> outputs;
   std::vector<OtherResult> others;
   std::vector<BoundVariable> bound;
+  std::vector<RandomCounter> random;
   std::vector<int> specialised;  // inputs whose values are part of the program
   std::vector<int> watched;      // variables that may be bound once they have settled
   int patience = 0;              // calls without a change after which they have
@@ -64,8 +88,22 @@ struct Plan {
 
  private:
   std::mutex mutex_;
-  std::vector<std::uint64_t> seen_;
+  std::vector<std::uint64_t> seen_;  // versions of the watched variables
   int quiet_calls_ = 0;
+};
+
+// The counters of one function; they outlive its plans, whose shapes differ but whose generators are the
+// same.
+class Generators {
+ public:
+  // The counters of a call, which are moved on for the next one.
+  std::vector<std::uint64_t> draw(const std::vector<RandomCounter>& random);
+  // Back to where they began.
+  void reset();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::uint64_t> counters_;  // low and high half of each
 };
 
 }  // namespace npu::tf

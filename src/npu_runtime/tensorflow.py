@@ -10,6 +10,7 @@ forget = _native.forget
 forget_all = _native.forget_all
 load = _native.load
 new_part = _native.new_part
+reset_random = _native.reset_random
 set_callbacks = _native.set_callbacks
 set_eager_threshold = _native.set_eager_threshold
 set_log_placement = _native.set_log_placement

@@ -62,6 +62,9 @@ class FunctionPlan:
     specialised  inputs whose values are part of the program: the plan serves calls with equal values only
     watched      variables not bound although they could be; after `patience` calls in a row without a change to any of
                  them another plan is asked for, with no `changed` variables
+    random       counters of generators that are program inputs ("random", c), two uint64 numbers, low and high half:
+                 (low, high, step) each; a call moves a counter on by its step. They belong to the function, whatever
+                 its plans; the first plan says where they begin
     name         for error messages; the program's own name when empty
 
     Other attributes may be set freely; the object given to the device is the one that callbacks get back as `previous`.
@@ -78,6 +81,7 @@ class FunctionPlan:
         specialised: Sequence[int] = ...,
         watched: Sequence[int] = ...,
         patience: int = 0,
+        random: Sequence[tuple[int, int, int]] = ...,
         name: str = "",
     ) -> None: ...
     @staticmethod
@@ -86,8 +90,21 @@ class FunctionPlan:
 
         `escapes`: it keeps the variables it is given for later (datasets, iterators).
         """
+    @staticmethod
+    def steps(
+        steps: Sequence[tuple[str, Sequence[tuple[str, int, int]], int]],
+        results: Sequence[tuple[str, int, int]],
+        *,
+        specialised: Sequence[int] = ...,
+        name: str = "",
+    ) -> FunctionPlan:
+        """Call functions one after the other, each with a plan of its own: (name, inputs, number of results).
+
+        Inputs of a step and results of the whole are ("input", i, 0), an input of the function, or ("step", s, j),
+        result j of an earlier step s.
+        """
     @property
-    def kind(self) -> Literal["npu", "host"]: ...
+    def kind(self) -> Literal["npu", "steps", "host"]: ...
     @property
     def name(self) -> str: ...
     @property
@@ -139,6 +156,9 @@ def forget(name: str) -> None:
     """Drop the plans of a function or operator."""
 
 def forget_all() -> None: ...
+def reset_random() -> None:
+    """Counted random numbers begin again, as after tf.random.set_seed."""
+
 def set_eager_threshold(calls: int) -> None:
     """Compile an operator once it was called more often than this with the same signature; the host runs it before."""
 
