@@ -11,6 +11,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from ge.parsers.aten import is_mapped
+from torchair.layouts import memory_order
 
 __all__ = ["table"]
 
@@ -83,14 +84,23 @@ def _like(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return made
 
 
+def _order(tensor: torch.Tensor) -> list[int]:
+    """The order of axes in memory, in which numbers are drawn."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    known = all(isinstance(d, int) for d in (*shape, *strides))
+    return list((memory_order(shape, strides) if known else None) or range(len(shape)))
+
+
 def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers that the framework draws without a compiler, so that a seed gives the same result."""
     if not train or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(input), torch.zeros_like(input, dtype=torch.bool)
-    blank = aten.empty.memory_format(list(input.shape), dtype=input.dtype, device=input.device)
-    noise = aten.bernoulli.p(blank, 1 - p)
+    order = _order(input)
+    stored = [input.shape[a] for a in order]
+    blank = aten.empty.memory_format(stored, dtype=input.dtype, device=input.device)
+    noise = aten.bernoulli.p(blank, 1 - p).permute([order.index(a) for a in range(len(order))])
     return input * (noise / (1 - p)), noise != 0
 
 
