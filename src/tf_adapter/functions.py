@@ -49,6 +49,7 @@ class NpuRun:
 class StepsRun:
     """The function is a row of calls of other functions."""
 
+    name: str
     steps: tuple[tuple[str, tuple[partition.Source, ...], int], ...]  # name, inputs, number of results
     sources: tuple[partition.Source, ...]
 
@@ -71,7 +72,6 @@ class Known:
     graph: FlatGraph
     functions: Functions
     written: frozenset[int] = frozenset()
-    step: partition.Step | None = None  # a step made here, of another function
     compiles: int = 0
     patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
@@ -103,18 +103,18 @@ def known(name: str) -> Known:
     functions = Functions()
     graph = read_function(name, functions)
     written = partition.written_arguments(graph, functions)
-    made = Known(
-        name,
-        graph,
-        functions,
-        frozenset(graph.args.index(a) for a in written),
-        _steps.get(name),
-    )
+    made = Known(name, graph, functions, frozenset(graph.args.index(a) for a in written))
     with _lock:
         _known[name] = made
         while len(_known) > MOST_FUNCTIONS:
             _known.popitem(last=False)
     return made
+
+
+def runs_on_host(name: str) -> bool:
+    """Whether a function was made here for the host."""
+    step = _steps.get(name)
+    return step is not None and not step.on_npu
 
 
 def forget() -> None:
@@ -132,8 +132,6 @@ def plan_function(
     first plan.
     """
     function = known(name)
-    if function.step is not None and not function.step.on_npu:
-        return HostRun(name)
     if function.compiles >= MOST_COMPILES:
         return HostRun(name)
     function.compiles += 1
@@ -199,7 +197,7 @@ def _mixed(function: Known, refused: Mapping[str, Refusal]) -> Plan:
     for step in done.steps:
         name = _register(step, function.functions)
         steps.append((name, step.sources, len(step.graph.results)))
-    return _reported(function, StepsRun(tuple(steps), done.sources), done.refused)
+    return _reported(function, StepsRun(function.name, tuple(steps), done.sources), done.refused)
 
 
 def _register(step: partition.Step, functions: Functions) -> str:

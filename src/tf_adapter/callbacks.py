@@ -1,0 +1,71 @@
+"""What the device asks when it meets a function or a part of a graph that it has no plan for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from npu_runtime import tensorflow as native
+from tf_adapter import functions
+from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun
+from tf_adapter.lowering import Described, Ports
+from tf_adapter.options import options
+
+__all__ = ["function_compile"]
+
+
+def function_compile(
+    name: str, attrs: bytes, inputs: Sequence[Described], previous: Any, changed: Sequence[int]
+) -> Any:
+    """The device's plan for a call of a function."""
+    before: Plan | None = getattr(previous, "run", None)
+    if functions.runs_on_host(name):
+        return None
+    run = functions.plan_function(name, inputs, None if before is None else list(changed), before)
+    if options.explain:
+        _explain(name)
+    plan = _plan(run, inputs)
+    plan.run = run
+    return plan
+
+
+def _explain(name: str) -> None:
+    from tf_adapter.explain import report
+
+    found = report(name)
+    if found is not None:
+        print(found.text(), flush=True)
+
+
+def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
+    if isinstance(run, HostRun):
+        return native.FunctionPlan.host(run.function)
+    if isinstance(run, StepsRun):
+        return native.FunctionPlan.steps(list(run.steps), list(run.sources), name=run.name)
+    return _npu_plan(run, inputs)
+
+
+def _npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
+    model, ports = run.lowered.model, run.lowered.ports
+    return native.FunctionPlan(
+        model.program,
+        [*ports.inputs],
+        [
+            (kind, index, port.desc.dtype, port.desc.shape)
+            for (kind, index), port in zip(ports.outputs, model.outputs, strict=True)
+        ],
+        others=_others(ports),
+        bound=[(i, inputs[i].version) for i in ports.bound],
+        specialised=[*ports.specialised],
+        watched=[*run.watched],
+        patience=run.patience,
+        random=[*ports.random],
+        name=model.name,
+    )
+
+
+def _others(ports: Ports) -> dict[int, tuple[str, Any]]:
+    return {
+        result: ("constant", ports.constants[index]) if kind == "constant" else (kind, index)
+        for result, (kind, index) in ports.others
+    }
