@@ -83,7 +83,6 @@ std::vector<Chosen> suppress_softly(const std::vector<Box>& boxes, const float* 
     for (Chosen other : rest) {
       const float common =
           overlap(boxes[static_cast<std::size_t>(taken.index)], boxes[static_cast<std::size_t>(other.index)]);
-      if (common > limits.overlap) continue;
       other.score *= std::exp(-0.5f / limits.sigma * common * common);
       if (other.score > limits.score) left.push_back(other);
     }

@@ -181,7 +181,8 @@ class GraphBuilder:
         if isinstance(item, ir.Value):
             return self._own(item)
         if isinstance(item, (bool, int, float)):
-            default = {bool: "bool", int: "int64", float: "float32"}[type(item)]
+            kinds = ((bool, "bool"), (int, "int64"), (float, "float32"))
+            default = next(name for kind, name in kinds if isinstance(item, kind))
             return self.constant(np.asarray(item, numpy_dtype(like or default)))
         return self.constant(item)
 

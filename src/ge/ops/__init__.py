@@ -7,6 +7,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc
 from ge.ops import (  # noqa: F401  the families register their operators when they are loaded
     activation,
     binary,
+    bits,
     control,
     convolution,
     diagonals,
@@ -29,9 +30,11 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     signal,
     slices,
     sorting,
+    sparse,
     text,
     training,
     vision,
+    warp,
     window_gradients,
 )
 from ge.ops.base import (

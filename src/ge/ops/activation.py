@@ -12,8 +12,8 @@ from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
 from ge.parsers.plugin import Node, Results, plugin, simple
 
-_SELU_ALPHA = 1.67326319217681884765625
-_SELU_GAMMA = 1.05070102214813232421875
+_SELU_ALPHA = 1.6732632423543772
+_SELU_GAMMA = 1.0507009873554805
 
 
 class Activation(Unary):

@@ -42,7 +42,7 @@ def _binary(
 _binary("Add", "add", onnx="Add", tensorflow=["Add", "AddV2", "BiasAddV1"])
 _binary("Sub", "sub", onnx="Sub", tensorflow="Sub")
 _binary("Mul", "mul", onnx="Mul", tensorflow="Mul")
-_binary("Div", "div", onnx="Div", tensorflow=["Div", "RealDiv", "TruncateDiv"])
+_binary("Div", "div", onnx="Div", tensorflow=["Div", "RealDiv"])
 _binary("FloorDiv", "floordiv", tensorflow="FloorDiv")
 _binary("Mod", "mod", tensorflow="FloorMod")
 _binary("FMod", "fmod", tensorflow=["Mod", "TruncateMod"])
@@ -62,8 +62,8 @@ _binary("GreaterEqual", "ge", TENSORS, onnx="GreaterOrEqual", tensorflow="Greate
 _binary("BitwiseAnd", "bitand", INTS, onnx="BitwiseAnd", tensorflow="BitwiseAnd")
 _binary("BitwiseOr", "bitor", INTS, onnx="BitwiseOr", tensorflow="BitwiseOr")
 _binary("BitwiseXor", "bitxor", INTS, onnx="BitwiseXor", tensorflow="BitwiseXor")
-_binary("ShiftLeft", "shl", INTS, tensorflow="LeftShift")
-_binary("ShiftRight", "shr", INTS, tensorflow="RightShift")
+_binary("ShiftLeft", "shl", INTS)
+_binary("ShiftRight", "shr", INTS)
 
 
 @register
@@ -170,6 +170,21 @@ def _compared_tf(n: Node) -> Results:
             raise
         return n.builder.constant(np.bool_(n.type == "NotEqual"))
     return n.op(n.type, n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="TruncateDiv")
+def _truncated_quotient(n: Node) -> Results:
+    quotient = n.op("Div", n.inputs[0], n.inputs[1])
+    return n.op("Trunc", quotient) if n.desc().dtype in FLOATS else quotient
+
+
+@plugin(tensorflow=["LeftShift", "RightShift"])
+def _shifted(n: Node) -> Results:
+    """Amounts outside the width of the type are brought to its ends, as TensorFlow does."""
+    kind = numpy_dtype(n.desc().dtype)
+    zero, most = np.zeros((), kind), np.asarray(8 * kind.itemsize - 1, kind)
+    amount = n.op("Minimum", n.op("Maximum", n.inputs[1], zero), most)
+    return n.op("ShiftLeft" if n.type == "LeftShift" else "ShiftRight", n.inputs[0], amount)
 
 
 @plugin(tensorflow="ApproximateEqual")

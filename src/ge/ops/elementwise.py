@@ -181,7 +181,10 @@ class Identity(Operator):
         return x
 
 
-@plugin(onnx="Identity", tensorflow=["Identity", "StopGradient", "PreventGradient", "Snapshot"])
+@plugin(
+    onnx="Identity",
+    tensorflow=["Identity", "StopGradient", "PreventGradient", "Snapshot", "GuaranteeConst", "DeepCopy"],
+)
 def _identity(n: Node) -> Results:
     return n.inputs[0]  # type: ignore[return-value]
 
@@ -194,7 +197,22 @@ def _cast_tf(n: Node) -> Results:
     to = str(n.attr("DstT"))
     if to not in TENSORS:
         raise Unsupported(f"no engine accepts {to}", "use one of the plain number types")
-    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+    if to == n.desc().dtype:
+        return n.inputs[0]  # type: ignore[return-value]
+    if to in ("int32", "int64") and n.desc().dtype in FLOATS:
+        return _cast_to_integers(n, to)
+    return n.op("Cast", n.inputs[0], to=to)
+
+
+def _cast_to_integers(n: Node, to: str) -> Results:
+    """What has no place among the integers, NaN included, becomes the least of them, as in TensorFlow."""
+    least = np.iinfo(numpy_dtype(to)).min
+    x, bound = n.inputs[0], float(-least)
+    if n.desc().dtype == "float16":
+        bound = float(np.finfo(np.float16).max)  # all finite ones fit
+    below = n.op("LessEqual" if n.desc().dtype == "float16" else "Less", x, bound)
+    fits = n.op("And", n.op("GreaterEqual", x, -bound), below)
+    return n.op("Select", fits, n.op("Cast", x, to=to), np.asarray(least, numpy_dtype(to)))
 
 
 @plugin(tensorflow="Bitcast")

@@ -411,7 +411,7 @@ def _bincount(n: Node) -> Results:
         np.asarray(0, numpy_dtype(dtype)),
         depth=size,
     )
-    if weights is not None:
+    if weights is not None and not n.attr("binary_output", False):
         hits = n.op("Mul", hits, n.op("Reshape", weights, shape=[*shape, 1]))
     if bool(n.attr("binary_output", False)):
         return n.op("ReduceMax", hits, axes=[len(shape) - 1])
@@ -441,3 +441,16 @@ def _bound_search(n: Node) -> Results:
     values = n.op("Reshape", n.inputs[1], shape=[rows, columns, 1])
     below = n.op("Less" if n.type == "LowerBound" else "LessEqual", sorted_, values)
     return n.op("ReduceSum", n.op("Cast", below, to=str(n.attr("out_type", "int32"))), axes=[2])
+
+
+@plugin(tensorflow="HistogramFixedWidth")
+def _histogram(n: Node) -> Results:
+    """How many values fall into each of the equal parts of a range; what is outside counts at its ends."""
+    low, high = (float(v) for v in n.const(1, "the range").reshape(-1))
+    bins = n.ints(2, "the number of bins")[0]
+    x = n.op("Cast", n.op("Reshape", n.inputs[0], shape=[n.desc().size]), to="float64")
+    part = n.op("Floor", n.op("Div", n.op("Sub", x, low), (high - low) / bins))
+    place = n.op("Cast", n.op("Clip", part, min=0.0, max=float(bins - 1)), to="int64")
+    kind = numpy_dtype(str(n.attr("dtype", "int32")))
+    hits = n.op("OneHot", place, np.asarray(1, kind), np.asarray(0, kind), depth=bins)
+    return n.op("ReduceSum", hits, axes=[0])

@@ -316,3 +316,42 @@ def _triangular_solve_tf(n: Node) -> Results:
     )
     flags = {"lower": bool(n.attr("lower", True)), "transposed": bool(n.attr("adjoint", False))}
     return n.op("TriangularSolve", a, b, **flags)
+
+
+@plugin(tensorflow="LogMatrixDeterminant")
+def _log_determinant(n: Node) -> Results:
+    """The sign of the determinant and the logarithm of its size, by way of double precision."""
+    if n.desc().shape[-1] > _DETERMINANT_ORDER:
+        raise Unsupported(
+            f"determinants of more than {_DETERMINANT_ORDER} rows", "their product may overflow"
+        )
+    det = n.op("Det", n.op("Cast", n.inputs[0], to="float64"))
+    return [n.op("Cast", v, to=n.desc().dtype) for v in (n.op("Sign", det), n.op("Log", n.op("Abs", det)))]
+
+
+_DETERMINANT_ORDER = 32
+
+
+@plugin(tensorflow="TridiagonalMatMul")
+def _tridiagonal_product(n: Node) -> Results:
+    """Each row of the product is made of three neighbouring rows."""
+    rank, rows = n.desc(3).rank, n.desc(3).shape[-2]
+
+    def diagonal(index: int) -> Any:
+        return n.op("Reshape", n.inputs[index], shape=[*n.desc(index).shape[:-2], rows, 1])
+
+    def moved(by: int) -> Any:
+        low, high = [0] * rank, [0] * rank
+        (low if by < 0 else high)[-2] = 1
+        padded = n.op("Pad", n.inputs[3], low=low, high=high, value=0.0)
+        starts = [0] * rank
+        starts[-2] = 1 if by > 0 else 0
+        shape = n.desc(3).shape
+        return n.op("Slice", padded, starts=starts, ends=[s + d for s, d in zip(starts, shape, strict=True)])
+
+    parts = [
+        n.op("Mul", diagonal(0), moved(1)),
+        n.op("Mul", diagonal(1), n.inputs[3]),
+        n.op("Mul", diagonal(2), moved(-1)),
+    ]
+    return n.op("Add", n.op("Add", parts[0], parts[1]), parts[2])

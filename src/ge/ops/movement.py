@@ -816,8 +816,11 @@ def _pad_tf(n: Node) -> Results:
     if n.type == "MirrorPad":
         mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[str(n.attr("mode", "REFLECT"))]
         return n.op("Pad", n.inputs[0], mode=mode, low=low, high=high)
-    value = float(n.const(2, "the padding value").reshape(())) if n.type == "PadV2" else 0.0
-    return n.op("Pad", n.inputs[0], low=low, high=high, value=value)
+    known = n.maybe_const(2) if n.type == "PadV2" else np.zeros(())
+    if known is not None:
+        return n.op("Pad", n.inputs[0], low=low, high=high, value=float(known.reshape(())))
+    inside = n.op("Pad", n.builder.constant(np.ones(n.desc().shape, bool)), low=low, high=high, value=0.0)
+    return n.op("Select", inside, n.op("Pad", n.inputs[0], low=low, high=high, value=0.0), n.inputs[2])
 
 
 @plugin(tensorflow=["Reverse", "ReverseV2"])

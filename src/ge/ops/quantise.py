@@ -573,3 +573,38 @@ def _dequantize_tf(n: Node) -> Results:
         raise Unsupported(f"the mode {mode} of Dequantize is not supported", "use MIN_COMBINED or SCALED")
     to = str(n.attr("dtype", "float32"))
     return y if to == "float32" else n.op("Cast", y, to=to)
+
+
+@plugin(tensorflow=[f"FakeQuantWithMinMax{kind}Gradient" for kind in ("Args", "Vars", "VarsPerChannel")])
+def _fake_quantised_gradient(n: Node) -> Results:
+    """Gradients pass inside the (shifted) range; those below and above go to its ends."""
+    g, x = n.inputs[0], n.inputs[1]
+    low, high = n.input(2), n.input(3)
+    if "Args" in n.type:
+        low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
+    least, most = int(bool(n.attr("narrow_range", False))), 2 ** int(n.attr("num_bits", 8)) - 1
+    step = n.op("Div", n.op("Sub", high, low), float(most - least))
+    place = n.op("Sub", float(least), n.op("Div", low, step))
+    zero = n.op("Clip", n.op("Floor", n.op("Add", place, 0.5)), min=float(least), max=float(most))
+    bottom, top = (n.op("Mul", n.op("Sub", float(v), zero), step) for v in (least, most))
+    return _passed_inside(n, g, x, bottom, top, [] if "PerChannel" not in n.type else [n.desc().rank - 1])
+
+
+def _passed_inside(n: Node, g: Any, x: Any, low: Any, high: Any, kept: Sequence[int]) -> Results:
+    """A gradient between two bounds, and for operators with bounds as inputs the sums of what is outside."""
+    below, above = n.op("Less", x, low), n.op("Greater", x, high)
+    inside = n.op("Select", n.op("Or", below, above), 0.0, g)
+    if "Args" in n.type:
+        return inside
+    axes = [i for i in range(n.desc().rank) if i not in kept]
+    sums = [n.op("ReduceSum", n.op("Select", outside, g, 0.0), axes=axes) for outside in (below, above)]
+    return [inside, *sums]
+
+
+@plugin(tensorflow="QuantizeAndDequantizeV4Grad")
+def _quantised_and_back_gradient(n: Node) -> Results:
+    axis, rank = int(n.attr("axis", -1)), n.desc().rank
+    kept = [axis % rank] if axis >= 0 else []
+    shape = [n.desc().shape[i] if i in kept else 1 for i in range(rank)]
+    low, high = (n.op("Reshape", n.inputs[i], shape=shape if kept else []) for i in (2, 3))
+    return _passed_inside(n, n.inputs[0], n.inputs[1], low, high, kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ge.ir.types import FLOATS, numpy_dtype
@@ -18,7 +19,7 @@ def _neutral(n: Node, reduction: str, dtype: str) -> Any:
     if reduction in ("add", "mul"):
         return n.builder.constant(np.asarray(0 if reduction == "add" else 1, kind))
     if dtype in FLOATS:
-        bound = np.finfo(np.float32 if dtype == "bfloat16" else kind)
+        bound = ml_dtypes.finfo(kind)
         return n.builder.constant(np.asarray(bound.min if reduction == "max" else bound.max).astype(kind))
     limits = np.iinfo(kind)
     return n.builder.constant(np.asarray(limits.min if reduction == "max" else limits.max, kind))

@@ -32,6 +32,10 @@ def _rank_tf(n: Node) -> Results:
 
 @plugin(tensorflow="InvertPermutation")
 def _invert_permutation(n: Node) -> Results:
+    if n.maybe_const(0) is None:
+        places = n.builder.constant(np.arange(n.desc().size, dtype=numpy_dtype(n.desc().dtype)))
+        spots = n.op("Reshape", n.op("Cast", n.inputs[0], to="int64"), shape=[n.desc().size, 1])
+        return n.op("ScatterNd", n.op("Mul", places, 0), spots, places)
     return n.builder.constant(np.argsort(n.const(0, "the permutation")).astype(numpy_dtype(n.desc().dtype)))
 
 
@@ -71,3 +75,31 @@ def _broadcast_gradient_args(n: Node) -> Results:
             n.builder.constant(np.asarray(sorted({*axes, *both_one}), numpy_dtype(n.desc().dtype)))
         )
     return results
+
+
+@plugin(tensorflow="UnravelIndex")
+def _unravel_index(n: Node) -> Results:
+    """Positions in a flattened tensor as positions along its axes."""
+    dims = n.ints(1, "the shape")
+    kind = numpy_dtype(n.desc().dtype)
+    strides = np.cumprod([1, *dims[:0:-1]], dtype=np.int64)[::-1]
+    rest, parts = n.inputs[0], []
+    for stride in strides:
+        step = np.asarray(stride, kind)
+        parts.append(n.op("Reshape", n.op("FloorDiv", rest, step), shape=[1, *n.desc().shape]))
+        rest = n.op("Mod", rest, step)
+    return n.op("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
+
+
+@plugin(tensorflow=["DataFormatDimMap", "DataFormatVecPermute"])
+def _data_format(n: Node) -> Results:
+    """Axes, or sizes along axes, of one storage order as those of another."""
+    source, target = (str(n.attr(k, v)) for k, v in (("src_format", "NHWC"), ("dst_format", "NCHW")))
+    if n.type == "DataFormatDimMap":
+        table = n.builder.constant(np.asarray([target.index(c) for c in source], numpy_dtype(n.desc().dtype)))
+        rank = np.asarray(len(source), numpy_dtype(n.desc().dtype))
+        return n.op("Gather", table, n.op("Mod", n.inputs[0], rank), axis=0)
+    if n.desc().shape[0] != len(source):  # the spatial axes alone
+        source, target = ("".join(c for c in text if c not in "NC") for text in (source, target))
+    order = np.asarray([source.index(c) for c in target], np.int64)
+    return n.op("Gather", n.inputs[0], n.builder.constant(order), axis=0)

@@ -477,6 +477,8 @@ def _unique_tf(n: Node) -> Results:
     if known is not None:
         y, _, inverse, counts = distinct(known, None, False)
         return [n.builder.constant(a) for a in (y, inverse.astype(to), counts.astype(to))]
+    if "WithCounts" in n.type and to != "int64":
+        raise Unsupported(f"counts of {to}", "ask for int64 counts: out_idx=tf.int64")
     y, _, inverse, counts = n.op("Unique", n.inputs[0], sorted=False)
     return [y, n.op("Cast", inverse, to=to), counts]
 
@@ -508,3 +510,25 @@ def _nms_tf(n: Node) -> Results:
     if n.type.endswith("V5"):
         return [indices, scores, count]
     return [indices, count]
+
+
+@plugin(tensorflow="NthElement")
+def _nth_element(n: Node) -> Results:
+    """The element that would be at place n of each sorted row."""
+    place, extent = n.ints(1, "n")[0], n.desc().shape[-1]
+    values, _ = n.op("TopK", n.inputs[0], k=place + 1, largest=bool(n.attr("reverse", False)))
+    lead = list(n.desc().shape[:-1])
+    if not 0 <= place < extent:
+        raise Unsupported(f"element {place} of {extent}")
+    last = n.op("Slice", values, starts=[0] * len(lead) + [place], ends=[*lead, place + 1])
+    return n.op("Reshape", last, shape=lead)
+
+
+@plugin(tensorflow="ApproxTopK")
+def _approximate_top_k(n: Node) -> Results:
+    """Found exactly, which is within any recall asked for."""
+    if not n.attr("aggregate_to_topk", True):
+        raise Unsupported("ApproxTopK without the final selection", "set aggregate_to_topk")
+    axis, largest = int(n.attr("reduction_dimension", -1)), bool(n.attr("is_max_k", True))
+    values, indices = n.op("TopK", n.inputs[0], k=int(n.attr("k")), axis=axis, largest=largest)
+    return [values, n.op("Cast", indices, to="int32")]

@@ -420,6 +420,8 @@ def _crop_and_resize(n: Node) -> Results:
 @plugin(tensorflow="Dilation2D")
 def _dilation(n: Node) -> Results:
     """The largest sum of a pixel and its weight in each window."""
+    if n.desc().dtype not in FLOATS:
+        raise Unsupported(f"Dilation2D of {n.desc().dtype}", "use a float type")
     batch, height, width, channels = n.desc().shape
     kernel, strides, rates = n.desc(1).shape[:2], list(n.attr("strides"))[1:3], list(n.attr("rates"))[1:3]
     low, high, sizes = [0, 0], [0, 0], [0, 0]
