@@ -9,4 +9,8 @@ namespace npu {
 bool lower_depthwise(Lowering& low);
 bool lower_pointwise(Lowering& low);
 
+// Whether a convolution's last post-operation is better done in place after it; the step that does it.
+bool has_late_activation(const Lowering& low);
+void lower_late_activation(Lowering& low);
+
 }  // namespace npu

@@ -96,6 +96,12 @@ bool is_depthwise(const Lowering& low) {
          same("dilations", 1) && attrs.integers("dilations", {1, 1})[0] == 1;
 }
 
+// oneDNN's depthwise kernels are quicker unless the activation is what takes their time; strided ones are so few
+// that even then it is quicker to activate what they have written.
+bool is_worthwhile(const Lowering& low, const Finish& finish) {
+  return finish.epilogue.activation == Activation::Swish && low.attrs().integers("strides", {1, 1})[0] == 1;
+}
+
 std::optional<Plan> make_plan(const Lowering& low, const Finish& finish) {
   const View& x = low.input(0);
   const View& y = low.output(0);
@@ -159,9 +165,10 @@ Location prepare_weights(Lowering& low, const Depthwise& shape) {
 
 bool lower_depthwise(Lowering& low) {
   if (!has_plain_operands(low) || !is_depthwise(low)) return false;
+  if (low.attrs().flag("has_gate")) return false;
   const bool has_bias = low.attrs().flag("has_bias");
   const std::optional<Finish> finish = read_finish(low, has_bias ? 3 : 2);
-  if (!finish || finish->next != low.input_count()) return false;
+  if (!finish || finish->next != low.input_count() || !is_worthwhile(low, *finish)) return false;
   const std::optional<Plan> plan = make_plan(low, *finish);
   if (!plan) return false;
   const Depthwise& shape = plan->shape;

@@ -107,6 +107,14 @@ bool is_pointwise(const Lowering& low) {
          all_are(attrs.integers("pads_end", {0}), 0) && is_dense(low.input(0)) && is_dense(low.output(0));
 }
 
+// One number for each image and channel, dense.
+bool is_gate(const Lowering& low, const View& gate) {
+  const View& x = low.input(0);
+  return gate.dims.size() == 4 && gate.dims[0] == x.dims[0] && gate.dims[1] == x.dims[1] &&
+         gate.elements() == x.dims[0] * x.dims[1] && gate.dtype == x.dtype && gate.strides[1] == 1 &&
+         (gate.dims[0] == 1 || gate.strides[0] == gate.dims[1]);
+}
+
 // oneDNN's products are as quick where nothing but cheap arithmetic follows.
 bool is_worthwhile(const Pointwise& shape) {
   return shape.has_gate || shape.epilogue.activation == Activation::Swish || shape.depth <= kShallow;
@@ -119,8 +127,9 @@ bool lower_pointwise(Lowering& low) {
   const View& x = low.input(0);
   const View& y = low.output(0);
   const bool has_bias = low.attrs().flag("has_bias"), gated = low.attrs().flag("has_gate");
-  const std::optional<Finish> finish = read_finish(low, has_bias ? 3 : 2);
-  if (!finish || finish->next + (gated ? 1 : 0) != low.input_count()) return false;
+  const std::size_t gate = has_bias ? 3 : 2;
+  const std::optional<Finish> finish = read_finish(low, gate + (gated ? 1 : 0));
+  if (!finish || finish->next != low.input_count() || (gated && !is_gate(low, low.input(gate)))) return false;
   Plan plan;
   plan.run = pointwise(x.dtype);
   const bool pairs = x.dtype == DType::Float32 || x.dims[1] % 2 == 0;
@@ -148,7 +157,7 @@ bool lower_pointwise(Lowering& low) {
   if (has_bias) places.bias = low.at(low.input(2));
   if (finish->residual) places.residual = low.at(*finish->residual);
   if (gated) {
-    places.gate = low.at(low.input(finish->next));
+    places.gate = low.at(low.input(gate));
     places.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
   }
   low.emit(std::make_unique<PointwiseStep>(plan, places));

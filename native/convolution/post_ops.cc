@@ -2,7 +2,6 @@
 #include "convolution/post_ops.h"
 
 #include <charconv>
-#include <string_view>
 
 namespace npu::convolution {
 namespace {
@@ -21,7 +20,8 @@ constexpr Known kKnown[] = {
     {"hardswish", Activation::HardSwish, 1.0f / 6.0f, 0.5f},
 };
 
-// "kind[,alpha[,beta]]"; false when the kind is unknown or a number malformed.
+}  // namespace
+
 bool read_activation(std::string_view text, Epilogue& epilogue) {
   const std::string_view kind = text.substr(0, text.find(','));
   for (const Known& known : kKnown) {
@@ -43,8 +43,6 @@ bool read_activation(std::string_view text, Epilogue& epilogue) {
   }
   return false;
 }
-
-}  // namespace
 
 std::optional<Finish> read_finish(const Lowering& low, std::size_t next) {
   Finish finish;

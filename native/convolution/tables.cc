@@ -1,6 +1,7 @@
 // The choice of our own convolutions by machine, and the packing of their weights.
 #include <algorithm>
 
+#include "convolution/activation.h"
 #include "convolution/depthwise.h"
 #include "convolution/pointwise.h"
 
@@ -36,6 +37,8 @@ void pack(const T* weights, std::int64_t outputs, std::int64_t depth, std::int64
 DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
   return machine_has_bf16_vectors() ? depthwise_avx512(type, kernel, stride) : nullptr;
 }
+
+ActivationFn activation(DType type) { return machine_has_bf16_vectors() ? activation_avx512(type) : nullptr; }
 
 PointwiseFn pointwise(DType type) { return machine_has_bf16_vectors() ? pointwise_avx512(type) : nullptr; }
 

@@ -111,8 +111,9 @@ class AttributeBuilder {
     if (attrs.has("dst_zero_point")) zero_point(DNNL_ARG_DST, attrs.integer("dst_zero_point"));
   }
 
-  void post_ops() {
-    const std::vector<std::string> texts = low_.attrs().texts("post_ops");
+  void post_ops(std::size_t left_out) {
+    std::vector<std::string> texts = low_.attrs().texts("post_ops");
+    texts.resize(texts.size() - left_out);
     for (std::size_t i = 0; i < texts.size(); ++i) append(parse_post_op(texts[i]), static_cast<int>(i));
     result_.attr.set_post_ops(ops_);
   }
@@ -184,10 +185,11 @@ Desc PaddedOperandShape::describe_operand(const Lowering& low, const View& view)
   return describe(low, view.dtype, dims, strides);
 }
 
-AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape) {
+AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape,
+                             std::size_t left_out) {
   AttributeBuilder builder(low, next, shape);
   builder.quantisation(scale_mask);
-  builder.post_ops();
+  builder.post_ops(left_out);
   return builder.take();
 }
 

@@ -47,20 +47,36 @@ PrimitiveDesc choose(const std::vector<Layouts>& layouts, const Make& make) {
   return fallback.get(true) ? fallback : make(layouts.front(), false);
 }
 
+// The source times one number for each image and channel, in scratch memory.
+Location lower_gate(Lowering& low, const View& gate, const Desc& source) {
+  const Desc factors = describe(low, gate);
+  const dnnl::binary::primitive_desc desc(onednn_engine(), dnnl::algorithm::binary_mul, source, factors,
+                                          source, base_attr());
+  const Location product = low.scratch(source.get_size());
+  PrimitivePlan plan(low);
+  plan.read(DNNL_ARG_SRC_0, low.input(0), source, source);
+  plan.read(DNNL_ARG_SRC_1, gate, factors, factors);
+  plan.add({DNNL_ARG_DST, source, product});
+  plan.finish<dnnl::binary>(desc, layout_name(source), 0);
+  return product;
+}
+
 template <class Primitive>
 void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   check_ranks(low);
   const ConvGeometry geometry(low, low.input(0).dims.size() - 2);
   const View& y = low.output(0);
-  const bool has_bias = low.attrs().flag("has_bias");
+  const bool has_bias = low.attrs().flag("has_bias"), gated = low.attrs().flag("has_gate");
+  const std::size_t gate = has_bias ? 3 : 2;
   const Desc source = describe(low, low.input(0));
   const Desc target = describe(low, y);
   const Desc weights = weights_desc(low, low.input(1), geometry.groups, transposed);
   const Desc bias = has_bias ? channel_vector(low, low.input(2), y.dims[1]) : Desc();
   const PaddedOperandShape post_shape(y.dims.size());
+  const bool late = has_late_activation(low);
   const AttributeSet attributes =
-      make_attributes(low, has_bias ? 3 : 2, geometry.groups > 1 ? 3 : 1, post_shape);
+      make_attributes(low, gate + (gated ? 1 : 0), geometry.groups > 1 ? 3 : 1, post_shape, late ? 1 : 0);
 
   const View& image = transposed ? low.input(0) : y;
   const View& w = low.input(1);
@@ -77,12 +93,17 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   const auto desc = choose<PrimitiveDesc>(candidates(source, target, attributes.accumulates), make);
 
   PrimitivePlan plan(low);
-  plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+  if (gated) {
+    plan.read(DNNL_ARG_SRC, lower_gate(low, low.input(gate), source), source, desc.src_desc());
+  } else {
+    plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+  }
   plan.read(DNNL_ARG_WEIGHTS, low.input(1), weights, desc.weights_desc());
   if (has_bias) plan.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
   plan.write(DNNL_ARG_DST, y, target, desc.dst_desc());
   plan.add(attributes);
   plan.finish<Primitive>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()), flops);
+  if (late) lower_late_activation(low);
 }
 
 }  // namespace

@@ -149,15 +149,21 @@ void emit_reorder(Lowering& low, const Desc& from, const Location& source, const
 }
 
 void PrimitivePlan::read(int arg, const View& view, const Desc& have, const Desc& want) {
-  if (have == want) {
-    args_.push_back({arg, want, low_.at(view)});
-  } else if (low_.is_constant(view)) {
+  if (have != want && low_.is_constant(view)) {
     args_.push_back({arg, want, low_.packed(view, have, want)});
   } else {
-    const Location place = low_.scratch(want.get_size());
-    before_.push_back({have, low_.at(view), want, place});
-    args_.push_back({arg, want, place});
+    read(arg, low_.at(view), have, want);
   }
+}
+
+void PrimitivePlan::read(int arg, const Location& where, const Desc& have, const Desc& want) {
+  if (have == want) {
+    args_.push_back({arg, want, where});
+    return;
+  }
+  const Location place = low_.scratch(want.get_size());
+  before_.push_back({have, where, want, place});
+  args_.push_back({arg, want, place});
 }
 
 void PrimitivePlan::write(int arg, const View& view, const Desc& have, const Desc& made) {

@@ -49,7 +49,9 @@ class PostOperandShape {
   virtual Desc describe_operand(const Lowering& low, const View& view) const = 0;
 };
 // Quantisation attributes are read as well; `scale_mask` is the mask of per-channel weight scales.
-AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape);
+// The last `left_out` post-operations are somebody else's.
+AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape,
+                             std::size_t left_out = 0);
 
 // Pads an operand's dims with leading ones up to `rank`.
 class PaddedOperandShape : public PostOperandShape {
@@ -69,6 +71,8 @@ class PrimitivePlan {
   // The primitive reads `view` (seen as `have`) and wants it as `want`: packed once when constant, reordered
   // at every run otherwise.
   void read(int arg, const View& view, const Desc& have, const Desc& want);
+  // The same for what lies in scratch memory.
+  void read(int arg, const Location& where, const Desc& have, const Desc& want);
   void write(int arg, const View& view, const Desc& have, const Desc& made);
   void add(const Operand& operand) { args_.push_back(operand); }
   void add(const AttributeSet& attributes) {

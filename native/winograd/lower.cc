@@ -95,7 +95,8 @@ bool is_plain_3x3(const Lowering& low) {
          (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) && low.is_constant(w) &&
          attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
          all_are(attrs.integers("dilations", {1}), 1) && !attrs.has("src_scale") &&
-         !attrs.flag("has_weight_scales") && attrs.text("algorithm", "auto") != "direct";
+         !attrs.flag("has_weight_scales") && !attrs.flag("has_gate") &&
+         attrs.text("algorithm", "auto") != "direct";
 }
 
 std::optional<Plan> make_plan(const Lowering& low) {

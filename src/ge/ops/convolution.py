@@ -101,8 +101,11 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
 class Conv(Convolving):
     """Convolution over 1 to 3 spatial axes.
 
-    weight_format "OI" is (O, I / groups, kernel…), "IO" is (kernel…, I / groups, O).
+    weight_format "OI" is (O, I / groups, kernel…), "IO" is (kernel…, I / groups, O). A gated convolution multiplies
+    each channel of each image by a number of its own first: the gate, of x's rank, is the input after the bias.
     """
+
+    gated = Attr(bool, False)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -119,6 +122,9 @@ class Conv(Convolving):
         problem = _window(op, weight[2:]).problem(data[2:])
         if problem:
             raise fail(op, problem)
+        gate = op.input(3) if op.gated else None
+        if op.gated and (gate is None or gate.shape != _gate_shape(op)):
+            raise fail(op, f"the gate is {gate} where {_gate_shape(op)} is expected")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -129,7 +135,7 @@ class Conv(Convolving):
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, w: tbe.Tensor, bias: tbe.Tensor | None = None) -> tbe.Tensor:
-        assert not op.post_ops, "post-ops are fused into AI Core nodes only"
+        assert not op.post_ops and not op.gated, "post-ops and gates are fused into AI Core nodes only"
         rank, groups, dtype = len(x.shape), op.groups, x.dtype
         data = tbe.transpose(widened(x), channels_first_perm(rank, op.data_format))
         weight = tbe.transpose(widened(w), weight_perm(rank, op.weight_format))
@@ -149,20 +155,22 @@ class Conv(Convolving):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         x, w = _wide(arrays[0]), _wide(arrays[1])
+        if op.gated:
+            x = x * _wide(arrays[3])
         data = x.transpose(channels_first_perm(x.ndim, op.data_format))
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
         bias = arrays[2] if len(arrays) > 2 else None
         y = convolve(data, weight, _window(op, weight.shape[2:]), op.groups)
         if bias is not None:
             y = y + bias.astype(y.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-        return [
-            apply_post_ops(y.transpose(channels_last_perm(x.ndim, op.data_format)), op.post_ops, arrays[3:])
-        ]
+        y = y.transpose(channels_last_perm(x.ndim, op.data_format))
+        return [apply_post_ops(y, op.post_ops, arrays[4 if op.gated else 3 :])]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
         _, weight = _layout(op)
         task = _task(op, "conv", inputs, outputs, _window(op, weight[2:]))
+        task.attrs["has_gate"] = op.gated
         task.flops = Conv.flops(op)
         return task
 
@@ -170,6 +178,14 @@ class Conv(Convolving):
     def flops(op: NodeView) -> int:
         _, weight = _layout(op)
         return 2 * op.outputs[0].size * math.prod(weight[1:])
+
+
+def _gate_shape(op: NodeView) -> tuple[int, ...]:
+    """One number for each image and channel."""
+    x = op.inputs[0]
+    assert x is not None
+    axis = 1 if op.data_format == FORMATS[0] else x.rank - 1
+    return tuple(n if i in (0, axis) else 1 for i, n in enumerate(x.shape))
 
 
 def convolve(data: np.ndarray, weight: np.ndarray, window: Window, groups: int) -> np.ndarray:

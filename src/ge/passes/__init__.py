@@ -18,6 +18,7 @@ from ge.passes.fold_constants import FoldConstants
 from ge.passes.fold_pads import FoldPads
 from ge.passes.fold_weights import FoldWeights
 from ge.passes.fuse_activations import FuseActivations
+from ge.passes.fuse_gates import FuseGates
 from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_post_ops import FusePostOps
 from ge.passes.fuse_quantised import FuseQuantised
@@ -61,7 +62,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("merge", (MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
-    Stage("post_ops", (FusePostOps(), SplitReductions(), *_TIDY)),
+    Stage("post_ops", (FusePostOps(), FuseGates(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (SinkCasts(), *_TIDY)),
     Stage("storage", (StoreNarrow(),), fixpoint=False),

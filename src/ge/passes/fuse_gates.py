@@ -1,0 +1,64 @@
+"""Gates: what multiplies each channel before a 1x1 convolution, done by the convolution when it reads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ge.engines import placement_of
+from ge.ir.values import desc_of
+from ge.ops.base import Engine
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+
+__all__ = ["FuseGates"]
+
+
+def _gate(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    product = producer(node.inputs[0], "Mul")
+    if product is None or not only_use(product.outputs[0]) or not _is_open(node):
+        return None
+    batch, height, width, channels = desc_of(product.outputs[0]).shape
+    if height * width == 1:
+        return None
+    for data, gate in (product.inputs, reversed(product.inputs)):
+        assert data is not None and gate is not None
+        whole = desc_of(data).shape == (batch, height, width, channels)
+        if whole and desc_of(gate).shape == (batch, 1, 1, channels):
+            r.stands_for(product)
+            rest = node.inputs[3:]
+            bias = node.inputs[2] if len(node.inputs) > 2 else None
+            return r.op_like(node, [data, node.inputs[1], bias, gate, *rest], gated=True)
+    return None
+
+
+def _is_open(node: ir.Node) -> bool:
+    """A plain 1x1 convolution of channels-last images on the AI Core."""
+    attrs = attrs_of(node)
+    x, w = desc_of(node.inputs[0]), desc_of(node.inputs[1])  # type: ignore[arg-type]
+    kernel = w.shape[2:] if attrs["weight_format"] == "OI" else w.shape[:-2]
+    moves = [
+        *(attrs["pads_begin"] or ()),
+        *(attrs["pads_end"] or ()),
+        *(s - 1 for s in attrs["strides"] or ()),
+    ]
+    return (
+        x.rank == 4
+        and attrs["data_format"] == "channels_last"
+        and not attrs["gated"]
+        and attrs["groups"] == 1
+        and set(kernel) == {1}
+        and not any(moves)
+        and placement_of(node)[0] is Engine.AI_CORE
+    )
+
+
+class FuseGates(RewritePass):
+    """Fuse gates into convolutions.
+
+    1. The product of an image and one number for each of its channels (the end of a squeeze-and-excitation block), read
+       by one 1x1 convolution of stride 1 without borders, becomes the convolution's gate.
+    """
+
+    name = "fuse_gates"
+    rules: ClassVar[Rules] = {"Conv": (_gate,)}
