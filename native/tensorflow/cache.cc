@@ -107,6 +107,16 @@ std::shared_ptr<Plan> PlanCache::make(std::unique_lock<std::mutex>& lock,
   return plan;
 }
 
+bool PlanCache::worth_compiling(Signature& signature, const ReadValue& read, std::uint64_t threshold) const {
+  if (threshold == 0) return true;
+  if (++signature.calls_ <= threshold) return false;
+  if (signature.specialised_.empty()) return true;
+  if (signature.variants_.size() >= most_variants_) return false;
+  constexpr std::size_t kMostValues = 1024;
+  if (signature.value_calls_.size() >= kMostValues) signature.value_calls_.clear();
+  return ++signature.value_calls_[values_of(signature.specialised_, read)] > threshold;
+}
+
 std::shared_ptr<Plan> PlanCache::find(const Key& key, const ReadValue& read, const Compile& compile,
                                       std::uint64_t threshold) {
   std::unique_lock lock(mutex_);
@@ -117,7 +127,7 @@ std::shared_ptr<Plan> PlanCache::find(const Key& key, const ReadValue& read, con
     if (found->compiler_ == std::this_thread::get_id()) return nullptr;
     compiled_.wait(lock);
   }
-  if (++found->calls_ <= threshold) return nullptr;
+  if (!worth_compiling(*found, read, threshold)) return nullptr;
   return make(lock, found, read, compile, nullptr);
 }
 

@@ -40,6 +40,7 @@ class Signature {
   std::shared_ptr<Plan> general_;  // fits any value
   std::uint64_t used_ = 0;
   std::uint64_t calls_ = 0;
+  std::unordered_map<std::string, std::uint64_t> value_calls_;  // by the values of the specialised inputs
   bool compiling_ = false;
   std::thread::id compiler_;
 };
@@ -66,6 +67,7 @@ class PlanCache {
 
  private:
   std::shared_ptr<Signature> signature(const Key& key);
+  bool worth_compiling(Signature& signature, const ReadValue& read, std::uint64_t threshold) const;
   std::shared_ptr<Plan> match(Signature& signature, const ReadValue& read);
   void store(Signature& signature, const ReadValue& read, const std::shared_ptr<Plan>& plan);
   std::shared_ptr<Plan> make(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Signature>& signature,

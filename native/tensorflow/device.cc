@@ -40,8 +40,9 @@ constexpr std::size_t kMostVariants = 32;
 
 struct Entry {
   std::string name;
-  Route route = Route::Host;
-  bool attrs_from_inputs = false;
+  std::atomic<Route> route = Route::Host;
+  std::atomic<bool> attrs_from_inputs = false;
+  std::atomic<bool> outdated = false;  // the route is to be found out again
   PlanCache plans{kMostSignatures, kMostVariants};
   Generators generators;
   std::atomic<std::uint64_t> on_npu = 0;
@@ -84,10 +85,11 @@ class Entries {
   }
 
   Entry& find(TFE_Context* context, std::string_view name) {
-    {
-      const std::shared_lock lock(mutex_);
-      const auto found = entries_.find(name);
-      if (found != entries_.end()) return *found->second;
+    if (Entry* entry = known(name)) {
+      const bool outdated =
+          entry->outdated.load(std::memory_order_relaxed) && entry->outdated.exchange(false);
+      if (outdated) classify(context, *entry);
+      return *entry;
     }
     auto made = std::make_unique<Entry>();
     made->name = name;
@@ -104,6 +106,12 @@ class Entries {
   }
 
  private:
+  Entry* known(std::string_view name) {
+    const std::shared_lock lock(mutex_);
+    const auto found = entries_.find(name);
+    return found == entries_.end() ? nullptr : found->second.get();
+  }
+
   static void classify(TFE_Context* context, Entry& entry) {
     for (const RouteName& known : kRoutes) {
       if (known.name == entry.name) {
@@ -596,7 +604,10 @@ void reset_generators() {
 }
 
 void forget_all_plans() {
-  Entries::get().each([](Entry& entry) { entry.plans.clear(); });
+  Entries::get().each([](Entry& entry) {
+    entry.plans.clear();
+    entry.outdated = true;
+  });
 }
 
 std::map<std::string, Counts> take_counts() {

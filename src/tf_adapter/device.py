@@ -52,12 +52,24 @@ def register() -> None:
     _parse_npu_names()
     _wrap_devices()
     _wrap_threads()
+    _set_callbacks()
     context._npu_registered = True
     running = context._context
     if running is not None and running._initialized:
         _add_physical_devices(running)
         _add_devices(running)
     as_default(os.environ.get("NPU_AS_DEFAULT", "1") not in ("0", "false", "False"))
+
+
+def _set_callbacks() -> None:
+    from tf_adapter import eager
+    from tf_adapter.callbacks import function_compile
+    from tf_adapter.options import options
+    from tf_adapter.parts import part_compile
+
+    eager.start()
+    native.set_callbacks(eager.classify, eager.compile_op, function_compile, part_compile)
+    options.subscribe(native.forget_all)
 
 
 def _library_paths() -> list[str]:

@@ -33,10 +33,14 @@ Port = tuple[str, int]
 class Described(Protocol):
     """An input of a call: kind "tensor", "variable" or "host", its type, its shape and, on demand, its value."""
 
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    version: int
+    @property
+    def kind(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def version(self) -> int: ...
 
     def numpy(self) -> np.ndarray: ...
 

@@ -1,0 +1,169 @@
+"""Eager operators on the NPU: which ones are worth a model of one node, and the making of it.
+
+The device calls `classify` once for every operator type and `compile_op` once for every signature that comes back often
+enough (NPU_EAGER_THRESHOLD calls); it keeps the answers. What gains nothing from the NPU runs with TensorFlow's own
+kernel on the same memory: views (TensorFlow shares the memory, a model would copy it), shapes, strings, state.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, op_def_pb2, types_pb2
+from tensorflow.python.framework import op_def_registry
+
+import ge.ops  # noqa: F401  (declares operators and plugins)
+from ge.compiler import compile_graph
+from ge.errors import GeError, OutOfMemoryError
+from ge.ir.types import TensorDesc
+from ge.parsers.plugin import find
+from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
+from npu_runtime import UnsupportedTask
+from npu_runtime import tensorflow as native
+from tf_adapter.options import options
+
+__all__ = ["classify", "compile_op", "everything_on_npu", "start"]
+
+SPECIAL_SIZE = 64  # elements of an input whose value may become part of a model
+THRESHOLD = 3
+
+_VIEWS = frozenset(
+    {"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "PreventGradient", "Bitcast"}
+)
+_SLICES = frozenset({"StridedSlice", "Slice", "Split", "SplitV", "Unpack"})
+_SHAPES = frozenset(
+    {"Shape", "ShapeN", "Size", "Rank", "BroadcastArgs", "BroadcastGradientArgs", "InvertPermutation"}
+    | {"Fill", "Range", "LinSpace", "ConcatOffset", "EnsureShape"}
+)
+_ON_HOST = _VIEWS | _SLICES | _SHAPES
+
+
+class _Choice:
+    """Whether operators that gain nothing go to the NPU all the same."""
+
+    everything = False
+
+
+def start() -> None:
+    """Read the settings."""
+    native.set_eager_threshold(int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+
+
+def everything_on_npu(on: bool = True) -> None:
+    """Run every operator on the NPU that can, from its first call on: for tests of the operators themselves."""
+    _Choice.everything = on
+    native.set_eager_threshold(0 if on else int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+    native.forget_all()
+
+
+def classify(op: str) -> tuple[bool, bool]:
+    """Whether an operator is worth a model, and whether its attributes follow from its inputs.
+
+    >>> classify("AddV2"), classify("MatMul"), classify("Reshape"), classify("RandomUniform")
+    ((True, True), (True, False), (False, False), (False, False))
+    """
+    definition = op_def_registry.get(op)
+    if definition is None or definition.is_stateful or not definition.input_arg:
+        return False, False
+    if not _Choice.everything and op in _ON_HOST:
+        return False, False
+    if find("tensorflow", op) is None:
+        return False, False
+    return True, _attrs_follow(definition)
+
+
+def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:
+    """Whether the types and numbers of the inputs decide all attributes."""
+    if any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
+        return False  # inputs in lists: where one ends is an attribute
+    known = {arg.type_attr for arg in definition.input_arg}
+    return all(attr.name in known for attr in definition.attr)
+
+
+def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
+    """A model of one operator, or None where the host is to run it."""
+    if any(given.kind != "tensor" for given in inputs):
+        return None
+    try:
+        return _compile(op, attrs, inputs)
+    except OutOfMemoryError as error:
+        raise MemoryError(str(error)) from error
+    except (GeError, UnsupportedTask):
+        return None  # the host's kernel decides, and says what is wrong where something is
+
+
+def _compile(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
+    graph, count = _one_node(op, attrs, inputs)
+    special: set[int] = set()
+    attempt = _attempt(graph, inputs, special, count)
+    while attempt.parsed is None:
+        wanted = {int(name[2:]) for name in attempt.needs} - special
+        if not wanted or any(math.prod(inputs[i].shape) > SPECIAL_SIZE for i in wanted):
+            return None
+        special |= wanted
+        attempt = _attempt(graph, inputs, special, count)
+    if len(special) == len(inputs):
+        return None  # a constant
+    return _plan(op, attempt.parsed, special, count)
+
+
+def _plan(op: str, parsed: Parsed, special: set[int], count: int) -> native.FunctionPlan:
+    order = [value.name or "" for value in parsed.graph.inputs]
+    model = compile_graph(parsed.graph, options.compile_options(), op)
+    outputs = [("output", j, port.desc.dtype, port.desc.shape) for j, port in enumerate(model.outputs)]
+    return native.FunctionPlan(
+        model.program,
+        [("input", int(name[2:])) for name in order],
+        outputs[:count],
+        specialised=sorted(special),
+        name=op,
+    )
+
+
+def _one_node(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> tuple[graph_pb2.GraphDef, int]:
+    """The operator as a graph, and how many results it has."""
+    graph = graph_pb2.GraphDef()
+    for i, given in enumerate(inputs):
+        node = graph.node.add(name=f"in{i}", op="Placeholder")
+        node.attr["dtype"].type = given.type_number
+    given_attrs = attr_value_pb2.NameAttrList.FromString(attrs).attr
+    node = graph.node.add(name="op", op=op, input=[f"in{i}" for i in range(len(inputs))])
+    definition = op_def_registry.get(op)
+    for attr in definition.attr:
+        if attr.name in given_attrs:
+            node.attr[attr.name].CopyFrom(given_attrs[attr.name])
+        elif attr.HasField("default_value"):
+            node.attr[attr.name].CopyFrom(attr.default_value)
+    _fill_types(definition, node.attr, inputs)
+    return graph, sum(_results(arg, node.attr) for arg in definition.output_arg)
+
+
+def _fill_types(definition: op_def_pb2.OpDef, attrs: object, inputs: Sequence[native.Described]) -> None:
+    """Types of single inputs, where the call did not say them."""
+    if any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
+        return
+    for arg, given in zip(definition.input_arg, inputs, strict=False):
+        if arg.type_attr and attrs[arg.type_attr].type == types_pb2.DT_INVALID:  # type: ignore[index]
+            attrs[arg.type_attr].type = given.type_number  # type: ignore[index]
+
+
+def _results(arg: op_def_pb2.OpDef.ArgDef, attrs: object) -> int:
+    if arg.number_attr:
+        return int(attrs[arg.number_attr].i)  # type: ignore[index]
+    if arg.type_list_attr:
+        return len(attrs[arg.type_list_attr].list.type)  # type: ignore[index]
+    return 1
+
+
+def _attempt(
+    graph: graph_pb2.GraphDef, inputs: Sequence[native.Described], special: set[int], count: int
+) -> Attempt:
+    return attempt_graph(
+        graph,
+        inputs={f"in{i}": TensorDesc(g.shape, g.dtype) for i, g in enumerate(inputs) if i not in special},
+        outputs=[f"op:{j}" for j in range(count)],
+        constants={f"in{i}": inputs[i].numpy() for i in special},
+        name=graph.node[-1].op,
+    )
