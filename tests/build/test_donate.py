@@ -124,6 +124,31 @@ def test_the_callers_arrays_are_left_alone_by_run() -> None:
     np.testing.assert_array_equal(a, [1, 2, 3])
 
 
+def branch(b: GraphBuilder, change: Callable[[GraphBuilder, Any], Any] | None, value: Any) -> Any:
+    inner = b.subgraph("branch")
+    inner.output(inner.op("Identity", value) if change is None else change(inner, value))
+    return inner
+
+
+def conditional(b: GraphBuilder, change: Callable[[GraphBuilder, Any], Any]) -> Any:
+    """A value that is changed when a flag is set."""
+    flag, value = b.input("flag", (), "bool"), b.input("w", (6, 6), "float32")
+    then, otherwise = branch(b, change, value), branch(b, None, value)
+    captures = list(dict.fromkeys([*then.captures(), *otherwise.captures()]))
+    assert captures == [value]
+    return b.op("If", flag, value, then_branch=then.graph, else_branch=otherwise.graph)
+
+
+def test_a_branch_that_changes_a_variable_writes_over_it() -> None:
+    model = donating(lambda b: [conditional(b, lambda i, v: i.op("Mul", v, 0.5))], [(0, 1)])
+    assert model.plan.report["donated_copies"] == 0
+
+
+def test_a_branch_that_cannot_write_over_a_variable_leaves_the_other_branch_right() -> None:
+    model = donating(lambda b: [conditional(b, lambda i, v: i.op("MatMul", v, v))], [(0, 1)])
+    assert model.plan.report["donated_copies"] == 1
+
+
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1)], [(0, 0), (1, 0)], [(0, 1)], [(2, 0)], [(0, -1)]])
 def test_impossible_pairs_are_refused(pairs: Pairs) -> None:
     def build(b: GraphBuilder) -> Any:
@@ -142,7 +167,7 @@ def test_the_check_finds_a_late_read() -> None:
     plan = compile_graph(graph_of(build), donated=[(0, 0)]).plan
     check_donated(plan, lambda task: [(0, 0)])
     wrong = replace(plan, tasks=plan.tasks[::-1])
-    with pytest.raises(AssertionError, match="after its overwriting"):
+    with pytest.raises(AssertionError, match="reads an old value too late"):
         check_donated(wrong, lambda task: [(0, 0)])
     with pytest.raises(AssertionError, match="writes over what it reads"):
         check_donated(plan, lambda task: [])

@@ -12,12 +12,12 @@ The caller passes one address for both. Hence:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from ge.build.aliases import Aliases, root_of
-from ge.build.draft import Draft, Share
+from ge.build.draft import Draft
 from ge.build.inplace import accumulate
 from ge.build.units import Unit
 from ge.errors import GeError
@@ -89,69 +89,63 @@ def _leads_to(unit: Unit, other: Unit, following: Mapping[Unit, set[Unit]]) -> b
 
 # -- places ------------------------------------------------------------------------------------------------------
 
+Pair = tuple[int, int]  # buffers of a new value and of the old one
+Leave = Callable[
+    [int, Task], Sequence[tuple[int, int]]
+]  # by a task's number: its inputs and outputs that may be one
+
 
 def settle_donations(draft: Draft, donated: Sequence[Donation]) -> int:
     """Make every pair safe to share one address; how many new values have to be copied at the end."""
     places = {(s.kind, s.index): s.id for s in draft.storages if s.kind in ("input", "output")}
     pairs = [(places["output", output], places["input", source]) for output, source in donated]
-    writers = _tasks_by_storage(draft, outputs=True)
-    for new, old in pairs:
-        _drop_copies_to_itself(draft, new, old, writers.get(new, ()))
-    moved = [new for new, old in pairs if not _in_place(draft, new, old, writers.get(new, ()))]
-    _make_elsewhere(draft, moved)
-    return len(moved)
+    same = _copies_to_themselves(draft, pairs)
+    tasks = [(n, t) for n, t in enumerate(draft.tasks) if n not in draft.dropped and n not in same]
+    late = _Walk(tasks, pairs, lambda number, task: _shared(draft, number, task)).late()
+    draft.dropped.update(number for number, pair in same.items() if pair not in late)
+    old_of = {new: old for new, old in pairs if (new, old) not in late}
+    for number, task in tasks:
+        for new in {v.buffer for v in task.outputs} & old_of.keys():
+            _accumulate_over(draft, number, new, old_of[new])
+    _make_elsewhere(draft, [new for new, old in pairs if (new, old) in late])
+    return len(late)
 
 
-def _tasks_by_storage(draft: Draft, *, outputs: bool) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+def _copies_to_themselves(draft: Draft, pairs: Sequence[Pair]) -> dict[int, Pair]:
+    """Copies of an old value to its own new one, which do nothing in place."""
+    wanted = set(pairs)
+    found: dict[int, Pair] = {}
     for number, task in enumerate(draft.tasks):
-        for view in task.outputs if outputs else task.inputs:
-            found.setdefault(view.buffer, []).append(number)
+        if task.kind == "copy":
+            source, target = task.inputs[0], task.outputs[0]
+            pair = (target.buffer, source.buffer)
+            if pair in wanted and (source.offset, source.nbytes) == (target.offset, target.nbytes):
+                found[number] = pair
     return found
 
 
-def _drop_copies_to_itself(draft: Draft, new: int, old: int, writers: Sequence[int]) -> None:
-    for number in writers:
-        task = draft.tasks[number]
-        if task.kind == "copy" and task.inputs[0].buffer == old and _same_bytes(task):
-            draft.dropped.add(number)
-
-
-def _same_bytes(task: Task) -> bool:
-    source, target = task.inputs[0], task.outputs[0]
-    return (source.offset, source.nbytes) == (target.offset, target.nbytes)
-
-
-def _in_place(draft: Draft, new: int, old: int, writers: Sequence[int]) -> bool:
-    """Whether all reads of the old value lie before the first write of the new one, or in the task that makes it."""
-    writers = [n for n in writers if n not in draft.dropped]
-    first, last = draft.storages[new].first, draft.storages[old].last
-    if not writers or last < first:
-        return True
-    number = writers[0]
-    if last > first or draft.times[number] != first:
-        return False
-    share = _share(draft, number, new, old)
-    if share is not None and share.post_op >= 0:
-        accumulate(draft, number, share)
-    return share is not None
-
-
-def _share(draft: Draft, number: int, new: int, old: int) -> Share | None:
-    """The leave a task has to write the new value where it reads the old one."""
-    task = draft.tasks[number]
-    if sum(v.buffer == old for v in task.inputs) != 1:
-        return None
-    for share in draft.shares.get(number, ()):
-        source, target = task.inputs[share.input], task.outputs[share.output]
-        if source.buffer == old and target.buffer == new and _same_place(source, target):
-            return share
-    return None
+def _shared(draft: Draft, number: int, task: Task) -> list[tuple[int, int]]:
+    """Where a task may write over what it reads."""
+    return [
+        (share.input, share.output)
+        for share in draft.shares.get(number, ())
+        if _same_place(task.inputs[share.input], task.outputs[share.output])
+    ]
 
 
 def _same_place(source: View, target: View) -> bool:
     whole = source.contiguous and target.contiguous
     return source.offset == target.offset and (whole or source.strides == target.strides)
+
+
+def _accumulate_over(draft: Draft, number: int, new: int, old: int) -> None:
+    """Where a primitive adds the old value it writes over, let it accumulate."""
+    task = draft.tasks[number]
+    for share in draft.shares.get(number, ()):
+        source = task.inputs[share.input].buffer if share.input < len(task.inputs) else -1
+        if share.post_op >= 0 and source == old and task.outputs[share.output].buffer == new:
+            accumulate(draft, number, share)
+            return
 
 
 def _make_elsewhere(draft: Draft, outputs: Sequence[int]) -> None:
@@ -174,55 +168,61 @@ def _make_elsewhere(draft: Draft, outputs: Sequence[int]) -> None:
         draft.emit(Task("copy", "donate", [replace(whole, buffer=elsewhere[new])], [whole], engine="view"))
 
 
-# -- the check ---------------------------------------------------------------------------------------------------
-
-Leave = Callable[[Task], Sequence[tuple[int, int]]]
+# -- the walk ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Walk:
-    """A walk through a plan's tasks that knows which old values are gone."""
+    """A walk through tasks, loops twice, that knows which old values are gone and finds who reads them all the same."""
 
-    plan: Plan
-    leave: Leave
-    old_of: dict[int, int] = field(default_factory=dict)  # by buffer of the new value
-    blocks: dict[int, list[Task]] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
+    def __init__(self, tasks: Sequence[tuple[int, Task]], pairs: Sequence[Pair], leave: Leave) -> None:
+        self.leave = leave
+        self.old_of = dict(pairs)
+        self.pair_of = {old: (new, old) for new, old in pairs}
+        self.blocks: dict[int, list[tuple[int, Task]]] = {}
+        for number, task in tasks:
+            self.blocks.setdefault(task.block, []).append((number, task))
+        self.gone: set[int] = set()
+        self.found: dict[Pair, str] = {}
 
-    def block(self, number: int) -> None:
-        for task in self.blocks.get(number, ()):
-            self._task(task)
+    def late(self) -> dict[Pair, str]:
+        """The pairs that cannot share memory, and the task that forbids it."""
+        if self.old_of:
+            self._block(0)
+        return self.found
+
+    def _block(self, number: int) -> None:
+        for place, task in self.blocks.get(number, ()):
+            self._task(place, task)
             if task.kind == "while":
-                self.block(task.attrs["body_block"])
-                self.block(task.attrs["body_block"])
+                self._block(task.attrs["body_block"])
+                self._block(task.attrs["body_block"])
             elif task.kind == "if":
                 before = set(self.gone)
-                self.block(task.attrs["then_block"])
+                self._block(task.attrs["then_block"])
                 after, self.gone = self.gone, before
-                self.block(task.attrs["else_block"])
+                self._block(task.attrs["else_block"])
                 self.gone |= after
 
-    def _task(self, task: Task) -> None:
+    def _task(self, number: int, task: Task) -> None:
         for view in task.inputs:
-            assert view.buffer not in self.gone, f"{task.name} reads an old value after its overwriting"
+            if view.buffer in self.gone:
+                self.found.setdefault(self.pair_of[view.buffer], f"{task.name} reads an old value too late")
         for position, view in enumerate(task.outputs):
             old = self.old_of.get(view.buffer)
             if old is None:
                 continue
             reads = [i for i, v in enumerate(task.inputs) if v.buffer == old]
-            allowed = {i for i, o in self.leave(task) if o == position}
-            assert set(reads) <= allowed and len(reads) < 2, f"{task.name} writes over what it reads"
+            if len(reads) > 1 or (reads and (reads[0], position) not in self.leave(number, task)):
+                self.found.setdefault((view.buffer, old), f"{task.name} writes over what it reads")
             self.gone.add(old)
 
 
-def check_donated(plan: Plan, leave: Leave) -> None:
+def check_donated(plan: Plan, leave: Callable[[Task], Sequence[tuple[int, int]]]) -> None:
     """Raise AssertionError when a plan would read a new value for an old one, run with one address for both.
 
     `leave` gives the (input, output) positions of a task that may be one memory.
     """
     buffers = {(b.kind, b.index): i for i, b in enumerate(plan.buffers) if b.kind in ("input", "output")}
-    walk = _Walk(plan, leave)
-    walk.old_of = {buffers["output", output]: buffers["input", source] for output, source in plan.donated}
-    for task in plan.tasks:
-        walk.blocks.setdefault(task.block, []).append(task)
-    walk.block(0)
+    pairs = [(buffers["output", output], buffers["input", source]) for output, source in plan.donated]
+    late = _Walk(list(enumerate(plan.tasks)), pairs, lambda number, task: leave(task)).late()
+    assert not late, next(iter(late.values()))
