@@ -72,6 +72,8 @@ def equal(wanted: Any, given: Any, rtol: float = 1e-4, atol: float = 1e-5) -> No
     assert one.dtype == other.dtype, (one.dtype, other.dtype)
     assert one.shape == other.shape, (one.shape, other.shape)
     if one.dtype.kind in "fc" or one.dtype.name == "bfloat16":
-        np.testing.assert_allclose(other.astype(np.complex128), one.astype(np.complex128), rtol=rtol, atol=atol)
+        np.testing.assert_allclose(
+            other.astype(np.complex128), one.astype(np.complex128), rtol=rtol, atol=atol
+        )
     else:
         np.testing.assert_array_equal(other, one)

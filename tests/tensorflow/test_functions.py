@@ -118,7 +118,9 @@ def test_loops_and_lists() -> None:
 
 def test_loop_with_a_limit() -> None:
     def function(x: Any) -> Any:
-        return tf.while_loop(lambda i, a: i < 100, lambda i, a: (i + 1, a * 1.5), [0, x], maximum_iterations=5)
+        return tf.while_loop(
+            lambda i, a: i < 100, lambda i, a: (i + 1, a * 1.5), [0, x], maximum_iterations=5
+        )
 
     assert same(function, _matrix(3)).wholly
 
@@ -217,7 +219,11 @@ def test_jit_compiled_functions_run_here_too() -> None:
 
 def test_a_function_without_results() -> None:
     seen = tf.Variable(0.0)
-    same(lambda x: seen.assign_add(x) and None, tf.constant(1.5), variables=[seen])
+
+    def function(x: Any) -> None:
+        seen.assign_add(x)
+
+    assert same(function, tf.constant(1.5), variables=[seen]).wholly
 
 
 def test_equal_functions_share_a_model() -> None:

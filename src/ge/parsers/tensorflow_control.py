@@ -56,7 +56,6 @@ def _placeholder_with_default(c: Context) -> Outputs:
     "CheckNumerics",
     "CheckNumericsV2",
     "Snapshot",
-    "EnsureShape",
     "DebugIdentity",
     "DebugIdentityV2",
     "DebugIdentityV3",
@@ -74,6 +73,17 @@ def _identity(c: Context) -> Outputs:
     found = c.binding(0)
     if c.node.op == "Identity" and isinstance(found, Variable) and found.is_ref:
         return [c.converter.read(found)]
+    return [found]
+
+
+@handler("EnsureShape")
+def _ensure_shape(c: Context) -> Outputs:
+    """A check that the shapes at hand pass or fail once and for all."""
+    found, wanted = c.binding(0), c.attr("shape")
+    if isinstance(found, ir.Value) and isinstance(wanted, tuple):
+        shape = desc_of(found).shape
+        if len(shape) != len(wanted) or any(w not in (-1, d) for w, d in zip(wanted, shape, strict=True)):
+            raise Unsupported(f"a tensor of shape {list(shape)} is not of shape {list(wanted)}")
     return [found]
 
 
