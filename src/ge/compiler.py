@@ -75,11 +75,23 @@ def compile_plan(
     dump_graph(graph, "place", options, name)
     plan = build_plan(graph, options, name, donated)
     plan.report["placement"] = placements(graph)
+    plan.report["packages"] = _packages(plan)
     plan.steps = steps
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
     dump_plan(plan, options)
     return plan
+
+
+def _packages(plan: Plan) -> dict[str, str]:
+    """The operator packages whose kernels a plan runs, with their versions."""
+    kernels = {str(t.attrs.get("op", "")) for t in plan.tasks if t.kind == "aicpu"}
+    names = {kernel[4:].partition("/")[0] for kernel in kernels if kernel.startswith("opp:")}
+    if not names:
+        return {}
+    from ge.opp import search
+
+    return {spec.name: spec.version for _, spec in search.installed() if spec.name in names}
 
 
 def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:

@@ -63,6 +63,13 @@ class CompileOptions:
     output_types: Mapping[str, str] = field(default_factory=dict)
     target: str = "host"  # kernels for this machine; "portable" for any x86-64
     progress: bool = False
+    opp_path: tuple[Path, ...] = ()  # directories with custom operators, searched in the whole process
+
+    def __post_init__(self) -> None:
+        if self.opp_path:
+            from ge.opp import search
+
+            search.add_paths(self.opp_path)
 
     @classmethod
     def from_environment(cls, **given: object) -> CompileOptions:

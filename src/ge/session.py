@@ -136,6 +136,11 @@ def _fusion_switches(value: Any) -> frozenset[str]:
     return fusion_switches(Path(os.fspath(value)))
 
 
+def _directories(value: Any) -> tuple[Path, ...]:
+    parts = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(Path(os.fspath(part)) for part in parts if part)
+
+
 # Name without "ge." and "ge.exec." -> field of CompileOptions, conversion
 _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "precision_mode": ("precision_mode", PrecisionMode.parse),
@@ -147,6 +152,8 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "input_shapes": ("input_shapes", dict),
     "target": ("target", str),
     "progress": ("progress", bool),
+    "opp_path": ("opp_path", _directories),
+    "custom_opp_path": ("opp_path", _directories),
 }
 # Options of ported programs that have no meaning on this device.
 _WITHOUT_EFFECT = frozenset(

@@ -45,6 +45,8 @@ class GraphBuilder:
         before: ir.Node | None = None,
         parent: GraphBuilder | None = None,
     ) -> None:
+        if graph is None and parent is None:
+            _refresh_operators()
         self.graph = (
             graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
         )
@@ -208,6 +210,13 @@ class GraphBuilder:
     def set_origin(self, *names: str) -> None:
         """Name the framework's nodes that the next nodes come from."""
         self.origin = tuple(n for n in names if n)
+
+
+def _refresh_operators() -> None:
+    """Have the operators on the search path as they are now."""
+    from ge.opp import search
+
+    search.refresh()
 
 
 def _known_array(value: ir.Value | None) -> np.ndarray | None:

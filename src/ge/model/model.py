@@ -198,6 +198,16 @@ class _KernelLoader:
 _LOADER = _KernelLoader()
 
 
+def _require_packages(plan: Plan) -> None:
+    """Have the kernels of operator packages that the tasks name."""
+    versions = plan.report.get("packages", {})
+    for name in dict.fromkeys(str(t.attrs.get("op", "")) for t in plan.tasks if t.kind == "aicpu"):
+        if name.startswith("opp:"):
+            from ge.opp import search
+
+            search.require(name, str(versions.get(name[4:].partition("/")[0], "")))
+
+
 def _load(plan: Plan) -> Any:
     program = npu_runtime.Program(plan.name)
     for buffer in plan.buffers:
@@ -210,6 +220,7 @@ def _load(plan: Plan) -> Any:
     for _ in range(plan.blocks - 1):
         program.block()
     kernels = [_LOADER.load(image) for image in plan.kernels]
+    _require_packages(plan)
     for task in plan.tasks:
         attrs = dict(task.attrs)
         if task.kind == "kernel":

@@ -56,6 +56,7 @@ __all__ = [
     "plain_type",
     "register",
     "registered",
+    "registered_custom",
     "source_of",
     "unregister",
 ]
@@ -420,6 +421,11 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
         _CUSTOM.add(operator)
         _announce(operator.type)
     return operator
+
+
+def registered_custom() -> list[type[Operator]]:
+    """The user's operators in the order in which they came."""
+    return [operator for found in _REGISTRY.values() for operator in found if operator in _CUSTOM]
 
 
 def is_custom(operator: type[Operator]) -> bool:

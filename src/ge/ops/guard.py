@@ -129,7 +129,7 @@ def located(work: Callable[[], Any], who: GeError, what: str, known: tuple[type[
     except Exception as error:
         if isinstance(error, (GeError, *known)):
             raise
-        raise _completed(who, f"{what} raised {_words(error)}", user_line(_frames(error))) from error
+        raise _completed(who, f"{what} raised {_words(_cause(error))}", _line(error)) from error
 
 
 def _remember(store: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -215,9 +215,8 @@ class _Wrong(Exception):
     def __init__(self, cause: str, operator: type[Operator], member: str = "compute") -> None:
         super().__init__(cause)
         code = getattr(getattr(operator, member, None), "__code__", None)
-        self.line = (
-            f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else source_of(operator)
-        )
+        place = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else source_of(operator)
+        self.line = str(getattr(operator, "file", place))
 
 
 def _check_descs(operator: type[Operator], descs: Sequence[Any]) -> None:
@@ -342,11 +341,20 @@ def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
         cause = f"the code did not end within {_limit():g} s"
         return {"code": "E10602", "cause": cause, "line": user_line(_frames(error))}
     except (SystemExit, KeyboardInterrupt, Exception) as error:
-        return {
-            "code": "E10601",
-            "cause": f"the code raised {_words(error)}",
-            "line": user_line(_frames(error)),
-        }
+        words = _words(_cause(error))
+        return {"code": "E10601", "cause": f"the code raised {words}", "line": _line(error)}
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What an error of the operator language wraps: the user's own."""
+    wraps = type(error).__name__ == "OperatorError" and error.__cause__ is not None
+    return error.__cause__ if wraps and error.__cause__ is not None else error
+
+
+def _line(error: BaseException) -> str:
+    """The line that an error names itself, else the innermost one in a user's file."""
+    file, number = getattr(error, "filename", ""), getattr(error, "line", getattr(error, "lineno", 0))
+    return f"{file}:{number}" if file and number else user_line(_frames(error))
 
 
 def _words(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from ge.ir import facts
 from ge.ir.builder import DOMAIN, GraphBuilder
 from ge.ir.types import dtype_from_ir
 from ge.ir.values import constant_of
+from ge.opp import search
 from ge.ops.base import registered
 from ge.options import CompileOptions
 
@@ -46,6 +47,7 @@ def write(graph: ir.Graph, path: str | os.PathLike[str]) -> Path:
 
 def parse(source: str | os.PathLike[str] | bytes, options: CompileOptions | None = None) -> ir.Graph:
     """Read a GE graph. Every node is checked and inferred anew, so that a damaged file cannot get further."""
+    search.refresh()
     name = "the graph in memory" if isinstance(source, bytes) else os.fspath(source)
     proto = _read_proto(source, name)
     try:

@@ -20,6 +20,7 @@ from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
+from ge.opp import search
 from ge.options import CompileOptions
 from ge.parsers import onnx_sequences  # noqa: F401  (declares the plugins)
 from ge.parsers.onnx_convert import FAILED, Binding, Converter, Scope, Sequence_
@@ -47,6 +48,7 @@ def parse(
     the graph any more; `facts.specialised(graph)` names them.
     """
     options = options or CompileOptions()
+    search.refresh()
     file = load(source)
     missing = unmapped(file)
     if missing:

@@ -35,6 +35,7 @@ __all__ = [
     "find_custom",
     "mapped",
     "mapping",
+    "parse_name",
     "plugin",
     "remove",
     "simple",
@@ -167,16 +168,16 @@ def plugin(
         custom = function.__module__.partition(".")[0] not in BUILT_IN
         for framework, names in (("onnx", onnx), ("tensorflow", tensorflow), ("aten", aten)):
             for name in (names,) if isinstance(names, str) else names:
-                add(Plugin(framework, *_named(framework, name, since, domain), function, custom))
+                add(Plugin(framework, *parse_name(framework, name, since, domain), function, custom))
         return function
 
     return declare
 
 
-def _named(framework: str, name: str, since: int, domain: str) -> tuple[str, int, str]:
+def parse_name(framework: str, name: str, since: int = 0, domain: str = "") -> tuple[str, int, str]:
     """Operator, version and domain of a name.
 
-    >>> _named("onnx", "ai.onnx::13::Softmax", 0, "")
+    >>> parse_name("onnx", "ai.onnx::13::Softmax", 0, "")
     ('Softmax', 13, '')
     """
     if framework != "onnx" or "::" not in name:

@@ -1,4 +1,5 @@
-/* What the runtime and a library of custom AI CPU kernels agree on: plain C, so that their compilers may differ. */
+/* What the runtime and a library of custom AI CPU kernels agree on: plain C, so that their compilers may
+ * differ. */
 #ifndef NPU_OPP_ABI_H_
 #define NPU_OPP_ABI_H_
 
@@ -59,6 +60,22 @@ typedef uint32_t (*NpuOppVersionFn)(void);                          /* npu_opp_a
 typedef uint64_t (*NpuOppCountFn)(void);                            /* npu_opp_kernel_count */
 typedef const char* (*NpuOppNameFn)(uint64_t kernel);               /* npu_opp_kernel_name */
 typedef uint32_t (*NpuOppRunFn)(uint64_t kernel, NpuOppCall* call); /* npu_opp_kernel_run: 0 is success */
+
+/* One question of shape inference. Dimensions are known; `data` is null unless an input is a constant. */
+typedef struct {
+  uint64_t num_inputs, num_outputs, num_attrs;
+  const char* const* input_names; /* of dynamic inputs: x0, x1, ... */
+  const NpuOppTensor* inputs;     /* rank -1 for an optional input that was left out */
+  const char* const* output_names;
+  const NpuOppAttr* attrs;
+  void* sink;
+  void (*set_output)(void* sink, uint64_t output, int32_t dtype, const int64_t* dims, int32_t rank);
+  char* message;
+  uint64_t message_size;
+} NpuOppInfer;
+
+/* npu_opp_infer: 0 done, 1 refused (see message), 2 no function for the type. */
+typedef uint32_t (*NpuOppInferFn)(const char* type, NpuOppInfer* question);
 
 #ifdef __cplusplus
 }

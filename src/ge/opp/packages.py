@@ -1,0 +1,351 @@
+"""Installed operator packages: their descriptions become operators and plugins."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.ir.types import TENSORS, TensorDesc
+from ge.opp.spec import AttrSpec, OperatorSpec, PackageSpec, PortSpec
+from ge.ops.base import REQUIRED, Attr, Input, NodeView, Operator, Output, Prototype, fail
+from ge.parsers.plugin import Plugin, mapping, parse_name
+
+__all__ = ["kernel_name", "load_library", "operators_of", "plugins_of"]
+
+_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+# The numbers of element types in C++ (aicpu::DataType, ge::DataType).
+_NUMBERS = {
+    "float32": 0,
+    "float16": 1,
+    "int8": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "int64": 9,
+    "uint64": 10,
+    "float64": 11,
+    "bool": 12,
+    "bfloat16": 27,
+}
+_DTYPES = {number: name for name, number in _NUMBERS.items()}
+
+
+def kernel_name(package: str, kernel: str) -> str:
+    """The name under which the runtime has a kernel of a package."""
+    return f"opp:{package}/{kernel}"
+
+
+def load_library(package: PackageSpec, directory: Path) -> list[str]:
+    """Give the runtime the kernels of a package; their names."""
+    if not package.library:
+        return []
+    import npu_runtime
+
+    try:
+        return npu_runtime.load_kernels(str(directory / package.library), package.name)
+    except ValueError as error:
+        raise GeError(
+            "E10610",
+            f"package {package.name}: {error}",
+            location=str(directory),
+            remedy="build the operator project again on this machine",
+        ) from error
+
+
+def operators_of(package: PackageSpec, directory: Path) -> list[type[Operator]]:
+    """The operators of a package, not yet registered."""
+    return [_operator(package, directory, spec) for spec in package.operators]
+
+
+def plugins_of(package: PackageSpec) -> list[Plugin]:
+    """The plugins of a package, not yet in force."""
+    attrs = {spec.type: [a.name for a in spec.attrs] for spec in package.operators}
+    return [
+        Plugin(
+            item.framework,
+            *parse_name(item.framework, name),
+            mapping(item.type, attrs.get(item.type, ())),
+            custom=True,
+        )
+        for item in package.plugins
+        for name in item.names
+    ]
+
+
+def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type[Operator]:
+    members: dict[str, Any] = {
+        "__module__": f"opp.{package.name}",
+        "__doc__": f"{spec.type} of package {package.name}.",
+        "type": spec.type,
+        "source": f"package {package.name} ({directory})",
+        "digest": package.digest,
+        "dynamic_outputs": spec.dynamic,
+    }
+    if spec.tbe is not None and not spec.tbe.refused:
+        code = _TbeCode(spec, directory / spec.tbe.file)
+        members.update(
+            compute=staticmethod(code.compute),
+            combinations=spec.tbe.columns,
+            file=str(directory / spec.tbe.file),
+        )
+        if spec.tbe.asks:
+            members["unsuitable"] = staticmethod(code.unsuitable)
+    if spec.aicpu:
+        members["aicpu"] = kernel_name(package.name, spec.aicpu)
+    members.update(_inference(package, directory, spec))
+    operator: type[Operator] = type(spec.type, (Operator,), members)
+    # Set apart from the class, whose own names a port may have.
+    operator.prototype = Prototype(
+        {p.name: _input(p) for p in spec.inputs},
+        {p.name: Output(variadic=p.kind == "dynamic") for p in spec.outputs},
+        {a.name: _attr(a) for a in spec.attrs},
+    )
+    return operator
+
+
+def _input(port: PortSpec) -> Input:
+    dtypes = frozenset(port.dtypes) or TENSORS
+    return Input("", dtypes, optional=port.kind == "optional", variadic=port.kind == "dynamic")
+
+
+def _attr(spec: AttrSpec) -> Attr:
+    default = REQUIRED if spec.required else spec.default
+    if spec.type.startswith("list_"):
+        return Attr(list, tuple(default) if default is not REQUIRED else default, item=_TYPES[spec.type[5:]])
+    return Attr(_TYPES[spec.type], default)
+
+
+# -- TBE operator files -------------------------------------------------------------------------------------
+
+
+class _TbeCode:
+    """An operator file's function; called in the process that traces custom operators, never in the user's own."""
+
+    def __init__(self, spec: OperatorSpec, path: Path) -> None:
+        import tbe.dsl  # noqa: F401  here, so that the process that traces has it already
+
+        self.spec = spec
+        self.path = path
+
+    def compute(self, op: NodeView, *tensors: Any) -> tuple[Any, ...]:
+        """The operator's expressions."""
+        from tbe.dsl.tracing import trace
+
+        entry = self.load().entry
+        inferred = _library_answer_or_none(op)
+        outputs = None if inferred is None else [(d.shape, d.dtype) for d in inferred]
+        return trace(entry, self._ports(tensors), outputs, self._attrs(op, entry), self.spec.type.lower())
+
+    def unsuitable(self, op: NodeView) -> str:
+        """What check_supported has against a node."""
+        from tbe.dsl.tracing import description
+
+        file = self.load()
+        inputs = [None if d is None else description(d.shape, d.dtype) for d in op.inputs]
+        first = next(d for d in inputs if d is not None)
+        fits, why = file.supports(
+            self._ports(inputs), [first] * len(self.spec.outputs), self._attrs(op, file.entry)
+        )
+        return "" if fits else why
+
+    def load(self) -> Any:
+        """The operator file."""
+        from tbe.dsl.tracing import load_operator
+
+        assert self.spec.tbe is not None
+        return load_operator(self.path, self.spec.tbe.function)
+
+    def _ports(self, items: Sequence[Any]) -> list[Any]:
+        """Items by port: what a dynamic input takes is a list."""
+        kinds = [port.kind for port in self.spec.inputs]
+        if "dynamic" in kinds:
+            place = kinds.index("dynamic")
+            return [*items[:place], list(items[place:])]
+        return [*items, *[None] * (len(kinds) - len(items))]
+
+    def _attrs(self, op: NodeView, entry: Callable[..., Any]) -> dict[str, Any]:
+        import inspect
+
+        known = inspect.signature(entry).parameters
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in op.attrs.items()
+            if name in known and value is not None
+        }
+
+
+def _library_answer_or_none(op: NodeView) -> Sequence[TensorDesc] | None:
+    """What the operator's own inference says, None when it has none."""
+    from ge.ops.base import lookup
+
+    operator = lookup(op.type)
+    if operator.infer is Operator.infer:
+        return None
+    answer = operator.infer(op)
+    return [answer] if isinstance(answer, TensorDesc) else list(answer)
+
+
+# -- inference ----------------------------------------------------------------------------------------------
+
+
+def _inference(package: PackageSpec, directory: Path, spec: OperatorSpec) -> dict[str, Any]:
+    if spec.infer == "library":
+        question = _Question(spec, directory / package.library)
+        return {"infer": staticmethod(question.ask)}
+    if spec.infer:
+        code = _PythonCode(directory / spec.infer)
+        return {"infer": staticmethod(code.infer), "verify": staticmethod(code.verify)}
+    return {}
+
+
+class _PythonCode:
+    """A file with infer(op) and perhaps verify(op); loaded in the process that traces custom operators."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def infer(self, op: NodeView) -> Any:
+        return self._module().infer(op)
+
+    def verify(self, op: NodeView) -> None:
+        check = getattr(self._module(), "verify", None)
+        if check is not None:
+            check(op)
+
+    def _module(self) -> ModuleType:
+        name = f"opp_{self.path.stem}"
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_uint64),
+    )
+
+
+class _Attr(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("kind", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+    )
+
+
+_SET_OUTPUT = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_int32,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int32,
+)
+
+
+class _InferCall(ctypes.Structure):
+    _fields_ = (
+        ("num_inputs", ctypes.c_uint64),
+        ("num_outputs", ctypes.c_uint64),
+        ("num_attrs", ctypes.c_uint64),
+        ("input_names", ctypes.POINTER(ctypes.c_char_p)),
+        ("inputs", ctypes.POINTER(_Tensor)),
+        ("output_names", ctypes.POINTER(ctypes.c_char_p)),
+        ("attrs", ctypes.POINTER(_Attr)),
+        ("sink", ctypes.c_void_p),
+        ("set_output", _SET_OUTPUT),
+        ("message", ctypes.c_char_p),
+        ("message_size", ctypes.c_uint64),
+    )
+
+
+class _Question:
+    """Asks the C++ inference function of a package (in the process that traces custom operators)."""
+
+    def __init__(self, spec: OperatorSpec, library: Path) -> None:
+        self.spec = spec
+        self.library = library
+
+    def ask(self, op: NodeView) -> list[TensorDesc]:
+        """What the function says; an error with its message when it refuses."""
+        kept: list[Any] = []
+        names, tensors = self._inputs(op, kept)
+        outputs = [p.name.encode() for p in self.spec.outputs]
+        attrs = [_plain_attr(name, value, kept) for name, value in op.attrs.items() if value is not None]
+        found: dict[int, TensorDesc] = {}
+
+        def take(_sink: Any, output: int, dtype: int, dims: Any, rank: int) -> None:
+            found[output] = TensorDesc(
+                tuple(int(dims[i]) for i in range(rank)), _DTYPES.get(dtype, str(dtype))
+            )
+
+        message = ctypes.create_string_buffer(1024)
+        call = _InferCall(
+            len(tensors),
+            len(outputs),
+            len(attrs),
+            (ctypes.c_char_p * max(1, len(names)))(*names),
+            (_Tensor * max(1, len(tensors)))(*tensors),
+            (ctypes.c_char_p * max(1, len(outputs)))(*outputs),
+            (_Attr * max(1, len(attrs)))(*attrs),
+            None,
+            _SET_OUTPUT(take),
+            ctypes.cast(message, ctypes.c_char_p),
+            1023,
+        )
+        infer = ctypes.CDLL(str(self.library)).npu_opp_infer
+        infer.restype = ctypes.c_uint32
+        status = infer(self.spec.type.encode(), ctypes.byref(call))
+        if status:
+            said = message.value.decode(errors="replace") or "its C++ inference function refuses the node"
+            raise fail(op, said if status == 1 else "the package has no inference function for it")
+        return [found[i] for i in range(len(outputs))]
+
+    def _inputs(self, op: NodeView, kept: list[Any]) -> tuple[list[bytes], list[_Tensor]]:
+        names: list[bytes] = []
+        tensors: list[_Tensor] = []
+        for index, desc in enumerate(op.inputs):
+            port = self.spec.inputs[min(index, len(self.spec.inputs) - 1)]
+            number = index - (len(self.spec.inputs) - 1)
+            names.append(f"{port.name}{number if port.kind == 'dynamic' else ''}".encode())
+            if desc is None:
+                tensors.append(_Tensor(0, -1, None, None, 0))
+                continue
+            dims = (ctypes.c_int64 * max(1, desc.rank))(*desc.shape)
+            array = op.const(index)
+            data = None if array is None else np.ascontiguousarray(array)
+            kept += [dims, data]
+            address = None if data is None else data.ctypes.data
+            tensors.append(_Tensor(_NUMBERS[desc.dtype], desc.rank, dims, address, desc.nbytes))
+        return names, tensors
+
+
+def _plain_attr(name: str, value: Any, kept: list[Any]) -> _Attr:
+    """An attribute in the form of npu_opp_abi.h."""
+    items = list(value) if isinstance(value, tuple | list) else [value]
+    sample = items[0] if items else 0
+    kinds = ((bool, 0, ctypes.c_int64), (int, 1, ctypes.c_int64), (float, 2, ctypes.c_double))
+    kind, ctype = next(((k, c) for t, k, c in kinds if isinstance(sample, t)), (3, ctypes.c_char_p))
+    if isinstance(value, tuple | list):
+        kind = {0: 4, 1: 4, 2: 5, 3: 6}[kind]
+    plain: list[Any] = [item.encode() if isinstance(item, str) else item for item in items]
+    make: Any = ctype * max(1, len(plain))
+    values = make(*plain)
+    kept.append(values)
+    return _Attr(name.encode(), kind, len(items), ctypes.cast(values, ctypes.c_void_p))

@@ -1,0 +1,220 @@
+"""The search path of custom operators: what lies there is loaded, and loaded anew when it changes.
+
+Searched are the directories of NPU_OPP_PATH, those given with the option `opp_path`, and the directory into which
+`python -m ge.opp build` installs. Each may hold operator files (`*.py`) and packages (directories with a
+`package.json`), or be a package itself. What is found first wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ge.errors import GeError
+from ge.opp import packages
+from ge.opp.spec import MANIFEST, PackageSpec, read_manifest
+from ge.ops import guard
+from ge.ops.base import Operator, is_custom, register, registered_custom, unregister
+from ge.parsers import plugin
+
+__all__ = ["Found", "add_paths", "find_package", "home", "installed", "refresh", "require", "roots"]
+
+
+@dataclass
+class Found:
+    """A file or package of the search path, with what it declared."""
+
+    path: Path
+    stamp: tuple[int, int]
+    package: PackageSpec | None = None
+    operators: list[type[Operator]] = field(default_factory=list)
+    plugins: list[plugin.Plugin] = field(default_factory=list)
+
+    def withdraw(self) -> None:
+        """Take back what was declared."""
+        for operator in self.operators:
+            unregister(operator)
+        for item in self.plugins:
+            plugin.remove(item)
+
+
+_lock = threading.RLock()
+_loaded: dict[Path, Found] = {}
+_given: list[Path] = []
+
+
+def home() -> Path:
+    """Where packages are installed: the first directory of NPU_OPP_PATH, else the user's data directory."""
+    named = _environment()
+    if named:
+        return named[0]
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "tf_adapter" / "opp"
+
+
+def _environment() -> list[Path]:
+    return [Path(p) for p in os.environ.get("NPU_OPP_PATH", "").split(os.pathsep) if p]
+
+
+def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Search further directories from now on."""
+    with _lock:
+        for path in paths:
+            if Path(path) not in _given:
+                _given.append(Path(path))
+
+
+def roots() -> list[Path]:
+    """The directories that are searched, first ones first."""
+    found = dict.fromkeys(p.absolute() for p in (*_environment(), *_given))
+    if not _environment():
+        found.setdefault(home().absolute())
+    return list(found)
+
+
+def refresh() -> None:
+    """Load what is new on the search path, reload what changed, withdraw what is gone.
+
+    Raises GeError, with the line, for a file or package that cannot be loaded.
+    """
+    with _lock:
+        there = dict(_there())
+        order = list(there)
+        if [p for p in _loaded if p in there] == order[::-1] and all(
+            _loaded[p].stamp == there[p] for p in order
+        ):
+            stale = [p for p in _loaded if p not in there]
+        else:
+            stale = list(_loaded)
+        for path in stale:
+            _loaded.pop(path).withdraw()
+        for path in reversed(order):  # what is registered last wins
+            if path not in _loaded:
+                _loaded[path] = _load(path, there[path])
+
+
+def _there() -> Iterator[tuple[Path, tuple[int, int]]]:
+    for root in roots():
+        for path in _entries(root):
+            try:
+                status = (path / MANIFEST if path.is_dir() else path).stat()
+            except OSError:
+                continue
+            yield path, (status.st_mtime_ns, status.st_size)
+
+
+def _entries(root: Path) -> list[Path]:
+    if (root / MANIFEST).is_file():
+        return [root]
+    try:
+        names = sorted(os.listdir(root))
+    except OSError:
+        return []
+    files = [root / n for n in names if n.endswith(".py") and not n.startswith(("_", "."))]
+    folders = [root / n for n in names if not n.startswith(".") and (root / n / MANIFEST).is_file()]
+    return files + folders
+
+
+def _load(path: Path, stamp: tuple[int, int]) -> Found:
+    found = Found(path, stamp)
+    try:
+        if path.is_dir():
+            _load_package(found)
+        else:
+            _load_file(found, path)
+    except BaseException:
+        found.withdraw()
+        raise
+    return found
+
+
+def _load_package(found: Found) -> None:
+    spec = found.package = read_manifest(found.path)
+    packages.load_library(spec, found.path)
+    for operator in packages.operators_of(spec, found.path):
+        found.operators.append(register(operator, custom=True))
+    for item in packages.plugins_of(spec):
+        plugin.add(item)
+        found.plugins.append(item)
+    for name in spec.python:
+        _load_file(found, found.path / name)
+
+
+def _load_file(found: Found, path: Path) -> None:
+    """Run an operator file: first in a process of its own, then here."""
+    who = GeError("E10610", "", location=str(path))
+    guard.rehearse(lambda: _run(path), (str(path), found.stamp), who)
+    operators, plugins = set(registered_custom()), plugin.declared()
+    try:
+        guard.located(lambda: _run(path), who, "the operator file")
+    finally:
+        fresh = [o for o in registered_custom() if o not in operators]
+        found.operators += fresh
+        found.plugins += list(plugin.declared() - plugins)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for operator in fresh:
+        operator.digest = digest  # type: ignore[attr-defined]
+        if "source" not in vars(operator):
+            operator.source = str(path)  # type: ignore[attr-defined]
+
+
+def _run(path: Path) -> None:
+    name = f"opp_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    for value in vars(module).values():  # what the file declares without registering it
+        own = isinstance(value, type) and issubclass(value, Operator) and value.__module__ == name
+        if own and not is_custom(value):
+            register(value, custom=True)
+
+
+# -- packages -----------------------------------------------------------------------------------------------
+
+
+def installed() -> list[tuple[Path, PackageSpec]]:
+    """The packages of the search path, first ones first."""
+    return [(path, read_manifest(path)) for root in roots() for path in _entries(root) if path.is_dir()]
+
+
+def find_package(name: str) -> tuple[Path, PackageSpec] | None:
+    """A package of the search path."""
+    return next(((path, spec) for path, spec in installed() if spec.name == name), None)
+
+
+def require(kernel: str, wanted: str = "") -> None:
+    """Have the runtime know a kernel of a package ("opp:package/kernel"); an error when there is no such package.
+
+    `wanted` is the version that a model was compiled with.
+    """
+    name, _, function = kernel.removeprefix("opp:").partition("/")
+    found = find_package(name)
+    if found is None:
+        searched = ", ".join(map(str, roots()))
+        raise GeError(
+            "E10611",
+            f"the model needs the AI CPU kernel {function} of operator package {name}"
+            f"{f' {wanted}' if wanted else ''}, which is not installed (searched: {searched})",
+            remedy="install it with 'python -m ge.opp build', or name its directory in NPU_OPP_PATH",
+        )
+    path, spec = found
+    if wanted and wanted != spec.version:
+        warnings.warn(
+            f"the model was compiled with version {wanted} of operator package {name}, {spec.version} is installed",
+            stacklevel=2,
+        )
+    if kernel not in packages.load_library(spec, path):
+        raise GeError(
+            "E10611",
+            f"operator package {name} {spec.version} at {path} has no AI CPU kernel {function}",
+            remedy=f"install version {wanted} of the package" if wanted else "build the package again",
+        )

@@ -1,0 +1,133 @@
+"""What an operator package says about itself: plain records, kept as JSON beside its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ge.errors import GeError
+
+__all__ = [
+    "MANIFEST",
+    "AttrSpec",
+    "OperatorSpec",
+    "PackageSpec",
+    "PluginSpec",
+    "PortSpec",
+    "TbeSpec",
+    "read_manifest",
+    "write_manifest",
+]
+
+MANIFEST = "package.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PortSpec:
+    """An input or output of a prototype."""
+
+    name: str
+    kind: str = "required"  # required, optional, dynamic
+    dtypes: tuple[str, ...] = ()  # () means all
+
+
+@dataclass(frozen=True)
+class AttrSpec:
+    """An attribute of a prototype."""
+
+    name: str
+    type: str  # int, float, bool, str, list_int, list_float, list_bool, list_str
+    required: bool = False
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class TbeSpec:
+    """A TBE implementation: an operator file, its function, and the element types it takes together."""
+
+    file: str
+    function: str
+    columns: tuple[tuple[str, ...], ...] = ()  # inputs, then outputs
+    asks: bool = False  # check_supported decides as well
+    refused: str = ""  # why it cannot be used at all
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One operator of a package."""
+
+    type: str
+    inputs: tuple[PortSpec, ...] = ()
+    outputs: tuple[PortSpec, ...] = ()
+    attrs: tuple[AttrSpec, ...] = ()
+    tbe: TbeSpec | None = None
+    aicpu: str = ""  # name of the kernel in the package's library
+    infer: str = ""  # "library", or a Python file with infer(op) and perhaps verify(op)
+    dynamic: bool = False  # the kernel decides the actual shapes of the outputs
+
+
+@dataclass(frozen=True)
+class PluginSpec:
+    """A mapping of framework operators to an operator: attributes of the same name are taken over."""
+
+    framework: str  # tensorflow, onnx, aten
+    names: tuple[str, ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class PackageSpec:
+    """A package: its operators, its plugins, and the files they need, relative to its directory."""
+
+    name: str
+    version: str = "1.0"
+    digest: str = ""
+    library: str = ""
+    operators: tuple[OperatorSpec, ...] = ()
+    plugins: tuple[PluginSpec, ...] = ()
+    python: tuple[str, ...] = ()  # operator and plugin files in this package's own form
+    notes: tuple[str, ...] = field(default=())
+
+
+def write_manifest(spec: PackageSpec, directory: Path) -> None:
+    """Write a package's description into its directory."""
+    text = json.dumps({"format": FORMAT, **asdict(spec)}, indent=1)
+    (directory / MANIFEST).write_text(text + "\n")
+
+
+def read_manifest(directory: Path) -> PackageSpec:
+    """The description in a package's directory."""
+    path = directory / MANIFEST
+    try:
+        data = json.loads(path.read_text())
+        if data.pop("format") != FORMAT:
+            raise ValueError("it was written by another version")
+        return _package(data)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GeError(
+            "E10610", f"{path} cannot be used: {error}", remedy="build the operator project again"
+        ) from error
+
+
+def _package(data: dict[str, Any]) -> PackageSpec:
+    operators = tuple(_operator(item) for item in data.pop("operators"))
+    plugins = tuple(
+        PluginSpec(item["framework"], tuple(item["names"]), item["type"]) for item in data.pop("plugins")
+    )
+    python, notes = tuple(data.pop("python")), tuple(data.pop("notes"))
+    return PackageSpec(operators=operators, plugins=plugins, python=python, notes=notes, **data)
+
+
+def _operator(item: dict[str, Any]) -> OperatorSpec:
+    inputs, outputs = (
+        tuple(PortSpec(p["name"], p["kind"], tuple(p["dtypes"])) for p in item.pop(side))
+        for side in ("inputs", "outputs")
+    )
+    attrs = tuple(AttrSpec(**a) for a in item.pop("attrs"))
+    tbe = item.pop("tbe")
+    if tbe is not None:
+        tbe = TbeSpec(**{**tbe, "columns": tuple(map(tuple, tbe["columns"]))})
+    return OperatorSpec(inputs=inputs, outputs=outputs, attrs=attrs, tbe=tbe, **item)
