@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import tensorflow as tf
 from tensorflow.python.eager import context
 
-import tensorflow as tf
 from ge.errors import GeError, OutOfMemoryError
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import partition

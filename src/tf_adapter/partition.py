@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
+
 from ge.ir.types import TENSORS
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-import tensorflow as tf
 from ge.ir.values import desc_of
 from ge.parsers.plugin import Node, find, plugin
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode
