@@ -144,6 +144,7 @@ enum Code : int {
   F(TF_OpDefinitionBuilderAddAttr, void, (TF_OpDefinitionBuilder*, const char* spec))                           \
   F(TF_OpDefinitionBuilderAddInput, void, (TF_OpDefinitionBuilder*, const char* spec))                          \
   F(TF_OpDefinitionBuilderAddOutput, void, (TF_OpDefinitionBuilder*, const char* spec))                         \
+  F(TF_OpDefinitionBuilderSetIsStateful, void, (TF_OpDefinitionBuilder*, bool is_stateful)) \
   F(TF_OpDefinitionBuilderSetShapeInferenceFunction, void,                                                      \
     (TF_OpDefinitionBuilder*, void (*infer)(TF_ShapeInferenceContext*, TF_Status*)))                            \
   F(TF_RegisterOpDefinition, void, (TF_OpDefinitionBuilder*, TF_Status*))                                       \

@@ -25,6 +25,7 @@ struct Part {
   explicit Part(int index) : device(index) {}
   int device;
   PlanCache plans{kMostSignatures, kMostVariants};
+  Generators generators;
 };
 
 class Parts {
@@ -91,7 +92,7 @@ class Run {
     if (plan && !still_bound(*plan)) plan = part->plans.replace(key, read, compile, plan);
     if (!plan || !still_bound(*plan))
       throw CallbackError(kInternal, "NpuGraph: the program fits other values");
-    run(*plan, npu::Device::get(part->device));
+    run(*plan, *part);
   }
 
  private:
@@ -146,9 +147,16 @@ class Run {
     check(status);
   }
 
-  void run(Plan& plan, npu::Device& device) {
+  void run(Plan& plan, Part& part) {
+    npu::Device& device = npu::Device::get(part.device);
+    std::vector<std::uint64_t> counters;
+    if (!plan.random.empty()) counters = part.generators.draw(plan.random);
     std::vector<void*> in, out;
-    for (const Port& port : plan.inputs) in.push_back(inputs_[static_cast<std::size_t>(port.index)]->data());
+    for (const Port& port : plan.inputs) {
+      const auto at = static_cast<std::size_t>(port.index);
+      in.push_back(port.kind == Port::Kind::Random ? static_cast<void*>(&counters[2 * at])
+                                                   : inputs_[at]->data());
+    }
     std::vector<std::shared_ptr<Storage>> made;
     for (const ProgramOutput& output : plan.outputs) {
       made.push_back(Storage::allocate(device, output.dtype, output.shape, plan.name));
@@ -158,9 +166,9 @@ class Run {
     for (const auto& [index, dims] : report) {
       auto& whole = made[static_cast<std::size_t>(index)];
       if (std::ranges::equal(whole->shape().dims(), dims)) continue;
-      auto part = Storage::allocate(device, whole->dtype(), Shape(dims), plan.name);
-      std::memcpy(part->data(), whole->data(), part->bytes());
-      whole = part;
+      auto actual = Storage::allocate(device, whole->dtype(), Shape(dims), plan.name);
+      std::memcpy(actual->data(), whole->data(), actual->bytes());
+      whole = actual;
     }
     for (std::size_t i = 0; i < made.size(); ++i) set_output(plan.outputs[i].port.index, made[i]);
     for (const OtherResult& other : plan.others) {
@@ -232,6 +240,8 @@ void register_kernel() {
     api.TF_OpDefinitionBuilderAddAttr(op, "graph: int");
     api.TF_OpDefinitionBuilderAddInput(op, "inputs: Tin");
     api.TF_OpDefinitionBuilderAddOutput(op, "outputs: Tout");
+    // Parts may draw random numbers, and are not to be run while a graph is being optimised.
+    api.TF_OpDefinitionBuilderSetIsStateful(op, true);
     api.TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &unknown_shapes);
     api.TF_RegisterOpDefinition(op, status);
     check(status);
