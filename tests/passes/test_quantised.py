@@ -7,8 +7,11 @@ import pytest
 from pass_support import floats, transformed, types
 
 from ge.passes import STAGES
+from ge.passes.dead_code import DeadCode
 from ge.passes.fold_constants import FoldConstants
+from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.rewrite import attrs_of
+from tests.support.small_graphs import compiled
 
 QUANTISED = next(stage.passes for stage in STAGES if stage.name == "quantised")
 SCALE = np.float32(0.02)
@@ -99,3 +102,57 @@ def test_other_grids_are_not_merged():
         return dequantised(b, quantised(b, v, zero=7), zero=7)
 
     assert types(transformed(build, *QUANTISED)).count("Quantize") == 2
+
+
+# -- residual additions ------------------------------------------------------------------------------------------
+
+SUMS = (*QUANTISED, FuseQuantisedSums(), DeadCode())
+
+
+def residual_block(b, relu=False, zero=0, residual=np.uint8, other_zero=5):
+    """A quantised convolution plus a quantised input, on a third grid."""
+    other = b.op(
+        "Quantize",
+        b.input("r", (2, 8, 6, 6), "float32"),
+        SCALE,
+        residual(other_zero),
+        dtype=residual.__name__,
+    )
+    other = b.op("Dequantize", other, SCALE, residual(other_zero))
+    v = b.op("Conv", grid(b, image(b)), weight(b, 8, 4, 1, 1), floats(8))
+    total = b.op("Add", grid(b, v, zero=100, scale=np.float32(0.015)), other)
+    total = b.op("Relu", total) if relu else total
+    return dequantised(b, quantised(b, total, zero, np.float32(0.03)), zero, np.float32(0.03))
+
+
+@pytest.mark.parametrize(("residual", "other_zero"), [(np.uint8, 5), (np.uint8, 0), (np.int8, -7)])
+@pytest.mark.parametrize(("relu", "zero"), [(True, 0), (False, 90)])
+def test_a_residual_is_added_by_the_integer_convolution(relu, zero, residual, other_zero):
+    def build(b):
+        return residual_block(b, relu, zero, residual, other_zero)
+
+    graph = transformed(build, *SUMS, tolerance=0.02)
+    assert sorted(types(graph)) == ["Dequantize", "QConv", "Quantize", "Quantize"]
+    assert attrs_of(next(n for n in graph if n.op_type == "QConv"))["post_ops"][-1] == "add"
+
+
+def test_relu_above_a_grid_with_negative_values_stays():
+    graph = transformed(lambda b: residual_block(b, relu=True, zero=9), *SUMS, tolerance=0.02)
+    assert "Relu" in types(graph)
+
+
+@pytest.mark.parametrize("zero", [0, 100])
+def test_compiled_sums_are_the_interpreters(zero):
+    """Of two roundings one is left out, so a result may be one step of its grid away."""
+
+    def build(b):
+        v = grid(b, image(b))
+        left = grid(b, b.op("Conv", v, weight(b, 16, 4, 3, 3), floats(16)), 90)
+        right = grid(b, b.op("Conv", v, weight(b, 16, 4, 3, 3), floats(16, seed=1)), zero)
+        v = grid(b, b.op("Relu", b.op("Add", left, right)), 0, np.float32(0.03))
+        return grid(b, b.op("Conv", v, weight(b, 8, 16, 1, 1)), 100, np.float32(0.05))
+
+    model = compiled(build, tolerance=0.1)
+    convolutions = [task for task in model.plan.tasks if task.kind == "conv"]
+    assert len(convolutions) == 3
+    assert sum(bool({"add", "sum"} & set(task.attrs["post_ops"])) for task in convolutions) == 1

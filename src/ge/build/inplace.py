@@ -53,6 +53,8 @@ class _Merging:
             return False
         if not _same_place(task.inputs[share.input], task.outputs[share.output]):
             return False
+        if share.post_op >= 0 and task.inputs[share.input].dtype != task.outputs[share.output].dtype:
+            return False
         self.owner[target.id] = source.id
         source.last = max(source.last, target.last)
         source.nbytes = max(source.nbytes, target.nbytes)

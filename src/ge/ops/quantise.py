@@ -14,6 +14,7 @@ from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.convolution import convolve
+from ge.ops.post_ops import apply_post_ops
 from ge.ops.spatial import (
     FORMATS,
     WEIGHT_FORMATS,
@@ -101,14 +102,18 @@ class Dequantize(Quantisation):
 class IntegerProduct(Operator):
     """An exact product of 8-bit integers, summed in 32 bits, then (for other results than int32) scaled:
 
-    y = saturate(round((sum * src_scale * weight_scales + bias) / dst_scale) + dst_zero_point).
+    y = saturate(round(post_ops(sum * src_scale * weight_scales + bias) / dst_scale) + dst_zero_point).
+
+    The residual is what the post-op "add" adds, an 8-bit tensor of the result's shape.
     """
 
     x = Input("", EIGHT_BIT)
     w = Input("", frozenset({"int8"}))
     bias = Input("", frozenset({"int32", "float32"}), optional=True)
     weight_scales = Input("", frozenset({"float32"}), optional=True)
+    residual = Input("", EIGHT_BIT, optional=True)
     y = Output()
+    post_ops = Attr(list, (), item=str)
     src_scale = Attr(float, 1.0)
     dst_scale = Attr(float, 1.0)
     src_zero_point = Attr(int, 0)
@@ -130,6 +135,7 @@ def _scaled(
         y = y * arrays[3].reshape(shape)
     if bias is not None:
         y = y + bias.astype(np.float64).reshape(shape)
+    y = apply_post_ops(y, op.post_ops, arrays[4:])
     if op.output_dtype == "float32":
         return y.astype(np.float32)
     info = np.iinfo(numpy_dtype(op.output_dtype))
@@ -144,7 +150,7 @@ def _quantised_attrs(op: NodeView, inputs: Sequence[View | None]) -> dict[str, A
         "dst_scale": op.dst_scale,
         "src_zero_point": op.src_zero_point,
         "dst_zero_point": op.dst_zero_point,
-        "post_ops": [],
+        "post_ops": list(op.post_ops),
     }
 
 
@@ -156,6 +162,8 @@ class QMatMul(IntegerProduct):
     def verify(op: NodeView) -> None:
         a, b = op.inputs[:2]
         assert a is not None and b is not None
+        if op.post_ops or op.input(4) is not None:
+            raise fail(op, "only convolutions take a residual")
         if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
             raise fail(op, f"cannot multiply {a} by {b}")
 
@@ -200,6 +208,11 @@ class QConv(IntegerProduct):
         problem = Window.of(weight[2:], op).problem(data[2:])
         if problem:
             raise fail(op, problem)
+        residual = op.input(4)
+        if (residual is not None) != ("add" in op.post_ops):
+            raise fail(op, "a residual and the post-op that adds it go together")
+        if residual is not None and residual.shape != QConv.infer(op).shape:
+            raise fail(op, f"the residual is {residual} where the result is {QConv.infer(op)}")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -214,15 +227,19 @@ class QConv(IntegerProduct):
         data = x.transpose(channels_first_perm(x.ndim, op.data_format)) - op.src_zero_point
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
         total = convolve(data, weight, Window.of(weight.shape[2:], op), op.groups)
-        return [_scaled(op, total, arrays, 1).transpose(channels_last_perm(x.ndim, op.data_format))]
+        given = list(arrays)
+        if len(given) > 4:
+            given[4] = np.asarray(arrays[4]).transpose(channels_first_perm(x.ndim, op.data_format))
+        return [_scaled(op, total, given, 1).transpose(channels_last_perm(x.ndim, op.data_format))]
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
         rank = len(inputs[0].shape)
         order = channels_first_perm(rank, op.data_format)
         window = Window.of(_conv_shapes(op)[1][2:], op)
-        rest = [v for v in inputs[2:] if v is not None]
-        views = [inputs[0].permute(order), inputs[1].permute(weight_perm(rank, op.weight_format)), *rest]
+        views = [inputs[0].permute(order), inputs[1].permute(weight_perm(rank, op.weight_format))]
+        views += [v for v in inputs[2:4] if v is not None]
+        views += [v.permute(order) for v in inputs[4:] if v is not None]
         attrs = _quantised_attrs(op, inputs) | {
             "strides": list(window.strides),
             "dilations": list(window.dilations),

@@ -22,6 +22,7 @@ from ge.passes.fuse_gates import FuseGates
 from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_post_ops import FusePostOps
 from ge.passes.fuse_quantised import FuseQuantised
+from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fuse_recurrent import FuseRecurrent
 from ge.passes.fuse_softmax import FuseSoftmax
 from ge.passes.inline_branches import InlineBranches
@@ -62,7 +63,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("merge", (MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
-    Stage("post_ops", (FusePostOps(), FuseGates(), SplitReductions(), *_TIDY)),
+    Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (SinkCasts(), *_TIDY)),
     Stage("storage", (StoreNarrow(),), fixpoint=False),

@@ -11,21 +11,21 @@ import onnx_ir as ir
 from ge.ir.values import constant_of, desc_of
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
 
-__all__ = ["FuseQuantised"]
+__all__ = ["EIGHT_BIT", "FuseQuantised", "Grid", "grid_of"]
 
-_EIGHT_BIT = ("int8", "uint8")
+EIGHT_BIT = ("int8", "uint8")
 _KEPT = ("strides", "dilations", "pads_begin", "pads_end", "groups", "data_format", "weight_format")
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """One scale and zero point for a whole tensor."""
 
     scale: float
     zero: int
 
 
-def _grid(node: ir.Node) -> _Grid | None:
+def grid_of(node: ir.Node) -> Grid | None:
     """The grid of a Quantize or Dequantize, None when it is computed or differs along an axis."""
     scale = constant_of(node.inputs[1])
     zero = (
@@ -33,7 +33,7 @@ def _grid(node: ir.Node) -> _Grid | None:
     )
     if scale is None or zero is None or scale.size != 1 or zero.size != 1:
         return None
-    return _Grid(float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]))
+    return Grid(float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]))
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def _into_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if clip is not None and value is not None and only_use(value):
         value, positive = clip.inputs[0], True
     product = producer(value, "Conv", "MatMul")
-    grid, dtype = _grid(node), attrs_of(node)["dtype"]
-    if product is None or value is None or not only_use(value) or grid is None or dtype not in _EIGHT_BIT:
+    grid, dtype = grid_of(node), attrs_of(node)["dtype"]
+    if product is None or value is None or not only_use(value) or grid is None or dtype not in EIGHT_BIT:
         return None
     if positive and not (dtype == "uint8" and grid.zero == 0):
         return None  # rounding to the grid would let negative values through
@@ -101,10 +101,10 @@ def _to_floats(r: Rewriter, node: ir.Node) -> ir.Value | None:
     readers = node.outputs[0].consumers()
     if len(readers) == 1 and readers[0].op_type in ("Quantize", "Relu"):
         return None
-    return _integer_product(r, node, "float32", _Grid(1.0, 0))
+    return _integer_product(r, node, "float32", Grid(1.0, 0))
 
 
-def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: _Grid) -> ir.Value | None:
+def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: Grid) -> ir.Value | None:
     attrs = attrs_of(product)
     source = producer(product.inputs[0], "Dequantize")
     if (
@@ -114,9 +114,9 @@ def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: _Grid) -> 
         or desc_of(product.outputs[0]).dtype != "float32"
     ):
         return None
-    given, weight = _grid(source), _weight(product.inputs[1], product)
+    given, weight = grid_of(source), _weight(product.inputs[1], product)
     known, bias = _bias(product)
-    if given is None or weight is None or not known or desc_of(source.inputs[0]).dtype not in _EIGHT_BIT:
+    if given is None or weight is None or not known or desc_of(source.inputs[0]).dtype not in EIGHT_BIT:
         return None
     if product.op_type == "MatMul" and (attrs["transpose_a"] or weight.values.ndim != 2):
         return None
@@ -147,9 +147,9 @@ def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if move is None or not only_use(move.outputs[0]):
         return None
     sources = [producer(v, "Dequantize") for v in move.inputs]
-    grid, dtype = _grid(node), attrs_of(node)["dtype"]
+    grid, dtype = grid_of(node), attrs_of(node)["dtype"]
     integers = [
-        s.inputs[0] for s in sources if s is not None and s.inputs[0] is not None and _grid(s) == grid
+        s.inputs[0] for s in sources if s is not None and s.inputs[0] is not None and grid_of(s) == grid
     ]
     if grid is None or len(integers) != len(move.inputs) or any(desc_of(v).dtype != dtype for v in integers):
         return None
@@ -160,7 +160,12 @@ def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def _there_and_back(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Quantize(Dequantize(x)) on one grid is x."""
     source = producer(node.inputs[0], "Dequantize")
-    if source is None or source.inputs[0] is None or _grid(source) is None or _grid(source) != _grid(node):
+    if (
+        source is None
+        or source.inputs[0] is None
+        or grid_of(source) is None
+        or grid_of(source) != grid_of(node)
+    ):
         return None
     return source.inputs[0] if desc_of(source.inputs[0]).dtype == attrs_of(node)["dtype"] else None
 
