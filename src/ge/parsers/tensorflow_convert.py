@@ -275,8 +275,16 @@ class Converter:
             self._effectful[key] = any(self.has_effect(n) for n in body.nodes.values())
         return self._effectful[key]
 
+    def _stands_for(self, node: GraphNode) -> tuple[str, dict[str, Any]] | None:
+        """The operator of the library, with its attributes, that a call stands for."""
+        ref = node.attrs.get("f")
+        name = ref.name if isinstance(ref, FunctionRef) else node.op
+        return self.library.implements(name)
+
     def _called(self, node: GraphNode) -> Iterator[Body]:
         """The bodies that a node calls."""
+        if self._stands_for(node) is not None:
+            return
         if node.op in self.library:
             yield self.library.body(node.op)
         for value in node.attrs.values():
@@ -335,7 +343,8 @@ class Converter:
                 self.needs.append(error.needs)
             self._refuse(label, Refusal(node.op, error.reason, error.remedy))
         except GeError as error:
-            if error.code not in _UNSUPPORTED_CODES and not self.tolerant:
+            own_fault = error.code.startswith("E106")  # of the user's operator
+            if own_fault or (error.code not in _UNSUPPORTED_CODES and not self.tolerant):
                 raise
             self._refuse(label, Refusal(node.op, error.cause, error.remedy))
         except _PLUGIN_FAULTS as error:
@@ -353,6 +362,10 @@ class Converter:
         custom = find_custom("tensorflow", node.op)
         if custom is not None:
             return self._plugin(custom.apply, context)
+        operator = self._stands_for(node)
+        if operator is not None:
+            type_, attrs = operator
+            return self._plugin(lambda n: n.builder.ops(type_, n.inputs, **attrs), context)
         for binding in context.inputs:
             if type(binding) in _SPECIAL:
                 return _SPECIAL[type(binding)](context)  # type: ignore[index]
