@@ -45,6 +45,13 @@ class Graph:
         self.parent: Graph | None = None
         self._tokens: list[contextvars.Token[Graph | None]] = []
 
+    @classmethod
+    def over(cls, builder: GraphBuilder) -> Graph:
+        """The graph that a builder is making."""
+        graph = cls.__new__(cls)
+        graph.builder, graph.parent, graph._tokens = builder, None, []
+        return graph
+
     def _nested(self, builder: GraphBuilder) -> Graph:
         """The graph of a branch or loop body, which may use the tensors around it."""
         inner = Graph.__new__(Graph)

@@ -53,6 +53,7 @@ from ge.ops.base import (
     registered,
     unregister,
 )
+from ge.ops.running import describe, run
 from ge.parsers.plugin import Node, Unsupported, plugin, simple
 
 __all__ = [
@@ -72,12 +73,14 @@ __all__ = [
     "Pattern",
     "TensorDesc",
     "Unsupported",
+    "describe",
     "fail",
     "fingerprint",
     "lookup",
     "plugin",
     "register",
     "registered",
+    "run",
     "simple",
     "unregister",
 ]

@@ -197,7 +197,7 @@ class Operator:
     # Information: the element types of inputs, then outputs, that an implementation takes together; () means all.
     combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the tensor expression
     aicpu_combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the C++ kernel
-    # The operator that computes the gradients of the inputs (see ge.ops.gradients).
+    # The gradients of the inputs, in the graph API (see ge.ops.gradients).
     gradient: ClassVar[Callable[..., Any] | None] = None
     sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
 
@@ -404,6 +404,7 @@ _COERCE: dict[type, Callable[[Any, Attr], Any]] = {
 
 _REGISTRY: dict[str, list[type[Operator]]] = {}  # by type: the built-in one, then the user's, newest last
 _CUSTOM: set[type[Operator]] = set()
+_GRADIENTS: dict[type[Operator], type[Operator]] = {}  # operator -> the one that computes its gradients
 
 
 def register(operator: type[Operator], *, custom: bool | None = None) -> type[Operator]:
@@ -420,6 +421,10 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
     if custom:
         _CUSTOM.add(operator)
         _announce(operator.type)
+    if operator.gradient is not None:
+        from ge.ops.gradients import gradient_operator
+
+        _GRADIENTS[operator] = register(gradient_operator(operator), custom=custom)
     return operator
 
 
@@ -435,9 +440,12 @@ def is_custom(operator: type[Operator]) -> bool:
 
 def unregister(operator: type[Operator]) -> None:
     """Forget an operator; the one it had replaced is in force again."""
-    _REGISTRY[operator.type].remove(operator)
-    _CUSTOM.discard(operator)
-    _announce(operator.type)
+    if operator in _REGISTRY.get(operator.type, ()):
+        _REGISTRY[operator.type].remove(operator)
+        _CUSTOM.discard(operator)
+        _announce(operator.type)
+    if operator in _GRADIENTS:
+        unregister(_GRADIENTS.pop(operator))
 
 
 def _announce(type_: str) -> None:

@@ -153,10 +153,12 @@ class Emitter:
         )
         self.builder.set_origin(call.name)
         try:
-            made = found.function(node)
+            made = found.apply(node)
         except Unsupported:
             raise
         except GeError as error:
+            if found.custom and error.code.startswith("E106"):  # a fault in the user's own code
+                raise
             raise Unsupported(error.cause, error.remedy) from error
         except _STUMBLES as error:
             raise Unsupported(f"{type(error).__name__}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -191,6 +192,17 @@ class Library:
 
     def __contains__(self, name: str) -> bool:
         return name in self._functions
+
+    def implements(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """The operator of the library, with its attributes, that a function stands for (see tf_adapter.custom_op)."""
+        proto = self._functions.get(name)
+        if proto is None or "_implements" not in proto.attr:
+            return None
+        try:
+            said = json.loads(proto.attr["_implements"].s)
+            return str(said["ge"]), dict(said["attrs"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def body(self, ref: FunctionRef | str, where: str = "") -> Body:
         """The body of a function, its attributes bound to the caller's."""

@@ -1,0 +1,75 @@
+"""Single operators by type: what they give, and running them on arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.ir.builder import GraphBuilder
+from ge.ir.types import TensorDesc
+from ge.ir.values import desc_of
+from ge.ops.base import fingerprint
+
+__all__ = ["describe", "run"]
+
+MOST = 256  # compiled operators that are kept
+
+_lock = threading.Lock()
+_models: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+
+def describe(type_: str, inputs: Sequence[TensorDesc | None], **attrs: Any) -> list[TensorDesc]:
+    """What an operator gives for inputs of some shapes and element types.
+
+    >>> describe("Relu", [TensorDesc((2, 3), "float32")])
+    [TensorDesc(shape=(2, 3), dtype='float32')]
+    """
+    return [desc_of(v) for v in _built(type_, inputs, attrs)[1]]
+
+
+def run(type_: str, *arrays: Any, **attrs: Any) -> Any:
+    """The results of an operator on arrays; compiled once for each signature.
+
+    >>> run("Relu", np.array([-1, 2], np.float32))
+    array([0., 2.], dtype=float32)
+    """
+    given = [None if a is None else np.asarray(a) for a in arrays]
+    descs = [None if a is None else TensorDesc(a.shape, a.dtype.name) for a in given]
+    model = _model(type_, descs, attrs)
+    results = model.run([a for a in given if a is not None])
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _built(
+    type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]
+) -> tuple[GraphBuilder, tuple[Any, ...]]:
+    builder = GraphBuilder(type_)
+    values = [None if d is None else builder.input(f"x{i}", d.shape, d.dtype) for i, d in enumerate(inputs)]
+    return builder, builder.ops(type_, values, **attrs)
+
+
+def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:
+    from ge.compiler import compile_graph
+
+    try:
+        key: tuple[Any, ...] = (type_, tuple(inputs), repr(sorted(attrs.items())), fingerprint())
+    except TypeError as error:
+        raise GeError("E10003", f"attributes {attrs} of {type_} are not plain values") from error
+    with _lock:
+        if key in _models:
+            _models.move_to_end(key)
+            return _models[key]
+    builder, results = _built(type_, inputs, attrs)
+    for value in results:
+        builder.output(value)
+    model = compile_graph(builder.graph, name=type_)
+    with _lock:
+        _models[key] = model
+        while len(_models) > MOST:
+            _models.popitem(last=False)
+    return model
