@@ -29,6 +29,7 @@ Ref = tuple[str, int]
 
 ARGUMENT = "_Arg"
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+IMPLEMENTS = "_implements"
 _MAX_DEPTH = 64
 _DROPPED_ATTRS = frozenset({"_XlaMustCompile", "config_proto", "executor_type"})
 
@@ -329,9 +330,10 @@ class _Reader:
         return graph
 
     def _callee(self, node: FlatNode) -> function_pb2.FunctionDef | None:
-        if node.op in CALLS:
-            return self.functions.find(node.attr["f"].func.name)
-        return self.functions.find(node.op) if op_def_registry.get(node.op) is None else None
+        name = node.attr["f"].func.name if node.op in CALLS else node.op
+        found = self.functions.find(name) if node.op in CALLS or op_def_registry.get(name) is None else None
+        # A function that stands for an operator of the library stays a call.
+        return None if found is not None and IMPLEMENTS in found.attr else found
 
     def _inline(
         self, call: FlatNode, callee: function_pb2.FunctionDef, nodes: dict[str, FlatNode]
