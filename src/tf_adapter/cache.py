@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import ge.ops
 from ge.errors import GeError
 from ge.ir.types import numpy_dtype
 from ge.model import kernels, om
@@ -77,7 +78,8 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
         sorted(options.disabled_passes),
         options.target,
     )
-    facts = (described, counters, sorted(request.bind), chosen, _version(), kernels.machine())
+    own = ge.ops.fingerprint()  # of the user's operators
+    facts = (described, counters, sorted(request.bind), chosen, own, _version(), kernels.machine())
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)

@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device_spec
 
 import npu_runtime
+from ge.ops.base import subscribe
 from npu_runtime import tensorflow as native
 
 __all__ = ["as_default", "device_name", "is_default", "register"]
@@ -70,6 +71,7 @@ def _set_callbacks() -> None:
     eager.start()
     native.set_callbacks(eager.classify, eager.compile_op, function_compile, part_compile)
     options.subscribe(native.forget_all)
+    subscribe(native.forget_all)  # other operators, other plans
 
 
 def _library_paths() -> list[str]:

@@ -20,7 +20,16 @@ import tensorflow as tf
 from ge.ir.types import TENSORS
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal
-from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref, called_functions, is_stateful
+from tf_adapter.graphs import (
+    ARGUMENT,
+    IMPLEMENTS,
+    FlatGraph,
+    FlatNode,
+    Functions,
+    Ref,
+    called_functions,
+    is_stateful,
+)
 from tf_adapter.graphs import read_function as _read
 from tf_adapter.randomness import COUNTED
 
@@ -159,6 +168,8 @@ class _Classifier:
         return None
 
     def _body(self, name: str) -> Refusal | None:
+        if IMPLEMENTS in self.functions[name].attr:  # the operator it stands for is taken instead
+            return None
         graph = _read(name, self.functions)
         args = [a for a in graph.args if graph.nodes[a].types[0] == _RESOURCE]
         inner = self.refusals(graph, args, outermost=False)
