@@ -58,6 +58,7 @@ __all__ = [
     "registered",
     "registered_custom",
     "source_of",
+    "subscribe",
     "unregister",
 ]
 
@@ -404,6 +405,7 @@ _COERCE: dict[type, Callable[[Any, Attr], Any]] = {
 
 _REGISTRY: dict[str, list[type[Operator]]] = {}  # by type: the built-in one, then the user's, newest last
 _CUSTOM: set[type[Operator]] = set()
+_SUBSCRIBERS: list[Callable[[], Any]] = []
 _GRADIENTS: dict[type[Operator], type[Operator]] = {}  # operator -> the one that computes its gradients
 
 
@@ -448,8 +450,16 @@ def unregister(operator: type[Operator]) -> None:
         unregister(_GRADIENTS.pop(operator))
 
 
+def subscribe(callback: Callable[[], Any]) -> None:
+    """Have a function called when the user's operators change, to forget what was compiled with others."""
+    if callback not in _SUBSCRIBERS:
+        _SUBSCRIBERS.append(callback)
+
+
 def _announce(type_: str) -> None:
-    """Let the graph API's function of a type be that of the operator in force."""
+    """Let the graph API's function of a type be that of the operator in force, and tell who wants to know."""
+    for callback in _SUBSCRIBERS:
+        callback()
     library = sys.modules.get("ge.ops")
     if library is not None and hasattr(library, "functions"):
         library.functions.refresh(vars(library), type_)
