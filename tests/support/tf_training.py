@@ -68,6 +68,20 @@ class TrainStep:
         return found
 
 
+class _Slot:
+    """A variable of which only the handle is known (slots of version 1 optimizers)."""
+
+    def __init__(self, handle: Any) -> None:
+        described = handle._handle_data.shape_and_type[0]
+        self.handle = handle
+        self.name = "slot"
+        self.shape = tf.TensorShape(described.shape)
+        self.dtype = tf.as_dtype(described.dtype)
+
+    def numpy(self) -> np.ndarray:
+        return np.asarray(tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype))
+
+
 def _traced(function: Callable[..., Any], batch: Batch) -> Any:
     specs = [
         tf.TensorSpec(np.shape(a), tf.as_dtype(np.asarray(a).dtype), name=f"x{i}")
@@ -81,7 +95,11 @@ def _parsed(traced: Any) -> tuple[Parsed, dict[str, Any]]:
     graph = traced.graph
     captured = {inner.op.name: outer for outer, inner in graph.captures}
     owners = {v.handle.ref(): v for v in graph.variables}
-    variables = {n: owners[t.ref()] for n, t in captured.items() if t.dtype == tf.resource}
+    variables = {
+        n: owners[t.ref()] if t.ref() in owners else _Slot(t)
+        for n, t in captured.items()
+        if t.dtype == tf.resource
+    }
     specs = {
         n: VariableSpec(n, TensorDesc(tuple(v.shape), v.dtype.base_dtype.name), None)
         for n, v in variables.items()

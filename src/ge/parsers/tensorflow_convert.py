@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -133,6 +134,8 @@ class Context:
 
 Handler = Callable[[Context], Outputs]
 HANDLERS: dict[str, Handler] = {}
+# Names of operators that write variables; one that is not known must be refused, not left out.
+_WRITES = re.compile("(Resource)?(Sparse)?(Apply|Assign|Scatter|StridedSliceAssign|Accumulator)")
 
 
 def handler(*ops: str) -> Callable[[Handler], Handler]:
@@ -264,7 +267,7 @@ class Converter:
 
     def has_effect(self, node: GraphNode) -> bool:
         """Whether executing a node changes state, itself or in a function it calls."""
-        if node.op in EFFECTS:
+        if node.op in EFFECTS or (_WRITES.match(node.op) and not self._is_mapped(node.op)):
             return True
         return any(self._body_has_effect(b) for b in self._called(node))
 

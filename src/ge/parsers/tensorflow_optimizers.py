@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from ge.errors import GeError
 from ge.ir.values import desc_of
+from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_convert import EFFECTS, Context, Outputs, handler
 from ge.parsers.tensorflow_values import Variable
 
@@ -22,6 +23,7 @@ class Step:
 
     context: Context
     operands: dict[str, Any]
+    variables: dict[str, Variable] = field(default_factory=dict)  # those of the operands that are written
 
     def __getattr__(self, name: str) -> Any:
         return self.operands[name]
@@ -82,7 +84,7 @@ def _converted(c: Context, names: list[str], formula: Formula) -> Outputs:
             operands[plain] = c.converter.read(found)
         else:
             operands[plain] = c.tensor(index)
-    for name, value in formula(Step(c, operands)).items():
+    for name, value in formula(Step(c, operands, variables)).items():
         c.converter.write(variables[name], value)
     first = variables["var"]
     return [first] if first.is_ref else []
@@ -183,38 +185,115 @@ def _adadelta(s: Step) -> dict[str, ir.Value]:
     return {"var": s.sub(s.var, s.mul(update, s.lr)), "accum": accum, "accum_update": changed}
 
 
-# -- steps for some rows of a table ----------------------------------------------------------------------------
+# -- steps that pull values to zero ------------------------------------------------------------------------------
 
 
-def _rows(s: Step, table: Any) -> Any:
-    return s.context.builder.op("Gather", table, s.indices, axis=0)
+def _shrunk(s: Step, value: Any, by: Any) -> Any:
+    """A value moved towards zero by an amount, not beyond it."""
+    size = s.op("Maximum", s.sub(s.op("Abs", value), by), 0.0)
+    return s.mul(s.op("Sign", value), size)
 
 
-def _written(s: Step, table: Any, rows: Any) -> Any:
-    """A table with rows replaced."""
-    b = s.context.builder
-    count = desc_of(s.indices).size
-    spots = b.op("Cast", b.op("Reshape", s.indices, shape=(count, 1)), to="int64")
-    return b.op("ScatterNd", table, spots, rows)
+def _proximal(s: Step, moved: Any, rate: Any) -> Any:
+    return s.div(_shrunk(s, moved, s.mul(rate, s.l1)), s.add(s.mul(rate, s.l2), 1.0))
 
 
-@_optimizer("*var *accum lr grad indices", "SparseApplyAdagrad")
-def _sparse_adagrad(s: Step) -> dict[str, ir.Value]:
-    accum = s.add(_rows(s, s.accum), s.op("Square", s.grad))
-    rows = s.sub(_rows(s, s.var), s.div(s.mul(s.grad, s.lr), s.op("Sqrt", accum)))
-    return {"var": _written(s, s.var, rows), "accum": _written(s, s.accum, accum)}
+@_optimizer("*var alpha l1 l2 grad", "ApplyProximalGradientDescent")
+def _proximal_descent(s: Step) -> dict[str, ir.Value]:
+    return {"var": _proximal(s, s.sub(s.var, s.mul(s.grad, s.alpha)), s.alpha)}
 
 
-@_optimizer("*var *accum lr epsilon grad indices", "SparseApplyAdagradV2")
-def _sparse_adagrad_v2(s: Step) -> dict[str, ir.Value]:
-    accum = s.add(_rows(s, s.accum), s.op("Square", s.grad))
-    rows = s.sub(_rows(s, s.var), s.div(s.mul(s.grad, s.lr), s.add(s.op("Sqrt", accum), s.epsilon)))
-    return {"var": _written(s, s.var, rows), "accum": _written(s, s.accum, accum)}
+@_optimizer("*var *accum lr l1 l2 grad", "ApplyProximalAdagrad")
+def _proximal_adagrad(s: Step) -> dict[str, ir.Value]:
+    accum = s.add(s.accum, s.op("Square", s.grad))
+    rate = s.mul(s.op("Rsqrt", accum), s.lr)
+    return {"var": _proximal(s, s.sub(s.var, s.mul(s.grad, rate)), rate), "accum": accum}
 
 
-@_optimizer("*var *accum lr grad indices momentum", "SparseApplyMomentum")
-def _sparse_momentum(s: Step) -> dict[str, ir.Value]:
-    accum = s.add(s.mul(_rows(s, s.accum), s.momentum), s.grad)
-    step = s.mul(_ahead(s, accum), s.lr)
-    rows = s.sub(_rows(s, s.var), step)
-    return {"var": _written(s, s.var, rows), "accum": _written(s, s.accum, accum)}
+@_optimizer("*var *sums *squares grad lr l1 l2 global_step", "ApplyAdagradDA")
+def _adagrad_da(s: Step) -> dict[str, ir.Value]:
+    sums, squares = s.add(s.sums, s.grad), s.add(s.squares, s.op("Square", s.grad))
+    steps = s.context.builder.op("Cast", s.global_step, to=desc_of(s.var).dtype)
+    pulled = s.mul(_shrunk(s, sums, s.mul(s.l1, steps)), s.op("Neg", s.lr))
+    weight = s.add(s.mul(s.mul(s.l2, steps), s.lr), s.op("Sqrt", squares))
+    return {"var": s.div(pulled, weight), "sums": sums, "squares": squares}
+
+
+@_optimizer("*var *accum *linear grad lr l1 l2 lr_power", "ApplyFtrl")
+def _ftrl(s: Step) -> dict[str, ir.Value]:
+    return _followed(s, s.grad)
+
+
+@_optimizer("*var *accum *linear grad lr l1 l2 l2_shrinkage lr_power", "ApplyFtrlV2")
+def _ftrl_v2(s: Step) -> dict[str, ir.Value]:
+    return _followed(s, s.add(s.grad, s.mul(s.mul(s.var, s.l2_shrinkage), 2.0)))
+
+
+def _followed(s: Step, gradient: Any) -> dict[str, ir.Value]:
+    """Follow the regularised leader."""
+    if s.flag("multiply_linear_by_lr"):
+        raise Unsupported("the linear term is multiplied by the learning rate", "leave that flag off")
+    accum = s.add(s.accum, s.op("Square", s.grad))
+    power = s.op("Neg", s.lr_power)
+    new, old = s.op("Pow", accum, power), s.op("Pow", s.accum, power)
+    linear = s.sub(s.add(s.linear, gradient), s.mul(s.div(s.sub(new, old), s.lr), s.var))
+    curve = s.add(s.div(new, s.lr), s.mul(s.l2, 2.0))
+    return {"var": s.op("Neg", s.div(_shrunk(s, linear, s.l1), curve)), "accum": accum, "linear": linear}
+
+
+def _agreement(s: Step, m: Any) -> Any:
+    return s.mul(s.mul(s.op("Sign", s.grad), s.op("Sign", m)), s.sign_decay)
+
+
+@_optimizer("*var *m lr alpha sign_decay beta grad", "ApplyAddSign")
+def _add_sign(s: Step) -> dict[str, ir.Value]:
+    m = s.mix(s.m, s.grad, s.beta)
+    step = s.mul(s.mul(s.add(_agreement(s, m), s.alpha), s.grad), s.lr)
+    return {"var": s.sub(s.var, step), "m": m}
+
+
+@_optimizer("*var *m lr logbase sign_decay beta grad", "ApplyPowerSign")
+def _power_sign(s: Step) -> dict[str, ir.Value]:
+    m = s.mix(s.m, s.grad, s.beta)
+    size = s.op("Exp", s.mul(_agreement(s, m), s.logbase))
+    return {"var": s.sub(s.var, s.mul(s.mul(size, s.grad), s.lr)), "m": m}
+
+
+# -- steps for some rows of a table ------------------------------------------------------------------------------
+
+
+def _of_rows(formula: Formula) -> Formula:
+    """The same step for the rows that `indices` names, the others left as they are."""
+
+    def convert(s: Step) -> dict[str, ir.Value]:
+        b = s.context.builder
+        count = desc_of(s.indices).size
+        spots = b.op("Cast", b.op("Reshape", s.indices, shape=(count, 1)), to="int64")
+        tables = {n: v for n, v in s.operands.items() if n in s.variables}
+        rows = {n: b.op("Gather", v, s.indices, axis=0) for n, v in tables.items()}
+        made = formula(replace(s, operands={**s.operands, **rows}))
+        return {n: b.op("ScatterNd", tables[n], spots, v) for n, v in made.items()}
+
+    return convert
+
+
+# Operands in order, and the step of whole tables that each row takes.
+_SPARSE: dict[str, tuple[str, Formula]] = {
+    "SparseApplyAdagrad": ("*var *accum lr grad indices", _adagrad),
+    "SparseApplyAdagradV2": ("*var *accum lr epsilon grad indices", _adagrad_v2),
+    "SparseApplyMomentum": ("*var *accum lr grad indices momentum", _momentum),
+    "SparseApplyKerasMomentum": ("*var *accum lr grad indices momentum", _keras_momentum),
+    "SparseApplyRMSProp": ("*var *ms *mom lr rho momentum epsilon grad indices", _rms_prop),
+    "SparseApplyCenteredRMSProp": (
+        "*var *mg *ms *mom lr rho momentum epsilon grad indices",
+        _centered_rms_prop,
+    ),
+    "SparseApplyAdadelta": ("*var *accum *accum_update lr rho epsilon grad indices", _adadelta),
+    "SparseApplyFtrl": ("*var *accum *linear grad indices lr l1 l2 lr_power", _ftrl),
+    "SparseApplyFtrlV2": ("*var *accum *linear grad indices lr l1 l2 l2_shrinkage lr_power", _ftrl_v2),
+    "SparseApplyProximalGradientDescent": ("*var alpha l1 l2 grad indices", _proximal_descent),
+    "SparseApplyProximalAdagrad": ("*var *accum lr l1 l2 grad indices", _proximal_adagrad),
+    "SparseApplyAdagradDA": ("*var *sums *squares grad indices lr l1 l2 global_step", _adagrad_da),
+}
+for _name, (_operands, _formula) in _SPARSE.items():
+    _optimizer(_operands, _name)(_of_rows(_formula))
