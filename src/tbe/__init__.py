@@ -27,11 +27,11 @@ from tbe.expr import (
 )
 from tbe.kernel import Kernel, build
 from tbe.lower import Unfusable
-from tbe.partition import Partition, partition
+from tbe.partition import Partition, in_two_steps, partition
 from tbe.schedule import Schedule, schedule
 from tbe.serialize import apply_json, fingerprint, from_json, to_json
 from tbe.substitute import substitute
-from tbe.target import runs_here
+from tbe.target import code_identity, runs_here
 
 
 def run_operator(function: Any, *arrays: Any, **options: Any) -> Any:
@@ -55,6 +55,7 @@ __all__ = [
     "broadcast_to",
     "build",
     "cast",
+    "code_identity",
     "compute",
     "concat",
     "constant",
@@ -62,6 +63,7 @@ __all__ = [
     "evaluate",
     "fingerprint",
     "from_json",
+    "in_two_steps",
     "iota",
     "numpy_dtype",
     "pad",

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-__all__ = ["PORTABLE", "Machine", "compile_ir", "host_machine", "machine_for", "runs_here"]
+__all__ = ["PORTABLE", "Machine", "code_identity", "compile_ir", "host_machine", "machine_for", "runs_here"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,13 @@ def machine_for(target: str) -> Machine:
     if target == "avx2":
         return Machine("avx2", "haswell", "", 32, fma=True, half=True, masks=False)
     raise ValueError(f"unknown target {target!r}; expected host, portable or avx2")
+
+
+def code_identity(target: str) -> str:
+    """What decides, beside an expression, which machine code a target gets: processor, features, compiler."""
+    machine = machine_for(target)
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return f"{machine.name} {machine.cpu} {machine.features} LLVM {version}"
 
 
 def runs_here(target: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tbe
+from ge.build.kernel_store import KernelStore, open_store
 from ge.model.plan import KernelImage
 
 __all__ = ["KernelBook", "KernelCache", "shared_cache"]
@@ -93,21 +94,25 @@ class KernelBook:
         return self.entries[index].aliases
 
     def compile(self) -> None:
-        """Compile what is not in the cache."""
+        """Compile what is neither in the cache of this process nor in the store on disk."""
+        store = open_store()
         for entry in self.entries:
             entry.kernel = self.cache.get(entry.fingerprint, self.target)
-        for entry in self.entries:
             if entry.kernel is None:
-                self._build(entry)
+                entry.kernel = self._build(entry, store)
+                self.cache.put(entry.fingerprint, self.target, entry.kernel)
 
-    def _build(self, entry: _Entry) -> None:
+    def _build(self, entry: _Entry, store: KernelStore | None) -> tbe.Kernel:
         if entry.isolated:
             from ge.build import isolation
 
-            entry.kernel = isolation.build(entry.inputs, entry.outputs, self.target, entry.name)
-        else:
-            entry.kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
-        self.cache.put(entry.fingerprint, self.target, entry.kernel)
+            return isolation.build(entry.inputs, entry.outputs, self.target, entry.name)
+        kernel = store.get(entry.fingerprint, self.target) if store is not None else None
+        if kernel is None:
+            kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
+            if store is not None:
+                store.put(self.target, kernel)
+        return kernel
 
     def kernel(self, index: int) -> tbe.Kernel:
         """A compiled kernel."""
