@@ -119,7 +119,7 @@ class NumpyFunctions:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel: shapes and types of its inputs, what it computes, and the same by oneDNN's primitives if it has them."""
+    """A kernel: shapes and types of its inputs, what it computes, and the same by oneDNN's primitives if they can."""
 
     name: str
     inputs: tuple[tuple[tuple[int, ...], str], ...]
@@ -204,7 +204,13 @@ def _of(*shapes: tuple[int, ...], dtype: str = "float32") -> tuple[tuple[tuple[i
 
 
 CASES = (
-    Case("add, relu", _of(BIG, BIG), lambda f, x, y: f.maximum(x + y, 0.0), lambda f, x, y: (x + y).relu(), True),
+    Case(
+        "add, relu",
+        _of(BIG, BIG),
+        lambda f, x, y: f.maximum(x + y, 0.0),
+        lambda f, x, y: (x + y).relu(),
+        True,
+    ),
     Case("a*x + y", _of(BIG, BIG), lambda f, x, y: x * 2.5 + y, bound=True),
     Case("bias, hard swish", _of(BIG, BIG[1:]), lambda f, x, b: _hard_swish(f, x + b), bound=True),
     Case("gelu (erf)", _of(TOKENS), _gelu_erf, lambda f, x: f.nn.functional.gelu(x)),

@@ -39,6 +39,8 @@ class Elements(Scopes):
         self.lane_bit = nest.lane.bit
         self.copy_bits = nest.lane.bit | (nest.tile.bit if nest.tile is not None else 0)
         self.width = 1  # lanes of a full vector
+        self.full_width = 1  # the same, also where single lanes are written
+        self.streaming = False  # whether outputs are written past the caches
         self.lanes = 1  # lanes of the vectors being written
         self.bases: list[Value] = []  # the first lane of each copy
         self.tile_bases: list[Value] = []  # the value of the tile variable of each copy
@@ -50,6 +52,7 @@ class Elements(Scopes):
         self.row_depth = 0
         self.temporaries = {t.node.uid: t for t in nest.temporaries}
         self.slots: dict[int, Value] = {}
+        self.sums: dict[int, Value] = {}  # accumulators on the stack
         self.pitch: dict[int, int] = {}  # elements of a temporary for each step of the serial loops
 
     # -- copies -------------------------------------------------------------------------------------------
@@ -154,7 +157,11 @@ class Elements(Scopes):
         value = self._to_memory(b.splat(value, self.lanes), store.dtype)
         mask = self.masks[u % ROW]
         if stride == 1:
-            b.store(value, self._address(store.buffer, elem, store.offset, u)[0], size, mask)
+            address = self._address(store.buffer, elem, store.offset, u)[0]
+            if self.streaming and mask is None and self._is_aligned(store, size):
+                b.stream(value, address)
+            else:
+                b.store(value, address, size, mask)
         elif stride == -1:
             backwards = range(self.lanes - 1, -1, -1)
             address = self._address_back(store.buffer, elem, store.offset, u)[0]
@@ -163,6 +170,20 @@ class Elements(Scopes):
         else:
             addresses = self._addresses(store.buffer, elem, store.offset, u)[0]
             b.scatter(value, addresses, size, mask or b.const("i1", self.lanes, True))
+
+    def _is_aligned(self, store: Store, size: int) -> bool:
+        """Whether whole vectors of an output start at multiples of their size, if the output does."""
+        vector = self.lanes * size
+        strides = [c for atom, c in store.offset.terms if atom is not self.lane]
+        plain = all(isinstance(atom, LoopVar) for atom, _ in store.offset.terms)
+        whole = self.nest.chunk % self.lanes == 0 or not self.nest.lane_outer or self.nest.chunks == 1
+        return (
+            plain
+            and whole
+            and vector >= 16
+            and not any(c * size % vector for c in [*strides, store.offset.const])
+            and self.lanes == self.full_width
+        )
 
     def _address(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
         """The address of the first lane of a contiguous access, and its depth."""

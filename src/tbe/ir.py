@@ -275,6 +275,16 @@ class Builder:
             lanes,
         )
 
+    def stream(self, x: Value, address: Value) -> None:
+        """Write a whole vector past the caches; the address must be aligned to the vector's size."""
+        size = x.lanes * _BITS[x.elem] // 8
+        self.line(f"store {x.ty} {x.name}, ptr {address.name}, align {size}, !nontemporal !0")
+
+    def fence(self) -> None:
+        """Let what was streamed be seen by others before anything that follows."""
+        self.declared.setdefault("llvm.x86.sse.sfence", "declare void @llvm.x86.sse.sfence()")
+        self.line("call void @llvm.x86.sse.sfence()")
+
     def store(self, x: Value, address: Value, align: int, mask: Value | None = None) -> None:
         """Write consecutive elements."""
         if mask is None:

@@ -48,12 +48,22 @@ def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
     for number in range(count):
         slot = b.gep("ptr", Value("%args", "ptr", 1), b.const("i64", 1, number))
         buffers.append(b.emit(f"load ptr, ptr {slot.name}, align 8", "ptr", 1))
-    first = 0
     stack: Lines = []
     b.out.append(stack)
-    for nest in schedule.nests:
-        _render_nest(b, nest, buffers, first, len(schedule.nests) == 1, stack)
-        first += nest.units
+
+    def nests(streaming: bool) -> None:
+        first = 0
+        for nest in schedule.nests:
+            _render_nest(b, nest, buffers, first, len(schedule.nests) == 1, stack, streaming)
+            first += nest.units
+
+    if schedule.streams and machine.masks:
+        aligned = _all_aligned(b, buffers[len(schedule.inputs) :], machine.vector_bytes)
+        b.when(aligned, lambda: nests(streaming=True))
+        b.when(b.op("xor", aligned, b.const("i1", 1, True)), lambda: nests(streaming=False))
+        b.fence()
+    else:
+        nests(streaming=False)
     b.line("ret void")
     body = "\n".join(flatten(b.out))
     functions = "\n".join("\n".join(lines) for lines in b.functions.values())
@@ -64,11 +74,21 @@ def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
     return (
         f'target triple = "x86_64-unknown-linux-gnu"\n{declarations}\n'
         f"define void @{symbol}(ptr %args, i64 %lo, i64 %hi) #0 {{\nentry:\n{body}\n}}\n{functions}\n"
-        f"attributes #0 = {{ {attributes} }}\nattributes #1 = {{ noinline {attributes} }}\n"
+        f"attributes #0 = {{ {attributes} }}\nattributes #1 = {{ noinline {attributes} }}\n!0 = !{{i32 1}}\n"
     )
 
 
-def _render_nest(b: Builder, nest: Nest, buffers: list[Value], first: int, only: bool, stack: Lines) -> None:
+def _all_aligned(b: Builder, buffers: Sequence[Value], size: int) -> Value:
+    """Whether all buffers start at multiples of a vector's size."""
+    bits = b.const("i64", 1, 0)
+    for buffer in buffers:
+        bits = b.op("or", bits, b.convert("ptrtoint", buffer, "i64"))
+    return b.icmp("eq", b.op("and", bits, b.const("i64", 1, size - 1)), b.const("i64", 1, 0))
+
+
+def _render_nest(
+    b: Builder, nest: Nest, buffers: list[Value], first: int, only: bool, stack: Lines, streaming: bool
+) -> None:
     """Run the nest over the part of [lo, hi) that is its own."""
     lo, hi = Value("%lo", "i64", 1), Value("%hi", "i64", 1)
     if not only:
@@ -82,6 +102,7 @@ def _render_nest(b: Builder, nest: Nest, buffers: list[Value], first: int, only:
         lo, hi = b.op("mul", lo, size), b.op("mul", hi, size)
         hi = b.intrinsic("smin", hi, b.const("i64", 1, nest.rows))
     writer = _NestWriter(b, nest, buffers, stack)
+    writer.streaming = streaming
     b.when(b.icmp("slt", lo, hi), lambda: writer.rows(lo, hi))
 
 
@@ -90,7 +111,7 @@ class _NestWriter(Elements):
 
     def __init__(self, b: Builder, nest: Nest, buffers: list[Value], stack: Lines) -> None:
         super().__init__(b, nest, buffers)
-        self.width = self._width()
+        self.width = self.full_width = self._width()
         if self._pairs_rows():
             self.row_bits = sum(v.bit for v in nest.outer)
             self.row_values = [{}, {}]
@@ -162,6 +183,9 @@ class _NestWriter(Elements):
             count = elements * len(self.row_values)
             stack.append(f"{slot.name} = alloca [{count} x {elem}], align 64")
             self.slots[t.number] = slot
+        for r in self.nest.stages[0].reductions if self.nest.in_order else ():
+            self.sums[r.node.uid] = slot = Value(self.b.fresh(), "ptr", 1)
+            stack.append(f"{slot.name} = alloca [{self.nest.chunk} x {components(r)[0]}], align 64")
 
     def _lane_of(self, group: int) -> LoopVar:
         return lane_of(self.nest.groups, group, self.nest.lane, self.nest.lane_outer)
@@ -267,8 +291,55 @@ class _NestWriter(Elements):
 
     # -- an outer lane: blocks of lanes, each through all stages ------------------------------------------
 
+    def _chunk_in_order(self, chunk: Value) -> None:
+        """Reductions whose accumulators lie on the stack: the loops run as the operands lie in memory."""
+        nest, b, copies = self.nest, self.b, 4
+        (stage,) = nest.stages
+        start = b.op("mul", chunk, self._number(nest.chunk))
+        stop = b.intrinsic(
+            "smin", b.op("add", start, self._number(nest.chunk)), self._number(nest.lane.extent)
+        )
+
+        def blocks(write: Callable[[Reduction, int, Value], None], after: Callable[[], None]) -> None:
+            def body(base: Value, _: list[Value]) -> list[Value]:
+                self._set_lanes(self.lane, self._copy_bases(base, copies), None)
+                for r in stage.reductions:
+                    for u in range(copies):
+                        place = b.op("sub", self.bases[u], start)
+                        write(r, u, b.gep(components(r)[0], self.sums[r.node.uid], place))
+                after()
+                return []
+
+            self._loop(start, stop, self.width * copies, [], body)
+
+        def begin(r: Reduction, u: int, place: Value) -> None:
+            b.store(initial(b, r, self.width)[0], place, 64)
+
+        def total(r: Reduction, place: Value) -> Value:
+            return b.load(components(r)[0], self.width, place, 64)
+
+        def add(r: Reduction, u: int, place: Value) -> None:
+            b.store(combine(b, r, [total(r, place)], self._element(r, u))[0], place, 64)
+
+        def finish(r: Reduction, u: int, place: Value) -> None:
+            value = result(b, r, [total(r, place)])
+            self._keep((r.node.uid, self._copy(r.node.vars, u)), value, len(self.scopes) - 1)
+
+        def row(values: list[Value]) -> list[Value]:
+            blocks(add, lambda: None)
+            return values
+
+        self.stage = stage.number
+        blocks(begin, lambda: None)
+        self._serial(nest.groups[stage.group], [], row)
+        self.stage = len(nest.stages) + 1
+        blocks(finish, lambda: self._write_all(nest.stores, copies))
+
     def _row_of_chunk(self, chunk: Value) -> None:
         nest, b = self.nest, self.b
+        if nest.in_order:
+            self._chunk_in_order(chunk)
+            return
         extent, width, copies = nest.lane.extent, self.width, self._unroll(None)
         block = width * copies
         whole = extent // block * block

@@ -41,6 +41,9 @@ _NOMINAL_LANES = 16
 _GRAIN_NS = 20_000.0
 _LONG_ROW = 8192
 _CHUNK = 4096
+_ORDERED_LANES = 1024  # lanes from which accumulators lie on the stack
+_IN_ORDER = frozenset(["sum", "prod", "max", "min"])
+_STREAMED = 64 << 20  # bytes from which outputs are gone from the caches before they are read
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Nest:
     tile_step: int = 1  # how many values of it one row covers
     row_ns: float = 0.0
     rows_per_unit: int = 1
+    in_order: bool = False  # accumulators lie on the stack, so that the operands are read as they lie
 
     @property
     def outer(self) -> list[LoopVar]:
@@ -140,6 +144,7 @@ class Schedule:
     flops: int
     bytes_moved: int
     aliases: list[tuple[int, int]]  # (input, output) pairs that may share memory
+    streams: bool = False  # whether outputs are written past the caches, where they lie aligned
 
 
 def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
@@ -516,6 +521,7 @@ class _Planner:
             runnings,
             tile,
         )
+        nest.in_order = _runs_in_order(nest)
         nest.chunk = _chunk(nest, nodes)
         if tile is not None:
             nest.tile_step = _tile_step(lane, tile, nodes)
@@ -531,7 +537,9 @@ class _Planner:
         time = sum(n.row_ns * n.rows for n in nests)
         grain = max(1, min(total, math.ceil(_GRAIN_NS * total / max(time, 1.0)))) if total else 1
         flops, moved = _work(nests, self.inputs, self.outputs)
-        return Schedule(self.inputs, self.outputs, nests, total, grain, flops, moved, _aliases(self, nests))
+        streams = moved >= _STREAMED and sum(t.size * DTYPES[t.dtype].size for t in self.outputs) * 8 >= moved
+        aliases = _aliases(self, nests)
+        return Schedule(self.inputs, self.outputs, nests, total, grain, flops, moved, aliases, streams)
 
 
 def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
@@ -772,10 +780,24 @@ def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node]) -> int:
     return 1 << (min(most, lane.extent, tile.extent).bit_length() - 1)
 
 
+def _runs_in_order(nest: Nest) -> bool:
+    """Whether long rows are added up one after another, instead of piece by piece through all of them."""
+    if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
+        return False
+    if len(nest.groups) != 1 or len(nest.stages) != 1 or any(s.full for s in nest.stores):
+        return False
+    reductions = nest.stages[0].reductions
+    plain = all(r.op in _IN_ORDER and r.body.vars & nest.lane.bit for r in reductions)
+    long = nest.lane.extent >= _ORDERED_LANES and nest.lane.extent % 256 == 0
+    return plain and long and len(reductions) <= 2 and math.prod(v.extent for v in nest.groups[0]) >= 16
+
+
 def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
     if not nest.lane_outer:
         return 1
     extent = nest.lane.extent
+    if nest.in_order:
+        return min(extent, _CHUNK) if extent * 8 * len(nest.stages[0].reductions) > STACK_LIMIT else extent
     if nest.groups:
         widest = max((DTYPES[n.dtype].size for n in nodes), default=4)
         return min(extent, max(64, 256 // max(widest, 1)))

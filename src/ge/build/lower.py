@@ -25,7 +25,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
-from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
+from ge.ops.base import Engine, NodeView, Pattern, has_dynamic_size, is_custom, lookup, plain_type
 from ge.options import CompileOptions
 
 __all__ = ["Workshop", "lower_graph"]
@@ -191,12 +191,21 @@ class _GraphLowering:
             self._join(unit.nodes[0])
             return
         try:
-            self._emit_kernel(unit, unit.outputs)
+            if self._is_serial(unit):
+                self._emit_kernels(unit)
+            else:
+                self._emit_kernel(unit, unit.outputs)
         except tbe.Unfusable as error:
             try:
                 self._emit_kernels(unit)
             except tbe.Unfusable:
                 raise _no_kernel(unit, error) from error
+
+    def _is_serial(self, unit: Unit) -> bool:
+        """Whether one core would do all of a large reduction."""
+        if all(lookup(n.op_type).pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST) for n in unit.nodes):
+            return False
+        return bool(tbe.in_two_steps(express(unit.nodes, unit.outputs, self.aliases).outputs)[1])
 
     def _emit_kernel(self, unit: Unit, values: Sequence[ir.Value]) -> None:
         kernel = express(unit.nodes, values, self.aliases)

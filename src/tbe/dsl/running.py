@@ -110,6 +110,14 @@ def runner(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Runner:
     return found
 
 
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array that starts at a multiple of 64 bytes, as kernels that write past the caches want it."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
 class Runner:
     """An expression as a program of the runtime; calling it takes and gives arrays."""
 
@@ -157,7 +165,7 @@ class Runner:
         return (buffer, dtype, tuple(map(int, shape)), tuple(strides), 0)
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        results = [np.empty(shape, dtype) for shape, dtype in self.outputs]
+        results = [aligned_empty(shape, dtype) for shape, dtype in self.outputs]
         self.into(arrays, results)
         return results
 

@@ -1,0 +1,85 @@
+"""Large outputs written past the caches, and reductions whose accumulators lie on the stack."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tbe
+from tbe.dsl.running import Runner, aligned_empty
+from tests.tbe.running import check
+
+
+def test_large_outputs_are_streamed_where_they_are_aligned() -> None:
+    x = tbe.placeholder((4097, 2048), "float32")
+    outputs = [tbe.unary("neg", x)]
+    assert tbe.schedule([x], outputs).streams
+    runner = Runner([x], outputs)
+    assert "!nontemporal" in runner.kernels[0].ir
+    values = np.arange(x.size, dtype=np.float32).reshape(x.shape)
+    aligned = aligned_empty(x.shape, values.dtype)
+    shifted = aligned_empty((x.size + 1,), values.dtype)[1:].reshape(x.shape)
+    for result in (aligned, shifted):
+        result.fill(0)
+        runner.into([values], [result])
+        np.testing.assert_array_equal(result, -values)
+
+
+def test_small_outputs_and_reductions_are_not_streamed() -> None:
+    x = tbe.placeholder((64, 64), "float32")
+    assert not tbe.schedule([x], [tbe.unary("neg", x)]).streams
+    y = tbe.placeholder((8192, 4096), "float32")
+    assert not tbe.schedule([y], [tbe.reduce("sum", y, 1)]).streams
+
+
+def test_rows_that_are_no_whole_vectors_are_not_streamed() -> None:
+    x, b = tbe.placeholder((9000, 1001), "float32"), tbe.placeholder((1001,), "float32")
+    runner = Runner([x, b], [x + b])
+    rng = np.random.default_rng(0)
+    values, bias = rng.normal(size=x.shape).astype(np.float32), rng.normal(size=b.shape).astype(np.float32)
+    np.testing.assert_array_equal(runner(values, bias)[0], values + bias)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(17, 1024), (3, 20, 1280), (16, 16640)])
+def test_long_rows_are_reduced_in_order(op: str, dtype: str, shape: tuple[int, ...]) -> None:
+    x = tbe.placeholder(shape, dtype)
+    axes = range(len(shape) - 1)
+    outputs = [tbe.reduce(op, x, axes)]
+    assert tbe.schedule([x], outputs).nests[0].in_order
+    rng = np.random.default_rng(1)
+    values = rng.uniform(0.9, 1.1, shape) if tbe.dtype_of(dtype).is_float else rng.integers(0, 5, shape)
+    check([x], outputs, {x: values.astype(tbe.numpy_dtype(dtype))}, rtol=2e-5)
+
+
+def test_two_sums_and_what_follows_them_in_order() -> None:
+    x = tbe.placeholder((64, 2048), "float32")
+    mean = tbe.reduce("sum", x, 0) * (1 / 64)
+    square = tbe.reduce("sum", x * x, 0) * (1 / 64)
+    outputs = [mean, square - mean * mean]
+    assert tbe.schedule([x], outputs).nests[0].in_order
+    values = np.random.default_rng(2).normal(size=x.shape).astype(np.float32)
+    check([x], outputs, {x: values}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("shape, axes", [((1 << 18,), (0,)), ((513, 515), (0, 1)), ((300000, 3), (0,))])
+def test_large_reductions_to_few_results_take_two_steps(op: str, shape, axes) -> None:
+    x = tbe.placeholder(shape, "float32")
+    result = tbe.reduce(op, x, axes)
+    parts = tbe.partition([x], [result])
+    assert len(parts.steps) >= 2 and parts.steps[0].plan.total >= 4
+    values = np.random.default_rng(3).uniform(0.9999, 1.0001, shape).astype(np.float32)
+    (got,) = Runner([x], [result])(values)
+    (expected,) = tbe.evaluate([result], {x: values})
+    np.testing.assert_allclose(
+        got, expected, rtol=4e-3 if op == "prod" else 2e-5
+    )  # factors near 1 round one way
+
+
+def test_half_precision_parts_are_kept_in_single() -> None:
+    x = tbe.placeholder((1 << 18,), "float16")
+    values = np.random.default_rng(4).uniform(0, 0.1, x.shape).astype(np.float16)
+    (got,) = Runner([x], [tbe.reduce("sum", x, 0)])(values)
+    assert got == np.float16(values.astype(np.float64).sum())
