@@ -1,0 +1,26 @@
+"""The names that scripts ported to NPUs with TensorFlow 2 import; thin, over `tf_adapter`.
+
+import npu_device
+npu_device.global_options().precision_mode = "allow_mix_precision"
+npu_device.open().as_default()
+"""
+
+from __future__ import annotations
+
+from npu_device import compat, distribute, gen_npu_ops, npu_device, ops, train
+from npu_device.configs import global_options
+from npu_device.devices import NpuDevice, npu_run_context, open, set_npu_loop_size
+
+__all__ = [
+    "NpuDevice",
+    "compat",
+    "distribute",
+    "gen_npu_ops",
+    "global_options",
+    "npu_device",
+    "npu_run_context",
+    "open",
+    "ops",
+    "set_npu_loop_size",
+    "train",
+]

@@ -1,0 +1,14 @@
+"""TensorFlow 1 sessions in scripts that use `npu_device`."""
+
+from __future__ import annotations
+
+from npu_device.compat import v1
+
+__all__ = ["enable_v1", "v1"]
+
+
+def enable_v1() -> None:
+    """Have the sessions of `tf.compat.v1` run on the NPU."""
+    from npu_bridge import session
+
+    session.install()

@@ -1,0 +1,42 @@
+"""What `from npu_device.compat.v1.npu_init import *` supplies: the names of `npu_bridge`, without changing `tf`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+from npu_bridge.lazy import names_that_need_estimators
+
+_MODULES = (
+    "hccl.manage.api",
+    "hccl.split.api",
+    "npu_bridge.helpers",
+    "npu_bridge.estimator.npu.npu_dynamic_rnn",
+    "npu_bridge.estimator.npu.npu_hook",
+    "npu_bridge.estimator.npu.npu_loss_scale_manager",
+    "npu_bridge.estimator.npu.npu_loss_scale_optimizer",
+    "npu_bridge.estimator.npu.npu_optimizer",
+)
+_AS_MODULES = {
+    "hccl_ops": "npu_bridge.hccl.hccl_ops",
+    "npu_ops": "npu_bridge.estimator.npu_ops",
+    "npu_scope": "npu_bridge.estimator.npu.npu_scope",
+    "npu_unary_ops": "npu_bridge.estimator.npu_unary_ops",
+    "util": "npu_bridge.estimator.npu.util",
+}
+
+
+def _names() -> dict[str, Any]:
+    found: dict[str, Any] = {"RewriterConfig": RewriterConfig}
+    for path in _MODULES:
+        module = importlib.import_module(path)
+        found.update({name: getattr(module, name) for name in module.__all__})
+    found.update({name: importlib.import_module(path) for name, path in _AS_MODULES.items()})
+    found.update(names_that_need_estimators())
+    return found
+
+
+globals().update(_names())
+__all__ = sorted(_names())

@@ -1,0 +1,137 @@
+"""Options: values are checked, the environment counts, changes reach the compiler and its keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from ge.options import PrecisionMode  # noqa: E402
+from tf_adapter.options import Options, options  # noqa: E402
+
+
+@pytest.fixture
+def fresh() -> Options:
+    return Options({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("precision_mode", "half"),
+        ("allow_host_fallback", "perhaps"),
+        ("memory_limit", "a lot"),
+        ("memory_limit", -1),
+        ("device_count", 0),
+        ("fusion_switch_file", "there/is/no/such.cfg"),
+        ("target", "moon"),
+        ("op_precision", {"MatMul": "half"}),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name_and_leaves_the_old_one(
+    fresh: Options, name: str, value: object
+) -> None:
+    before = getattr(fresh, name)
+    with pytest.raises(ValueError, match=rf"options\.{name} cannot be"):
+        setattr(fresh, name, value)
+    assert getattr(fresh, name) == before
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(fresh: Options) -> None:
+    with pytest.raises(AttributeError, match="did you mean precision_mode"):
+        fresh.precison_mode = "force_fp32"  # type: ignore[attr-defined]
+
+
+def test_several_are_set_together_or_not_at_all(fresh: Options) -> None:
+    with pytest.raises(ValueError):
+        fresh.set(deterministic=True, target="moon")
+    assert fresh.deterministic is False
+
+
+def test_the_environment_is_read() -> None:
+    given = Options(
+        {
+            "NPU_PRECISION_MODE": "allow_mix_precision_bf16",
+            "NPU_MEMORY_LIMIT": "1.5G",
+            "NPU_ALLOW_HOST_FALLBACK": "0",
+            "NPU_OP_PRECISION": "MatMul=must_keep_origin_dtype",
+        }
+    )
+    assert given.precision_mode is PrecisionMode.MIX_BF16
+    assert given.memory_limit == 3 << 29
+    assert given.allow_host_fallback is False
+    assert given.op_precision == {"MatMul": "must_keep_origin_dtype"}
+
+
+def test_an_override_ends_with_its_block_even_after_an_error(fresh: Options) -> None:
+    with pytest.raises(KeyError), fresh.override(precision_mode="force_fp32", deterministic=True):
+        assert fresh.precision_mode is PrecisionMode.FORCE_FP32
+        raise KeyError
+    assert (fresh.precision_mode, fresh.deterministic) == (PrecisionMode.KEEP, False)
+
+
+def test_files_reach_the_compiler(fresh: Options, tmp_path: Path) -> None:
+    switches, lists = tmp_path / "switch.cfg", tmp_path / "lists.json"
+    switches.write_text("fuse_softmax:off\n")
+    lists.write_text(json.dumps({"black-list": {"to-add": ["MatMul"]}}))
+    fresh.set(fusion_switch_file=switches, modify_mixlist=lists, disabled_passes="split_batch")
+    compiled = fresh.compile_options()
+    assert compiled.disabled_passes == {"fuse_softmax", "split_batch"}
+    assert compiled.op_precision == {"MatMul": "must_keep_origin_dtype"}
+
+
+def test_what_decides_a_compile_changes_the_fingerprint_and_nothing_else_does(fresh: Options) -> None:
+    seen = {fresh.fingerprint()}
+    for values in ({"precision_mode": "force_fp32"}, {"target": "portable"}, {"allow_host_fallback": False}):
+        fresh.set(**values)
+        assert fresh.fingerprint() not in seen
+        seen.add(fresh.fingerprint())
+    fresh.set(cache_dir="somewhere", explain=True, memory_limit="1G", num_threads=2)
+    assert fresh.fingerprint() in seen
+
+
+def test_listeners_hear_of_changes_only(fresh: Options) -> None:
+    heard = []
+    fresh.subscribe(lambda: heard.append(fresh.target))
+    fresh.target = "host"
+    fresh.target = "portable"
+    assert heard == ["portable"]
+
+
+def test_the_number_of_devices_is_fixed_once_they_are_there(fresh: Options) -> None:
+    fresh.device_count = 2
+    fresh.freeze_start()
+    with pytest.raises(RuntimeError, match="NPU_DEVICE_COUNT"):
+        fresh.device_count = 3
+
+
+@pytest.fixture
+def mixed_precision_of_tensorflow():
+    yield tf.config.optimizer.set_experimental_options
+    tf.config.optimizer.set_experimental_options(
+        {"auto_mixed_precision": False, "auto_mixed_precision_onednn_bfloat16": False}
+    )
+    options.reset()
+
+
+def test_tensorflows_switches_allow_and_forbid_narrow_types(mixed_precision_of_tensorflow) -> None:
+    given = Options({})
+    mixed_precision_of_tensorflow({"auto_mixed_precision": True})
+    assert given.effective_precision is PrecisionMode.MIX_FP16
+    mixed_precision_of_tensorflow({"auto_mixed_precision_onednn_bfloat16": True})
+    assert given.effective_precision is PrecisionMode.MIX_BF16
+    mixed_precision_of_tensorflow({"auto_mixed_precision": False})
+    given.precision_mode = "allow_mix_precision_bf16"
+    assert given.effective_precision is PrecisionMode.KEEP
+
+
+def test_tensorfloat_32_changes_nothing_on_this_device() -> None:
+    before = options.fingerprint()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        assert options.fingerprint() == before
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
