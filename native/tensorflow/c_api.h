@@ -105,6 +105,7 @@ enum Code : int {
   F(TFE_DeleteOp, void, (TFE_Op*))                                                                              \
   F(TFE_OpGetName, const char*, (const TFE_Op*, TF_Status*))                                                    \
   F(TFE_OpGetContext, TFE_Context*, (const TFE_Op*, TF_Status*))                                                \
+  F(TFE_OpGetDevice, const char*, (const TFE_Op*, TF_Status*))                                                  \
   F(TFE_OpSetDevice, void, (TFE_Op*, const char* device, TF_Status*))                                           \
   F(TFE_OpAddInput, void, (TFE_Op*, TFE_TensorHandle*, TF_Status*))                                             \
   F(TFE_OpGetFlatInputCount, int, (const TFE_Op*, TF_Status*))                                                  \

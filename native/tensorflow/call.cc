@@ -31,6 +31,14 @@ bool is_dense(int dtype) { return dtype != kString && dtype != kResource && dtyp
 
 bool on_npu(int dtype) { return type_size(dtype) != 0; }
 
+std::string result_text(std::string_view owner, int index, int dtype, const Shape& shape) {
+  std::string dims;
+  for (const std::int64_t dim : shape.dims()) dims += (dims.empty() ? "" : ",") + std::to_string(dim);
+  const char* type = type_name(dtype);
+  return "result " + std::to_string(index) + " of " + std::string(owner) + " with shape[" + dims +
+         "] and type " + (*type ? type : std::to_string(dtype).c_str());
+}
+
 }  // namespace
 
 // -- the device
@@ -67,6 +75,8 @@ Call::Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle*
       status_(status),
       context_(api.TFE_OpGetContext(op, status)),
       name_(api.TFE_OpGetName(op, status)) {
+  const char* wanted = api.TFE_OpGetDevice(op, status);
+  host_wanted_ = *wanted && device.name() != wanted;
   const int inputs = api.TFE_OpGetFlatInputCount(op, status);
   if (!ok()) return;
   inputs_.resize(static_cast<std::size_t>(inputs));
@@ -233,11 +243,23 @@ void Call::share_output(int index, TFE_TensorHandle* handle) {
 }
 
 void Call::set_host_output(int index, TFE_TensorHandle* handle) {
-  if (!is_dense(api.TFE_TensorHandleDataType(handle))) {
+  if (host_wanted_ || !is_dense(api.TFE_TensorHandleDataType(handle))) {
     outputs_[index] = handle;
     return;
   }
-  if (auto storage = Storage::adopt(handle, status_)) set_output(index, std::move(storage));
+  auto storage = Storage::adopt(handle, status_);
+  if (!storage) return;
+  const auto same = [&](const Operand& operand) { return operand.data == storage->data(); };
+  if (!std::any_of(inputs_.begin(), inputs_.end(), same)) {
+    try {
+      storage->charge(device_.memory(), name_);
+    } catch (const OutOfDeviceMemory& error) {
+      const std::string text = result_text(name_, index, storage->dtype(), storage->shape());
+      set_out_of_memory(status_, OutOfDeviceMemory(text, error.requested(), error.available()));
+      return;
+    }
+  }
+  set_output(index, std::move(storage));
 }
 
 void Call::drop_outputs() {
@@ -361,7 +383,12 @@ void Call::run_program(Plan& plan, Generators& generators) {
         continue;
       }
     }
-    made[i] = Storage::allocate(device_.memory(), output.dtype, output.shape, plan.name);
+    try {
+      made[i] = Storage::allocate(device_.memory(), output.dtype, output.shape, plan.name);
+    } catch (const OutOfDeviceMemory& error) {
+      throw OutOfDeviceMemory(result_text(plan.name, output.port.index, output.dtype, output.shape),
+                              error.requested(), error.available());
+    }
     out.push_back(made[i]->data());
   }
 
@@ -429,7 +456,7 @@ void Call::run(const std::shared_ptr<Plan>& plan, Generators& generators) {
   try {
     run_program(*plan, generators);
   } catch (const OutOfDeviceMemory& error) {
-    fail(kResourceExhausted, std::string("OOM when allocating tensor: ") + error.what());
+    set_out_of_memory(status_, error);
   } catch (const InvalidArgument& error) {
     fail(kInvalidArgument, error.what());
   } catch (const TaskError& error) {

@@ -43,6 +43,9 @@ class Call {
   // The serialised attributes.
   std::string attrs() const;
   bool has_variables() const { return has_variables_; }
+  // The caller asked for another device and is here for the sake of a variable: the host runs it and keeps
+  // the results.
+  bool host_wanted() const { return host_wanted_; }
 
   // Appends types and shapes of all inputs.
   void add_key(Key& key) const;
@@ -82,6 +85,7 @@ class Call {
   const char* name_;
   std::vector<Operand> inputs_;
   bool has_variables_ = false;
+  bool host_wanted_ = false;
 };
 
 // The device as TensorFlow knows it.

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/errors.h"
 #include "tensorflow/attrs.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/call.h"
@@ -203,7 +204,7 @@ void make_variable(CustomDevice& device, Call& call) {
   if (variable) {
     api.TFE_DeleteTensorHandle(resource);
   } else {
-    variable = std::make_shared<Variable>(call.context(), resource, static_cast<int>(*dtype),
+    variable = std::make_shared<Variable>(device.memory(), call.context(), resource, static_cast<int>(*dtype),
                                           attr_shape_known(attrs, "shape"));
     if (named) NamedVariables::get().add(name, variable);
   }
@@ -408,7 +409,7 @@ void append_bytes(Key& key, std::string_view bytes) {
 
 void run_operator(Call& call, Entry& entry) {
   Callbacks* python = callbacks();
-  if (!python || InCallback::active() || call.has_variables()) {
+  if (!python || InCallback::active() || call.has_variables() || call.host_wanted()) {
     run_freely(call, nullptr, call.has_variables());
     return;
   }
@@ -451,7 +452,7 @@ std::vector<int> changed_variables(const Plan& plan, const std::vector<Variable*
 
 void run_function(Call& call, Entry& entry) {
   Callbacks* python = callbacks();
-  if (!python || InCallback::active()) {
+  if (!python || InCallback::active() || call.host_wanted()) {
     run_freely(call, nullptr, false);
     return;
   }
@@ -541,6 +542,12 @@ TFE_TensorHandle* copy_to_device(TFE_Context* context, TFE_TensorHandle* tensor,
   if (dtype == kString || dtype == kResource || dtype == kVariant) return host;
   auto storage = Storage::adopt(host, status);
   if (!storage) return nullptr;
+  try {
+    storage->charge(device.memory(), "a tensor copied to the device");
+  } catch (const OutOfDeviceMemory& error) {
+    set_out_of_memory(status, error);
+    return nullptr;
+  }
   return device.wrap(context, dtype, {std::move(storage), nullptr}, status);
 }
 

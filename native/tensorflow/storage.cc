@@ -4,9 +4,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/errors.h"
 #include "tensorflow/pool.h"
 
 namespace npu::tf {
+
+void set_out_of_memory(TF_Status* status, const OutOfDeviceMemory& error) {
+  const std::string text = "OOM when allocating tensor: " + std::string(error.what());
+  api.TF_SetStatus(status, kResourceExhausted, text.c_str());
+}
 
 std::int64_t* Shape::resize(int rank) {
   rank_ = rank;
@@ -67,7 +73,13 @@ std::shared_ptr<Storage> Storage::adopt(TF_Tensor* tensor) {
   return storage;
 }
 
+void Storage::charge(Device& device, std::string_view requester) {
+  device.charge(MemoryUse::Buffers, bytes_, requester);
+  charged_ = &device;
+}
+
 Storage::~Storage() {
+  if (charged_) charged_->discharge(MemoryUse::Buffers, bytes_);
   if (TFE_TensorHandle* host = host_) api.TFE_DeleteTensorHandle(host);
   if (TF_Tensor* tensor = tensor_) api.TF_DeleteTensor(tensor);
 }
@@ -108,8 +120,10 @@ HostOp::~HostOp() {
   if (op_) api.TFE_DeleteOp(op_);
 }
 
-Variable::Variable(TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape)
-    : context_(context),
+Variable::Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype,
+                   bool static_shape)
+    : device_(device),
+      context_(context),
       resource_(resource),
       dtype_(dtype),
       static_shape_(static_shape),
@@ -142,6 +156,12 @@ std::shared_ptr<Storage> Variable::value(TF_Status* status) {
   if (!ok(status)) return nullptr;
   std::shared_ptr<Storage> value = Storage::adopt(tensor);
   value->share_with_host();
+  try {
+    value->charge(device_, "the value of a variable");
+  } catch (const OutOfDeviceMemory& error) {
+    set_out_of_memory(status, error);
+    return nullptr;
+  }
   if (!escaped()) value_ = value;
   return value;
 }

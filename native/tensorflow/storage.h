@@ -12,7 +12,13 @@
 #include "core/device.h"
 #include "tensorflow/c_api.h"
 
+namespace npu {
+class OutOfDeviceMemory;
+}
+
 namespace npu::tf {
+
+void set_out_of_memory(TF_Status* status, const OutOfDeviceMemory& error);
 
 // A shape; up to six dimensions without an allocation.
 class Shape {
@@ -63,6 +69,10 @@ class Storage {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
+  // Counts memory that TensorFlow allocated to a device's account; raises OutOfDeviceMemory naming the
+  // requester.
+  void charge(Device& device, std::string_view requester);
+
   // A handle of the same memory on the host device; owned by the storage. Marks it as shared.
   TFE_TensorHandle* host(TF_Status* status);
   // The same memory as TensorFlow's tensor; owned by the storage.
@@ -77,6 +87,7 @@ class Storage {
   Shape shape_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  Device* charged_ = nullptr;
   std::atomic<bool> shared_ = false;
   std::atomic<TFE_TensorHandle*> host_ = nullptr;
   std::atomic<TF_Tensor*> tensor_ = nullptr;
@@ -86,7 +97,7 @@ class Storage {
 class Variable {
  public:
   // Takes over the handle of the host resource.
-  Variable(TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape);
+  Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape);
   ~Variable();
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
@@ -120,6 +131,7 @@ class Variable {
 
  private:
   std::mutex mutex_;
+  Device& device_;
   TFE_Context* context_;
   TFE_TensorHandle* resource_;
   int dtype_;

@@ -8,6 +8,7 @@ be used after the import.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -28,6 +29,10 @@ __all__ = ["as_default", "device_name", "is_default", "register"]
 TYPE = "NPU"
 _PREFIX = f"/job:localhost/replica:0/task:0/device:{TYPE}:"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
+_NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", re.IGNORECASE)
+_OFF = frozenset({"0", "false", "off", "no"})
+
+Function = Callable[..., Any]
 
 
 def device_name(index: int = 0) -> str:
@@ -40,26 +45,28 @@ def device_name(index: int = 0) -> str:
 
 
 class _State:
-    """Whether the NPU is the default device."""
+    """Whether this process has registered, and whether the NPU is the default device."""
 
+    registered = False
     default = False
 
 
 def register() -> None:
-    """Make the NPUs known to TensorFlow; done by `import tf_adapter`."""
-    if getattr(context, "_npu_registered", False):
+    """Make the NPUs known to TensorFlow; done by `import tf_adapter`, a second time does nothing."""
+    if _State.registered:
         return
-    native.load(_library_paths())
-    _parse_npu_names()
-    _wrap_devices()
+    _State.registered = True
+    root = Path(tf.__file__).parent
+    native.load([str(root / name) for name in _LIBRARIES])
+    _parse_names()
+    _wrap_context()
     _wrap_threads()
     _set_callbacks()
-    context._npu_registered = True
-    running = context._context
-    if running is not None and running._initialized:
+    running = context.context()
+    if running._initialized:
         _add_physical_devices(running)
         _add_devices(running)
-    as_default(os.environ.get("NPU_AS_DEFAULT", "1") not in ("0", "false", "False"))
+    as_default(os.environ.get("NPU_AS_DEFAULT", "1").lower() not in _OFF)
 
 
 def _set_callbacks() -> None:
@@ -74,46 +81,121 @@ def _set_callbacks() -> None:
     subscribe(native.forget_all)  # other operators, other plans
 
 
-def _library_paths() -> list[str]:
-    root = Path(tf.__file__).parent
-    return [str(root / name) for name in _LIBRARIES]
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
     """Put a function around one of TensorFlow's."""
     original = getattr(owner, name)
     setattr(owner, name, wraps(original)(make(original)))
 
 
+def _after(owner: Any, name: str, then: Function) -> None:
+    """Have a function called after one of TensorFlow's, with the same arguments."""
+
+    def make(original: Function) -> Function:
+        def both(*args: Any, **named: Any) -> Any:
+            result = original(*args, **named)
+            then(*args, **named)
+            return result
+
+        return both
+
+    _wrap(owner, name, make)
+
+
+def _instead(owner: Any, name: str, ours: Function, is_ours: Function) -> None:
+    """Have a function called in place of one of TensorFlow's where the second argument is an NPU."""
+
+    def make(original: Function) -> Function:
+        def either(self: Any, device: Any, *args: Any, **named: Any) -> Any:
+            return (ours if is_ours(device) else original)(self, device, *args, **named)
+
+        return either
+
+    _wrap(owner, name, make)
+
+
+def _wrap_context() -> None:
+    """The functions of TensorFlow's eager context that deal with devices."""
+    owner = context.Context
+    _after(owner, "_initialize_physical_devices", lambda self, *_: _add_physical_devices(self))
+    _after(owner, "_initialize_logical_devices", _add_devices)
+    _after(owner, "_set_global_seed", lambda *_: native.reset_random())
+    _after(owner, "remove_function", lambda _, name: native.forget(_text(name)))
+    _instead(owner, "get_memory_info", _memory_info, _is_name)
+    _instead(owner, "reset_memory_stats", _reset_memory_stats, _is_name)
+    _instead(owner, "get_device_details", _details, _is_device)
+    _instead(owner, "set_memory_growth", _set_memory_growth, _is_device)
+    _instead(owner, "set_logical_device_configuration", _set_memory_limit, _is_device)
+    placement = owner.log_device_placement
+    owner.log_device_placement = property(placement.fget, _logging(placement.fset))
+    context._device_parsing_cache = _ParsedNames(context._device_parsing_cache)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _logging(original: Function) -> Function:
+    def set_log(self: Any, enable: bool) -> None:
+        original(self, enable)
+        native.set_log_placement(bool(enable))
+
+    return set_log
+
+
 # -- names --------------------------------------------------------------------------------------------------------
 
 
-def _parse_npu_names() -> None:
+def _parse_names() -> None:
     """Let "/NPU:0" parse as "/GPU:0" does."""
     original = device_spec.DeviceSpecV2._get_valid_device_types
     device_spec.DeviceSpecV2._get_valid_device_types = staticmethod(lambda: original() | {TYPE})
 
 
+class _ParsedNames(dict[Any, Any]):
+    """TensorFlow's cache of device scopes: a scope without a name gives the default device back."""
+
+    def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
+        if key[1] is None and _State.default:
+            return device_name(), device_spec.DeviceSpecV2.from_string(device_name())
+        _check_index(key[1])
+        raise KeyError(key)
+
+
+def _check_index(name: Any) -> None:
+    """Raise for an NPU that is not there."""
+    found = _NAME.match(name) if isinstance(name, str) else None
+    if found is None or found[1] is None:
+        return
+    count = npu_runtime.device_count()
+    if int(found[1]) >= count:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"Could not satisfy device specification '{name}': there {'is' if count == 1 else 'are'} {count} "
+            f"NPU{'s' * (count > 1)} (NPU:0{f' to NPU:{count - 1}' * (count > 1)}). Use one of them, or set "
+            "NPU_DEVICE_COUNT before TensorFlow is imported to have more.",
+        )
+
+
+def _is_name(device: Any) -> bool:
+    return isinstance(device, str) and _NAME.match(device) is not None
+
+
+def _is_device(device: Any) -> bool:
+    return getattr(device, "device_type", None) == TYPE
+
+
+def _index(device: Any) -> int:
+    """The number of an NPU, from its name or from a PhysicalDevice."""
+    name = getattr(device, "name", device)
+    found = _NAME.match(name)
+    index = int(found[1] or 0) if found else -1
+    if not 0 <= index < npu_runtime.device_count():
+        raise ValueError(f"No matching devices found for '{name}': there are {npu_runtime.device_count()} NPUs")
+    return index
+
+
 # -- the eager context ----------------------------------------------------------------------------------------------
-
-
-def _wrap_devices() -> None:
-    def physical(original: Callable[..., Any]) -> Callable[..., Any]:
-        def initialize(self: Any, reinitialize: bool = False) -> None:
-            original(self, reinitialize)
-            _add_physical_devices(self)
-
-        return initialize
-
-    def logical(original: Callable[..., Any]) -> Callable[..., Any]:
-        def initialize(self: Any) -> None:
-            original(self)
-            _add_devices(self)
-
-        return initialize
-
-    _wrap(context.Context, "_initialize_physical_devices", physical)
-    _wrap(context.Context, "_initialize_logical_devices", logical)
 
 
 def _physical(index: int) -> Any:
@@ -126,15 +208,14 @@ def _add_physical_devices(self: Any) -> None:
         if device not in self._physical_devices:
             self._physical_devices.append(device)
             self._visible_device_list.append(device)
+            self._memory_growth_map[device] = None
 
 
 def _add_devices(self: Any) -> None:
     """Register with a context that has just started."""
-    visible = [d for d in self._visible_device_list if d.device_type == TYPE]
     count = npu_runtime.device_count()
-    for index in range(count):
-        if _physical(index) not in visible:
-            continue
+    visible = [i for i in range(count) if _physical(i) in self._visible_device_list]
+    for index in visible:
         name = device_name(index)
         if not pywrap_tfe.TFE_Py_IsCustomDevice(self._context_handle, name):
             device, info = native.create_device(index, name, wrap_variables=count == 1)
@@ -142,6 +223,42 @@ def _add_devices(self: Any) -> None:
         logical = context.LogicalDevice(name=f"/device:{TYPE}:{index}", device_type=TYPE)
         if logical not in self._logical_devices:
             self._logical_devices.append(logical)
+    if 0 not in visible and _State.default:
+        as_default(False)
+
+
+def _memory_info(self: Any, device: str) -> dict[str, int]:
+    info = npu_runtime.memory_info(_index(device))
+    return {"current": info["current"], "peak": info["peak"]}
+
+
+def _reset_memory_stats(self: Any, device: str) -> None:
+    npu_runtime.reset_peak(_index(device))
+
+
+def _details(self: Any, device: Any) -> dict[str, Any]:
+    version = npu_runtime.version()
+    return {"device_name": f"{TYPE} {_index(device)} (CPU, {version.get('isa', 'x86-64')})"}
+
+
+def _set_memory_growth(self: Any, device: Any, enable: bool) -> None:
+    """Memory is always taken as it is needed; the setting is kept for `get_memory_growth`."""
+    _index(device)
+    self._initialize_physical_devices()
+    self._memory_growth_map[device] = enable
+
+
+def _set_memory_limit(self: Any, device: Any, configurations: list[Any]) -> None:
+    """One logical device with a memory limit in MiB, as for a GPU."""
+    if len(configurations) != 1:
+        raise ValueError(
+            f"an {TYPE} is one logical device, {len(configurations)} were asked for; NPU_DEVICE_COUNT sets how many "
+            f"{TYPE}s there are"
+        )
+    self._initialize_physical_devices()
+    limit = configurations[0].memory_limit
+    npu_runtime.set_memory_limit(int(limit) << 20 if limit else 0, _index(device))
+    self._virtual_device_map[device] = configurations
 
 
 # -- the default device ---------------------------------------------------------------------------------------------
@@ -174,7 +291,7 @@ def _apply_default() -> None:
 
 
 def _wrap_threads() -> None:
-    def bootstrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def bootstrap(original: Function) -> Function:
         def run(self: threading.Thread) -> None:
             if _State.default:
                 _apply_default()
