@@ -16,8 +16,9 @@ except ImportError as error:
         "'pip install tensorflow-cpu>=2.15'"
     ) from error
 
+from tf_adapter.custom_ops import custom_op
 from tf_adapter.device import as_default, is_default, register
 
-__all__ = ["as_default", "is_default", "register"]
+__all__ = ["as_default", "custom_op", "is_default", "register"]
 
 register()

@@ -11,10 +11,12 @@ from torchair import backend as _backend
 from torchair.backend import get_compiler, get_npu_backend
 from torchair.config import CompilerConfig
 from torchair.converters import register_fx_node_ge_converter
+from torchair.custom_ops import custom_op
 from torchair.explain import explain
 
 __all__ = [
     "CompilerConfig",
+    "custom_op",
     "explain",
     "get_compiler",
     "get_npu_backend",
