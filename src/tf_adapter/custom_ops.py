@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 import tensorflow as tf
+
 from ge.ir.types import FLOATS, TensorDesc
 from ge.ops.base import candidates
 from ge.ops.gradients import gradient_type

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import REQUIRED, Attr, Operator, candidates
 from ge.ops.functions import snake_case
