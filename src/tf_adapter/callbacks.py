@@ -19,8 +19,9 @@ def function_compile(
 ) -> Any:
     """The device's plan for a call of a function."""
     before: Plan | None = getattr(previous, "run", None)
-    if functions.runs_on_host(name):
-        return None
+    host = functions.host_step(name)
+    if host is not None:
+        return _plan(host, inputs)
     run = functions.plan_function(name, inputs, None if before is None else list(changed), before)
     if options.explain:
         _explain(name)
@@ -39,7 +40,7 @@ def _explain(name: str) -> None:
 
 def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
-        return native.FunctionPlan.host(run.function)
+        return native.FunctionPlan.host(run.function, escapes=run.keeps)
     if isinstance(run, StepsRun):
         return native.FunctionPlan.steps(list(run.steps), list(run.sources), name=run.name)
     return _npu_plan(run, inputs)

@@ -8,6 +8,7 @@ model at first; those that change become inputs, and become part of it again onc
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,9 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from ge.errors import GeError, OutOfMemoryError
+from ge.errors import OutOfMemoryError
 from ge.parsers.tensorflow_convert import Refusal
-from tf_adapter import partition
+from tf_adapter import partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function
 from tf_adapter.lowering import Described, Lowered, Refused, lower
 from tf_adapter.options import options
@@ -28,11 +29,13 @@ __all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "forget", "plan_function"]
 MOST_FUNCTIONS = 256
 PATIENCE = 20  # calls without a change after which variables become part of the model again
 MOST_PATIENCE = 1 << 20
-MOST_COMPILES = 64  # of one function; more shapes than that run on the host
+MOST_COMPILES = 128  # of one function; more shapes than that run on the host
+MOST_CUTS = 16  # of one function
 
 # Operators that belong to the host by nature: a mode without host fallback does not complain of them.
 _HOST_BY_NATURE = ("Iterator", "Print", "Assert", "Summary", "Dataset")
 
+_log = logging.getLogger("tf_adapter")
 _serial = itertools.count(1)
 
 
@@ -59,6 +62,7 @@ class HostRun:
     """TensorFlow runs the function, or another in its place."""
 
     function: str
+    keeps: bool = False  # what it makes may use variables after it has returned
 
 
 Plan = NpuRun | StepsRun | HostRun
@@ -74,6 +78,7 @@ class Known:
     written: frozenset[int] = frozenset()
     compiles: int = 0
     patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
+    cuts: dict[frozenset[str], tuple[Plan, Mapping[str, Refusal]]] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
 
 
@@ -111,10 +116,12 @@ def known(name: str) -> Known:
     return made
 
 
-def runs_on_host(name: str) -> bool:
-    """Whether a function was made here for the host."""
+def host_step(name: str) -> HostRun | None:
+    """How to run a function that was made here for the host; None for others."""
     step = _steps.get(name)
-    return step is not None and not step.on_npu
+    if step is None or step.on_npu:
+        return None
+    return HostRun(name, partition.keeps_variables(step.graph))
 
 
 def forget() -> None:
@@ -133,30 +140,40 @@ def plan_function(
     """
     function = known(name)
     if function.compiles >= MOST_COMPILES:
-        return HostRun(name)
-    function.compiles += 1
+        return _host_run(function)
     variables = {function.graph.args[i] for i, d in enumerate(inputs) if d.kind == "variable"}
     refused = partition.host_nodes(function.graph, function.functions, variables)
     bind, watched, patience = _policy(function, inputs, changed, previous)
+    found = _lowered(function, inputs, bind, refused)
+    if isinstance(found, Refused):
+        return _mixed(function, {**refused, **found.nodes})
+    function.compiles += 1
+    if not found.ports.outputs:  # nothing to compute
+        return _reported(function, _host_run(function), {})
+    return _reported(function, NpuRun(found, watched, patience), {})
+
+
+def _lowered(
+    function: Known, inputs: Sequence[Described], bind: Sequence[int], refused: Mapping[str, Refusal]
+) -> Lowered | Refused:
+    """The compiled function, or what the host has to run: all of it, should the compiler fail."""
+    chosen = options.compile_options()
     try:
-        found = lower(
-            function.graph,
-            function.functions,
-            inputs,
-            options.compile_options(),
-            bind=bind,
-            host=refused,
-            name=name,
+        return lower(
+            function.graph, function.functions, inputs, chosen, bind=bind, host=refused, name=function.name
         )
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
-    except GeError as error:
-        found = Refused({n: Refusal("", error.cause, error.remedy) for n in _compute(function.graph)})
-    if isinstance(found, Lowered):
-        if not found.ports.outputs:
-            return _reported(function, HostRun(name), {})
-        return _reported(function, NpuRun(found, watched, patience), {})
-    return _mixed(function, {**refused, **found.nodes})
+    except Exception as error:
+        if isinstance(error, tf.errors.OpError):
+            raise
+        _log.warning("%s runs on the host, as it could not be compiled: %s", function.name, error)
+        why = Refusal("", f"the function could not be compiled: {error}")
+        return Refused(dict.fromkeys(_compute(function.graph), why))
+
+
+def _host_run(function: Known) -> HostRun:
+    return HostRun(function.name, partition.keeps_variables(function.graph))
 
 
 def _compute(graph: FlatGraph) -> list[str]:
@@ -190,20 +207,33 @@ def _policy(
 def _mixed(function: Known, refused: Mapping[str, Refusal]) -> Plan:
     if not options.allow_host_fallback:
         _complain(function, refused)
+    key = frozenset(refused)
+    if key not in function.cuts:
+        while len(function.cuts) >= MOST_CUTS:
+            function.cuts.pop(next(iter(function.cuts)))
+        function.cuts[key] = _cut(function, refused)
+    plan, why = function.cuts[key]
+    return _reported(function, plan, why)
+
+
+def _cut(function: Known, refused: Mapping[str, Refusal]) -> tuple[Plan, Mapping[str, Refusal]]:
     done = partition.cut(function.graph, refused)
-    if not any(step.on_npu for step in done.steps):
-        return _reported(function, HostRun(function.name), done.refused)
+    if not any(step.on_npu for step in done.steps) and not structure.worthwhile(
+        function.graph, function.functions
+    ):
+        return _host_run(function), done.refused
     steps = []
     for step in done.steps:
         name = _register(step, function.functions)
         steps.append((name, step.sources, len(step.graph.results)))
-    return _reported(function, StepsRun(function.name, tuple(steps), done.sources), done.refused)
+    return StepsRun(function.name, tuple(steps), done.sources), done.refused
 
 
 def _register(step: partition.Step, functions: Functions) -> str:
     """Make a step a function that TensorFlow knows."""
     name = f"{step.graph.name}_{next(_serial)}"
-    context.context().add_function_def(step.graph.function_def(functions, name))
+    graph = step.graph if step.on_npu else structure.rewritten(step.graph, functions)
+    context.context().add_function_def(graph.function_def(functions, name))
     with _lock:
         _steps[name] = step
     return name

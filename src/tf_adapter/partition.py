@@ -33,7 +33,7 @@ from tf_adapter.graphs import (
 from tf_adapter.graphs import read_function as _read
 from tf_adapter.randomness import COUNTED
 
-__all__ = ["Cut", "Source", "Step", "cut", "host_nodes", "written_arguments"]
+__all__ = ["Cut", "Source", "Step", "cut", "host_nodes", "keeps_variables", "written_arguments"]
 
 _RESOURCE = tf.resource.as_datatype_enum
 _VARIANT = tf.variant.as_datatype_enum
@@ -41,7 +41,7 @@ _READS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
     | {"DisableCopyOnRead"}
 )
-_STRUCTURE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
+STRUCTURE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
 _FREE = frozenset({"Const"})
 _NO_EFFECT = frozenset({"Const", "NoOp", "Identity", "IdentityN"}) | COUNTED
 
@@ -71,14 +71,14 @@ _REMEDIES = {
     "PyFuncStateless": "write it with TensorFlow's operators",
 }
 # Work that is worth a crossing by itself.
-_HEAVY = frozenset(
+HEAVY = frozenset(
     {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D"}
     | {"DepthwiseConv2dNative", "Conv2DBackpropInput", "Conv2DBackpropFilter", "Conv3DBackpropInputV2"}
     | {"Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropInput", "SparseTensorDenseMatMul"}
     | {"DepthwiseConv2dNativeBackpropFilter", "ResizeBilinear", "ResizeBicubic", "Cholesky", "MatrixInverse"}
     | {"MatrixSolve", "MatrixTriangularSolve", "TopKV2", "While", "StatelessWhile", "Conv", "Svd", "Qr"}
 )
-_LIGHT = frozenset(
+LIGHT = frozenset(
     {"Const", "Identity", "IdentityN", "NoOp", "Reshape", "Shape", "ExpandDims", "Squeeze", "StridedSlice"}
     | {"Pack", "Rank", "Size", "StopGradient", "ReadVariableOp", "ShapeN", "EnsureShape", "PreventGradient"}
     | {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "BroadcastGradientArgs", "Fill"}
@@ -133,7 +133,7 @@ class _Classifier:
             return Refusal(node.op, reason, _REMEDIES.get(node.op, ""))
         if node.op in COUNTED:
             return Refusal(node.op, "its state is the host's inside loops and branches", _STATELESS_REMEDY)
-        known = node.op in EFFECTS or node.op in _READS or node.op in _STRUCTURE
+        known = node.op in EFFECTS or node.op in _READS or node.op in STRUCTURE
         if is_stateful(node.op) and not known:
             return Refusal(node.op, "it has an effect outside of the model")
         return self._types(graph, node, variables) or self._called(node)
@@ -224,7 +224,7 @@ def _written(graph: FlatGraph, functions: Functions, seen: dict[str, set[int]]) 
         taken = [(k, i) for k, i in taken if graph.nodes[graph.args[i]].types[0] == _RESOURCE]
         if not taken or node.op in _READS:
             continue
-        if node.op not in _STRUCTURE:
+        if node.op not in STRUCTURE:
             found.update(i for _, i in taken)
             continue
         first = 0 if "While" in node.op else 1
@@ -234,6 +234,17 @@ def _written(graph: FlatGraph, functions: Functions, seen: dict[str, set[int]]) 
                 seen[name] = _written(_read(name, functions), functions, seen)
             found.update(i for k, i in taken if k - first in seen[name])
     return found
+
+
+def keeps_variables(graph: FlatGraph) -> bool:
+    """Whether something that a function makes may use its variables later (a dataset that reads them, say)."""
+    resources = {a for a in graph.args if graph.nodes[a].types[0] == _RESOURCE}
+    return any(
+        any(name in resources for name, _ in node.inputs)
+        and not (node.op in _READS or node.op in EFFECTS or node.op in STRUCTURE)
+        and any(t in (_RESOURCE, _VARIANT) for t in node.types)
+        for node in graph.nodes.values()
+    )
 
 
 # -- rules 3 to 5 ----------------------------------------------------------------------------------------------
@@ -360,12 +371,17 @@ class _Cutter:
                 members.setdefault(stage, []).append(self.graph.nodes[name])
         moved = {}
         for nodes in members.values():
-            plain = [n for n in nodes if n.op not in _LIGHT]
-            if any(n.op in _HEAVY for n in plain) or len(plain) >= _WORTH_A_CROSSING:
+            plain = [n for n in nodes if n.op not in LIGHT]
+            if any(n.op in HEAVY for n in plain) or len(plain) >= _WORTH_A_CROSSING:
                 continue
             why = f"the {len(nodes)} node(s) between host nodes cost less than crossing to the NPU and back"
             moved.update({n.name: Refusal(n.op, why, "see the host nodes around it") for n in nodes})
         return moved
+
+
+def effects_order(graph: FlatGraph) -> dict[str, set[str]]:
+    """The nodes with effects, and the nearest ones that must run before each."""
+    return _Cutter(graph).before
 
 
 class _Writer:

@@ -376,9 +376,13 @@ class _Emission:
             else:
                 given = port.default_value if port.has_default_value() else None
             found[port.name] = self.argument(given)
+        if node.target in _READ_MEMORY:
+            source: Any = self.owner.values.get(node.args[0])  # type: ignore[arg-type]
+            found["self_strides"] = tuple(source.stride())
         return found
 
 
+_READ_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default})
 _HIGHER_ORDER = {
     "higher_order.cond": ("pred", "true_fn", "false_fn", "operands"),
     "higher_order.while_loop": ("cond_fn", "body_fn", "carried_inputs", "additional_inputs"),

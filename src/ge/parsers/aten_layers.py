@@ -522,3 +522,31 @@ def _while_loop(n: AtenNode) -> Any:
     return list(made)
 
 
+
+
+# -- attention ---------------------------------------------------------------------------------------------
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu")
+def _attention(n: AtenNode) -> Any:
+    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read."""
+    if n.arg("dropout_p", 0.0):
+        raise Unsupported("attention that drops weights")
+    q, k, v = n.arg("query"), n.arg("key"), n.arg("value")
+    rank, size = desc_of(q).rank, desc_of(q).shape[-1]
+    scale = float(n.arg("scale", 1 / math.sqrt(size)))
+    scores = n.op("MatMul", q, k, transpose_b=True)
+    scores = n.op("Mul", scores, scale)
+    mask = n.arg("attn_mask")
+    if mask is not None:
+        hidden = desc_of(mask).dtype == "bool"
+        scores = n.op("Select", mask, scores, -math.inf) if hidden else n.op("Add", scores, n.cast(mask, n.out().dtype))
+    if n.arg("is_causal"):
+        kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
+        scores = n.op("Select", n.builder.constant(kept), scores, -math.inf)
+    weights = n.op("Softmax", scores, axes=[rank - 1])
+    y = n.op("MatMul", weights, v)
+    top = n.op("ReduceMax", n.wide(scores), axes=[rank - 1], keepdims=True)
+    total = n.op("ReduceSum", n.op("Exp", n.op("Sub", n.wide(scores), top)), axes=[rank - 1], keepdims=True)
+    sums = n.shaped(n.op("Add", n.op("Log", total), top), n.out(1).shape)
+    return [y, n.cast(sums, n.out(1).dtype)]

@@ -251,6 +251,43 @@ def _unfold(n: AtenNode) -> Any:
     return _table(n, found)
 
 
+@aten("as_strided", "as_strided_copy")
+def _as_strided(n: AtenNode) -> Any:
+    """The memory of a dense tensor under other sizes and strides."""
+    x, old = n.arg("self"), list(n.arg("self_strides"))
+    desc = desc_of(x)
+    size, stride = [int(d) for d in n.arg("size")], [int(d) for d in n.arg("stride")]
+    if n.arg("storage_offset") or not desc.size or 0 in size:
+        raise Unsupported("a view into the middle of a tensor's memory")
+    order = sorted(range(desc.rank), key=lambda a: -old[a])
+    stored = n.turned(x, order)
+    if not _is_dense(desc_of(stored).shape, [old[a] for a in order]):
+        raise Unsupported("a view of memory with gaps")
+    axes = sorted(range(len(size)), key=lambda a: -stride[a])
+    wanted = [size[a] for a in axes]
+    if math.prod(size) == desc.size and _is_dense(wanted, [stride[a] for a in axes]):
+        return n.turned(n.shaped(stored, wanted), [axes.index(a) for a in range(len(size))])
+    reach = sum((d - 1) * s for d, s in zip(size, stride, strict=True))
+    if reach >= desc.size or math.prod(size) > MAX_POSITIONS:
+        raise Unsupported("a view beyond a tensor's memory")
+    places = np.zeros(size, np.int64)
+    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        places += (np.arange(extent) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
+    flat = n.shaped(stored, [desc.size])
+    taken = n.op("Gather", flat, n.builder.constant(places.reshape(-1)), axis=0)
+    return n.shaped(taken, size)
+
+
+def _is_dense(shape: Any, strides: list[int]) -> bool:
+    """Whether axes in falling order of strides leave no gaps."""
+    step = 1
+    for extent, stride in zip(reversed(list(shape)), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
 # -- writing into pieces -----------------------------------------------------------------------------------
 
 

@@ -152,7 +152,39 @@ def _graph(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
     return list(compile_graph(parsed.graph).run(list(arrays))), "npu", ""
 
 
-_RUN: dict[str, Callable[..., Ran]] = {"graph": _graph}
+def _on_device(run: Callable[[], Any]) -> Ran:
+    """On NPU:0: the results, and where the operators ran."""
+    import tensorflow as tf
+
+    from npu_runtime import tensorflow as native
+
+    native.take_counts()
+    with tf.device("/NPU:0"):
+        found = _flat(run())
+    counts = {name: calls for name, calls in native.take_counts().items() if name not in _BESIDES}
+    hosted = [name for name, (_, host) in counts.items() if host]
+    placed = any(npu for npu, _ in counts.values())
+    return found, "npu" if placed and not hosted else "host", ", ".join(hosted)
+
+
+# What a case calls besides its operator.
+_BESIDES = frozenset({"Const", "Identity", "_EagerConst", "Reshape"})
+
+
+def _eager(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
+    import tensorflow as tf
+
+    return _on_device(lambda: function(*(tf.constant(a) for a in arrays)))
+
+
+def _function(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
+    import tensorflow as tf
+
+    traced = tf.function(function, autograph=False)
+    return _on_device(lambda: traced(*(tf.constant(a) for a in arrays)))
+
+
+_RUN: dict[str, Callable[..., Ran]] = {"eager": _eager, "function": _function, "graph": _graph}
 
 
 # -- comparison ----------------------------------------------------------------------------------------------
@@ -220,6 +252,9 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a case prints does not disturb the answers
     warnings.simplefilter("ignore")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tf_adapter.eager import everything_on_npu
+
+    everything_on_npu()
     known = collect(settings["quick"])
     print("ready", file=answers, flush=True)
     for line in sys.stdin:

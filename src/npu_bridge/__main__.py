@@ -1,0 +1,27 @@
+"""`python -m npu_bridge run script.py …`: a TensorFlow 1 script, unchanged, on the NPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_USAGE = "usage: python -m npu_bridge run SCRIPT [ARGUMENTS...]"
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; returns the exit status."""
+    if len(arguments) < 2 or arguments[0] != "run":
+        print(_USAGE, file=sys.stderr)
+        return 2
+    script = arguments[1]
+    if not Path(script).is_file():
+        print(f"there is no script '{script}'\n{_USAGE}", file=sys.stderr)
+        return 2
+    from npu_bridge.version1 import run_script
+
+    run_script(script, arguments[2:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

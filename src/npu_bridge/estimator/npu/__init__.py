@@ -1,0 +1,1 @@
+"""Estimators, optimizers, scopes and helpers under the names that version-1 scripts import."""

@@ -1,0 +1,127 @@
+"""Optimizers that average their gradients over all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from hccl.manage.api import get_rank_size
+from npu_bridge.hccl import hccl_ops
+
+__all__ = [
+    "KerasDistributeOptimizer",
+    "NPUDistributedOptimizer",
+    "NPUOptimizer",
+    "npu_distributed_optimizer_wrapper",
+    "npu_keras_optimizer",
+    "npu_tf_optimizer",
+    "reduced_over_ranks",
+]
+
+
+def reduced_over_ranks(gradient: Any) -> Any:
+    """The mean of a gradient over all ranks."""
+    size = get_rank_size()
+    if gradient is None or size == 1:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = hccl_ops.allgather(gradient.values, size) / tf.cast(size, gradient.values.dtype)
+        return tf.IndexedSlices(values, hccl_ops.allgather(gradient.indices, size), gradient.dense_shape)
+    return hccl_ops.allreduce(gradient, "sum") / tf.cast(size, gradient.dtype)
+
+
+class NPUDistributedOptimizer(tf.train.Optimizer):
+    """A version-1 optimizer whose gradients are the mean over all ranks."""
+
+    def __init__(
+        self, optimizer: Any, is_weight_update_sharding: bool = False, name: str | None = None
+    ) -> None:
+        if is_weight_update_sharding and get_rank_size() > 1:
+            raise NotImplementedError("is_weight_update_sharding is not supported: leave it False")
+        super().__init__(False, name or f"Distributed{type(optimizer).__name__}")
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *arguments: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Gradients, averaged over all ranks."""
+        pairs = self._optimizer.compute_gradients(*arguments, **named)
+        return [(reduced_over_ranks(gradient), variable) for gradient, variable in pairs]
+
+    def apply_gradients(self, *arguments: Any, **named: Any) -> Any:
+        """As the optimizer inside does."""
+        return self._optimizer.apply_gradients(*arguments, **named)
+
+    def get_slot(self, *arguments: Any, **named: Any) -> Any:
+        """A slot of the optimizer inside."""
+        return self._optimizer.get_slot(*arguments, **named)
+
+    def get_slot_names(self, *arguments: Any, **named: Any) -> Any:
+        """Names of the slots of the optimizer inside."""
+        return self._optimizer.get_slot_names(*arguments, **named)
+
+    def variables(self, *arguments: Any, **named: Any) -> Any:
+        """Variables of the optimizer inside."""
+        return self._optimizer.variables(*arguments, **named)
+
+
+class NPUOptimizer(NPUDistributedOptimizer):
+    """A distributed optimizer with optional loss scaling."""
+
+    def __init__(
+        self,
+        opt: Any,
+        loss_scale_manager: Any = None,
+        is_distributed: bool = False,
+        is_loss_scale: bool = False,
+        is_tailing_optimization: bool = False,
+        name: str | None = None,
+    ) -> None:
+        del is_tailing_optimization  # how collectives are overlapped elsewhere
+        if is_loss_scale:
+            from npu_bridge.estimator.npu.npu_loss_scale_optimizer import NPULossScaleOptimizer
+
+            if loss_scale_manager is None:
+                raise ValueError("is_loss_scale needs a loss_scale_manager")
+            opt = NPULossScaleOptimizer(opt, loss_scale_manager, is_distributed=is_distributed)
+        super().__init__(opt, name=name)
+        self._averages = is_distributed and not is_loss_scale
+
+    def compute_gradients(self, *arguments: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Gradients, averaged over all ranks when distributed."""
+        if self._averages:
+            return super().compute_gradients(*arguments, **named)
+        return self._optimizer.compute_gradients(*arguments, **named)
+
+
+def npu_tf_optimizer(opt: Any) -> Any:
+    """A version-1 optimizer made fit for several ranks."""
+    return npu_distributed_optimizer_wrapper(opt)
+
+
+def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
+    """An optimizer, of tf.train or of Keras, made fit for several ranks."""
+    if isinstance(optimizer, str):
+        optimizer = tf.keras.optimizers.get(optimizer)
+    if isinstance(optimizer, tf.train.Optimizer):
+        return NPUDistributedOptimizer(optimizer)
+    return npu_keras_optimizer(optimizer)
+
+
+def npu_keras_optimizer(opt: Any) -> Any:
+    """A Keras optimizer made fit for several ranks."""
+    if get_rank_size() == 1:
+        return opt
+    apply = opt.apply_gradients
+
+    def apply_gradients(grads_and_vars: Any, *arguments: Any, **named: Any) -> Any:
+        pairs = [(reduced_over_ranks(gradient), variable) for gradient, variable in grads_and_vars]
+        return apply(pairs, *arguments, **named)
+
+    opt.apply_gradients = apply_gradients
+    return opt
+
+
+def KerasDistributeOptimizer(optimizer: Any, name: str | None = None) -> Any:
+    """A Keras optimizer made fit for several ranks."""
+    del name
+    return npu_keras_optimizer(optimizer)

@@ -1,0 +1,91 @@
+"""Helpers for sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+__all__ = [
+    "create_iteration_per_loop_var",
+    "load_iteration_per_loop_var",
+    "set_graph_exec_config",
+    "set_iteration_per_loop",
+    "variable_initializer_in_host",
+]
+
+ITERATIONS_ATTRIBUTE = "_npu_iterations"
+
+
+def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
+    """An operation that runs `train_op` this many times in one `sess.run`.
+
+    train_op = util.set_iteration_per_loop(sess, train_op, 10)
+    """
+    del sess
+    return repeated(train_op, iterations_per_loop)
+
+
+def create_iteration_per_loop_var(train_op: Any) -> Any:
+    """An operation that runs `train_op` as often as `load_iteration_per_loop_var` says."""
+    return repeated(train_op, 1)
+
+
+def load_iteration_per_loop_var(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> None:
+    """Set how often an operation of `create_iteration_per_loop_var` runs; valid from the next run on."""
+    del sess
+    _check(iterations_per_loop)
+    _operation(train_op)._set_attr(ITERATIONS_ATTRIBUTE, _number(iterations_per_loop))
+
+
+def repeated(train_op: Any, iterations: int) -> Any:
+    """An operation marked to be run a number of times per call."""
+    _check(iterations)
+    operation = _operation(train_op)
+    with operation.graph.as_default(), tf.control_dependencies([operation]):
+        marked = tf.no_op(name=f"{operation.name}/iterations")
+    marked._set_attr(ITERATIONS_ATTRIBUTE, _number(iterations))
+    return marked
+
+
+def set_graph_exec_config(
+    fetch: Any,
+    dynamic_input: bool = False,
+    dynamic_graph_execute_mode: str = "dynamic_execute",
+    dynamic_inputs_shape_range: str | None = None,
+    is_train_graph: bool = False,
+    experimental_config: Any = None,
+) -> Any:
+    """How a graph with changing shapes is run: models are compiled for the shapes that come; nothing is to be set."""
+    del (
+        dynamic_input,
+        dynamic_graph_execute_mode,
+        dynamic_inputs_shape_range,
+        is_train_graph,
+        experimental_config,
+    )
+    return fetch
+
+
+def variable_initializer_in_host(var_list: Any) -> Any:
+    """An initializer of variables; host and device share their memory."""
+    return tf.initializers.variables(var_list)
+
+
+def _operation(fetch: Any) -> Any:
+    if isinstance(fetch, tf.Tensor):
+        return fetch.op
+    if isinstance(fetch, tf.Operation):
+        return fetch
+    raise ValueError(f"train_op must be an operation or a tensor, not {type(fetch).__name__}")
+
+
+def _check(iterations: int) -> None:
+    if not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations_per_loop must be a whole number, 1 or more, not {iterations!r}")
+
+
+def _number(value: int) -> Any:
+    from tensorflow.core.framework import attr_value_pb2
+
+    return attr_value_pb2.AttrValue(i=value)

@@ -1,0 +1,1 @@
+"""Collectives in version-1 graphs."""

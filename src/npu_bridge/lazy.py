@@ -1,0 +1,53 @@
+"""Names of the star import whose modules need tf.estimator or Keras 2; where those are gone, an error on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NoReturn
+
+__all__ = ["names_that_need_estimators"]
+
+_NPU = "npu_bridge.estimator.npu"
+_WHERE = {
+    "npu_config": ("DumpConfig", "DynamicInputConfig", "NPURunConfig", "ProfilingConfig"),
+    "npu_estimator": ("NPUEstimator", "NPUEstimatorSpec"),
+    "npu_callbacks": ("NPUBroadcastGlobalVariablesCallback",),
+    "npu_strategy": ("NPUStrategy", "npu_strategy"),
+    "keras_to_npu": ("keras_to_npu",),
+}
+
+
+class _Missing:
+    """Stands for a name that this TensorFlow cannot have; using it says so."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def _refuse(self) -> NoReturn:
+        import tensorflow as tf
+
+        raise ImportError(
+            f"{self.__dict__['_name']} needs tf.estimator and Keras 2, which TensorFlow {tf.__version__} no longer "
+            "has: use TensorFlow 2.15 for scripts with estimators"
+        )
+
+    def __call__(self, *arguments: Any, **named: Any) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+def names_that_need_estimators() -> dict[str, Any]:
+    """Every such name with its object, or with what refuses to stand for it."""
+    found: dict[str, Any] = {}
+    for module, names in _WHERE.items():
+        try:
+            loaded = importlib.import_module(f"{_NPU}.{module}")
+        except AttributeError:  # TensorFlow without estimators
+            found.update({name: _Missing(name) for name in names})
+            continue
+        found.update({name: loaded if name == module else getattr(loaded, name) for name in names})
+    return found

@@ -1,0 +1,294 @@
+"""Which operations of a version-1 graph run on the NPU, and the parts (GEOPs) they form.
+
+1. Operations that belong together form a unit: a loop of version 1 from Enter to Exit, a branch from Switch to
+   Merge, whatever shares a TensorArray or a stack.
+2. A unit stays on the host when it holds an operation that only the host can run, that the user keeps there
+   (`without_npu_compile_scope`), or that the parser refuses.
+3. Stages alternate between host and NPU; a unit's stage follows those of everything it waits for. All units of
+   one NPU stage form one part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
+
+__all__ = ["FREE", "Partition", "Region", "classify", "partition"]
+
+FREE = frozenset({"Const"})  # repeated wherever they are read
+CONTROL = frozenset(
+    {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
+    | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
+)
+_BEGINS = {"Enter": ("Exit", "RefExit"), "RefEnter": ("Exit", "RefExit"), "Switch": ("Merge", "RefMerge")}
+_BEGINS["RefSwitch"] = _BEGINS["Switch"]
+_HANDLES = frozenset({"TensorArrayV3", "TensorArrayGradV3", "StackV2"})
+RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"})
+_KEPT_ON_HOST = frozenset(
+    {
+        "Placeholder",
+        "PlaceholderV2",
+        "PlaceholderWithDefault",
+        "VariableV2",
+        "Variable",
+        "VarHandleOp",
+        "NoOp",
+    }
+    | {"Assert", "Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
+    | {"ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
+)
+
+
+@dataclass(frozen=True)
+class Region:
+    """The operations that a run needs, in a form that is quick to walk."""
+
+    operations: Mapping[str, Any]  # name -> tf.Operation
+    inputs: Mapping[str, tuple[str, ...]]  # names of the producers that are not fed
+    controls: Mapping[str, tuple[str, ...]]
+    fed: frozenset[str]  # names of fed tensors
+
+    @classmethod
+    def of(cls, roots: Iterable[Any], fed: Collection[str]) -> Region:
+        """What `roots` need, up to the tensors that are fed."""
+        found: dict[str, Any] = {}
+        inputs, controls = {}, {}
+        todo = list(roots)
+        while todo:
+            operation = todo.pop()
+            if operation.name in found:
+                continue
+            found[operation.name] = operation
+            producers = [t.op for t in operation.inputs if t.name not in fed]
+            awaited = _through_groups(operation)
+            inputs[operation.name] = tuple(p.name for p in producers)
+            controls[operation.name] = tuple(c.name for c in awaited)
+            todo += [*producers, *awaited]
+        return cls(found, inputs, controls, frozenset(fed))
+
+    def before(self, name: str) -> Iterable[str]:
+        """All operations that one waits for."""
+        return (*self.inputs[name], *self.controls[name])
+
+    def consumers(self) -> dict[str, list[str]]:
+        """Who waits for each operation."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name in self.operations:
+            for other in self.before(name):
+                found[other].append(name)
+        return found
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The stages of a region. Odd stages are the NPU's; `reasons` say why operations are on the host."""
+
+    stages: Mapping[str, int]
+    reasons: Mapping[str, str]
+    parts: tuple[tuple[str, ...], ...] = ()
+    units: tuple[tuple[str, ...], ...] = ()  # those of more than one operation
+
+    def part_of(self) -> dict[str, int]:
+        """The part that each offloaded operation belongs to."""
+        return {name: index for index, names in enumerate(self.parts) for name in names}
+
+
+def _through_groups(operation: Any) -> list[Any]:
+    """The operations that one waits for; groups stand for their members, wherever those run."""
+    found: dict[str, Any] = {}
+    todo, seen = list(operation.control_inputs), set()
+    while todo:
+        other = todo.pop()
+        if other.name in seen:
+            continue
+        seen.add(other.name)
+        if other.type == "NoOp":
+            todo += other.control_inputs
+        else:
+            found[other.name] = other
+    return list(found.values())
+
+
+# -- rule 1 --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Units:
+    """Operations that must be on one side, by union and find."""
+
+    parent: dict[str, str] = field(default_factory=dict)
+
+    def find(self, name: str) -> str:
+        root = name
+        while self.parent.get(root, root) != root:
+            root = self.parent[root]
+        while self.parent.get(name, name) != root:
+            self.parent[name], name = root, self.parent[name]
+        return root
+
+    def join(self, first: str, second: str) -> None:
+        self.parent[self.find(first)] = self.find(second)
+
+
+def _units(region: Region) -> _Units:
+    units = _Units()
+    consumers = region.consumers()
+    for name, operation in region.operations.items():
+        if operation.type in _BEGINS:
+            _join_until(units, region, consumers, name, _BEGINS[operation.type])
+        for producer in region.inputs[name]:
+            if region.operations[producer].type in _HANDLES and not _is_flow(operation, producer):
+                units.join(name, producer)
+    return units
+
+
+def _is_flow(operation: Any, producer: str) -> bool:
+    """Whether an operation reads only the flow of a TensorArray, not the array itself."""
+    return not any(t.op.name == producer and t.dtype.name == "resource" for t in operation.inputs)
+
+
+def _join_until(
+    units: _Units, region: Region, consumers: Mapping[str, list[str]], start: str, ends: Sequence[str]
+) -> None:
+    """Join everything from an operation forward to those that end its loop or branch."""
+    depth_first, seen = [start], {start}
+    while depth_first:
+        name = depth_first.pop()
+        units.join(name, start)
+        if region.operations[name].type in ends and name != start:
+            continue
+        for other in consumers.get(name, ()):
+            if other not in seen:
+                seen.add(other)
+                depth_first.append(other)
+
+
+# -- rule 2 --------------------------------------------------------------------------------------------------
+
+
+def classify(
+    region: Region, mapped: Callable[[str], bool], supported: Callable[[str], bool]
+) -> dict[str, str]:
+    """The operations that stay on the host whatever the shapes, and why."""
+    found = {}
+    for name, operation in region.operations.items():
+        reason = _reason(operation, mapped, supported)
+        if reason:
+            found[name] = reason
+    return found
+
+
+def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[str], bool]) -> str:
+    if operation.type in FREE:
+        return ""
+    if _has_attribute(operation, HOST_ATTRIBUTE):
+        return "the script keeps it on the host"
+    if operation.type in _KEPT_ON_HOST:
+        return "it belongs to the host"
+    if any(t.dtype._is_ref_dtype for t in (*operation.inputs, *operation.outputs)):
+        return "it works on a variable in place"
+    if operation.type in CONTROL or operation.type in RANDOM:
+        return ""
+    if not mapped(operation.type):
+        return "it calls Python" if "PyFunc" in operation.type else "no plugin maps it"
+    for tensor in (*operation.inputs, *operation.outputs):
+        kind = tensor.dtype.base_dtype.name
+        if kind == "resource":
+            if tensor.op.type not in _HANDLES and operation.type not in _HANDLES and not _is_handle(tensor):
+                return "it uses a resource of the host"
+        elif kind != "variant" and not supported(kind) and tensor.op.type not in FREE:
+            return f"no engine accepts {kind}"
+    if operation.op_def is not None and operation.op_def.is_stateful and not _works_on_handles(operation):
+        return "it has an effect outside of the model"
+    return ""
+
+
+def _is_handle(tensor: Any) -> bool:
+    """Whether a resource tensor is a TensorArray or a stack on its way into a loop."""
+    seen = 0
+    while tensor.op.type in CONTROL and len(tensor.op.inputs) and seen < 64:
+        tensor, seen = tensor.op.inputs[0], seen + 1
+    return tensor.op.type in _HANDLES
+
+
+def _works_on_handles(operation: Any) -> bool:
+    return operation.type.startswith(("TensorArray", "Stack")) or operation.type in ("If", "While", "Case")
+
+
+def _has_attribute(operation: Any, name: str) -> bool:
+    try:
+        return bool(operation.get_attr(name))
+    except ValueError:
+        return False
+
+
+# -- rule 3 --------------------------------------------------------------------------------------------------
+
+
+def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
+    """Stages and parts of a region; `reasons` are the operations that must stay on the host."""
+    units = _units(region)
+    members: dict[str, list[str]] = defaultdict(list)
+    for name in region.operations:
+        members[units.find(name)].append(name)
+    reasons = dict(reasons)
+    for names in members.values():
+        blamed = next((n for n in names if n in reasons), None)
+        if blamed is not None and len(names) > 1:
+            for name in names:
+                reasons.setdefault(name, f"it belongs to a loop or branch with {blamed}: {reasons[blamed]}")
+    stages = _stages(region, units, members, reasons)
+    parts: dict[int, list[str]] = defaultdict(list)
+    for name, stage in stages.items():
+        if stage % 2 and name not in reasons:
+            parts[stage].append(name)
+    used = [
+        stage for stage in sorted(parts) if any(region.operations[n].type not in FREE for n in parts[stage])
+    ]
+    return Partition(
+        stages,
+        reasons,
+        tuple(tuple(parts[stage]) for stage in used),
+        tuple(tuple(names) for names in members.values() if len(names) > 1),
+    )
+
+
+def _stages(
+    region: Region, units: _Units, members: Mapping[str, list[str]], reasons: Mapping[str, str]
+) -> dict[str, int]:
+    stages: dict[str, int] = {}
+    for unit in _unit_order(region, units, members):
+        names = members[unit]
+        if len(names) == 1 and region.operations[names[0]].type in FREE and not region.controls[names[0]]:
+            continue
+        side = 0 if any(n in reasons for n in names) else 1
+        inside = set(names)
+        earlier = [o for n in names for o in region.before(n) if o not in inside]
+        least = max((stages[o] for o in earlier if o in stages), default=0)
+        stages.update(dict.fromkeys(names, least + (least - side) % 2))
+    return stages
+
+
+def _unit_order(region: Region, units: _Units, members: Mapping[str, list[str]]) -> list[str]:
+    """Units, dependencies first."""
+    done: dict[str, bool] = {}
+    order: list[str] = []
+    for root in members:
+        stack = [root]
+        while stack:
+            unit = stack[-1]
+            if done.get(unit):
+                stack.pop()
+            elif unit in done:
+                stack.pop()
+                done[unit] = True
+                order.append(unit)
+            else:
+                done[unit] = False
+                before = {units.find(o) for n in members[unit] for o in region.before(n)}
+                stack += [o for o in before if o not in done]
+    return order

@@ -1,0 +1,98 @@
+"""The report of mixed computing: which operation on which side and why, how many parts, what crosses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from npu_bridge.partition import FREE, Partition, Region
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where one operation runs."""
+
+    name: str
+    type: str
+    side: str  # "npu" or "host"
+    part: int  # the part, -1 on the host
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where the operations of a run are.
+
+    `crossing` counts the bytes that enter and leave the parts, as far as shapes are known beforehand.
+    """
+
+    operations: tuple[Placed, ...]
+    parts: int
+    crossing: int
+
+    @classmethod
+    def of(cls, region: Region, cut: Partition) -> Report:
+        """The report of a partition."""
+        part_of = cut.part_of()
+        placed = [
+            Placed(
+                name,
+                operation.type,
+                "npu" if name in part_of else "host",
+                part_of.get(name, -1),
+                "" if name in part_of else cut.reasons.get(name, "nothing of it is computed at run time"),
+            )
+            for name, operation in region.operations.items()
+            if operation.type not in FREE
+        ]
+        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of))
+
+    def on_host(self) -> list[str]:
+        """Names of the operations on the host."""
+        return [p.name for p in self.operations if p.side == "host"]
+
+    def on_npu(self) -> list[str]:
+        """Names of the operations on the NPU."""
+        return [p.name for p in self.operations if p.side == "npu"]
+
+    def json(self) -> str:
+        """As a JSON object."""
+        return json.dumps(asdict(self), indent=1)
+
+    def text(self) -> str:
+        """As a table for people."""
+        share = len(self.on_npu()) / max(1, len(self.operations))
+        lines = [
+            f"{len(self.on_npu())} of {len(self.operations)} operations ({share:.0%}) on the NPU in {self.parts} "
+            f"part(s); {self.crossing:,} bytes cross per run"
+        ]
+        reasons = Counter((p.type, p.reason) for p in self.operations if p.side == "host")
+        width = max((len(kind) for kind, _ in reasons), default=0)
+        lines += [f"  host {kind:{width}} x{count}: {why}" for (kind, why), count in reasons.most_common()]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _crossing(region: Region, part_of: dict[str, int]) -> int:
+    tensors: dict[str, Any] = {}
+    for name, operation in region.operations.items():
+        for tensor in operation.inputs:
+            source = tensor.op.name
+            fed = tensor.name in region.fed
+            sides = part_of.get(name), None if fed else part_of.get(source)
+            if sides[0] != sides[1] and tensor.op.type not in FREE:
+                tensors[tensor.name] = tensor
+    return sum(_bytes(t) for t in tensors.values())
+
+
+def _bytes(tensor: Any) -> int:
+    if tensor.shape.rank is None:
+        return 0
+    return math.prod(d or 1 for d in tensor.shape.as_list()) * max(1, tensor.dtype.base_dtype.size)

@@ -1,0 +1,312 @@
+"""A run of a version-1 session, rewritten: parts of the graph become NpuGraph operations, the rest stays.
+
+The parts are added to the user's own graph, beside the operations they stand for, so that variables, queues and
+iterators are the session's own. Host operations that read what a part computes are added a second time, reading
+the part instead; everything else is used as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import graph_pb2
+from tf_adapter.parts import register_part
+
+from ge.ir.types import TENSORS
+from ge.options import CompileOptions
+from ge.parsers.plugin import find
+from ge.parsers.tensorflow_convert import HANDLERS
+from npu_bridge.partition import FREE, Partition, Region, classify, partition
+from npu_bridge.report import Report
+from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref
+
+__all__ = ["Rewriter", "Rewritten", "rewriter_of"]
+
+_SCOPE = "npu"
+_DROPPED = ("_class", "_output_shapes")
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What to ask the session for instead, and what was done."""
+
+    fetches: tuple[Any, ...]
+    targets: tuple[Any, ...]
+    report: Report
+    parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
+
+
+@dataclass
+class _Copies:
+    """The operations that a rewrite adds, by the names of those they stand for."""
+
+    definition: graph_pb2.GraphDef = field(default_factory=graph_pb2.GraphDef)
+    names: dict[str, str] = field(default_factory=dict)  # copied operation -> its name in the definition
+    outside: dict[str, Any] = field(default_factory=dict)  # placeholder name -> tensor of the user's graph
+    controls: dict[str, list[Any]] = field(default_factory=dict)  # new name -> operations of the user's graph
+
+
+class Rewriter:
+    """Rewrites the runs of one graph, and remembers them."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = weakref.ref(graph)
+        self._lock = threading.RLock()
+        self._done: dict[Any, Rewritten] = {}
+        self._refused: dict[str, str] = {}  # operations that a compile has refused
+        self._count = 0
+
+    def rewritten(
+        self,
+        fetches: Sequence[Any],
+        targets: Sequence[Any],
+        fed: Sequence[str],
+        options: CompileOptions,
+        key: str,
+    ) -> Rewritten:
+        """The rewrite of a run; `fed` are the names of fed tensors, `key` tells options apart."""
+        signature = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed), key)
+        with self._lock:
+            if signature not in self._done:
+                self._done[signature] = self._rewrite(fetches, targets, frozenset(fed), options)
+            return self._done[signature]
+
+    def refuse(self, reasons: Mapping[str, str]) -> bool:
+        """Keep operations on the host from now on; False when all of them were there already."""
+        with self._lock:
+            new = {name: reason for name, reason in reasons.items() if name not in self._refused}
+            self._refused.update(new)
+            if new:
+                self._done.clear()
+            return bool(new)
+
+    def _rewrite(
+        self, fetches: Sequence[Any], targets: Sequence[Any], fed: frozenset[str], options: CompileOptions
+    ) -> Rewritten:
+        roots = [*(t.op for t in fetches if t.name not in fed), *targets]
+        region = Region.of(roots, fed)
+        reasons = classify(region, _mapped, TENSORS.__contains__)
+        reasons.update({n: r for n, r in self._refused.items() if n in region.operations})
+        cut = partition(region, reasons)
+        if not cut.parts:
+            return Rewritten(tuple(fetches), tuple(targets), Report.of(region, cut))
+        wanted = {t.name for t in fetches}
+        work = _Work(region, cut, wanted)
+        ids = [work.add_part(index, options) for index in range(len(cut.parts))]
+        work.add_hosts()
+        self._count += 1
+        made = self._imported(work.copies, f"{_SCOPE}/run{self._count}")
+        return Rewritten(
+            tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
+            tuple(work.operation(o, made) for o in targets),
+            Report.of(region, cut),
+            tuple(ids),
+        )
+
+    def _imported(self, copies: _Copies, scope: str) -> dict[str, Any]:
+        """Add the copies to the user's graph; new operations by name."""
+        graph = self._graph()
+        assert graph is not None
+        finalized = graph.finalized
+        if finalized:
+            graph._unsafe_unfinalize()
+        try:
+            with graph.as_default(), tf.control_dependencies(None), tf.device(None):
+                copies.definition.versions.CopyFrom(graph.graph_def_versions)
+                names = [n.name for n in copies.definition.node if n.name not in copies.outside]
+                found = tf.graph_util.import_graph_def(
+                    copies.definition,
+                    input_map={f"{n}:0": t for n, t in copies.outside.items()},
+                    return_elements=names,
+                    name=scope,
+                )
+                made = dict(zip(names, found, strict=True))
+                for name, operations in copies.controls.items():
+                    made[name]._add_control_inputs(operations)
+        finally:
+            if finalized:
+                graph.finalize()
+        return made
+
+
+def _mapped(op: str) -> bool:
+    import ge.ops
+    import ge.parsers.tensorflow  # noqa: F401  (declares the handlers)
+
+    return op in HANDLERS or find("tensorflow", op) is not None
+
+
+class _Work:
+    """One rewrite under way."""
+
+    def __init__(self, region: Region, cut: Partition, wanted: set[str]) -> None:
+        self.region = region
+        self.cut = cut
+        self.wanted = wanted
+        self.copies = _Copies()
+        self.part_of = cut.part_of()
+        self.part_names = [f"geop_{index}" for index in range(len(cut.parts))]
+        self.results: dict[str, tuple[int, int]] = {}  # tensor name -> part, position among its outputs
+        self.consumers = region.consumers()
+        self.copied = self._downstream()
+
+    def _downstream(self) -> list[str]:
+        """Host operations that wait for a part, directly or not; loops and branches as a whole."""
+        unit_of = {name: names for names in self.cut.units for name in names}
+        found: dict[str, None] = {}
+        todo = list(self.part_of)
+        while todo:
+            for name in self.consumers.get(todo.pop(), ()):
+                for member in unit_of.get(name, (name,)):
+                    if member not in found and member not in self.part_of:
+                        found[member] = None
+                        todo.append(member)
+        return list(found)
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def add_part(self, index: int, options: CompileOptions) -> int:
+        """Describe a part and add its operation; returns the id of its graph."""
+        members = self.cut.parts[index]
+        inside = set(members)
+        flat = FlatGraph(f"geop_{index}")
+        taken: dict[str, tuple[str, Any]] = {}  # tensor name -> argument, tensor
+        controls: dict[str, None] = {}
+        for name in members:
+            operation = self.region.operations[name]
+            inputs = [self._input(flat, taken, inside, tensor) for tensor in operation.inputs]
+            kept = [c for c in self.region.controls[name] if c in inside]
+            controls.update(dict.fromkeys(c for c in self.region.controls[name] if c not in inside))
+            flat.nodes[name] = _flat_node(operation, inputs, kept)
+        outputs = self._outputs(members, inside)
+        flat.results = [(t.op.name, t.value_index) for t in outputs]
+        self.results.update({t.name: (index, position) for position, t in enumerate(outputs)})
+        part = register_part(flat, Functions(_library(self.region)), options)
+        node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
+        node.attr["graph"].i = part
+        node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for _, t in taken.values())
+        node.attr["Tout"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in outputs)
+        self.inputs_of_part = node
+        node.input.extend(self._reference(t) for _, t in taken.values())
+        self._add_controls(node, controls)
+        return part
+
+    def _input(
+        self, flat: FlatGraph, taken: dict[str, tuple[str, Any]], inside: set[str], tensor: Any
+    ) -> Ref:
+        operation = tensor.op
+        if operation.name in inside and tensor.name not in self.region.fed:
+            return operation.name, tensor.value_index
+        if operation.type in FREE and tensor.name not in self.region.fed:
+            flat.nodes.setdefault(operation.name, _flat_node(operation, [], []))
+            return operation.name, 0
+        if tensor.name not in taken:
+            name = f"argument.{len(taken)}"
+            taken[tensor.name] = (name, tensor)
+            flat.nodes[name] = FlatNode(
+                name, ARGUMENT, [], [], {}, (tensor.dtype.base_dtype.as_datatype_enum,)
+            )
+            flat.args.append(name)
+        return taken[tensor.name][0], 0
+
+    def _outputs(self, members: Sequence[str], inside: set[str]) -> list[Any]:
+        """The tensors of a part that somebody outside of it reads."""
+        found = []
+        for name in members:
+            for tensor in self.region.operations[name].outputs:
+                read = any(
+                    c.name in self.region.operations and c.name not in inside for c in tensor.consumers()
+                )
+                if (read or tensor.name in self.wanted) and tensor.name not in self.region.fed:
+                    found.append(tensor)
+        return found
+
+    # -- host operations -------------------------------------------------------------------------------------
+
+    def add_hosts(self) -> None:
+        """Add the host operations that wait for parts."""
+        for position, name in enumerate(self.copied):
+            self.copies.names[name] = f"host_{position}"
+        for name in self.copied:
+            operation = self.region.operations[name]
+            node = self.copies.definition.node.add(name=self.copies.names[name], op=operation.type)
+            for key, value in operation.node_def.attr.items():
+                if key not in _DROPPED:
+                    node.attr[key].CopyFrom(value)
+            node.input.extend(self._reference(t) for t in operation.inputs)
+            self._add_controls(node, self.region.controls[name])
+
+    def _reference(self, tensor: Any) -> str:
+        """How an added operation names an input."""
+        if tensor.name not in self.region.fed:
+            if tensor.name in self.results:
+                part, position = self.results[tensor.name]
+                return f"{self.part_names[part]}:{position}"
+            if tensor.op.name in self.copies.names or tensor.op.name in set(self.copied):
+                return f"{self._copy_name(tensor.op.name)}:{tensor.value_index}"
+        for name, known in self.copies.outside.items():
+            if known is tensor:
+                return name
+        name = f"outside_{len(self.copies.outside)}"
+        self.copies.outside[name] = tensor
+        return name
+
+    def _copy_name(self, name: str) -> str:
+        return self.copies.names.setdefault(name, f"host_{self.copied.index(name)}")
+
+    def _add_controls(self, node: Any, controls: Any) -> None:
+        for name in controls:
+            if name in self.part_of:
+                node.input.append(f"^{self.part_names[self.part_of[name]]}")
+            elif name in set(self.copied):
+                node.input.append(f"^{self._copy_name(name)}")
+            else:
+                self.copies.controls.setdefault(node.name, []).append(self.region.operations[name])
+
+    # -- what stands for what --------------------------------------------------------------------------------
+
+    def tensor(self, tensor: Any, made: Mapping[str, Any]) -> Any:
+        """What stands for a tensor after the rewrite."""
+        if tensor.name in self.results:
+            part, position = self.results[tensor.name]
+            return made[self.part_names[part]].outputs[position]
+        copy = self.copies.names.get(tensor.op.name)
+        return tensor if copy is None else made[copy].outputs[tensor.value_index]
+
+    def operation(self, operation: Any, made: Mapping[str, Any]) -> Any:
+        """What stands for an operation after the rewrite."""
+        if operation.name in self.part_of:
+            return made[self.part_names[self.part_of[operation.name]]]
+        copy = self.copies.names.get(operation.name)
+        return operation if copy is None else made[copy]
+
+
+def _flat_node(operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
+    attrs = {k: v for k, v in operation.node_def.attr.items() if k not in _DROPPED}
+    types = tuple(t.dtype.base_dtype.as_datatype_enum for t in operation.outputs)
+    return FlatNode(operation.name, operation.type, inputs, controls, attrs, types)
+
+
+def _library(region: Region) -> list[Any]:
+    """The functions that a graph holds."""
+    graph = next(iter(region.operations.values())).graph
+    names = graph._functions if hasattr(graph, "_functions") else {}
+    return [f.cached_definition if hasattr(f, "cached_definition") else f.definition for f in names.values()]
+
+
+_rewriters: weakref.WeakKeyDictionary[Any, Rewriter] = weakref.WeakKeyDictionary()
+_rewriters_lock = threading.Lock()
+
+
+def rewriter_of(graph: Any) -> Rewriter:
+    """The rewriter of a graph."""
+    with _rewriters_lock:
+        found = _rewriters.get(graph)
+        if found is None:
+            found = _rewriters[graph] = Rewriter(graph)
+        return found

@@ -1,0 +1,167 @@
+"""Sessions of version 1 on the NPU: every run is rewritten before TensorFlow sees it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.client.session import BaseSession
+from tf_adapter.parts import refusals_of
+
+from npu_bridge.estimator.npu.util import ITERATIONS_ATTRIBUTE
+from npu_bridge.options import OPTIMIZER, SessionOptions
+from npu_bridge.report import Report
+from npu_bridge.rewrite import Rewritten, rewriter_of
+
+__all__ = ["install", "partition_report"]
+
+_log = logging.getLogger("npu_bridge")
+_ATTEMPTS = 16
+
+
+def install() -> None:
+    """Have all sessions made from now on offload, unless their configuration says use_off_line=False."""
+    if getattr(BaseSession, "_npu", False):
+        return
+    BaseSession._npu = True
+    BaseSession.__init__ = _with_options(BaseSession.__init__)
+    BaseSession._do_run = _offloaded_run(BaseSession._do_run)
+    BaseSession._make_callable_from_options = _offloaded_callable(BaseSession._make_callable_from_options)
+
+
+def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> Report:
+    """Which operation of a run would be on which side, and why.
+
+    print(partition_report(sess, [train_op, loss], [x, y]))
+    """
+    flat = tf.nest.flatten(fetches)
+    elements = [session.graph.as_graph_element(f) for f in flat]
+    tensors = [e for e in elements if isinstance(e, tf.Tensor)]
+    operations = [e for e in elements if not isinstance(e, tf.Tensor)]
+    fed = [session.graph.as_graph_element(f).name for f in feeds]
+    return _rewritten(session, tensors, operations, fed).report
+
+
+def _with_options(original: Callable[..., None]) -> Callable[..., None]:
+    """Sessions know their options; TensorFlow's own optimizer does not see them."""
+
+    def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+        self._npu_options = SessionOptions.of(config)
+        original(self, target, graph, _plain(config))
+
+    return __init__
+
+
+def _plain(config: Any) -> Any:
+    if config is None:
+        return None
+    plain = config_pb2.ConfigProto()
+    plain.CopyFrom(config)
+    optimizers = plain.graph_options.rewrite_options.custom_optimizers
+    kept = [o for o in optimizers if o.name != OPTIMIZER]
+    del optimizers[:]
+    optimizers.extend(kept)
+    return plain
+
+
+def _rewritten(session: Any, fetches: Sequence[Any], targets: Sequence[Any], fed: Sequence[str]) -> Rewritten:
+    options = session._npu_options
+    done = rewriter_of(session.graph).rewritten(
+        fetches, targets, fed, options.compile_options, repr(options.compile_options)
+    )
+    if os.environ.get("NPU_EXPLAIN", "0") not in ("", "0"):
+        print(done.report)
+    return done
+
+
+def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _do_run(
+        self: Any,
+        handle: Any,
+        target_list: Any,
+        fetch_list: Any,
+        feed_dict: Any,
+        options: Any,
+        run_metadata: Any,
+    ) -> Any:
+        if handle is not None or not self._npu_options.offload:
+            return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
+
+        def once(done: Rewritten) -> Any:
+            return original(
+                self, handle, list(done.targets), list(done.fetches), feed_dict, options, run_metadata
+            )
+
+        def rewritten() -> Rewritten:
+            return _rewritten(self, fetch_list, target_list, [_tensor(key).name for key in feed_dict])
+
+        result = None
+        for _ in range(_iterations((*target_list, *(t.op for t in fetch_list)))):
+            result = _until_compiled(self.graph, rewritten, once)
+        return result
+
+    return _do_run
+
+
+def _tensor(key: Any) -> Any:
+    """The tensor of a feed, which TensorFlow may have wrapped to be a key."""
+    return key.deref() if hasattr(key, "deref") else key
+
+
+def _iterations(operations: Sequence[Any]) -> int:
+    """How often a run repeats: what `set_iteration_per_loop` wrote on one of its targets."""
+    times = 1
+    for operation in operations:
+        if operation.type == "NoOp":
+            try:
+                times = max(times, int(operation.get_attr(ITERATIONS_ATTRIBUTE)))
+            except ValueError:
+                continue
+    return times
+
+
+def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callable[[Rewritten], Any]) -> Any:
+    """Run; where a part cannot be compiled for its shapes, keep what is at fault on the host and run again."""
+    for _ in range(_ATTEMPTS):
+        done = rewritten()
+        try:
+            return run(done)
+        except tf.errors.UnimplementedError:
+            reasons = {name: why for part in done.parts for name, why in refusals_of(part).items()}
+            if not reasons or not rewriter_of(graph).refuse(reasons):
+                raise
+            _log.info("kept on the host: %s", "; ".join(f"{n} ({why})" for n, why in reasons.items()))
+    raise RuntimeError("a graph could not be divided between host and NPU: please report it with the graph")
+
+
+def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
+        if not self._npu_options.offload:
+            return original(self, callable_options)
+        element = self.graph.as_graph_element
+        fetches = [element(name) for name in callable_options.fetch]
+        targets = [element(name) for name in callable_options.target]
+        made: dict[int, Any] = {}
+
+        def rewritten() -> Rewritten:
+            return _rewritten(self, fetches, targets, list(callable_options.feed))
+
+        def callable_of(done: Rewritten) -> Any:
+            if id(done) not in made:
+                options = config_pb2.CallableOptions()
+                options.CopyFrom(callable_options)
+                options.fetch[:] = [t.name for t in done.fetches]
+                options.target[:] = [o.name for o in done.targets]
+                made[id(done)] = (done, original(self, options))
+            return made[id(done)][1]
+
+        def call(*feeds: Any, **named: Any) -> Any:
+            return _until_compiled(self.graph, rewritten, lambda done: callable_of(done)(*feeds, **named))
+
+        return call
+
+    return _make_callable_from_options

@@ -1,0 +1,154 @@
+"""Loops and branches that TensorFlow runs, with the heavy parts of their bodies on the NPU.
+
+A body keeps its host nodes; each row of NPU nodes between them becomes one NpuGraph operation, which is compiled
+for the shapes it meets. Variables are read and written around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context
+
+from ge.parsers.tensorflow_convert import Refusal
+from tf_adapter import partition
+from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref, called_functions, read_function
+from tf_adapter.options import options
+from tf_adapter.partition import HEAVY, STRUCTURE
+from tf_adapter.randomness import COUNTED
+
+__all__ = ["rewritten", "worthwhile"]
+
+_serial = itertools.count(1)
+
+
+def worthwhile(graph: FlatGraph, functions: Functions) -> bool:
+    """Whether loops or branches of a graph hold work that is worth a crossing."""
+    return any(
+        _heavy(name, functions, set())
+        for node in graph.nodes.values()
+        if node.op in STRUCTURE
+        for name in called_functions(node.op, node.attr)
+    )
+
+
+def _heavy(name: str, functions: Functions, seen: set[str]) -> bool:
+    if name in seen:
+        return False
+    seen.add(name)
+    definition = functions.find(name)
+    if definition is None:
+        return False
+    return any(
+        node.op in HEAVY - STRUCTURE
+        or any(_heavy(called, functions, seen) for called in called_functions(node.op, node.attr))
+        for node in definition.node_def
+    )
+
+
+def rewritten(graph: FlatGraph, functions: Functions) -> FlatGraph:
+    """A graph for the host whose loops and branches use the NPU where that is worth it."""
+    nodes = {}
+    for node in graph.nodes.values():
+        nodes[node.name] = _with_parts(node, functions) if node.op in STRUCTURE else node
+    return replace(graph, nodes=nodes)
+
+
+def _with_parts(node: FlatNode, functions: Functions) -> FlatNode:
+    """A loop or branch that calls rewritten bodies."""
+    attr = dict(node.attr)
+    for key, value in node.attr.items():
+        changed = attr_value_pb2.AttrValue()
+        changed.CopyFrom(value)
+        kind = value.WhichOneof("value")
+        called = [changed.func] if kind == "func" else changed.list.func if kind == "list" else []
+        for function in called:
+            function.name = _body(function.name, functions)
+        attr[key] = changed
+    return replace(node, attr=attr)
+
+
+def _body(name: str, functions: Functions) -> str:
+    """The function to call in place of a body: itself when nothing in it is worth a crossing."""
+    if not _heavy(name, functions, set()):
+        return name
+    graph = read_function(name, functions)
+    refused = partition.host_nodes(graph, functions, ())
+    refused.update(
+        {
+            n.name: Refusal(n.op, "its state is the host's inside loops and branches")
+            for n in graph.nodes.values()
+            if n.op in COUNTED
+        }
+    )
+    done = partition.cut(graph, refused)
+    made = _Joiner(graph, functions, done).join()
+    made_name = f"{name}_npu_{next(_serial)}"
+    context.context().add_function_def(made.function_def(functions, made_name))
+    return made_name
+
+
+class _Joiner:
+    """Joins the steps of a body again: host nodes as they are, an NPU step as one node."""
+
+    def __init__(self, graph: FlatGraph, functions: Functions, done: partition.Cut) -> None:
+        self.graph = graph
+        self.functions = functions
+        self.done = done
+        self.made = FlatGraph(graph.name, args=list(graph.args))
+        for arg in graph.args:
+            self.made.nodes[arg] = graph.nodes[arg]
+        self.results: list[list[Ref]] = []  # of each step
+
+    def join(self) -> FlatGraph:
+        for index, step in enumerate(self.done.steps):
+            given = [self._ref(source) for source in step.sources]
+            self.results.append(self._npu(index, step, given) if step.on_npu else self._host(step, given))
+        self.made.results = [self._ref(source) for source in self.done.sources]
+        return self._ordered()
+
+    def _ref(self, source: partition.Source) -> Ref:
+        kind, first, second = source
+        return (self.graph.args[first], 0) if kind == "input" else self.results[first][second]
+
+    def _npu(self, index: int, step: partition.Step, given: list[Ref]) -> list[Ref]:
+        from tf_adapter.parts import register_part
+
+        number = register_part(step.graph, self.functions, options.compile_options())
+        name = f"npu_part_{index}"
+        types = tuple(step.graph.type_of(ref) for ref in step.graph.results)
+        attr = {
+            "Tin": _types(self.made.type_of(ref) for ref in given),
+            "Tout": _types(types),
+            "graph": attr_value_pb2.AttrValue(i=number),
+        }
+        self.made.nodes[name] = FlatNode(name, "NpuGraph", given, [], attr, types)
+        return [(name, i) for i in range(len(types))]
+
+    def _host(self, step: partition.Step, given: list[Ref]) -> list[Ref]:
+        """The nodes of a host step, their inputs bound to what stands for them here."""
+        bound = dict(zip(step.graph.args, given, strict=True))
+        for node in rewritten(step.graph, self.functions).nodes.values():
+            if node.op != ARGUMENT:
+                inputs = [bound[n] if n in bound else (n, i) for n, i in node.inputs]
+                self.made.nodes.setdefault(node.name, replace(node, inputs=inputs))
+        return [bound[n] if n in bound else (n, i) for n, i in step.graph.results]
+
+    def _ordered(self) -> FlatGraph:
+        """The order of effects as the body has it."""
+        cutter = partition.effects_order(self.graph)
+        effects = []
+        for name, before in cutter.items():
+            if name in self.made.nodes:
+                node = self.made.nodes[name]
+                node.controls = [n for n in sorted(before) if n in self.made.nodes]
+                effects.append(name)
+        self.made.effects = [e for e in effects if e in self.made.nodes]
+        return self.made
+
+
+def _types(numbers: Iterable[int]) -> attr_value_pb2.AttrValue:
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=[*numbers]))

@@ -1,0 +1,1 @@
+"""PyTorch's own operator samples, run through the compiler and compared with eager mode."""

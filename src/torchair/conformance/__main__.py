@@ -1,0 +1,73 @@
+"""`python -m torchair.conformance`: how much of ATen runs on the NPU, and whether it is right."""
+
+from __future__ import annotations
+
+import collections
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from torchair.conformance.samples import DTYPES, Outcome, operators, run_operator
+
+_CONSOLE = Console(width=160)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="operators of the database; all when none is named")] = None,
+    dtypes: Annotated[str, typer.Option(help="element types, separated by commas")] = ",".join(DTYPES),
+    samples: Annotated[int, typer.Option(help="samples of each operator and type")] = 4,
+    gradients: Annotated[bool, typer.Option(help="check gradients as well (float32)")] = True,
+    every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,
+    start: Annotated[int, typer.Option(help="the first operator")] = 0,
+    report: Annotated[Path | None, typer.Option(help="write all outcomes to this JSON file")] = None,
+    reasons: Annotated[bool, typer.Option(help="list what runs on ATen, and why")] = False,
+) -> None:
+    """Run PyTorch's operator samples through the compiler and compare them with eager mode."""
+    warnings.simplefilter("ignore")
+    chosen = [op for op in operators() if not names or op.name in names][start::every]
+    outcomes: list[Outcome] = []
+    for op in track(chosen, console=_CONSOLE, description="operators"):
+        for dtype in dtypes.split(","):
+            outcome = run_operator(op, dtype, samples, gradients)
+            outcomes.append(outcome)
+            for line in outcome.wrong:
+                print(f"{outcome.name} {dtype} {line}", flush=True)
+    print(summary(outcomes))
+    if reasons:
+        counts = collections.Counter((k, v) for o in outcomes for k, v in o.refusals.items())
+        for (name, why), count in counts.most_common():
+            print(f"  {name} x{count}: {why}")
+    if report is not None:
+        listing = [{**vars(o), "operators": sorted(o.operators)} for o in outcomes]
+        report.write_text(json.dumps(listing, indent=1))
+    if any(o.wrong for o in outcomes):
+        raise typer.Exit(1)
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """The figures of a run."""
+    ran = [o for o in outcomes if o.samples]
+    by_name: dict[str, list[Outcome]] = {}
+    for outcome in ran:
+        by_name.setdefault(outcome.name, []).append(outcome)
+    whole = sum(all(o.native == o.samples for o in found) for found in by_name.values())
+    partly = sum(any(o.native for o in found) for found in by_name.values())
+    calls = {name.removeprefix("aten.").partition(".")[0] for o in ran for name in o.operators}
+    return "\n".join(
+        [
+            f"operators of the database: {len(by_name)} ran, {whole} entirely on the NPU, {partly} in some samples",
+            f"samples: {sum(o.samples for o in ran)}, {sum(o.native for o in ran)} entirely on the NPU, "
+            f"{sum(o.skipped for o in outcomes)} that eager mode or tracing refuses",
+            f"ATen operators mapped and run: {len(calls)}",
+            f"wrong: {sum(len(o.wrong) for o in outcomes)}",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
