@@ -214,11 +214,13 @@ int code_of(const nb::python_error& error) {
 
 class PythonCallbacks : public Callbacks {
  public:
-  PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part)
+  PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part,
+                  nb::object part_run)
       : classify_(std::move(classify)),
         op_(std::move(op)),
         function_(std::move(function)),
-        part_(std::move(part)) {}
+        part_(std::move(part)),
+        part_run_(std::move(part_run)) {}
 
   OpTraits classify(const std::string& op) override {
     return guarded([&] {
@@ -242,6 +244,16 @@ class PythonCallbacks : public Callbacks {
 
   std::shared_ptr<Plan> compile_part(std::int64_t part, std::vector<Described> inputs) override {
     return guarded([&] { return to_plan(part_(part, to_list(std::move(inputs)))); });
+  }
+
+  std::vector<std::shared_ptr<Storage>> run_part(std::int64_t part, std::vector<Described> inputs) override {
+    return guarded([&] {
+      if (part_run_.is_none()) throw CallbackError(kUnimplemented, "NpuGraph: no program was made");
+      std::vector<std::shared_ptr<Storage>> results;
+      for (nb::handle array : part_run_(part, to_list(std::move(inputs))))
+        results.push_back(to_constant(array));
+      return results;
+    });
   }
 
  private:
@@ -273,7 +285,7 @@ class PythonCallbacks : public Callbacks {
     }
   }
 
-  nb::object classify_, op_, function_, part_;
+  nb::object classify_, op_, function_, part_, part_run_;
 };
 
 // -- the device
@@ -351,11 +363,11 @@ void bind_tensorflow(nb::module_& parent) {
         "The two capsules that context.register_custom_device takes.");
   m.def(
       "set_callbacks",
-      [](nb::object classify, nb::object op, nb::object function, nb::object part) {
-        set_callbacks(std::make_unique<PythonCallbacks>(std::move(classify), std::move(op),
-                                                        std::move(function), std::move(part)));
+      [](nb::object classify, nb::object op, nb::object function, nb::object part, nb::object part_run) {
+        set_callbacks(std::make_unique<PythonCallbacks>(
+            std::move(classify), std::move(op), std::move(function), std::move(part), std::move(part_run)));
       },
-      "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a);
+      "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none());
   m.def("new_part", &new_part, "device"_a = 0, "A number for the 'graph' attribute of an NpuGraph node.");
   m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),

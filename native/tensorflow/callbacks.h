@@ -51,6 +51,9 @@ class Callbacks {
                                                  const std::shared_ptr<Plan>& previous,
                                                  const std::vector<int>& changed) = 0;
   virtual std::shared_ptr<Plan> compile_part(std::int64_t part, std::vector<Described> inputs) = 0;
+  // The results of a part that the host runs: one that cannot be compiled for the shapes it met.
+  virtual std::vector<std::shared_ptr<Storage>> run_part(std::int64_t part,
+                                                         std::vector<Described> inputs) = 0;
 };
 
 // The one in use; null until Python has set it.

@@ -84,15 +84,18 @@ class Run {
     const auto compile = [&](const std::shared_ptr<Plan>&) {
       const InCallback inside;
       auto plan = python->compile_part(id_, describe());
-      if (!plan || !plan->program) throw CallbackError(kInternal, "NpuGraph: no program was made");
-      return plan;
+      return plan ? plan : std::make_shared<Plan>();
     };
     const Key key = make_key();
     std::shared_ptr<Plan> plan = part->plans.find(key, read, compile, 0);
     if (plan && !still_bound(*plan)) plan = part->plans.replace(key, read, compile, plan);
     if (!plan || !still_bound(*plan))
       throw CallbackError(kInternal, "NpuGraph: the program fits other values");
-    run(*plan, *part);
+    if (plan->program) {
+      run(*plan, *part);
+    } else {
+      run_on_host(*python);
+    }
   }
 
  private:
@@ -145,6 +148,12 @@ class Run {
     const Status status;
     api.TF_SetOutput(context_, index, storage->tensor(status), status);
     check(status);
+  }
+
+  void run_on_host(Callbacks& python) {
+    const InCallback inside;
+    const auto results = python.run_part(id_, describe());
+    for (std::size_t i = 0; i < results.size(); ++i) set_output(static_cast<int>(i), results[i]);
   }
 
   void run(Plan& plan, Part& part) {

@@ -11,7 +11,7 @@ from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
 
-__all__ = ["function_compile"]
+__all__ = ["function_compile", "npu_plan"]
 
 
 def function_compile(
@@ -43,10 +43,11 @@ def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
         return native.FunctionPlan.host(run.function, escapes=run.keeps)
     if isinstance(run, StepsRun):
         return native.FunctionPlan.steps(list(run.steps), list(run.sources), name=run.name)
-    return _npu_plan(run, inputs)
+    return npu_plan(run, inputs)
 
 
-def _npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
+def npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
+    """The device's form of a plan that is one model."""
     model, ports = run.lowered.model, run.lowered.ports
     return native.FunctionPlan(
         model.program,

@@ -73,10 +73,10 @@ def _set_callbacks() -> None:
     from tf_adapter import eager
     from tf_adapter.callbacks import function_compile
     from tf_adapter.options import options
-    from tf_adapter.parts import part_compile
+    from tf_adapter.parts import part_compile, part_run
 
     eager.start()
-    native.set_callbacks(eager.classify, eager.compile_op, function_compile, part_compile)
+    native.set_callbacks(eager.classify, eager.compile_op, function_compile, part_compile, part_run)
     options.subscribe(native.forget_all)
     subscribe(native.forget_all)  # other operators, other plans
 
@@ -152,22 +152,29 @@ def _parse_names() -> None:
 
 
 class _ParsedNames(dict[Any, Any]):
-    """TensorFlow's cache of device scopes: a scope without a name gives the default device back."""
+    """TensorFlow's cache of device scopes, which knows NPUs in any spelling.
+
+    A scope without a name gives the default device back.
+    """
 
     def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
-        if key[1] is None and _State.default:
-            return device_name(), device_spec.DeviceSpecV2.from_string(device_name())
-        _check_index(key[1])
-        raise KeyError(key)
+        index = _default_index() if key[1] is None else _local_index(key[1])
+        if index is None:
+            raise KeyError(key)
+        return device_name(index), device_spec.DeviceSpecV2.from_string(device_name(index))
 
 
-def _check_index(name: Any) -> None:
-    """Raise for an NPU that is not there."""
+def _default_index() -> int | None:
+    return 0 if _State.default else None
+
+
+def _local_index(name: Any) -> int | None:
+    """The number of an NPU of this process; None for other names, an error where there is no such NPU."""
     found = _NAME.match(name) if isinstance(name, str) else None
-    if found is None or found[1] is None:
-        return
-    count = npu_runtime.device_count()
-    if int(found[1]) >= count:
+    if found is None or found[1] is None or ("job:" in name and "job:localhost" not in name):
+        return None
+    index, count = int(found[1]), npu_runtime.device_count()
+    if index >= count:
         raise tf.errors.InvalidArgumentError(
             None,
             None,
@@ -175,6 +182,7 @@ def _check_index(name: Any) -> None:
             f"NPU{'s' * (count > 1)} (NPU:0{f' to NPU:{count - 1}' * (count > 1)}). Use one of them, or set "
             "NPU_DEVICE_COUNT before TensorFlow is imported to have more.",
         )
+    return index
 
 
 def _is_name(device: Any) -> bool:
@@ -191,7 +199,9 @@ def _index(device: Any) -> int:
     found = _NAME.match(name)
     index = int(found[1] or 0) if found else -1
     if not 0 <= index < npu_runtime.device_count():
-        raise ValueError(f"No matching devices found for '{name}': there are {npu_runtime.device_count()} NPUs")
+        raise ValueError(
+            f"No matching devices found for '{name}': there are {npu_runtime.device_count()} NPUs"
+        )
     return index
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
 
 from ge.errors import GeError, OutOfMemoryError
 from ge.options import CompileOptions
@@ -15,7 +17,7 @@ from npu_runtime import tensorflow as native
 from tf_adapter.graphs import FlatGraph, Functions
 from tf_adapter.lowering import Described, Lowered, lower
 
-__all__ = ["drop_part", "part_compile", "refusals_of", "register_part"]
+__all__ = ["drop_part", "part_compile", "part_run", "refusals_of", "register_part"]
 
 
 @dataclass
@@ -26,6 +28,7 @@ class _Part:
     functions: Functions
     options: CompileOptions
     refused: dict[str, str] = field(default_factory=dict)
+    host_function: str = ""
 
 
 _parts: dict[int, _Part] = {}
@@ -54,8 +57,8 @@ def refusals_of(number: int) -> Mapping[str, str]:
 
 
 def part_compile(number: int, inputs: Sequence[Described]) -> Any:
-    """The device's plan for a part; UnimplementedError names the nodes that the host has to run."""
-    from tf_adapter.callbacks import _npu_plan
+    """The device's plan for a part; None where the host has to run it (`part_run`)."""
+    from tf_adapter.callbacks import npu_plan
     from tf_adapter.functions import NpuRun
 
     part = _parts[number]
@@ -65,14 +68,22 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except GeError as error:
-        node = error.location or next(iter(part.graph.nodes))
-        part.refused[node] = error.cause
-        raise tf.errors.UnimplementedError(None, None, str(error)) from error
+        part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
+        return None
     if isinstance(found, Lowered):
-        return _npu_plan(NpuRun(found), inputs)
+        return npu_plan(NpuRun(found), inputs)
     part.refused.update({node: why.reason for node, why in found.nodes.items()})
-    lines = [
-        f"Op type '{why.operator}' is not supported on NPU: node {node}: {why.reason}"
-        for node, why in found.nodes.items()
-    ]
-    raise tf.errors.UnimplementedError(None, None, "\n".join(lines))
+    return None
+
+
+def part_run(number: int, inputs: Sequence[Described]) -> list[np.ndarray]:
+    """The results of a part that cannot be compiled for these inputs, by TensorFlow's own kernels."""
+    part = _parts[number]
+    if not part.host_function:
+        part.host_function = f"{part.graph.name}_{number}_host"
+        definition = part.graph.function_def(part.functions, part.host_function)
+        context.context().add_function_def(definition)
+    with tf.device("/CPU:0"):
+        given = [tf.constant(i.numpy()) for i in inputs]
+        results = execute.execute(part.host_function, len(part.graph.results), given, None, context.context())
+    return [r.numpy() for r in results]

@@ -133,9 +133,9 @@ class _Joiner:
         bound = dict(zip(step.graph.args, given, strict=True))
         for node in rewritten(step.graph, self.functions).nodes.values():
             if node.op != ARGUMENT:
-                inputs = [bound[n] if n in bound else (n, i) for n, i in node.inputs]
+                inputs = [bound.get(n, (n, i)) for n, i in node.inputs]
                 self.made.nodes.setdefault(node.name, replace(node, inputs=inputs))
-        return [bound[n] if n in bound else (n, i) for n, i in step.graph.results]
+        return [bound.get(n, (n, i)) for n, i in step.graph.results]
 
     def _ordered(self) -> FlatGraph:
         """The order of effects as the body has it."""

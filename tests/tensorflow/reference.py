@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_adapter.functions import HostRun, NpuRun, StepsRun, plan_function, runs_on_host
+from tf_adapter.functions import HostRun, NpuRun, StepsRun, host_step, plan_function
 
 
 @dataclass
@@ -59,7 +59,7 @@ def call(
 
 
 def _run(name: str, given: list[Given], log: Log) -> list[Any]:
-    plan = HostRun(name) if runs_on_host(name) else plan_function(name, given)
+    plan = host_step(name) or plan_function(name, given)
     if isinstance(plan, HostRun):
         log.append("host")
         return _host(plan.function, given)

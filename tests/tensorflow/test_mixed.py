@@ -282,3 +282,39 @@ def test_summaries(tmp_path: Any) -> None:
     same(function, X)
     writer.close()
     assert list(tmp_path.iterdir())
+
+
+def test_heavy_work_in_a_host_loop_runs_on_the_npu() -> None:
+    from tf_adapter import parts
+
+    before = set(parts._parts)
+    weights = tf.Variable(X)
+
+    def function(x: Any) -> Any:
+        for i in tf.range(3):
+            x = tf.nn.softmax(tf.nn.relu(x @ weights) + 1.0)
+            tf.print("step", i, output_stream="file:///dev/null")
+        return x
+
+    same(function, X, variables=[weights])
+    made = set(parts._parts) - before
+    assert len(made) == 1
+    assert not parts.refusals_of(made.pop())
+
+
+def test_a_part_that_cannot_be_compiled_runs_on_the_host() -> None:
+    from tf_adapter import parts
+
+    before = set(parts._parts)
+
+    def function(x: Any) -> Any:
+        y = x
+        for i in tf.range(3):
+            tf.print("step", i, output_stream="file:///dev/null")
+            size = tf.cast(tf.reduce_sum(tf.cast(y > 0.5, tf.int32)), tf.int32)  # decides a shape
+            y = y @ x * tf.reduce_sum(tf.ones([size])) * 0.1
+        return y
+
+    same(function, X)
+    made = set(parts._parts) - before
+    assert any(parts.refusals_of(number) for number in made)
