@@ -1,0 +1,572 @@
+"""Operators that users declare: choice before the built-in ones, plugins, fusion, gradients, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import ge
+import tbe
+from ge import ops
+from ge.ir.types import numpy_dtype
+from ge.ops import FLOATS, NUMBERS, Attr, Input, NodeView, Operator, Output, TensorDesc, fail
+from ge.ops.base import pattern_of, registered_custom
+from ge.parsers import plugin
+
+
+@pytest.fixture(autouse=True)
+def clean_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is gone after it; code gets two seconds."""
+    monkeypatch.setenv("NPU_OPP_TIMEOUT", "2")
+    operators, plugins = set(registered_custom()), plugin.declared()
+    yield
+    for operator in registered_custom():
+        if operator not in operators:
+            ops.unregister(operator)
+    for item in plugin.declared() - plugins:
+        plugin.remove(item)
+
+
+class Swoosh(Operator):
+    """x * sigmoid(beta * x)."""
+
+    x = Input("T", FLOATS)
+    y = Output("T")
+    beta = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * tbe.unary("sigmoid", x * op.beta)
+
+    @staticmethod
+    def gradient(op: NodeView, inputs: list, outputs: list, grads: list) -> list:
+        (x,), (dy,) = inputs, grads
+        s = ops.sigmoid(x * op.beta)
+        return [dy * (s + x * op.beta * s * (1.0 - s))]
+
+
+def swoosh(x: np.ndarray, beta: float = 1.0) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return wide / (1 + np.exp(-beta * wide))
+
+
+def swoosh_gradient(x: np.ndarray, beta: float) -> np.ndarray:
+    s = 1 / (1 + np.exp(-beta * x.astype(np.float64)))
+    return s + x * beta * s * (1 - s)
+
+
+def sample(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(7).normal(size=shape).astype(numpy_dtype(dtype))
+
+
+def onnx_model(
+    node: onnx.NodeProto, shape: list[int], domain: str = "", version: int = 17
+) -> onnx.ModelProto:
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, shape if n == "x" else None) for n in ("x", "y")
+    ]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", version), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=opsets)
+
+
+# -- the form ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=4),
+    dtype=st.sampled_from(sorted(FLOATS)),
+    beta=st.floats(-3, 3, width=32),
+)
+def test_any_shape_and_type(shape: list[int], dtype: str, beta: float) -> None:
+    operator = ops.register(Swoosh)
+    try:
+        x = sample(*shape, dtype=dtype)
+        got = ops.run("Swoosh", x, beta=beta)
+        assert got.dtype == x.dtype
+        tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+        np.testing.assert_allclose(got.astype(np.float64), swoosh(x, beta), rtol=tolerance, atol=tolerance)
+    finally:
+        ops.unregister(operator)
+
+
+def test_fused_with_its_neighbours() -> None:
+    ops.register(Swoosh)
+    graph = ge.Graph("g")
+    x = graph.input("x", (16, 32))
+    graph.output(ops.swoosh(x + 1.0, beta=2.0) * 3.0)
+    model = ge.compile(graph)
+    array = sample(16, 32)
+    np.testing.assert_allclose(model(array), swoosh(array + 1, 2) * 3, rtol=1e-5)
+    assert [task.kind for task in model.plan.tasks] == ["kernel"]
+    assert model.plan.kernels[0].isolated
+
+
+def test_defaults_choices_and_wrong_attributes() -> None:
+    class Power(Operator):
+        x = Input("T", FLOATS)
+        y = Output("T")
+        kind = Attr(str, "square", ("square", "cube"))
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            return x * x if op.kind == "square" else x * x * x
+
+    ops.register(Power)
+    x = sample(5)
+    np.testing.assert_array_equal(ops.run("Power", x), x * x)
+    np.testing.assert_array_equal(ops.run("Power", x, kind="cube"), x * x * x)
+    with pytest.raises(ge.GeError, match="use one of 'square', 'cube'"):
+        ops.run("Power", x, kind="root")
+    with pytest.raises(ge.GeError, match="unknown attribute"):
+        ops.run("Power", x, sort="cube")
+    with pytest.raises(ge.GeError, match="no engine accepts int32"):
+        ops.run("Power", x.astype(np.int32))
+
+
+def test_optional_and_any_number_of_inputs() -> None:
+    class Blend(Operator):
+        """The sum of all inputs, scaled."""
+
+        scale = Input("", FLOATS, optional=True)
+        xs = Input("T", FLOATS, variadic=True)
+        y = Output("T")
+
+        @staticmethod
+        def compute(op: NodeView, scale: tbe.Tensor | None, *xs: tbe.Tensor) -> tbe.Tensor:
+            total = xs[0]
+            for x in xs[1:]:
+                total = total + x
+            return total if scale is None else total * tbe.broadcast_to(scale, total.shape)
+
+    ops.register(Blend)
+    a, b, c = sample(3, 4), sample(3, 4) + 1, sample(3, 4) - 1
+    np.testing.assert_allclose(ops.run("Blend", None, a, b, c), a + b + c, rtol=1e-6)
+    np.testing.assert_allclose(ops.run("Blend", np.array([2.0], np.float32), a, b), (a + b) * 2, rtol=1e-6)
+
+
+def test_several_outputs_and_reductions() -> None:
+    class Moments(Operator):
+        x = Input("T", FLOATS)
+        mean = Output("T")
+        spread = Output("T")
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tuple[tbe.Tensor, tbe.Tensor]:
+            size = tbe.constant(float(x.shape[-1]), x.dtype)
+            mean = tbe.reduce("sum", x, [-1 % len(x.shape)], keepdims=True) / size
+            return mean, tbe.reduce("max", x, [-1 % len(x.shape)], keepdims=True) - mean
+
+    ops.register(Moments)
+    x = sample(6, 40)
+    mean, spread = ops.run("Moments", x)
+    np.testing.assert_allclose(mean, x.mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        spread, x.max(-1, keepdims=True) - x.mean(-1, keepdims=True), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_pattern_is_read_off_the_expression() -> None:
+    class Mixed(Operator):
+        x = Input("T", FLOATS)
+        y = Output("T")
+        kind = Attr(str, "plain")
+        pattern = ops.Pattern.ELEMENTWISE  # not what all kinds are
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            if op.kind == "plain":
+                return x + x
+            return tbe.transpose(x, (1, 0)) if op.kind == "turn" else tbe.reduce("sum", x, [0])
+
+    ops.register(Mixed)
+    graph = ge.Graph("g")
+    x = graph.input("x", (3, 4))
+    found = [pattern_of(graph.op("Mixed", x, kind=k).value.producer()) for k in ("plain", "turn", "sum")]
+    assert found == [ops.Pattern.ELEMENTWISE, ops.Pattern.INJECTIVE, ops.Pattern.REDUCE]
+    graph.output(graph.op("Mixed", graph.op("Mixed", x, kind="turn") * 2.0, kind="sum") + 1.0)
+    array = sample(3, 4)
+    np.testing.assert_allclose(ge.compile(graph)(array), (array.T * 2).sum(0) + 1, rtol=1e-5)
+
+
+def test_inference_agrees_with_computation_for_changing_shapes() -> None:
+    class Pairs(Operator):
+        """Sums of neighbours: the last dimension is halved."""
+
+        x = Input("T", NUMBERS)
+        y = Output("T")
+
+        @staticmethod
+        def verify(op: NodeView) -> None:
+            if op.input(0).shape[-1] % 2:
+                raise fail(op, "the last dimension is odd", "pad it")
+
+        @staticmethod
+        def infer(op: NodeView) -> TensorDesc:
+            *outer, last = op.input(0).shape
+            return TensorDesc((*outer, last // 2), op.input(0).dtype)
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            pairs = tbe.reshape(x, (*x.shape[:-1], x.shape[-1] // 2, 2))
+            return tbe.reduce("sum", pairs, [len(x.shape)])
+
+    ops.register(Pairs)
+    for shape in ((2,), (3, 4), (2, 3, 10)):
+        x = sample(*shape)
+        np.testing.assert_allclose(
+            ops.run("Pairs", x), x.reshape(*shape[:-1], -1, 2).sum(-1), rtol=1e-5, atol=1e-6
+        )
+    with pytest.raises(ge.GeError, match=r"the last dimension is odd.*pad it"):
+        ops.run("Pairs", sample(3))
+
+
+def test_constants_are_folded_and_decide() -> None:
+    class Times(Operator):
+        x = Input("T", FLOATS)
+        count = Input("", frozenset({"int64"}))
+        y = Output("T")
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor, count: tbe.Tensor) -> tbe.Tensor:
+            times = op.const(1)
+            assert times is not None, "count must be a constant"
+            return x * float(times)
+
+    ops.register(Times)
+    graph = ge.Graph("g")
+    x = graph.input("x", (3,))
+    graph.output(graph.op("Times", x, np.int64(3)))
+    graph.output(graph.op("Times", x, np.int64(4)))
+    graph.output(graph.op("Times", graph.constant(np.ones(3, np.float32)), np.int64(5)))
+    assert sum(n.op_type == "Times" for n in graph.ir) == 2
+    three, four, five = ge.compile(graph)(np.ones(3, np.float32))
+    assert [three[0], four[0], five[0]] == [3, 4, 5]
+
+
+# -- priority ------------------------------------------------------------------------------------------------
+
+
+class HalfRelu(Operator):
+    """A Relu that is no Relu, to be told apart; floats of 32 bits only."""
+
+    type = "Relu"
+    x = Input("T", FLOATS)
+    y = Output("T")
+    combinations = (("float32",),)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.binary("max", x, x * 0.5)
+
+
+def test_override_of_a_built_in_operator() -> None:
+    ops.register(HalfRelu)
+    model = ge.compile(onnx_model(helper.make_node("Relu", ["x"], ["y"]), [4]))
+    x = np.array([-2, -1, 1, 2], np.float32)
+    np.testing.assert_array_equal(model(x), np.maximum(x, x / 2))
+    (row,) = ge.explain(model)
+    assert row.operator == "Relu"
+    assert "custom TBE computation" in row.reason and "before the built-in Relu" in row.reason
+
+
+def test_no_pass_takes_an_override_for_the_built_in_operator() -> None:
+    ops.register(HalfRelu)
+    graph = ge.Graph("g")
+    x = graph.input("x", (2, 8))
+    graph.output(ops.relu(x @ np.eye(8, dtype=np.float32)))
+    array = sample(2, 8)
+    np.testing.assert_allclose(ge.compile(graph)(array), np.maximum(array, array / 2), rtol=1e-6)
+
+
+def test_element_types_beyond_the_override_go_to_the_built_in_operator() -> None:
+    ops.register(HalfRelu)
+    graph = ge.Graph("g")
+    graph.output(ops.relu(graph.input("x", (4,), "float64")))
+    model = ge.compile(graph)
+    np.testing.assert_array_equal(model(np.array([-2.0, -1, 1, 2])), [0, 0, 1, 2])
+    (row,) = ge.explain(model)
+    assert "not the custom operator" in row.reason and "it takes float32" in row.reason
+
+
+def test_attributes_that_the_override_lacks_go_to_the_built_in_operator() -> None:
+    class OwnSoftmax(HalfRelu):
+        type = "Softmax"
+
+    ops.register(OwnSoftmax)
+    model = ge.compile(onnx_model(helper.make_node("Softmax", ["x"], ["y"], axis=-1), [2, 3]))
+    x = sample(2, 3)
+    np.testing.assert_allclose(model(x), np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
+    assert any("it has no attribute 'axes'" in row.reason for row in ge.explain(model))
+
+
+def test_an_operator_may_refuse_nodes() -> None:
+    class Picky(HalfRelu):
+        type = "Relu"
+
+        @staticmethod
+        def unsuitable(op: NodeView) -> str:
+            return "" if op.input(0).rank == 1 else "only vectors"
+
+    ops.register(Picky)
+    np.testing.assert_array_equal(ops.run("Relu", np.array([-2.0], np.float32)), [-1])
+    np.testing.assert_array_equal(ops.run("Relu", np.array([[-2.0]], np.float32)), [[0]])
+
+
+def test_the_newest_of_several_wins_and_leaves() -> None:
+    class Third(HalfRelu):
+        type = "Relu"
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            return tbe.binary("max", x, x * 0.25)
+
+    x = np.array([-4.0], np.float32)
+    assert ops.run("Relu", x) == 0
+    first = ops.register(HalfRelu)
+    assert ops.run("Relu", x) == -2
+    second = ops.register(Third)
+    assert ops.run("Relu", x) == -1
+    ops.unregister(second)
+    assert ops.run("Relu", x) == -2
+    ops.unregister(first)
+    assert ops.run("Relu", x) == 0
+
+
+def test_keys_of_caches_notice_operators() -> None:
+    before = ops.fingerprint()
+    first = ops.register(HalfRelu)
+    with_one = ops.fingerprint()
+    assert with_one not in ("", before)
+    ops.unregister(first)
+    assert ops.fingerprint() == before
+
+
+# -- plugins -------------------------------------------------------------------------------------------------
+
+
+def test_plugin_maps_attributes() -> None:
+    ops.register(Swoosh)
+    ops.simple("Swoosh", onnx="my.domain::Swish2", attrs={"beta": "steepness"})
+    node = helper.make_node("Swish2", ["x"], ["y"], domain="my.domain", steepness=3.0)
+    x = sample(7)
+    np.testing.assert_allclose(ge.compile(onnx_model(node, [7], "my.domain"))(x), swoosh(x, 3), rtol=1e-5)
+
+
+def test_plugin_of_one_operator_into_many() -> None:
+    ops.register(Swoosh)
+
+    @ops.plugin(onnx="my.domain::Residual")
+    def residual(n: ops.Node) -> object:
+        x = n.inputs[0]
+        return n.op("Add", x, n.op("Swoosh", n.op("Mul", x, 2.0), beta=float(n.attr("beta", 1.0))))
+
+    node = helper.make_node("Residual", ["x"], ["y"], domain="my.domain", beta=0.5)
+    model = ge.compile(onnx_model(node, [7], "my.domain"))
+    x = sample(7)
+    np.testing.assert_allclose(model(x), x + swoosh(2 * x, 0.5), rtol=1e-5, atol=1e-6)
+    assert len(model.plan.tasks) == 1
+
+
+def test_plugin_before_the_built_in_one_at_any_version() -> None:
+    @ops.plugin(onnx="Softmax")
+    def ones(n: ops.Node) -> object:
+        return n.op("Mul", n.inputs[0], 0.0)
+
+    for version in (11, 13, 17):
+        node = helper.make_node("Softmax", ["x"], ["y"])
+        model = ge.compile(onnx_model(node, [2, 3], version=version))
+        np.testing.assert_array_equal(model(sample(2, 3)), np.zeros((2, 3)))
+
+
+def test_plugin_before_a_function_of_the_model() -> None:
+    ops.register(Swoosh)
+    ops.simple("Swoosh", onnx="my.domain::Swish2")
+    body = helper.make_function(
+        "my.domain",
+        "Swish2",
+        ["a"],
+        ["b"],
+        [helper.make_node("Neg", ["a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    model = onnx_model(helper.make_node("Swish2", ["x"], ["y"], domain="my.domain"), [4], "my.domain")
+    model.functions.append(body)
+    x = sample(4)
+    np.testing.assert_allclose(ge.compile(model)(x), swoosh(x), rtol=1e-5)
+
+
+def test_plugin_with_an_error_names_its_line() -> None:
+    @ops.plugin(onnx="my.domain::Broken")
+    def broken(n: ops.Node) -> object:
+        return n.inputs[0] + undefined_name  # type: ignore[name-defined]  # noqa: F821
+
+    node = helper.make_node("Broken", ["x"], ["y"], domain="my.domain")
+    line = broken.__code__.co_firstlineno + 2
+    with pytest.raises(ge.GeError, match=rf"{os.path.basename(__file__)}:{line} in broken.*NameError"):
+        ge.compile(onnx_model(node, [4], "my.domain"))
+
+
+def test_plugin_that_does_not_end() -> None:
+    @ops.plugin(onnx="my.domain::Endless")
+    def endless(n: ops.Node) -> object:
+        while True:
+            pass
+
+    node = helper.make_node("Endless", ["x"], ["y"], domain="my.domain")
+    with pytest.raises(ge.GeError, match=r"E10602.*in endless.*did not end within 2 s"):
+        ge.compile(onnx_model(node, [4], "my.domain"))
+
+
+# -- gradients -----------------------------------------------------------------------------------------------
+
+
+def test_gradient_becomes_an_operator() -> None:
+    ops.register(Swoosh)
+    x, dy = sample(3, 4), sample(3, 4) + 1
+    got = ops.run("SwooshGrad", x, ops.run("Swoosh", x, beta=2.0), dy, beta=2.0)
+    np.testing.assert_allclose(got, dy * swoosh_gradient(x, 2.0), rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_wrong_shape_is_an_error() -> None:
+    class Sloppy(Swoosh):
+        type = "Sloppy"
+
+        @staticmethod
+        def gradient(op: NodeView, inputs: list, outputs: list, grads: list) -> list:
+            return [ops.reduce_sum(grads[0], axes=[0])]
+
+    ops.register(Sloppy)
+    x = sample(3, 4)
+    with pytest.raises(ge.GeError, match=r"the gradient of input 0 is float32\[4\] where the input is"):
+        ops.run("SloppyGrad", x, x, x)
+
+
+# -- code that goes wrong ------------------------------------------------------------------------------------
+
+
+class Wrong(Operator):
+    """Goes wrong in a chosen way."""
+
+    x = Input("T", FLOATS)
+    y = Output("T")
+    way = Attr(str)
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return op.input(0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> object:
+        return WAYS[op.way](x)
+
+
+def _raises(x: tbe.Tensor) -> tbe.Tensor:
+    raise RuntimeError("on purpose")
+
+
+def _loops(x: tbe.Tensor) -> tbe.Tensor:
+    while True:
+        x = x
+
+
+def _crashes(x: tbe.Tensor) -> tbe.Tensor:
+    import ctypes
+
+    ctypes.string_at(0)
+    return x
+
+
+def _exits(x: tbe.Tensor) -> tbe.Tensor:
+    os._exit(3)
+
+
+def _fills_memory(x: tbe.Tensor) -> tbe.Tensor:
+    kept = []
+    while True:
+        kept.append(np.empty(1 << 30, np.uint8))
+
+
+WAYS = {
+    "raise": _raises,
+    "loop": _loops,
+    "crash": _crashes,
+    "exit": _exits,
+    "memory": _fills_memory,
+    "shape": lambda x: tbe.reduce("sum", x, [0]),
+    "type": lambda x: tbe.cast(x, "float64"),
+    "kind": lambda x: 3,
+    "count": lambda x: (x, x),
+    "quit": lambda x: exit(),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "words"),
+    [
+        ("raise", "E10601", r"test_user_operators\.py:\d+ in _raises.*RuntimeError: on purpose"),
+        ("loop", "E10602", r"test_user_operators\.py:\d+ in _loops.*did not end within 2 s"),
+        ("crash", "E10605", r"test_user_operators\.py:\d+ in _crashes.*broke its process \(SIGSEGV\)"),
+        ("exit", "E10605", "ended its process with exit code 3"),
+        ("memory", "E10601", r"in _fills_memory.*Unable to allocate|MemoryError"),
+        ("shape", "E10603", r"compute returned float32\[4\] where infer says float32\[3,4\]"),
+        ("type", "E10603", r"float64\[3,4\] where infer says float32\[3,4\]"),
+        ("kind", "E10603", "compute returned 3 where a tensor expression is expected"),
+        ("count", "E10603", "compute returned 2 outputs, the prototype has 1"),
+        ("quit", "E10601", "SystemExit"),
+    ],
+)
+def test_wrong_code_is_an_error_and_the_process_lives(way: str, code: str, words: str) -> None:
+    ops.register(Wrong)
+    with pytest.raises(ge.GeError, match=words) as caught:
+        ops.run("Wrong", sample(3, 4), way=way)
+    assert caught.value.code == code
+    np.testing.assert_array_equal(ops.run("Relu", np.array([-1.0], np.float32)), [0])
+
+
+def test_code_without_a_time_limit_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_OPP_TIMEOUT", "0")
+    seen = []
+
+    class Spy(Swoosh):
+        type = "Spy"
+        gradient = None
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            seen.append(os.getpid())
+            return x
+
+    ops.register(Spy)
+    ops.run("Spy", sample(3))
+    assert set(seen) == {os.getpid()}
+
+
+def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ge.build import isolation
+
+    class Breaking(Swoosh):
+        type = "Breaking"
+        gradient = None
+
+    ops.register(Breaking)
+    ask = isolation._WORKER.ask
+
+    def kill_first(request: dict) -> dict:
+        isolation._WORKER._started().terminate()
+        return ask(request)
+
+    monkeypatch.setattr(isolation._WORKER, "ask", kill_first)
+    with pytest.raises(ge.GeError, match=r"E10604.*the code generator broke \(SIGTERM\)"):
+        ops.run("Breaking", sample(11, 3))
+    monkeypatch.undo()
+    x = sample(11, 3)
+    np.testing.assert_allclose(ops.run("Breaking", x), swoosh(x), rtol=1e-5)
