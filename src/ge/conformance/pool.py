@@ -9,22 +9,33 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from ge.conformance.cases import Case
-
-__all__ = ["run_cases"]
+__all__ = ["Named", "run_cases"]
 
 START_SECONDS = 120.0
+WORKER = "ge.conformance.worker"
+
+
+class Named(Protocol):
+    """What a worker knows a case by."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Named)
 
 
 class _Worker:
     """One process and its answers."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], module: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "ge.conformance.worker"],
+            [sys.executable, "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -57,7 +68,7 @@ class _Worker:
             raise EOFError
         return line
 
-    def ask(self, case: Case, seconds: float) -> dict[str, Any]:
+    def ask(self, case: Named, seconds: float) -> dict[str, Any]:
         """The result of a case; a worker that died or hangs gives a crash."""
         try:
             self._send([case.kind, case.name])
@@ -77,10 +88,10 @@ _NOT_STARTED = {"status": "crash", "reason": "the process that runs cases did no
 _START_ATTEMPTS = 2
 
 
-def _started(settings: dict[str, Any]) -> _Worker | None:
+def _started(settings: dict[str, Any], module: str) -> _Worker | None:
     """A new worker, None when it does not come up."""
     for _ in range(_START_ATTEMPTS):
-        worker = _Worker(settings)
+        worker = _Worker(settings, module)
         try:
             worker.wait_ready()
             return worker
@@ -90,14 +101,15 @@ def _started(settings: dict[str, Any]) -> _Worker | None:
 
 
 def run_cases(
-    cases: Sequence[Case],
+    cases: Sequence[C],
     settings: dict[str, Any],
     jobs: int,
     seconds: float,
-    done: Callable[[Case, dict[str, Any]], None],
+    done: Callable[[C, dict[str, Any]], None],
+    worker_module: str = WORKER,
 ) -> None:
     """Run all cases on `jobs` workers, calling `done` for each."""
-    todo: queue.Queue[Case] = queue.Queue()
+    todo: queue.Queue[C] = queue.Queue()
     for case in cases:
         todo.put(case)
     lock = threading.Lock()
@@ -109,7 +121,7 @@ def run_cases(
                 case = todo.get_nowait()
             except queue.Empty:
                 break
-            worker = worker or _started(settings)
+            worker = worker or _started(settings, worker_module)
             result = worker.ask(case, seconds) if worker is not None else dict(_NOT_STARTED)
             if worker is not None and result.pop("lost", False):
                 worker.stop()

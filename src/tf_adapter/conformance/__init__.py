@@ -1,0 +1,1 @@
+"""TensorFlow's operators on the NPU against the CPU: `python -m tf_adapter.conformance`."""

@@ -24,7 +24,8 @@ def NpuLossScaleOptimizer(
     """An optimizer that scales the loss up and the gradients down again, and leaves out steps that overflow.
 
     A step without infinities or NaNs counts; after `dynamic_growth_steps` of them the scale doubles, after one with any
-    it halves. A fixed scale (dynamic=False) stays; Keras 2 then applies every step. `get_scaled_loss` and `get_unscaled_gradients` serve training loops of your own.
+    it halves. A fixed scale (dynamic=False) stays; Keras 2 then applies every step. `get_scaled_loss` and
+    `get_unscaled_gradients` serve training loops of your own.
     """
     if not dynamic and initial_scale is None:
         raise ValueError("a fixed loss scale needs initial_scale")

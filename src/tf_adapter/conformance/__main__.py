@@ -1,0 +1,137 @@
+"""Command line of the sweep over TensorFlow's operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ge.conformance.pool import run_cases
+from tf_adapter.conformance.rows import Case
+from tf_adapter.conformance.worker import MODES, collect
+
+STATUSES = ("npu", "host", "refused", "absent", "wrong", "crash")
+BAD = ("wrong", "crash")
+WORKER = "tf_adapter.conformance.worker"
+Results = list[tuple[Case, dict[str, Any]]]
+
+
+def main(
+    filter_: Annotated[
+        str, typer.Option("--filter", help="run only cases whose name matches this expression")
+    ] = "",
+    modes: Annotated[
+        str, typer.Option(help=f"comma-separated ways to run, of {', '.join(MODES)}")
+    ] = "eager,function",
+    quick: Annotated[bool, typer.Option(help="one type and one shape an operator")] = False,
+    jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
+    seconds: Annotated[float, typer.Option(help="time limit a case")] = 60.0,
+    least: Annotated[int, typer.Option(help="operator types that must run on the NPU, 0 for any number")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+    show: Annotated[int, typer.Option(help="how many failures to print")] = 40,
+    where: Annotated[bool, typer.Option(help="list where every operator type ran")] = False,
+) -> None:
+    """Every elementwise, math, array, nn, linalg and image operator of TensorFlow over types and shapes: the NPU's
+    results against the CPU's.
+
+    Exit status: 1 for a wrong result or a crash, 2 for fewer operator types on the NPU than --least.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    chosen = [
+        dataclasses.replace(case, kind=mode)
+        for mode in _modes(modes)
+        for case in collect(quick).values()
+        if re.search(filter_, case.name)
+    ]
+    results: Results = []
+    with Progress(console=Console(stderr=True), disable=as_json) as progress:
+        bar = progress.add_task("cases", total=len(chosen))
+
+        def done(case: Case, result: dict[str, Any]) -> None:
+            results.append((case, result))
+            progress.advance(bar)
+
+        run_cases(chosen, {"quick": quick}, jobs, seconds, done, WORKER)
+    placed = _placed(results)
+    if as_json:
+        print(json.dumps(_as_json(results, placed), indent=1))
+    else:
+        _report(results, placed, show, where)
+    raise typer.Exit(_exit_status(results, placed, least))
+
+
+def _modes(text: str) -> list[str]:
+    names = [m.strip() for m in text.split(",") if m.strip()]
+    unknown = [m for m in names if m not in MODES]
+    if unknown:
+        raise typer.BadParameter(f"there is no mode '{unknown[0]}': use {', '.join(MODES)}")
+    return names
+
+
+def _placed(results: Results) -> dict[str, str]:
+    """Where each operator type ran: on the NPU in at least one case, else on the host; "" where it never ran."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for case, result in results:
+        found[case.operator].add(result["status"])
+    return {name: next((s for s in ("npu", "host") if s in seen), "") for name, seen in sorted(found.items())}
+
+
+def _exit_status(results: Results, placed: dict[str, str], least: int) -> int:
+    if any(r["status"] in BAD for _, r in results):
+        return 1
+    return 2 if Counter(placed.values())["npu"] < least else 0
+
+
+def _counts(results: Results) -> dict[str, Counter[str]]:
+    counts: dict[str, Counter[str]] = {}
+    for case, result in results:
+        counts.setdefault(case.kind, Counter())[result["status"]] += 1
+    return counts
+
+
+def _as_json(results: Results, placed: dict[str, str]) -> dict[str, Any]:
+    return {
+        "summary": {mode: dict(c) for mode, c in _counts(results).items()},
+        "operators": placed,
+        "on_npu": Counter(placed.values())["npu"],
+        "cases": [{"mode": c.kind, "name": c.name, "operator": c.operator, **r} for c, r in results],
+    }
+
+
+def _report(results: Results, placed: dict[str, str], show: int, where: bool) -> None:
+    console = Console()
+    table = Table("cases", *STATUSES, "total")
+    for mode, counts in _counts(results).items():
+        table.add_row(mode, *(str(counts[s]) for s in STATUSES), str(sum(counts.values())))
+    console.print(table)
+    _list_failures(console, [(c, r) for c, r in results if r["status"] in BAD], show)
+    kinds = Counter(placed.values())
+    if where:
+        for place in ("npu", "host"):
+            console.print(
+                f"[bold]{place}[/]: {' '.join(n for n, p in placed.items() if p == place)}", highlight=False
+            )
+    console.print(
+        f"{kinds['npu']} operator types ran on the NPU, {kinds['host']} on the host", highlight=False
+    )
+
+
+def _list_failures(console: Console, failures: Sequence[tuple[Case, dict[str, Any]]], show: int) -> None:
+    for case, result in failures[:show]:
+        line = f"[bold]{result['status']}[/] {case.kind} {case.name}: {result['reason']}"
+        console.print(line, highlight=False, soft_wrap=True)
+    if len(failures) > show:
+        console.print(f"… and {len(failures) - show} more")
+
+
+if __name__ == "__main__":
+    typer.run(main)
