@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
@@ -16,7 +16,7 @@ from torchair.executable import CompiledGraph
 
 __all__ = ["compile_graphs", "get_compiler", "get_npu_backend"]
 
-Compiler = Callable[[fx.GraphModule, list[Any]], Any]
+Compiler = Any  # what AOT Autograd takes: (module, example_inputs) -> a boxed callable
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None, kind: str = "inference") -> Compiler:
@@ -26,7 +26,7 @@ def get_compiler(compiler_config: CompilerConfig | None = None, kind: str = "inf
     """
     config = compiler_config if compiler_config is not None else CompilerConfig()
 
-    def compile_one(module: fx.GraphModule, example_inputs: list[Any]) -> Any:
+    def compile_one(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         static = _static_inputs() if kind == "inference" else []
         config.announce(module, kind)
         if config.debug.run_eagerly.value:
@@ -65,7 +65,9 @@ def get_npu_backend(
     """
     config = compiler_config if compiler_config is not None else CompilerConfig()
     if not isinstance(config, CompilerConfig):
-        raise TypeError(f"compiler_config is a {type(config).__name__}, a torchair.CompilerConfig is expected")
+        raise TypeError(
+            f"compiler_config is a {type(config).__name__}, a torchair.CompilerConfig is expected"
+        )
     extra = dict(custom_decompositions or {})
 
     def backend(module: fx.GraphModule, example_inputs: list[Any], **options: Any) -> Any:
@@ -99,5 +101,3 @@ def register() -> None:
 
     if "npu" not in _BACKENDS:
         register_backend(get_npu_backend(), name="npu")
-
-

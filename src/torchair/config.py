@@ -25,7 +25,11 @@ class Option:
     """One option: its value, what it may be, and whether it means anything here."""
 
     def __init__(
-        self, default: Any, choices: Sequence[Any] = (), kind: type | tuple[type, ...] | None = None, idle: str = ""
+        self,
+        default: Any,
+        choices: Sequence[Any] = (),
+        kind: type | tuple[type, ...] | None = None,
+        idle: str = "",
     ) -> None:
         self.default = default
         self.choices = tuple(choices)
@@ -75,7 +79,9 @@ class Section:
     def __setattr__(self, name: str, value: Any) -> None:
         member = self._members.get(name)
         if not isinstance(member, Option):
-            raise AttributeError(self._unknown(name) if member is None else f"{self._path}.{name} is a group of options")
+            raise AttributeError(
+                self._unknown(name) if member is None else f"{self._path}.{name} is a group of options"
+            )
         member.set(f"{self._path}.{name}", value)
 
     def _unknown(self, name: str) -> str:
@@ -152,12 +158,16 @@ class CompilerConfig:
             "inference_config": Section(
                 "inference_config",
                 dynamic_gears_merge_policy=Option("zip", ("zip", "product")),
-                use_internal_format_weight=Option(True, _BOOL, idle="weights are always packed for their primitives"),
+                use_internal_format_weight=Option(
+                    True, _BOOL, idle="weights are always packed for their primitives"
+                ),
             ),
             "ge_config": Section(
                 "ge_config",
                 enable_single_stream=Option(False, _BOOL, idle=_NO_QUEUES),
-                oo_level=Option("O3", ("O1", "O3"), idle="all passes run; NPU_DISABLE_PASSES switches passes off"),
+                oo_level=Option(
+                    "O3", ("O1", "O3"), idle="all passes run; NPU_DISABLE_PASSES switches passes off"
+                ),
                 oo_constant_folding=Option(True, _BOOL, idle="constants are always folded"),
                 oo_dead_code_elimination=Option(True, _BOOL, idle="dead code is always removed"),
                 aicore_num=Option(None, idle="OMP_NUM_THREADS says how many cores are used"),
@@ -170,7 +180,9 @@ class CompilerConfig:
                 "dump_config",
                 enable_dump=Option(False, _BOOL),
                 dump_path=Option("./", kind=str),
-                dump_mode=Option("all", ("input", "output", "all"), idle="stages of the graph are dumped, not data"),
+                dump_mode=Option(
+                    "all", ("input", "output", "all"), idle="stages of the graph are dumped, not data"
+                ),
                 dump_step=Option(None, idle="stages of the graph are dumped, not data"),
                 dump_layer=Option(None, idle="stages of the graph are dumped, not data"),
             ),
@@ -228,4 +240,8 @@ class CompilerConfig:
         from torchair.dumps import write_parts
 
         path = self.debug.graph_dump.path.value
-        return lambda plan: write_parts(plan, kind, path)
+
+        def write(plan: Any) -> None:
+            write_parts(plan, kind, path)
+
+        return write

@@ -22,9 +22,11 @@ from torchair.lowering import HostCall, Layout, Lowered, NpuPart, Refusal, lower
 __all__ = ["CompiledGraph", "Report", "observe"]
 
 MAX_SHAPES = 8  # programs kept for one graph of symbolic sizes
+HOT_CALLS = 2  # calls with the same sizes, on ATen, before a graph of symbolic sizes is compiled for them
+MAX_COUNTED = 4096  # sizes whose calls are counted
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
-_make = torch._C._dynamo.guards._empty_strided_cpu
+_make: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _observers = threading.local()
 
 
@@ -80,13 +82,16 @@ class CompiledGraph:
         self.kind = kind
         self.options = options
         self.places: list[fx.Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
-        self.numbers = [i for i, n in enumerate(self.places) if not isinstance(n.meta.get("val"), torch.Tensor)]
+        self.numbers = [
+            i for i, n in enumerate(self.places) if not isinstance(n.meta.get("val"), torch.Tensor)
+        ]
         self.static = _unwritten(module, self.places, static) if kind == "inference" else []
         self.plans: OrderedDict[Any, Callable[[list[Any]], Any]] = OrderedDict()
         self.bound: list[tuple[int, int, int]] | None = None  # position, address, version
         self.calls_unchanged = 0
         self.patience = 0
         self.compiles = 0
+        self.seen: OrderedDict[Any, int] = OrderedDict()  # sizes without a program -> calls so far
         self.lock = threading.RLock()
         self.on_compile = on_compile
         self.reports: list[Report] = []
@@ -116,9 +121,7 @@ class CompiledGraph:
                 if self.patience == 0 or self.calls_unchanged >= self.patience:
                     return True
                 self.calls_unchanged += 1
-                if self.calls_unchanged >= self.patience:
-                    return True
-                return False
+                return self.calls_unchanged >= self.patience
             with self.lock:
                 self._forget_constants()
                 self.patience = FIRST_PATIENCE if not self.patience else min(2 * self.patience, 1 << 40)
@@ -145,12 +148,24 @@ class CompiledGraph:
             plan = self.plans.get(key)
             if plan is not None:
                 return plan
-            if len(self.plans) >= MAX_SHAPES:
+            if self.numbers and not self._is_hot(key):
                 return self._on_aten
+            while len(self.plans) >= 2 * MAX_SHAPES:
+                self.plans.popitem(last=False)
             folded = bool(self.static) and key[-1]
             plan = self._compiled(args, folded)
             self.plans[key] = plan
             return plan
+
+    def _is_hot(self, key: Any) -> bool:
+        """Whether these sizes come back often enough to be worth a program; each program doubles the demand."""
+        calls = self.seen.pop(key, 0) + 1
+        if len(self.seen) >= MAX_COUNTED:
+            self.seen.popitem(last=False)
+        if calls > HOT_CALLS << max(self.compiles - MAX_SHAPES, 0):
+            return True
+        self.seen[key] = calls
+        return False
 
     def _on_aten(self, args: list[Any]) -> Any:
         """The graph as it is, call by call."""
@@ -198,7 +213,9 @@ def _unwritten(module: fx.GraphModule, places: list[fx.Node], static: Sequence[i
         if n.op == "call_function" and str(n.target).partition(".")[2].partition(".")[0].endswith("_")
         and n.args
     }  # fmt: skip
-    return [i for i in static if places[i] not in written and isinstance(places[i].meta.get("val"), torch.Tensor)]
+    return [
+        i for i in static if places[i] not in written and isinstance(places[i].meta.get("val"), torch.Tensor)
+    ]
 
 
 class _Recorder(fx.Interpreter):
@@ -243,7 +260,11 @@ class _Program:
         held = list(tensors)
         addresses = []
         for index, tensor in enumerate(tensors):
-            if not (tensor.is_contiguous() if self.plain[index] else tensor.stride() == self.layouts[index].strides):
+            if not (
+                tensor.is_contiguous()
+                if self.plain[index]
+                else tensor.stride() == self.layouts[index].strides
+            ):
                 tensor = held[index] = self._laid_out(tensor, index)
             addresses.append(tensor.data_ptr())
         donated = self.donated
@@ -285,7 +306,9 @@ class _Plan:
         self.first = len(places)
         self.steps: list[Callable[[list[Any]], None]] = []
         self.programs: list[_Program] = []
-        self.numbers = {n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)}
+        self.numbers = {
+            n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)
+        }
         output = next(n for n in module.graph.nodes if n.op == "output")
         self.result = output.args[0]
         for step in lowered.steps:
@@ -352,7 +375,9 @@ class _Plan:
 
     def fastest(self) -> Callable[[list[Any]], Any]:
         """A shorter way where all of the graph is one program."""
-        single = len(self.lowered.steps) == 1 and isinstance(self.lowered.steps[0], NpuPart) and not self.writes
+        single = (
+            len(self.lowered.steps) == 1 and isinstance(self.lowered.steps[0], NpuPart) and not self.writes
+        )
         if not single:
             return self
         part: Any = self.lowered.steps[0]
@@ -373,5 +398,3 @@ class _Plan:
 
 def _is_list_of_ints(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, int) for v in value)
-
-

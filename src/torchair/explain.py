@@ -43,7 +43,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(model: Callable[..., Any], *args: Any, config: CompilerConfig | None = None, **kwargs: Any) -> Explanation:
+def explain(
+    model: Callable[..., Any], *args: Any, config: CompilerConfig | None = None, **kwargs: Any
+) -> Explanation:
     """Compile and call a model once; tells what ran where.
 
     >>> print(explain(torch.nn.Linear(3, 2).eval(), torch.ones(1, 3)))

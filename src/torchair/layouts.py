@@ -14,7 +14,9 @@ from ge.ir.types import TENSORS, TensorDesc
 __all__ = ["array_of", "desc_of", "dtype_name", "memory_order", "torch_dtype"]
 
 _NAMES: dict[torch.dtype, str] = {
-    getattr(torch, name): name for name in sorted(TENSORS) if isinstance(getattr(torch, name, None), torch.dtype)
+    getattr(torch, name): name
+    for name in sorted(TENSORS)
+    if isinstance(getattr(torch, name, None), torch.dtype)
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
@@ -49,7 +51,7 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
     >>> memory_order((2, 3, 4), (12, 1, 3))
     (0, 2, 1)
     """
-    order = sorted(range(len(shape)), key=lambda a: (-strides[a], a) if shape[a] != 1 else (-strides[a], a))
+    order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
     step = 1
     for axis in reversed(order):
         if shape[axis] != 1 and strides[axis] != step:

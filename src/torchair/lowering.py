@@ -113,7 +113,9 @@ class _Lowering:
 
     def run(self) -> Lowered:
         nodes = [n for n in self.module.graph.nodes if n.op == "call_function" and not self._is_number(n)]
-        writes = [(n.args[0], n.args[1]) for n in nodes if n.target is _COPY and n.args[0].op == "placeholder"]
+        writes = [
+            (n.args[0], n.args[1]) for n in nodes if n.target is _COPY and n.args[0].op == "placeholder"
+        ]
         written = {target for target, _ in writes}
         body = [n for n in nodes if not (n.target is _COPY and n.args[0] in written)]
         self.scan(body)
@@ -258,7 +260,9 @@ class _Lowering:
 class _Emission:
     """Calls emitted into one graph; nodes from outside become its inputs as they are read."""
 
-    def __init__(self, owner: _Lowering, builder: GraphBuilder, constants: Mapping[fx.Node, torch.Tensor]) -> None:
+    def __init__(
+        self, owner: _Lowering, builder: GraphBuilder, constants: Mapping[fx.Node, torch.Tensor]
+    ) -> None:
         self.owner = owner
         self.builder = builder
         self.emitter = Emitter(builder)
@@ -409,7 +413,11 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, (list, tuple, torch.Size)) and bool(value) and all(isinstance(v, int) for v in value)
+    return (
+        isinstance(value, (list, tuple, torch.Size))
+        and bool(value)
+        and all(isinstance(v, int) for v in value)
+    )
 
 
 def _flat(value: Any) -> list[Any]:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def conv(i: int, o: int, k: int = 3, s: int = 1, g: int = 1, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+def conv(
+    i: int, o: int, k: int = 3, s: int = 1, g: int = 1, act: Callable[[], nn.Module] = nn.ReLU
+) -> nn.Sequential:
     """Convolution, normalisation, activation."""
     return nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, groups=g, bias=False), nn.BatchNorm2d(o), act())
 
@@ -114,7 +116,9 @@ def _basic(i: int, o: int, s: int = 1) -> nn.Module:
 
 
 def _asymmetric(i: int, o: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(i, o, (1, 5), padding=(0, 2)), nn.Conv2d(o, o, (5, 1), padding=(2, 0)), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(i, o, (1, 5), padding=(0, 2)), nn.Conv2d(o, o, (5, 1), padding=(2, 0)), nn.ReLU()
+    )
 
 
 CNNS: dict[str, Callable[[], nn.Module]] = {
@@ -162,7 +166,9 @@ CNNS: dict[str, Callable[[], nn.Module]] = {
 class Attention(nn.Module):
     """Attention of several heads; rotary positions and fewer key heads where asked for."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int | None = None, causal: bool = False, rotary: bool = False):
+    def __init__(
+        self, width: int, heads: int, kv_heads: int | None = None, causal: bool = False, rotary: bool = False
+    ):
         super().__init__()
         self.heads, self.kv, self.size = heads, kv_heads or heads, width // heads
         self.causal, self.rotary = causal, rotary
@@ -209,7 +215,11 @@ class SwiGlu(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate, self.up, self.down = nn.Linear(width, inner), nn.Linear(width, inner), nn.Linear(inner, width)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, inner),
+            nn.Linear(width, inner),
+            nn.Linear(inner, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
@@ -236,7 +246,9 @@ class Experts(nn.Module):
 class Block(nn.Module):
     """Attention and a layer, each with a normalisation before or after it."""
 
-    def __init__(self, attention: nn.Module, layer: nn.Module, norm: Callable[[], nn.Module], before: bool = True):
+    def __init__(
+        self, attention: nn.Module, layer: nn.Module, norm: Callable[[], nn.Module], before: bool = True
+    ):
         super().__init__()
         self.attention, self.layer, self.before = attention, layer, before
         self.first, self.second = norm(), norm()
@@ -262,7 +274,8 @@ class Bert(nn.Module):
         self.tokens, self.places, self.kinds = (nn.Embedding(n, width) for n in (vocabulary, 16, 2))
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(
-            Block(Attention(width, 4), mlp(width), lambda: nn.LayerNorm(width), before=False) for _ in range(2)
+            Block(Attention(width, 4), mlp(width), lambda: nn.LayerNorm(width), before=False)
+            for _ in range(2)
         )
         self.pool = nn.Linear(width, 8)
 
@@ -277,7 +290,9 @@ class Bert(nn.Module):
 class Decoder(nn.Module):
     """A language model from blocks."""
 
-    def __init__(self, block: Callable[[], nn.Module], norm: Callable[[], nn.Module], width: int = 32) -> None:
+    def __init__(
+        self, block: Callable[[], nn.Module], norm: Callable[[], nn.Module], width: int = 32
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(50, width)
         self.blocks = nn.ModuleList(block() for _ in range(2))
@@ -317,7 +332,9 @@ class Vit(nn.Module):
         self.patches = nn.Conv2d(3, width, 8, 8)
         self.first = nn.Parameter(torch.zeros(1, 1, width))
         self.places = nn.Parameter(torch.randn(1, 17, width) * 0.02)
-        self.blocks = nn.ModuleList(Block(Attention(width, 4), mlp(width), lambda: nn.LayerNorm(width)) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            Block(Attention(width, 4), mlp(width), lambda: nn.LayerNorm(width)) for _ in range(2)
+        )
         self.out = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class AtenNode(Node):
 
 def aten(*names: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Declare how ATen operators map (a decorator); a name without an overload stands for all of them."""
-    return plugin(aten=names)  # type: ignore[return-value]
+    return plugin(aten=names)
 
 
 def _found(target: str) -> Plugin | None:
@@ -162,7 +162,7 @@ class Emitter:
             raise Unsupported(error.cause, error.remedy) from error
         except _STUMBLES as error:
             raise Unsupported(f"{type(error).__name__}: {error}") from error
-        values = [made] if isinstance(made, ir.Value) else list(made)
+        values: list[ir.Value | None] = [made] if isinstance(made, ir.Value) else [*made]
         return _checked(call, values)
 
 
@@ -171,9 +171,7 @@ def _checked(call: Call, values: list[ir.Value | None]) -> list[ir.Value | None]
     values += [None] * (len(call.results) - len(values))
     for index, (value, wanted) in enumerate(zip(values, call.results, strict=False)):
         if value is not None and wanted is not None and desc_of(value) != wanted:
-            raise Unsupported(
-                f"result {index} would be {desc_of(value)} where the framework has {wanted}"
-            )
+            raise Unsupported(f"result {index} would be {desc_of(value)} where the framework has {wanted}")
     return values
 
 
@@ -212,13 +210,13 @@ def promoted(*operands: Any) -> str:
     >>> promoted(1, 2.5)
     'float32'
     """
-    ranks: list[str | None] = [None, None, None]  # tensors with axes, tensors without, numbers
+    ranks: list[Any] = [None, None, None]  # tensors with axes, tensors without, numbers
     for item in operands:
         if isinstance(item, ir.Value):
             level, dtype = (0 if desc_of(item).rank else 1), desc_of(item).dtype
         else:
             level, dtype = 2, _number_type(item)
-        ranks[level] = dtype if ranks[level] is None else _common(ranks[level], dtype)  # type: ignore[arg-type]
+        ranks[level] = dtype if ranks[level] is None else _common(ranks[level], dtype)
     result: str | None = None
     for dtype in ranks:
         if dtype is None:

@@ -167,10 +167,14 @@ def _scatter(n: AtenNode) -> Any:
     src = n.arg("src", n.arg("value"))
     if isinstance(src, ir.Value) and desc_of(src).rank:
         ends = list(where.shape)
-        src = src if list(desc_of(src).shape) == ends else n.op("Slice", src, starts=[0] * len(ends), ends=ends)
+        src = (
+            src if list(desc_of(src).shape) == ends else n.op("Slice", src, starts=[0] * len(ends), ends=ends)
+        )
     else:
-        src = n.filled(src, TensorDesc(where.shape, desc.dtype)) if not isinstance(src, ir.Value) else n.spread(
-            src, where.shape
+        src = (
+            n.filled(src, TensorDesc(where.shape, desc.dtype))
+            if not isinstance(src, ir.Value)
+            else n.spread(src, where.shape)
         )
     reduction = "none" if reduce is None else _REDUCTIONS[reduce]
     if not where.size:

@@ -54,7 +54,11 @@ def _addmm(n: AtenNode) -> Any:
     alpha, beta = n.arg("alpha", 1), n.arg("beta", 1)
     extra, desc = n.arg("self"), desc_of(n.arg("self"))
     columns = desc_of(b).shape[-1]
-    if alpha == beta == 1 and math.prod(desc.shape) == columns and (not desc.rank or desc.shape[-1] == columns):
+    if (
+        alpha == beta == 1
+        and math.prod(desc.shape) == columns
+        and (not desc.rank or desc.shape[-1] == columns)
+    ):
         return _product(n, a, b, n.shaped(extra, [columns]))
     y = _product(n, a, b)
     y = y if alpha == 1 else n.op("Mul", y, n.cast(alpha, n.out().dtype))
@@ -95,9 +99,7 @@ def _convolution(n: AtenNode) -> Any:
     attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
     if not n.arg("transposed"):
         return n.op("Conv", x, w, bias, pads_begin=pads, pads_end=pads, **attrs)
-    return n.op(
-        "ConvTranspose", x, w, bias, pads_begin=pads, output_shape=list(n.out().shape[2:]), **attrs
-    )
+    return n.op("ConvTranspose", x, w, bias, pads_begin=pads, output_shape=list(n.out().shape[2:]), **attrs)
 
 
 @aten("convolution_backward")
@@ -139,7 +141,9 @@ def _by_weight(
 ) -> Any:
     """Rows at the end that no window reaches are cut off."""
     kernel = list(desc_of(w).shape[2:])
-    window = Window(tuple(kernel), tuple(attrs["strides"]), tuple(attrs["dilations"]), tuple(pads), tuple(ends))
+    window = Window(
+        tuple(kernel), tuple(attrs["strides"]), tuple(attrs["dilations"]), tuple(pads), tuple(ends)
+    )
     space = desc_of(gradient).shape[2:]
     rows = zip(space, window.strides, window.extents, pads, strict=True)
     used = [(out - 1) * stride + extent - low for out, stride, extent, low in rows]
@@ -151,7 +155,12 @@ def _by_weight(
 
 
 def _end_borders(
-    data: TensorDesc, result: TensorDesc, weight: TensorDesc, strides: list[int], pads: list[int], holes: list[int]
+    data: TensorDesc,
+    result: TensorDesc,
+    weight: TensorDesc,
+    strides: list[int],
+    pads: list[int],
+    holes: list[int],
 ) -> list[int]:
     """The borders at the end with which a convolution of `data` has the sizes of `result`."""
     rows = zip(data.shape[2:], result.shape[2:], weight.shape[2:], strides, pads, holes, strict=True)
@@ -263,7 +272,13 @@ def _avg_pool_backward(n: AtenNode) -> Any:
     return n.shaped(n.back(y), n.out().shape)
 
 
-@aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+@aten(
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+)
 def _adaptive_avg_pool(n: AtenNode) -> Any:
     x = n.arg("self")
     target = [int(d) for d in n.arg("output_size")]
@@ -428,7 +443,9 @@ def _resized(n: AtenNode, mode: str, coordinates: str, **attrs: Any) -> Any:
     if given and len(given) == space and not n.arg("align_corners"):
         attrs["scales"] = given
     sizes = list(out.shape[2:])
-    return n.back(n.op("Resize", n.wide(x), axes=axes, sizes=sizes, mode=mode, coordinates=coordinates, **attrs))
+    return n.back(
+        n.op("Resize", n.wide(x), axes=axes, sizes=sizes, mode=mode, coordinates=coordinates, **attrs)
+    )
 
 
 @aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
@@ -522,8 +539,6 @@ def _while_loop(n: AtenNode) -> Any:
     return list(made)
 
 
-
-
 # -- attention ---------------------------------------------------------------------------------------------
 
 
@@ -540,7 +555,11 @@ def _attention(n: AtenNode) -> Any:
     mask = n.arg("attn_mask")
     if mask is not None:
         hidden = desc_of(mask).dtype == "bool"
-        scores = n.op("Select", mask, scores, -math.inf) if hidden else n.op("Add", scores, n.cast(mask, n.out().dtype))
+        scores = (
+            n.op("Select", mask, scores, -math.inf)
+            if hidden
+            else n.op("Add", scores, n.cast(mask, n.out().dtype))
+        )
     if n.arg("is_causal"):
         kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
         scores = n.op("Select", n.builder.constant(kept), scores, -math.inf)

@@ -80,7 +80,13 @@ def _declare_rounding(name: str, type_: str) -> None:
         return n.op("Identity", x) if desc_of(x).dtype not in FLOATS else n.op(type_, x)
 
 
-for _name, _type in {"floor": "Floor", "ceil": "Ceil", "round": "Round", "trunc": "Trunc", "fix": "Trunc"}.items():
+for _name, _type in {
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "round": "Round",
+    "trunc": "Trunc",
+    "fix": "Trunc",
+}.items():
     _declare_rounding(_name, _type)
 
 
@@ -302,7 +308,9 @@ def _remainder(n: AtenNode) -> Any:
         return n.op("Mod", a, b)
     a, b = n.wide(a), n.wide(b)
     rest = n.op("FMod", a, b)
-    other_sign = n.op("And", n.op("NotEqual", rest, 0), n.op("Xor", n.op("Less", b, 0), n.op("Less", rest, 0)))
+    other_sign = n.op(
+        "And", n.op("NotEqual", rest, 0), n.op("Xor", n.op("Less", b, 0), n.op("Less", rest, 0))
+    )
     return n.back(n.op("Select", other_sign, n.op("Add", rest, b), rest))
 
 

@@ -105,7 +105,14 @@ def _stack(n: AtenNode) -> Any:
     return parts[0] if len(parts) == 1 else n.op("Concat", *parts, axis=axis)
 
 
-@aten("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy", "split_with_sizes_copy")
+@aten(
+    "split",
+    "split_with_sizes",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "split_copy",
+    "split_with_sizes_copy",
+)
 def _split(n: AtenNode) -> Any:
     axis = axis_of(n)
     sizes = [d.shape[axis] for d in n.results if d is not None]
@@ -186,7 +193,11 @@ def _padded(n: AtenNode, mode: str, pads: list[int], value: float = 0.0) -> Any:
         ends = [d - max(-p, 0) for d, p in zip(desc.shape, high, strict=True)]
         x = n.op("Slice", x, starts=starts, ends=ends)
         low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
-    return n.op("Pad", x, mode=mode, low=low, high=high, value=value) if any((*low, *high)) else n.op("Identity", x)
+    return (
+        n.op("Pad", x, mode=mode, low=low, high=high, value=value)
+        if any((*low, *high))
+        else n.op("Identity", x)
+    )
 
 
 @aten("constant_pad_nd")
@@ -196,7 +207,9 @@ def _constant_pad(n: AtenNode) -> Any:
         low, high = _borders([int(p) for p in n.arg("pad")], desc_of(padded).rank)
         if min((*low, *high), default=0) < 0:
             raise Unsupported("negative borders of bools")
-        return n.op("Cast", n.op("Pad", padded, low=low, high=high, value=float(bool(n.arg("value", 0)))), to="bool")
+        return n.op(
+            "Cast", n.op("Pad", padded, low=low, high=high, value=float(bool(n.arg("value", 0)))), to="bool"
+        )
     return _padded(n, "constant", [int(p) for p in n.arg("pad")], float(n.arg("value", 0)))
 
 
@@ -298,7 +311,9 @@ def _slice_scatter(n: AtenNode) -> Any:
     desc = desc_of(x)
     extent = desc.shape[axis]
     start, end, step = slice(n.arg("start"), n.arg("end"), n.arg("step", 1)).indices(extent)
-    src = n.spread(n.cast(src, desc.dtype), [*desc.shape[:axis], len(range(start, end, step)), *desc.shape[axis + 1 :]])
+    src = n.spread(
+        n.cast(src, desc.dtype), [*desc.shape[:axis], len(range(start, end, step)), *desc.shape[axis + 1 :]]
+    )
     if start >= end:
         return n.op("Identity", x)
     if step != 1:

@@ -218,7 +218,9 @@ def _topk(n: AtenNode) -> Any:
         return [n.op("Identity", x), n.filled(0, n.out(1))]
     if desc_of(x).dtype == "bool":
         raise Unsupported("the largest of bools")
-    found = n.op("TopK", x, k=int(n.arg("k")), axis=axis_of(n, default=-1), largest=bool(n.attrs.get("largest", True)))
+    found = n.op(
+        "TopK", x, k=int(n.arg("k")), axis=axis_of(n, default=-1), largest=bool(n.attrs.get("largest", True))
+    )
     return list(found)
 
 

@@ -18,7 +18,9 @@ _CONSOLE = Console(width=160)
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="operators of the database; all when none is named")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="operators of the database; all when none is named")
+    ] = None,
     dtypes: Annotated[str, typer.Option(help="element types, separated by commas")] = ",".join(DTYPES),
     samples: Annotated[int, typer.Option(help="samples of each operator and type")] = 4,
     gradients: Annotated[bool, typer.Option(help="check gradients as well (float32)")] = True,

@@ -24,7 +24,8 @@ _TOLERANCE = {torch.float32: (1.3e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch
 _GRADIENT_TOLERANCE = (1e-3, 1e-3)
 # Their results are memory nobody wrote, numbers drawn afresh, or choices (signs, bases) that eager mode leaves open.
 UNDEFINED = frozenset(
-    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
+     "resize_as_",
      "linalg.eig", "linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank", "linalg.qr", "qr", "geqrf",
      "linalg.eigvals", "ormqr", "linalg.householder_product"}
 )  # fmt: skip
@@ -135,7 +136,8 @@ def _without_ties(
     def elements(results: list[torch.Tensor]) -> list[torch.Tensor]:
         known = {0} if name == "argsort" else {1}
         return [
-            (source.gather(axis, r) if source.dim() else source) if i in known else r for i, r in enumerate(results)
+            (source.gather(axis, r) if source.dim() else source) if i in known else r
+            for i, r in enumerate(results)
         ]
 
     return elements(found), elements(expected)
@@ -192,7 +194,9 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _called(function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool) -> list[torch.Tensor]:
+def _called(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
+) -> list[torch.Tensor]:
     """The results and, if asked for, the gradients of their weighted sum."""
     given = [t.detach().clone().requires_grad_(gradient and t.requires_grad) for t in tensors]
     torch.manual_seed(42)  # what the samples that draw numbers themselves begin with
@@ -205,7 +209,7 @@ def _called(function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradi
         usable = [r for r in results if r.requires_grad and (r.is_floating_point() or r.is_complex())]
         if not usable:
             return [r.detach().clone() for r in results]
-        total = sum(_weighted(r) for r in usable)
+        total = torch.stack([_weighted(r) for r in usable]).sum()
         leaves = [g for g in given if g.requires_grad]
         slopes = torch.autograd.grad(total, leaves, allow_unused=True)
     values = [r.detach().clone() for r in results]
@@ -219,7 +223,9 @@ def _weighted(result: torch.Tensor) -> torch.Tensor:
     return (real.float() * weights).sum()
 
 
-def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], gradient: bool = False) -> str:
+def difference(
+    found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], gradient: bool = False
+) -> str:
     """What differs, "" when nothing does."""
     if len(found) != len(expected):
         return f"{len(found)} results where eager mode has {len(expected)}"
@@ -231,7 +237,9 @@ def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], 
         rtol, atol = _GRADIENT_TOLERANCE if gradient else _TOLERANCE.get(a.dtype, (1e-4, 1e-4))
         exact = not (a.is_floating_point() or a.is_complex())
         try:
-            torch.testing.assert_close(a, b, rtol=0 if exact else rtol, atol=0 if exact else atol, equal_nan=True)
+            torch.testing.assert_close(
+                a, b, rtol=0 if exact else rtol, atol=0 if exact else atol, equal_nan=True
+            )
         except AssertionError as error:
             return f"result {index}: {' '.join(str(error).split())[:240]}"
     return ""

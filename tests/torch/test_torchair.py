@@ -1,0 +1,266 @@
+"""The torch.compile backend: what it promises beside right numbers for whole networks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torchair
+from torchair.executable import CompiledGraph, observe
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def check(function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
+    """Compiled and eager results, and the arguments after them, are the same."""
+    left, right = copy.deepcopy(args), copy.deepcopy(args)
+    with observe() as reports:
+        found = torch.compile(function, backend="npu", **options)(*right)
+    torch.testing.assert_close(found, function(*left))
+    torch.testing.assert_close(right, left)
+    assert [r.failure for r in reports if r.failure] == []
+    return reports
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, y)
+
+
+def test_the_listing_of_the_guide() -> None:
+    config = torchair.CompilerConfig()
+    npu_backend = torchair.get_npu_backend(compiler_config=config)
+    opt_model = torch.compile(Model(), backend=npu_backend)
+    x, y = torch.randn(2, 2), torch.randn(2, 2)
+    assert torch.equal(opt_model(x, y), x + y)
+
+
+@torch.no_grad()
+def test_inputs_are_written_in_place() -> None:
+    def cache(kv: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        kv[:, 1:2].copy_(x)
+        return kv.sum()
+
+    def several(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x[0].zero_()
+        return x * 2
+
+    check(cache, torch.zeros(2, 3), torch.ones(2, 1))
+    check(several, torch.randn(3, 4))
+    check(several, torch.randn(4, 3).t())
+
+
+@torch.no_grad()
+def test_views_aliases_and_numbers_are_returned() -> None:
+    check(lambda x: (x.t(), x, x.shape[0], x[1:], None), torch.randn(5, 2))
+    compiled = torch.compile(lambda x: x.view(-1), backend="npu")
+    x = torch.randn(2, 2)
+    assert compiled(x).data_ptr() == x.data_ptr()
+
+
+@torch.no_grad()
+def test_memory_orders_are_eager_modes() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    last = x.to(memory_format=torch.channels_last)
+    weight = torch.randn(2, 3, 3, 3)
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a.permute(0, 2, 3, 1) * 2, F.conv2d(b, weight), b + 1, a[:, ::2] * 3
+
+    check(function, x, last)
+    found = torch.compile(function, backend="npu")(x, last)
+    expected = function(x, last)
+    assert [f.stride() for f in found] == [e.stride() for e in expected]
+
+
+@torch.no_grad()
+def test_branches_and_loops_are_in_the_graph() -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a.sin() - 1, (x,))
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        return while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a * 1.5), (torch.tensor(0), x))[1]
+
+    for sign in (1, -1):
+        reports = check(branch, sign * torch.rand(5), fullgraph=True)
+        assert reports[0].refusals == []
+        torch._dynamo.reset()
+    assert check(loop, torch.randn(5), fullgraph=True)[0].refusals == []
+
+
+@torch.no_grad()
+def test_unmapped_operators_run_on_aten_inside_the_graph() -> None:
+    reports = check(lambda x: torch.fft.fft(x.cos()).abs() + x.sin(), torch.randn(8), fullgraph=True)
+    assert {r.operator for r in reports[0].refusals} == {"aten._fft_r2c.default", "aten.abs.default"}
+    text = str(torchair.explain(lambda x: torch.fft.fft(x).abs() + x.sin(), torch.randn(8)))
+    assert "aten._fft_r2c.default x1 on ATen: no plugin maps it" in text
+    check(lambda x: x[x > 0] * 2, torch.randn(5))  # a graph break
+
+
+def test_random_numbers_are_fresh_and_follow_the_seed() -> None:
+    compiled = torch.compile(
+        lambda x: F.dropout(x.transpose(0, 1) * 2, 0.3) + torch.rand(5, 7), backend="npu"
+    )
+    x = torch.randn(7, 5, requires_grad=True)
+    first, second = compiled(x), compiled(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    found = compiled(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(found, F.dropout(x.transpose(0, 1) * 2, 0.3) + torch.rand(5, 7))
+
+
+@torch.no_grad()
+def test_changed_parameters_are_followed_without_endless_compiles() -> None:
+    linear = nn.Linear(4, 4)
+    compiled, x = torch.compile(linear, backend="npu"), torch.randn(2, 4)
+    with observe() as reports:
+        for step in range(200):
+            if step % 20 == 3:
+                linear.weight.mul_(1.1)
+            if step == 50:
+                linear.weight.data = torch.randn(4, 4)
+            torch.testing.assert_close(compiled(x), linear(x))
+    assert len(reports) <= 5
+
+
+@torch.no_grad()
+def test_sizes_at_random_are_right_and_rarely_compiled() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)).eval()
+    compiled = torch.compile(model, backend="npu", dynamic=True)
+    generator = torch.Generator().manual_seed(0)
+    with observe() as reports:
+        for _ in range(60):
+            batch, length = (int(torch.randint(2, top, (), generator=generator)) for top in (64, 512))
+            x = torch.randn(batch, length, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(reports) <= 3
+
+
+@torch.no_grad()
+def test_sizes_that_come_back_are_compiled() -> None:
+    compiled = torch.compile(lambda x: x.view(-1, 2) * x.shape[0] + 1, backend="npu", dynamic=True)
+    with observe() as reports:
+        for size in [4, 6] * 6:
+            x = torch.randn(size, 2)
+            torch.testing.assert_close(compiled(x), x * size + 1)
+    assert len(reports) == 2
+    assert all(r.npu_calls for r in reports)
+
+
+def test_autocast_is_in_the_graph() -> None:
+    weight = torch.randn(3, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        reports = check(lambda x: F.linear(x, weight).relu(), torch.randn(4, 8))
+    assert reports[0].refusals == []
+
+
+def test_training_with_graph_breaks() -> None:
+    layer = nn.Linear(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x).relu()
+        torch._dynamo.graph_break()
+        return (y * x).sum()
+
+    compiled, x = torch.compile(function, backend="npu"), torch.randn(3, 4)
+    function(x).backward()
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    compiled(x).backward()
+    torch.testing.assert_close(layer.weight.grad, expected)
+
+
+def test_options_are_checked() -> None:
+    config = torchair.CompilerConfig()
+    with pytest.raises(ValueError, match="must be one of"):
+        config.debug.graph_dump.type = "doc"
+    with pytest.raises(AttributeError, match="has no option 'graph_dmp'"):
+        config.debug.graph_dmp = "txt"
+    with pytest.raises(TypeError, match="CompilerConfig is expected"):
+        torchair.get_npu_backend(compiler_config={})  # type: ignore[arg-type]
+
+
+def test_idle_options_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    config = torchair.CompilerConfig()
+    with caplog.at_level("WARNING", "torchair"):
+        config.experimental_config.cc_parallel_enable = True
+        config.experimental_config.cc_parallel_enable = True
+    assert [r.message for r in caplog.records if "cc_parallel_enable" in r.message] != []
+    assert len([r for r in caplog.records if "cc_parallel_enable" in r.message]) == 1
+
+
+def test_graphs_are_dumped(tmp_path: Any) -> None:
+    config = torchair.CompilerConfig()
+    config.debug.graph_dump.type = "py"
+    config.debug.graph_dump.path = str(tmp_path)
+    config.debug.fx_summary.type = "csv"
+    config.debug.fx_summary.path = str(tmp_path)
+    torch.compile(Model(), backend=torchair.get_npu_backend(compiler_config=config))(
+        torch.ones(2), torch.ones(2)
+    )
+    names = sorted(p.name.rpartition("_")[0] for p in tmp_path.iterdir())
+    assert names == ["aten_inference", "summary_inference"]
+    assert "aten.add.Tensor,1" in next(tmp_path.glob("summary*")).read_text()
+
+
+def test_a_converter_of_the_user_maps_an_operator() -> None:
+    library = torch.library.Library("torchair_test", "DEF")
+    library.define("shift(Tensor x, float amount) -> Tensor")
+    library.impl("shift", lambda x, amount: x + amount, "CPU")
+    library.impl("shift", lambda x, amount: torch.empty_like(x), "Meta")
+    target = torch.ops.torchair_test.shift.default
+
+    @torchair.register_fx_node_ge_converter(target)
+    def convert(x: Any, amount: float, *, graph: Any) -> Any:
+        return graph.op("Add", x, float(amount))
+
+    with torch.no_grad():
+        reports = check(lambda x: target(x * 2, 0.5), torch.randn(3), fullgraph=True)
+    assert reports[0].operators == {"aten.mul.Tensor": True, "torchair_test.shift.default": True}
+
+
+def test_a_fault_of_the_compiler_leaves_the_graph_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torchair.executable as executable
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(executable, "compile_graph", broken)
+    with observe() as reports, pytest.warns(UserWarning, match="runs on ATen"):
+        found = torch.compile(lambda x: x * 2, backend="npu")(torch.ones(2))
+    assert torch.equal(found, torch.full((2,), 2.0))
+    assert reports[0].failure == "RuntimeError: out of luck"
+
+
+def test_compiled_graphs_take_boxed_arguments() -> None:
+    module = torch.fx.symbolic_trace(lambda x: torch.ops.aten.neg.default(x))
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        for node in module.graph.nodes:
+            node.meta["val"] = torch.empty(2) if node.op != "output" else None
+    graph = CompiledGraph(_tupled(module), "inference", [], torchair.CompilerConfig().options())
+    args = [torch.ones(2)]
+    assert torch.equal(graph(args)[0], -torch.ones(2))
+    assert args == []
+
+
+def _tupled(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    output.args = ((output.args[0],),)
+    module.recompile()
+    return module
