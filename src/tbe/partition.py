@@ -60,12 +60,15 @@ class _Cutter:
     def __init__(self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> None:
         self.result = Partition([(t.shape, t.dtype) for t in inputs])
         self.number = {t: n for n, t in enumerate(inputs)}  # of placeholders
+        self.given = len(inputs)
         split, self.forced = in_two_steps(outputs)
         self.left = list(split)
 
     def run(self) -> Partition:
         while True:
-            self._forget_done()
+            self._copy_inputs()
+            if not self._open():
+                break
             forced = [t for t in self.forced if self._is_below(t)]
             if forced:
                 self.forced = [t for t in self.forced if t is not forced[0]]
@@ -83,15 +86,11 @@ class _Cutter:
         """The outputs that no kernel has made yet, each once."""
         return list({id(t): t for t in self.left if t not in self.number}.values())
 
-    def _forget_done(self) -> None:
+    def _copy_inputs(self) -> None:
         """An output that is an input is made by a kernel that copies it."""
-        for t in self.left:
-            if t in self.number and self.number[t] < len(self.result.values) - self._made():
-                plan = schedule([t], [t])
-                self._emit([t], plan)
-
-    def _made(self) -> int:
-        return sum(len(s.writes) for s in self.result.steps)
+        for t in list(self.left):
+            if self.number.get(t, self.given) < self.given:
+                self._emit([t], schedule([t], [t]))
 
     def _is_below(self, tensor: e.Tensor) -> bool:
         return any(t is tensor for t in inputs_first(self.left))

@@ -133,10 +133,9 @@ def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
         raise ValueError('build needs config["tensor_list"]: the inputs, then the outputs')
     first = tensors[0] if isinstance(tensors[0], (list, tuple)) and len(schedules) > 1 else tensors
     flat = list(_tensors(first))
-    inputs: list[e.Tensor] = [t.expression for t in flat if isinstance(t.expression, e.Placeholder)]
-    results = schedules[0].outputs
-    listed = [t for t in flat if not isinstance(t.expression, e.Placeholder)] or list(results)
-    built = Built(str(config.get("name", "kernel")), inputs, [t.expression for t in listed])
+    inputs, outputs = _sides(flat)
+    outputs = outputs or [t.expression for t in schedules[0].outputs]
+    built = Built(str(config.get("name", "kernel")), inputs, outputs)
     built.call = current_call.get()
     built.dynamic = built.call is not None and _has_unknown((built.call.args, built.call.kwargs))
     found = _collected.get()
@@ -145,6 +144,17 @@ def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
     elif not built.dynamic and config.get("need_build", True):
         _ = built.kernels
     return built
+
+
+def _sides(tensors: Sequence[Tensor]) -> tuple[list[e.Tensor], list[e.Tensor]]:
+    """The inputs and the outputs of a tensor list; a placeholder named again is an output that is an input."""
+    inputs: list[e.Tensor] = []
+    outputs: list[e.Tensor] = []
+    for tensor in tensors:
+        value = tensor.expression
+        known = any(value is x for x in inputs)
+        (inputs if isinstance(value, e.Placeholder) and not known else outputs).append(value)
+    return inputs, outputs
 
 
 def cce_build_code(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:

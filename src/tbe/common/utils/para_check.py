@@ -189,8 +189,9 @@ def check_input_type(*types: Any) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            for (name, value), expected in zip(bound.arguments.items(), types, strict=False):
+            given = signature.bind(*args, **kwargs).arguments
+            for name, expected in zip(signature.parameters, types, strict=False):
+                value = given.get(name)
                 if value is not None and not isinstance(value, expected):
                     raise RuntimeError(
                         f"operator {function.__name__}: parameter '{name}' must be {expected}, "

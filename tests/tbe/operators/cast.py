@@ -1,0 +1,34 @@
+"""x in another type."""
+
+from tbe import dsl, tvm
+from tbe.common.register import register_op_compute
+from tbe.common.utils import para_check, shape_util
+
+
+@register_op_compute("cast", op_mode="static")
+def cast_compute(x, y, dst_type, kernel_name="cast"):
+    """What cast computes."""
+    return dsl.cast_to(x, dst_type)
+
+
+@para_check.check_op_params(
+    para_check.REQUIRED_INPUT,
+    para_check.REQUIRED_OUTPUT,
+    para_check.REQUIRED_ATTR_STR,
+    para_check.KERNEL_NAME,
+)
+def cast(x, y, dst_type, kernel_name="cast"):
+    """Build cast for the given descriptions."""
+    para_check.check_dtype(
+        x.get("dtype").lower(),
+        ("float16", "float32", "bfloat16", "int32", "uint8", "int8", "bool"),
+        param_name="x",
+    )
+    para_check.check_shape(x.get("shape"), param_name="x")
+    data_x = tvm.placeholder(
+        shape_util.shape_to_list(x.get("shape")), name="data_x", dtype=x.get("dtype").lower()
+    )
+    res = cast_compute(data_x, y, dst_type, kernel_name)
+    with tvm.target.cce():
+        schedule = dsl.auto_schedule(res)
+    dsl.build(schedule, {"name": kernel_name, "tensor_list": [data_x, res]})

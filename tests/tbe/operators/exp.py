@@ -1,0 +1,37 @@
+"""Base ** (x * scale + shift)."""
+
+import math
+
+import te.lang.cce
+from te import tvm
+from te.platform.fusion_manager import fusion_manager
+from topi import generic
+from topi.cce import util
+
+SHAPE_SIZE_LIMIT = 2147483648
+
+
+@fusion_manager.register("exp")
+def exp_compute(x, y, base=-1.0, scale=1.0, shift=0.0, kernel_name="exp"):
+    """What exp computes."""
+    if base > 0:
+        x = te.lang.cce.vmuls(te.lang.cce.vadds(te.lang.cce.vmuls(x, scale), shift), math.log(base))
+    else:
+        x = te.lang.cce.vadds(te.lang.cce.vmuls(x, scale), shift)
+    return te.lang.cce.vexp(x)
+
+
+@util.check_input_type(dict, dict, (int, float), (int, float), (int, float), str)
+def exp(x, y, base=-1.0, scale=1.0, shift=0.0, kernel_name="exp"):
+    """Build exp for the given descriptions."""
+    util.check_kernel_name(kernel_name)
+    util.check_dtype_rule(x.get("dtype").lower(), ("float16", "float32"))
+    shape_x = util.scalar2tensor_one(x.get("shape"))
+    util.check_shape_rule(shape_x)
+    util.check_tensor_shape_size(shape_x, SHAPE_SIZE_LIMIT)
+    data_x = tvm.placeholder(shape_x, name="data_x", dtype=x.get("dtype").lower())
+    res = exp_compute(data_x, y, base, scale, shift, kernel_name)
+    with tvm.target.cce():
+        sch = generic.auto_schedule(res)
+    config = {"name": kernel_name, "tensor_list": [data_x, res]}
+    te.lang.cce.cce_build_code(sch, config)

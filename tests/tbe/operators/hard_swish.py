@@ -1,0 +1,32 @@
+"""x * relu6(x + 3) / 6."""
+
+import te.lang.cce
+from te import tvm
+from te.platform.cce_conf import api_check_support
+from te.platform.fusion_manager import fusion_manager
+from te.utils.op_utils import *
+from topi import generic
+
+
+@fusion_manager.register("hard_swish")
+def hard_swish_compute(x, y, kernel_name="hard_swish"):
+    """What hard_swish computes."""
+    gate = te.lang.cce.vmins(te.lang.cce.vmaxs(te.lang.cce.vadds(x, 3.0), 0.0), 6.0)
+    return te.lang.cce.vmuls(te.lang.cce.vmul(x, gate), 1 / 6)
+
+
+@check_op_params(REQUIRED_INPUT, REQUIRED_OUTPUT, KERNEL_NAME)
+def hard_swish(x, y, kernel_name="hard_swish"):
+    """Build hard_swish for the given descriptions."""
+    check_dtype(x.get("dtype").lower(), ("float16", "float32"), param_name="x")
+    check_shape(x.get("shape"), param_name="x")
+    if not api_check_support("te.lang.cce.vadd", "float32"):
+        raise RuntimeError("this operator computes in float32")
+    size = 1
+    for dim in shape_to_list(x.get("shape")):
+        size *= dim
+    data_x = tvm.placeholder([size], name="data_x", dtype=x.get("dtype").lower())
+    res = hard_swish_compute(data_x, y, kernel_name)
+    with tvm.target.cce():
+        sch = generic.auto_schedule(res)
+    te.lang.cce.cce_build_code(sch, {"name": kernel_name, "tensor_list": [data_x, res], "print_ir": False})

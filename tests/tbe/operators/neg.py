@@ -1,0 +1,31 @@
+"""-x."""
+
+import te.lang.cce
+from te import tvm
+from te.platform.fusion_manager import fusion_manager
+from topi import generic
+from topi.cce import util
+
+SHAPE_SIZE_LIMIT = 2147483648
+
+
+@fusion_manager.register("neg")
+def neg_compute(x, y, kernel_name="neg"):
+    """What neg computes."""
+    return te.lang.cce.vmuls(x, -1)
+
+
+@util.check_input_type(dict, dict, str)
+def neg(x, y, kernel_name="neg"):
+    """Build neg for the given descriptions."""
+    util.check_kernel_name(kernel_name)
+    util.check_dtype_rule(x.get("dtype").lower(), ("float16", "float32", "int32"))
+    shape_x = util.scalar2tensor_one(x.get("shape"))
+    util.check_shape_rule(shape_x)
+    util.check_tensor_shape_size(shape_x, SHAPE_SIZE_LIMIT)
+    data_x = tvm.placeholder(shape_x, name="data_x", dtype=x.get("dtype").lower())
+    res = neg_compute(data_x, y, kernel_name)
+    with tvm.target.cce():
+        sch = generic.auto_schedule(res)
+    config = {"name": kernel_name, "tensor_list": [data_x, res]}
+    te.lang.cce.cce_build_code(sch, config)

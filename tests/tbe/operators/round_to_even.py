@@ -1,0 +1,31 @@
+"""The nearest integer, halves to even."""
+
+import te.lang.cce
+from te import tvm
+from te.platform.fusion_manager import fusion_manager
+from topi import generic
+from topi.cce import util
+
+SHAPE_SIZE_LIMIT = 2147483648
+
+
+@fusion_manager.register("round_to_even")
+def round_to_even_compute(x, y, kernel_name="round_to_even"):
+    """What round_to_even computes."""
+    return te.lang.cce.cast_to(te.lang.cce.round(x), x.dtype)
+
+
+@util.check_input_type(dict, dict, str)
+def round_to_even(x, y, kernel_name="round_to_even"):
+    """Build round_to_even for the given descriptions."""
+    util.check_kernel_name(kernel_name)
+    util.check_dtype_rule(x.get("dtype").lower(), ("float16", "float32"))
+    shape_x = util.scalar2tensor_one(x.get("shape"))
+    util.check_shape_rule(shape_x)
+    util.check_tensor_shape_size(shape_x, SHAPE_SIZE_LIMIT)
+    data_x = tvm.placeholder(shape_x, name="data_x", dtype=x.get("dtype").lower())
+    res = round_to_even_compute(data_x, y, kernel_name)
+    with tvm.target.cce():
+        sch = generic.auto_schedule(res)
+    config = {"name": kernel_name, "tensor_list": [data_x, res]}
+    te.lang.cce.cce_build_code(sch, config)

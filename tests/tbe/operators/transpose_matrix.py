@@ -1,0 +1,32 @@
+"""Rows and columns exchanged, by index."""
+
+import te.lang.cce
+from te import tvm
+from te.platform.fusion_manager import fusion_manager
+from topi import generic
+from topi.cce import util
+
+SHAPE_SIZE_LIMIT = 2147483648
+
+
+@fusion_manager.register("transpose_matrix")
+def transpose_matrix_compute(x, y, kernel_name="transpose_matrix"):
+    """What transpose_matrix computes."""
+    rows, columns = x.shape
+    return tvm.compute((columns, rows), lambda i, j: x(j, i), name="transposed")
+
+
+@util.check_input_type(dict, dict, str)
+def transpose_matrix(x, y, kernel_name="transpose_matrix"):
+    """Build transpose_matrix for the given descriptions."""
+    util.check_kernel_name(kernel_name)
+    util.check_dtype_rule(x.get("dtype").lower(), ("float16", "float32", "int32"))
+    shape_x = util.scalar2tensor_one(x.get("shape"))
+    util.check_shape_rule(shape_x)
+    util.check_tensor_shape_size(shape_x, SHAPE_SIZE_LIMIT)
+    data_x = tvm.placeholder(shape_x, name="data_x", dtype=x.get("dtype").lower())
+    res = transpose_matrix_compute(data_x, y, kernel_name)
+    with tvm.target.cce():
+        sch = generic.auto_schedule(res)
+    config = {"name": kernel_name, "tensor_list": [data_x, res]}
+    te.lang.cce.cce_build_code(sch, config)
