@@ -23,7 +23,7 @@ def function_compile(
     if host is not None:
         return _plan(host, inputs)
     run = functions.plan_function(name, inputs, None if before is None else list(changed), before)
-    if options.explain:
+    if options.explain and not functions.is_step(name):
         _explain(name)
     plan = _plan(run, inputs)
     plan.run = run

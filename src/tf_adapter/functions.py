@@ -79,7 +79,7 @@ class Known:
     compiles: int = 0
     patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
     cuts: dict[frozenset[str], tuple[Plan, Mapping[str, Refusal]]] = field(default_factory=dict)
-    reports: dict[str, Report] = field(default_factory=dict)
+    report: Report | None = None  # of the last compile
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Report:
     graph: FlatGraph
     plan: Plan
     refused: Mapping[str, Refusal]
-    on_host: frozenset[str]
+    shapes: tuple[tuple[int, ...] | None, ...] = ()  # of tensors and variables among the inputs
 
 
 _lock = threading.RLock()
@@ -146,11 +146,11 @@ def plan_function(
     bind, watched, patience = _policy(function, inputs, changed, previous)
     found = _lowered(function, inputs, bind, refused)
     if isinstance(found, Refused):
-        return _mixed(function, {**refused, **found.nodes})
+        return _mixed(function, {**refused, **found.nodes}, inputs)
     function.compiles += 1
     if not found.ports.outputs:  # nothing to compute
-        return _reported(function, _host_run(function), {})
-    return _reported(function, NpuRun(found, watched, patience), {})
+        return _reported(function, _host_run(function), {}, inputs)
+    return _reported(function, NpuRun(found, watched, patience), {}, inputs)
 
 
 def _lowered(
@@ -204,7 +204,7 @@ def _policy(
 # -- mixed computing -------------------------------------------------------------------------------------------
 
 
-def _mixed(function: Known, refused: Mapping[str, Refusal]) -> Plan:
+def _mixed(function: Known, refused: Mapping[str, Refusal], inputs: Sequence[Described]) -> Plan:
     if not options.allow_host_fallback:
         _complain(function, refused)
     key = frozenset(refused)
@@ -213,7 +213,7 @@ def _mixed(function: Known, refused: Mapping[str, Refusal]) -> Plan:
             function.cuts.pop(next(iter(function.cuts)))
         function.cuts[key] = _cut(function, refused)
     plan, why = function.cuts[key]
-    return _reported(function, plan, why)
+    return _reported(function, plan, why, inputs)
 
 
 def _cut(function: Known, refused: Mapping[str, Refusal]) -> tuple[Plan, Mapping[str, Refusal]]:
@@ -253,13 +253,24 @@ def _complain(function: Known, refused: Mapping[str, Refusal]) -> None:
         raise tf.errors.UnimplementedError(None, None, "\n".join([*lines, rest]))
 
 
-def _reported(function: Known, plan: Plan, refused: Mapping[str, Refusal]) -> Plan:
-    on_host = frozenset(_compute(function.graph) if isinstance(plan, HostRun) else refused)
-    report = Report(function.name, function.graph, plan, refused, on_host)
-    function.reports["last"] = report
+def _reported(
+    function: Known, plan: Plan, refused: Mapping[str, Refusal], inputs: Sequence[Described]
+) -> Plan:
+    shapes = tuple(None if d.kind == "host" else tuple(d.shape) for d in inputs)
+    function.report = Report(function.name, function.graph, plan, refused, shapes)
     return plan
+
+
+def is_step(name: str) -> bool:
+    """Whether a function was made here, as a step of another."""
+    return name in _steps
+
+
+def step_of(name: str) -> partition.Step:
+    """A step that was made here."""
+    return _steps[name]
 
 
 def last_report(name: str) -> Report | None:
     """What became of a function at its last compile."""
-    return known(name).reports.get("last")
+    return known(name).report
