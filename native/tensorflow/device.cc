@@ -59,6 +59,7 @@ constexpr RouteName kRoutes[] = {
     {"VarHandleOp", Route::MakeVariable},
     {"ReadVariableOp", Route::ReadVariable},
     {"Identity", Route::Identity},
+    {"_EagerConst", Route::Identity},
     {"VariableShape", Route::InspectVariable},
     {"VarIsInitializedOp", Route::InspectVariable},
     {"ResourceGather", Route::InspectVariable},

@@ -126,7 +126,9 @@ EagerCompile = Callable[[str, bytes, list[Described]], FunctionPlan | None]
 # have another value now; empty with a previous plan: its watched variables have settled.
 FunctionCompile = Callable[[str, bytes, list[Described], FunctionPlan | None, list[int]], FunctionPlan | None]
 # part_compile(part, inputs) -> plan with tensors only.
-PartCompile = Callable[[int, list[Described]], FunctionPlan]
+PartCompile = Callable[[int, list[Described]], FunctionPlan | None]
+# part_run(part, arrays) -> arrays: runs a part for which part_compile returned None.
+PartRun = Callable[[int, list[Any]], Sequence[Any]]
 
 def load(libraries: Sequence[str]) -> None:
     """Find TensorFlow's C API in these libraries, which are loaded already; register the NpuGraph operator.
@@ -147,6 +149,7 @@ def set_callbacks(
     eager_compile: EagerCompile,
     function_compile: FunctionCompile,
     part_compile: PartCompile,
+    part_run: PartRun | None = None,
 ) -> None: ...
 def new_part(device: int = 0) -> int:
     """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it."""

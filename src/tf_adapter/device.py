@@ -180,7 +180,7 @@ def _local_index(name: Any) -> int | None:
             None,
             f"Could not satisfy device specification '{name}': there {'is' if count == 1 else 'are'} {count} "
             f"NPU{'s' * (count > 1)} (NPU:0{f' to NPU:{count - 1}' * (count > 1)}). Use one of them, or set "
-            "NPU_DEVICE_COUNT before TensorFlow is imported to have more.",
+            "NPU_DEVICE_COUNT before tf_adapter is imported to have more.",
         )
     return index
 

@@ -37,7 +37,24 @@ _SHAPES = frozenset(
     {"Shape", "ShapeN", "Size", "Rank", "BroadcastArgs", "BroadcastGradientArgs", "InvertPermutation"}
     | {"Fill", "Range", "LinSpace", "ConcatOffset", "EnsureShape"}
 )
-_ON_HOST = _VIEWS | _SLICES | _SHAPES
+# TensorFlow's kernels raise for an index that is out of range; a model takes it as the nearest one.
+_INDEXED = frozenset(
+    {
+        "Gather",
+        "GatherV2",
+        "GatherNd",
+        "ScatterNd",
+        "TensorScatterUpdate",
+        "TensorScatterAdd",
+        "TensorScatterSub",
+    }
+    | {"TensorScatterMax", "TensorScatterMin", "SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin"}
+    | {"SegmentProd", "UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"}
+    | {"SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN", "DynamicStitch", "ReverseSequence"}
+)
+# TensorFlow's kernels raise for a whole number divided by zero; a model gives zero.
+_DIVISIONS = frozenset({"FloorDiv", "Div", "TruncateDiv", "FloorMod", "Mod", "TruncateMod"})
+_ON_HOST = _VIEWS | _SLICES | _SHAPES | _INDEXED
 
 
 class _Choice:
@@ -85,6 +102,8 @@ def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:
 def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
     """A model of one operator, or None where the host is to run it."""
     if any(given.kind != "tensor" for given in inputs):
+        return None
+    if op in _DIVISIONS and "int" in inputs[0].dtype and not _Choice.everything:
         return None
     try:
         return _compile(op, attrs, inputs)

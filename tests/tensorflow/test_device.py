@@ -1,0 +1,259 @@
+"""The NPU among TensorFlow's devices: names, configuration, placement, threads, errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import npu_runtime
+import tf_adapter
+from tf_adapter.device import device_name
+
+NPU, CPU = device_name(), "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def _in_new_process(code: str, **environment: str) -> str:
+    """What a program prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_devices_are_listed() -> None:
+    assert [d.name for d in tf.config.list_physical_devices("NPU")] == ["/physical_device:NPU:0"]
+    assert tf.config.list_physical_devices("NPU")[0] in tf.config.list_physical_devices()
+    assert tf.config.list_physical_devices("NPU")[0] in tf.config.get_visible_devices()
+    assert [d.name for d in tf.config.list_logical_devices("NPU")] == ["/device:NPU:0"]
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("NPU")[0])
+    assert details["device_name"].startswith("NPU 0")
+
+
+@pytest.mark.parametrize("name", ["/NPU:0", "/npu:0", "NPU:0", "/device:NPU:0", "/device:npu:0", "NPU", NPU])
+def test_names_parse(name: str) -> None:
+    with tf.device(CPU), tf.device(name):
+        assert (tf.constant([1.0]) + 1).device == NPU
+
+
+def test_tensors_and_variables_say_where_they_are() -> None:
+    x = tf.constant([1.0, 2.0])
+    v = tf.Variable([1.0, 2.0])
+    assert (x.device, v.device, (x * v).device) == (NPU, NPU, NPU)
+    with tf.device("/CPU:0"):
+        on_host = tf.identity(x)
+        assert on_host.device == CPU
+        assert tf.add(x, on_host).device == CPU
+    assert (x + on_host).device == NPU
+    np.testing.assert_array_equal((x + on_host).numpy(), [2.0, 4.0])
+
+
+def test_a_scope_without_a_name_is_the_default_device() -> None:
+    with tf.device("/CPU:0"), tf.device(None):
+        assert (tf.constant(1.0) + 1).device == NPU
+
+
+def test_the_default_can_be_turned_off() -> None:
+    tf_adapter.as_default(False)
+    assert not tf_adapter.is_default()
+    assert tf.constant(1.0).device == CPU
+    with tf.device("/NPU:0"):
+        assert tf.constant(1.0).device == NPU
+    with tf.device("/CPU:0"), tf.device(None):
+        assert tf.constant(1.0).device == CPU
+    tf_adapter.as_default()
+    assert tf.constant(1.0).device == NPU
+
+
+def test_the_environment_turns_the_default_off() -> None:
+    code = """
+        import tensorflow as tf, tf_adapter
+        print(tf.constant(1.0).device, tf_adapter.is_default())
+    """
+    assert _in_new_process(code, NPU_AS_DEFAULT="0").split() == [CPU, "False"]
+    assert _in_new_process(code, NPU_AS_DEFAULT="1").split() == [NPU, "True"]
+
+
+def test_threads_started_later_have_the_default_too() -> None:
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(tf.constant(1.0).device))
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        found += pool.map(lambda _: tf.constant(1.0).device, range(4))
+    assert found == [NPU] * 5
+
+
+def test_an_npu_that_is_not_there() -> None:
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"there is 1 NPU.*NPU_DEVICE_COUNT"),
+        tf.device("/NPU:7"),
+    ):
+        tf.constant(1.0)
+    with pytest.raises(ValueError, match="No matching devices"):
+        tf.config.experimental.get_memory_info("NPU:7")
+
+
+def test_memory_info_counts_tensors_of_both_kernels() -> None:
+    before = tf.config.experimental.get_memory_info("NPU:0")["current"]
+    x = tf.zeros([1 << 18])
+    for _ in range(8):
+        y = tf.tanh(x)
+    held = tf.config.experimental.get_memory_info("/device:NPU:0")["current"] - before
+    assert 2 << 20 <= held < 3 << 20
+    tf.config.experimental.reset_memory_stats("NPU:0")
+    info = tf.config.experimental.get_memory_info("NPU:0")
+    assert info["peak"] == info["current"]
+    del x, y
+    assert tf.config.experimental.get_memory_info("NPU:0")["current"] <= before + 4096
+
+
+def test_views_do_not_count_twice() -> None:
+    x = tf.zeros([1 << 18])
+    before = tf.config.experimental.get_memory_info("NPU:0")["current"]
+    y = tf.reshape(x, [1 << 9, 1 << 9])
+    assert tf.config.experimental.get_memory_info("NPU:0")["current"] == before
+    assert y.shape == (512, 512)
+
+
+def test_out_of_memory_is_resource_exhausted_and_names_the_tensor() -> None:
+    x = tf.zeros([1 << 18])
+    double = tf.function(lambda a: tf.concat([tf.tanh(a)] * 8, 0))
+    npu_runtime.set_memory_limit(npu_runtime.memory_info()["current"] + (1 << 20))
+    try:
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=r"OOM.*shape\[2097152\] and type float32"):
+            tf.concat([x] * 8, 0)
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
+            double(x)
+    finally:
+        npu_runtime.set_memory_limit(0)
+    assert double(x).shape == (1 << 21,)
+
+
+def test_memory_growth_and_limits_are_set_as_for_a_gpu() -> None:
+    device = tf.config.list_physical_devices("NPU")[0]
+    tf.config.experimental.set_memory_growth(device, True)
+    assert tf.config.experimental.get_memory_growth(device) is True
+    try:
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=512)
+        tf.config.set_logical_device_configuration(device, [limit])
+        assert npu_runtime.memory_info()["limit"] == 512 << 20
+        assert tf.config.get_logical_device_configuration(device) == [limit]
+        with pytest.raises(ValueError, match="NPU_DEVICE_COUNT"):
+            tf.config.set_logical_device_configuration(device, [limit, limit])
+    finally:
+        npu_runtime.set_memory_limit(0)
+
+
+def test_configuration_is_possible_after_the_import_and_hides_devices() -> None:
+    printed = _in_new_process("""
+        import tensorflow as tf, tf_adapter
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+        tf.config.set_visible_devices([], "NPU")
+        print(tf.constant(1.0).device, tf.config.list_logical_devices("NPU"), tf_adapter.is_default())
+    """)
+    assert printed.split() == [CPU, "[]", "False"]
+
+
+def test_placement_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    tf.debugging.set_log_device_placement(True)
+    try:
+        tf.constant(1.0) + 2.0
+    finally:
+        tf.debugging.set_log_device_placement(False)
+    assert f"Executing op AddV2 in device {NPU}" in capfd.readouterr().err
+    tf.constant(1.0) + 2.0
+    assert "Executing" not in capfd.readouterr().err
+
+
+def test_numpy_shares_and_converts() -> None:
+    x = tf.constant(np.arange(6, dtype=np.float32).reshape(2, 3)) * 2
+    np.testing.assert_array_equal(np.asarray(x), [[0, 2, 4], [6, 8, 10]])
+    assert memoryview(x).shape == (2, 3)
+    assert [float(row[0]) for row in x] == [0.0, 6.0]
+    assert x.shape == (2, 3) and x.dtype == tf.float32 and "NPU" not in repr(x)
+    assert float(tf.constant(2.5)) == 2.5 and int(tf.constant(3)) == 3 and bool(tf.constant(True))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float64", "float16", "bfloat16", "complex64"])
+def test_element_types(dtype: str) -> None:
+    x = tf.cast(tf.constant([[0.0, 1.0], [2.0, 3.0]]), dtype)
+    assert x.device == NPU
+    for _ in range(5):
+        y = tf.transpose(x)
+    assert (y.device, y.dtype) == (NPU, x.dtype)
+    np.testing.assert_array_equal(y.numpy(), x.numpy().T)
+
+
+def test_strings_and_other_host_values() -> None:
+    words = tf.constant(["a", "bc"])
+    assert tf.strings.length(words).numpy().tolist() == [1, 2]
+    assert tf.strings.join([words, "d"]).numpy().tolist() == [b"ad", b"bcd"]
+    ragged = tf.ragged.constant([[1, 2], [3]])
+    assert (ragged * 2).to_list() == [[2, 4], [6]]
+    sparse = tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
+    np.testing.assert_array_equal(tf.sparse.to_dense(sparse * 2.0).numpy(), [[0, 2], [4, 0]])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [7]), -1)
+    assert table.lookup(words).numpy().tolist() == [7, -1]
+
+
+def test_seeds_make_random_numbers_repeat() -> None:
+    drawn = []
+    for _ in range(2):
+        tf.random.set_seed(5)
+        drawn.append(np.concatenate([tf.random.normal([3]).numpy(), tf.random.uniform([3]).numpy()]))
+    with tf.device("/CPU:0"):
+        tf.random.set_seed(5)
+        drawn.append(np.concatenate([tf.random.normal([3]).numpy(), tf.random.uniform([3]).numpy()]))
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+
+
+def test_errors_are_tensorflow_s_own() -> None:
+    a, b = tf.zeros([2, 3]), tf.zeros([4, 5])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.matmul(a, b)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.add(tf.constant(1), tf.constant(1.0))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.debugging.assert_equal(tf.constant(1), tf.constant(2))
+    np.testing.assert_array_equal(tf.matmul(a, tf.transpose(a)).numpy(), np.zeros([2, 2]))
+
+
+def test_an_exception_in_a_py_function_is_raised_and_the_next_call_works() -> None:
+    fail = [True]
+
+    def python(x: tf.Tensor) -> tf.Tensor:
+        if fail[0]:
+            raise ValueError("from Python")
+        return x + 1
+
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        return tf.py_function(python, [x * 2], tf.float32) * 3
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="from Python"):
+        function(tf.constant(1.0))
+    fail[0] = False
+    assert float(function(tf.constant(1.0))) == 9.0
+
+
+def test_without_tensorflow_the_import_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('not here')")
+    code = "try:\n    import tf_adapter\nexcept ImportError as error:\n    print(error)"
+    printed = _in_new_process(code, PYTHONPATH=str(tmp_path))
+    assert "pip install" in printed and "tensorflow" in printed
