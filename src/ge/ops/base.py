@@ -20,6 +20,7 @@ expression, its constant folding from evaluating that expression.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import inspect
 import sys
@@ -527,26 +528,35 @@ def source_of(operator: type[Operator]) -> str:
 
 
 def fingerprint() -> str:
-    """A hash of the user's operators in force; caches of compiled models make it part of their keys."""
-    parts = sorted(f"{operator.type}:{code_digest(operator)}" for operator in _CUSTOM)
+    """A hash of the user's operators and plugins in force; caches of compiled models make it part of their keys."""
+    from ge.parsers import plugin
+
+    parts = [f"{operator.type}:{code_digest(operator)}" for operator in registered_custom()]
+    parts += sorted(
+        f"{p.framework}:{p.domain}:{p.operator}:{p.since}:{_code(p.function)}"
+        for p in plugin.declared()
+        if p.custom
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] if parts else ""
 
 
 def code_digest(operator: type[Operator]) -> str:
     """A hash of an operator's declaration and code."""
     given = operator.__dict__.get("digest")
-    if given:
-        return str(given)
+    return str(given) if given else _code(operator)
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(item: Any) -> str:
+    """A hash of a class's or function's source and of the values it closes over."""
     try:
-        text = inspect.getsource(operator)
+        text = inspect.getsource(item)
     except (OSError, TypeError):
-        text = repr(sorted(vars(operator)))
-    closures = [
-        cell.cell_contents
-        for member in vars(operator).values()
-        for cell in getattr(inspect.unwrap(getattr(member, "__func__", member)), "__closure__", None) or ()
-    ]
-    return hashlib.sha256(f"{closures!r}{text}".encode()).hexdigest()
+        text = repr(sorted(vars(item)))
+    members = vars(item).values() if isinstance(item, type) else [item]
+    functions = [inspect.unwrap(getattr(member, "__func__", member)) for member in members]
+    cells = [cell for function in functions for cell in getattr(function, "__closure__", None) or ()]
+    return hashlib.sha256(f"{[c.cell_contents for c in cells]!r}{text}".encode()).hexdigest()
 
 
 def pattern_of(node: ir.Node) -> Pattern:

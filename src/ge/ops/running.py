@@ -55,7 +55,9 @@ def _built(
 
 def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:
     from ge.compiler import compile_graph
+    from ge.opp import refresh
 
+    refresh()  # before the key is made, which has the operators in force in it
     try:
         key: tuple[Any, ...] = (type_, tuple(inputs), repr(sorted(attrs.items())), fingerprint())
     except TypeError as error:

@@ -1,0 +1,364 @@
+"""Operator projects: built, installed, run; and what is wrong with them said with its place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ge
+import npu_runtime
+from ge import opp, ops
+from ge.opp import cpp, search
+from ge.opp.information import read_information
+from ge.opp.project import read
+from tests.opp.conftest import KIT
+
+
+def sample(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(3).normal(size=shape).astype(dtype)
+
+
+# -- implementations -----------------------------------------------------------------------------------------
+
+
+def test_tbe_operator_is_fused(kit: Path) -> None:
+    graph = ge.Graph("g")
+    x = graph.input("x", (4, 5))
+    graph.output(graph.op("Cube", x + 1.0) * 2.0)
+    model = ge.compile(graph)
+    array = sample(4, 5)
+    np.testing.assert_allclose(model(array), (array + 1) ** 3 * 2, rtol=1e-5, atol=1e-6)
+    assert [task.kind for task in model.plan.tasks] == ["kernel"]
+
+
+def test_tbe_operator_replaces_the_built_in_one(kit: Path) -> None:
+    x = np.array([-3, 0, 5], np.float32)
+    np.testing.assert_array_equal(ops.run("Sign", x), [-2, 0, 2])
+    np.testing.assert_array_equal(ops.run("Sign", x.astype(np.int32)), [-1, 0, 1])
+
+
+def test_without_the_package_the_built_in_one_is_in_force() -> None:
+    np.testing.assert_array_equal(ops.run("Sign", np.array([-3, 0, 5], np.float32)), [-1, 0, 1])
+    with pytest.raises(ge.GeError, match="operator type 'Cube' is not in the operator library"):
+        ops.run("Cube", sample(3))
+
+
+def test_kernel_decides_the_size_of_its_result(kit: Path) -> None:
+    for dtype in ("float32", "int32"):
+        x = np.array([3, -1, 0, 7, -2], dtype)
+        np.testing.assert_array_equal(ops.run("KeepPositive", x), [3, 7])
+    assert ops.run("KeepPositive", np.array([-1, -2], np.float32)).shape == (0,)
+
+
+def test_verification_in_cpp(kit: Path) -> None:
+    with pytest.raises(ge.GeError, match="takes vectors, got rank 2"):
+        ops.run("KeepPositive", sample(2, 2))
+
+
+def test_any_number_of_inputs_and_lists_of_attributes(kit: Path) -> None:
+    arrays = [sample(70, 90) + i for i in range(3)]
+    got = ops.run("WeightedSum", *arrays, weights=[1.0, 0.5, -2.0], negate=True)
+    np.testing.assert_allclose(got, -(arrays[0] + arrays[1] / 2 - arrays[2] * 2), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ge.GeError, match="2 weights for 3 tensors"):
+        ops.run("WeightedSum", *arrays, weights=[1.0, 0.5])
+    with pytest.raises(ge.GeError, match="attribute 'weights' is missing"):
+        ops.run("WeightedSum", *arrays)
+
+
+def test_error_status_of_a_kernel(kit: Path) -> None:
+    x = np.array([1, 2, -5], np.float32)
+    with pytest.raises(npu_runtime.TaskError, match=r"Checked.*status 1: element 2 is -5, below 0"):
+        ops.run("Checked", x)
+    with pytest.raises(npu_runtime.TaskError, match="it threw an element is too small"):
+        ops.run("Checked", x, how="throw")
+    np.testing.assert_array_equal(ops.run("Checked", x, bound=-9.0), x)
+
+
+def test_inference_and_verification_in_python(kit: Path) -> None:
+    with pytest.raises(ge.GeError, match=r"how is 'shout'.*use 'status' or 'throw'"):
+        ops.run("Checked", sample(3), how="shout")
+
+
+def explained(x: np.ndarray, **attrs: object) -> tuple[np.ndarray, str, str]:
+    graph = ge.Graph("g")
+    graph.output(graph.op("Affine", graph.input("x", x.shape, x.dtype.name), **attrs))
+    model = ge.compile(graph)
+    (row,) = ge.explain(model)
+    return model(x), row.engine, row.reason
+
+
+def test_tbe_comes_before_ai_cpu(kit: Path) -> None:
+    x = sample(6, dtype="float16")
+    result, engine, reason = explained(x)
+    np.testing.assert_array_equal(result, x * 2)
+    assert engine == "vector"
+    assert "custom TBE computation of package kit" in reason and "TBE comes before AI CPU" in reason
+
+
+def test_ai_cpu_where_tbe_does_not_take_the_element_type(kit: Path) -> None:
+    result, engine, reason = explained(sample(6), factor=3)
+    np.testing.assert_allclose(result, sample(6) * 3, rtol=1e-6)
+    assert engine == "AI CPU"
+    assert "not on vector: no combination of element types fits (float32); it takes float16" in reason
+
+
+def test_ai_cpu_where_check_supported_says_no(kit: Path) -> None:
+    with pytest.raises(npu_runtime.TaskError, match="Affine takes float, got DT_FLOAT16"):
+        explained(sample(6, dtype="float16"), factor=13)
+
+
+def test_optional_input_of_kernel_and_tbe(kit: Path) -> None:
+    for dtype in ("float32", "float16"):
+        x, bias = sample(2, 3, dtype=dtype), sample(3, dtype=dtype)
+        np.testing.assert_allclose(ops.run("Affine", x, bias), x * 2 + bias, rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(ops.run("Affine", x, None), x * 2, rtol=1e-2)
+
+
+# -- model files ---------------------------------------------------------------------------------------------
+
+
+def test_model_file_names_the_package_it_needs(kit: Path, tmp_path: Path) -> None:
+    graph = ge.Graph("sums")
+    x = graph.input("x", (4,))
+    graph.output(graph.op("WeightedSum", x, x, weights=[1.0, 2.0]))
+    graph.output(graph.op("Cube", x))
+    path = ge.compile(graph).save(tmp_path / "sums")
+    array = sample(4)
+    np.testing.assert_allclose(ge.load(path)(array)[0], array * 3, rtol=1e-6)
+    with opp.searching(tmp_path / "nothing"):
+        parts = os.environ["NPU_OPP_PATH"].split(os.pathsep)
+        os.environ["NPU_OPP_PATH"] = parts[0]
+        missing = r"E10611.*kernel WeightedSum of operator package kit 2\.1, which is not installed.*nothing"
+        with pytest.raises(ge.GeError, match=missing):
+            ge.load(path)
+
+
+def test_model_file_of_tbe_operators_needs_no_package(kit_folder: Path, tmp_path: Path) -> None:
+    with opp.searching(kit_folder):
+        graph = ge.Graph("cubes")
+        graph.output(graph.op("Cube", graph.input("x", (4,))))
+        path = ge.compile(graph).save(tmp_path / "cubes")
+    array = sample(4)
+    np.testing.assert_allclose(ge.load(path)(array), array**3, rtol=1e-5)
+
+
+def test_model_file_of_another_version_of_the_package(kit: Path, tmp_path: Path) -> None:
+    graph = ge.Graph("sums")
+    x = graph.input("x", (4,))
+    graph.output(graph.op("WeightedSum", x, weights=[2.0]))
+    model = ge.compile(graph)
+    model.plan.report["packages"] = {"kit": "1.9"}
+    with pytest.warns(UserWarning, match=r"compiled with version 1\.9 of operator package kit, 2\.1"):
+        ge.load(model.save(tmp_path / "sums"))
+
+
+# -- the command line ----------------------------------------------------------------------------------------
+
+
+def command(*args: str, folder: Path, code: int = 0) -> str:
+    environment = {**os.environ, "NPU_OPP_PATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "ge.opp", *args],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_skeleton_builds_and_passes_its_tests(tmp_path: Path) -> None:
+    assert "next: python -m ge.opp build" in command("new", "DoubleUp", folder=tmp_path)
+    project = tmp_path / "double_up"
+    assert "exists already" in command("new", "double_up", folder=tmp_path, code=1)
+    assert "no packages" in command("list", folder=tmp_path)
+    said = command("build", "double_up", "--version", "3.0", "--output", "inst", folder=tmp_path)
+    assert "installed double_up 3.0 (DoubleUp)" in said
+    listed = command("list", folder=tmp_path / "inst")
+    assert "double_up" in listed and "AI CPU, TBE" in listed
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project / "tests")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert tests.returncode == 0, tests.stdout[-3000:] + tests.stderr[-3000:]
+    command("remove", "double_up", folder=tmp_path / "inst")
+    assert not (tmp_path / "inst" / "double_up").exists()
+    assert "is not installed" in command("remove", "double_up", folder=tmp_path / "inst", code=1)
+
+
+# -- what is wrong with a project ----------------------------------------------------------------------------
+
+
+def changed_kit(tmp_path: Path, file: str, old: str, new: str) -> Path:
+    project = tmp_path / "kit"
+    shutil.copytree(KIT, project, ignore=shutil.ignore_patterns("__pycache__"))
+    path = project / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return project
+
+
+HEADER, INI = "op_proto/kit.h", "tbe/op_info_cfg/ai_core/npu/kit.ini"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        (HEADER, ".OP_END_FACTORY_REG(Cube)", "", r"kit\.h:\d+: the prototype of Cube does not end"),
+        (
+            HEADER,
+            "ATTR(bound, Float, 0.0)",
+            "ATTR(bound, Float, zero)",
+            r"kit\.h:\d+: 'zero' is not a literal",
+        ),
+        (HEADER, "ATTR(bound, Float,", "ATTR(bound, Tensor,", r"attribute 'bound' is of type Tensor"),
+        (HEADER, "TensorType::UnaryDataType()", "TensorType::Odd()", r"TensorType::Odd is unknown"),
+        (INI, "opFile.value=cube", "opFile.value=cubic", r"Cube names cubic\.py, which is not there"),
+        (INI, "input0.dtype=float16,float\n", "input0.dtype=float16\n", "list different numbers of types"),
+        (INI, "[Cube]", "[Cube", r"kit\.ini:\d+: the information cannot be read"),
+        (INI, "attr_factor.type=int", "attr_factor.type=tensor", "attribute 'factor' of Affine is of type"),
+        (
+            "cpukernel/impl/kit_kernels.cc",
+            'REGISTER_CPU_KERNEL("Checked", CheckedKernel);',
+            "",
+            "there is no kernel for Checked",
+        ),
+        (
+            "framework/tf_plugin/kit_plugin.cc",
+            "AutoMappingFn",
+            "ParseCube",
+            r"kit_plugin\.cc:\d+: the plugin of Cube parses attributes with the C\+\+ function ParseCube",
+        ),
+        (
+            "op_proto/kit.cc",
+            "COMMON_INFER_FUNC_REG(Affine,",
+            "COMMON_INFER_FUNC_REG(Afine,",
+            "no prototype of Afine",
+        ),
+    ],
+)
+def test_faults_are_named_with_their_place(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
+    project = changed_kit(tmp_path, file, old, new)
+    with pytest.raises(ge.GeError, match=words) as caught:
+        read(project)
+    assert caught.value.code == "E10612"
+
+
+def test_cpp_that_does_not_compile_names_the_line(tmp_path: Path) -> None:
+    project = changed_kit(
+        tmp_path, "cpukernel/impl/kit_kernels.cc", "int64_t count = 0;", "int64_t count = nought;"
+    )
+    with pytest.raises(ge.GeError, match=r"E10613.*kit_kernels\.cc:\d+.*nought"):
+        opp.build(project, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir()), "nothing half built is left"
+
+
+def test_tbe_file_that_does_not_load_names_the_line(tmp_path: Path) -> None:
+    project = changed_kit(
+        tmp_path, "tbe/impl/cube.py", "from topi import generic", "from topi import nothing"
+    )
+    shutil.rmtree(project / "cpukernel")
+    for name in ("kit.cc", "checked.py"):
+        (project / "op_proto" / name).unlink()
+    header = project / HEADER
+    cut = header.read_text().index("// The positive elements")
+    header.write_text(header.read_text()[:cut] + "}\n")
+    ini = project / INI
+    ini.write_text(ini.read_text().partition("[Affine]")[0])
+    shutil.rmtree(project / "framework")
+    with pytest.raises(ge.GeError, match=r"kit/tbe/impl/cube\.py:6.*ImportError"):
+        opp.build(project, tmp_path / "out")
+
+
+def test_an_empty_project(tmp_path: Path) -> None:
+    with pytest.raises(ge.GeError, match="declares no operator"):
+        opp.build(tmp_path, tmp_path / "out")
+
+
+def test_an_operator_without_shapes(tmp_path: Path) -> None:
+    project = changed_kit(
+        tmp_path, "op_proto/kit.cc", "COMMON_INFER_FUNC_REG(WeightedSum, WeightedSumInfer);", ""
+    )
+    with pytest.raises(
+        ge.GeError, match=r"nothing tells the shapes of WeightedSum.*weighted_sum\.py with infer"
+    ):
+        read(project)
+
+
+def test_private_storage_formats_are_told() -> None:
+    found = {info.type: info for info in read_information(KIT / INI)}
+    assert found["Affine"].columns == (("float16", "float16", "float16"),)
+    assert found["Cube"].columns == (("float16", "float16"), ("float32", "float32"))
+
+
+def test_only_private_storage_formats(tmp_path: Path) -> None:
+    path = tmp_path / "a.ini"
+    path.write_text("[A]\ninput0.name=x\ninput0.dtype=float16\ninput0.format=FRACTAL_NZ\n")
+    (info,) = read_information(path)
+    assert info.columns == () and "only the storage formats FRACTAL_NZ" in info.refused
+
+
+# -- texts ---------------------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.h"
+    path.write_text(
+        """
+        // REG_OP(Hidden).OP_END_FACTORY_REG(Hidden)
+        #define REG_OP(x) nothing
+        REG_OP(All)
+            .INPUT(x, TensorType({DT_FLOAT, DT_STRING, DT_INT8}))
+            .DYNAMIC_INPUT(more, TensorType::ALL())
+            .OUTPUT(y, TensorType({DT_BF16}))
+            .ATTR(a, Int, -3)
+            .ATTR(b, Float, 1.5f)
+            .ATTR(c, Bool, true)
+            .ATTR(d, String, "a, (b)")
+            .ATTR(e, ListInt, {1, 2})
+            .ATTR(f, ListFloat, {})
+            .ATTR(g, Type, DT_FLOAT)
+            .REQUIRED_ATTR(h, ListString)
+            .OP_END_FACTORY_REG(All)
+        """
+    )
+    (spec,) = cpp.prototypes_of(path)
+    assert spec.type == "All"
+    assert [(p.name, p.kind) for p in spec.inputs] == [("x", "required"), ("more", "dynamic")]
+    assert spec.inputs[0].dtypes == ("float32", "int8") and spec.outputs[0].dtypes == ("bfloat16",)
+    defaults = {a.name: a.default for a in spec.attrs if not a.required}
+    assert defaults == {"a": -3, "b": 1.5, "c": True, "d": "a, (b)", "e": [1, 2], "f": [], "g": "float32"}
+    assert [a.name for a in spec.attrs if a.required] == ["h"]
+
+
+def test_plugins_are_read() -> None:
+    found = {
+        (p.framework, p.names): p.type for p in cpp.plugins_of(KIT / "framework/tf_plugin/kit_plugin.cc")
+    }
+    assert found == {
+        ("tensorflow", ("KitCube",)): "Cube",
+        ("tensorflow", ("KitKeepPositive",)): "KeepPositive",
+        ("tensorflow", ("KitWeightedSum", "KitWeightedSumV2")): "WeightedSum",
+    }
+
+
+def test_manifest_that_was_damaged(kit_folder: Path, tmp_path: Path) -> None:
+    package = tmp_path / "kit"
+    shutil.copytree(kit_folder / "kit", package)
+    (package / "package.json").write_text("{")
+    damaged = r"package\.json cannot be used.*build the operator project again"
+    with pytest.raises(ge.GeError, match=damaged), opp.searching(tmp_path):
+        pass
+    search.refresh()
