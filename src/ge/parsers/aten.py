@@ -140,7 +140,7 @@ class Emitter:
         found = _found(call.target)
         if found is None:
             raise Unsupported("no plugin maps it", "it runs on the host")
-        inputs = [v for v in call.arguments.values() if isinstance(v, ir.Value)]
+        inputs = [v for given in call.arguments.values() for v in _tensors(given)]
         node = AtenNode(
             call.target.removeprefix("aten."),
             call.name,
@@ -164,6 +164,12 @@ class Emitter:
             raise Unsupported(f"{type(error).__name__}: {error}") from error
         values: list[ir.Value | None] = [made] if isinstance(made, ir.Value) else [*made]
         return _checked(call, values)
+
+
+def _tensors(argument: Any) -> list[ir.Value]:
+    """The tensors of an argument, which may be a list of them."""
+    items = argument if isinstance(argument, list | tuple) else [argument]
+    return [item for item in items if isinstance(item, ir.Value)]
 
 
 def _checked(call: Call, values: list[ir.Value | None]) -> list[ir.Value | None]:
