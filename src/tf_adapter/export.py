@@ -18,7 +18,8 @@ from tf_adapter.options import options
 
 __all__ = ["export"]
 
-Signature = tf.TensorSpec | Sequence[tf.TensorSpec] | Mapping[str, tf.TensorSpec]
+Signature = Any
+"""A tf.TensorSpec, a sequence of them, or a mapping of names to them."""
 
 
 def export(model: Any, path: str | Path, signature: Signature | None = None) -> Path:
@@ -90,7 +91,6 @@ def _of_keras(model: Any, specs: Sequence[tf.TensorSpec] | None) -> Any:
 def _save(concrete: Any, folder: Path) -> None:
     """A SavedModel of one function and the variables it reads."""
     module = tf.Module()
-    module.variables_read = [v for v in concrete.graph.variables]
-    module.tables = list(getattr(concrete.graph, "_resources", ()))
+    module.read = list(concrete.graph.variables)
     with tf.device("/CPU:0"):
         tf.saved_model.save(module, str(folder), signatures=concrete)

@@ -131,12 +131,12 @@ def _node(node: FlatNode, shapes: _Shapes, functions: Functions, depth: int) -> 
     called = [n for n in called_functions(node.op, node.attr) if functions.find(n) is not None]
     if called and depth < _MOST_DEPTH:
         given = [shapes.known.get(ref) for ref in node.inputs]
-        return sum(_called(name, given, functions, depth) for name in called)
+        return math.fsum(_called(name, given, functions, depth) for name in called)
     return float(sum(shapes.size((node.name, i)) for i in range(len(node.types))))
 
 
-def _called(name: str, given: list[Shape], functions: Functions, depth: int) -> float:
+def _called(name: str, given: Sequence[Shape], functions: Functions, depth: int) -> float:
     body = read_function(name, functions)
     args = given if len(given) == len(body.args) else given[1:]  # a branch's first input is its condition
-    args = args if len(args) == len(body.args) else [None] * len(body.args)
+    args = args if len(args) == len(body.args) else [None for _ in body.args]
     return sum(estimate(body, functions, args, depth + 1).values())
