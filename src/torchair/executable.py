@@ -148,7 +148,7 @@ class CompiledGraph:
             plan = self.plans.get(key)
             if plan is not None:
                 return plan
-            if self.numbers and not self._is_hot(key):
+            if self.numbers and not self._is_hot(key) and _runs_on_aten(self.module):
                 return self._on_aten
             while len(self.plans) >= 2 * MAX_SHAPES:
                 self.plans.popitem(last=False)
@@ -228,6 +228,13 @@ class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self.found[n] = super().run_node(n)
         return self.found[n]
+
+
+def _runs_on_aten(module: fx.GraphModule) -> bool:
+    """Whether every operator has an implementation for the host; users' operators may have none."""
+    targets = {n.target for n in module.graph.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    own = [t for t in targets if t.namespace not in ("aten", "prims")]
+    return all(torch._C._dispatch_has_computed_kernel_for_dispatch_key(t.name(), "CPU") for t in own)
 
 
 def _concrete(module: fx.GraphModule, args: list[Any]) -> dict[fx.Node, Any]:
