@@ -53,7 +53,9 @@ def _schema(operator: type[Operator]) -> str:
     many = any(port.variadic for port in operator.prototype.outputs.values())
     count = len(operator.prototype.outputs)
     result = "Tensor[]" if many else "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    return f"{snake_case(operator.type)}({', '.join([*inputs, *(['*', *attrs] if attrs else [])])}) -> {result}"
+    return (
+        f"{snake_case(operator.type)}({', '.join([*inputs, *(['*', *attrs] if attrs else [])])}) -> {result}"
+    )
 
 
 def _tensor(port: Any) -> str:
