@@ -24,8 +24,8 @@ CONTROL = frozenset(
     {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
     | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
 )
-_BEGINS = {"Enter": ("Exit", "RefExit"), "RefEnter": ("Exit", "RefExit"), "Switch": ("Merge", "RefMerge")}
-_BEGINS["RefSwitch"] = _BEGINS["Switch"]
+_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
+_SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 _HANDLES = frozenset({"TensorArrayV3", "TensorArrayGradV3", "StackV2"})
 RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"})
 _KEPT_ON_HOST = frozenset(
@@ -138,33 +138,40 @@ def _units(region: Region) -> _Units:
     units = _Units()
     consumers = region.consumers()
     for name, operation in region.operations.items():
-        if operation.type in _BEGINS:
-            _join_until(units, region, consumers, name, _BEGINS[operation.type])
-        for producer in region.inputs[name]:
-            if region.operations[producer].type in _HANDLES and not _is_flow(operation, producer):
-                units.join(name, producer)
+        if operation.type in _ENTER or operation.type in _SWITCH:
+            _join_until(units, region, consumers, name)
     return units
 
 
-def _is_flow(operation: Any, producer: str) -> bool:
-    """Whether an operation reads only the flow of a TensorArray, not the array itself."""
-    return not any(t.op.name == producer and t.dtype.name == "resource" for t in operation.inputs)
+def _sharers(region: Region) -> list[tuple[str, ...]]:
+    """Operations that share a TensorArray or a stack: they are on one side, and on the NPU in one part."""
+    groups = _Units()
+    for name, operation in region.operations.items():
+        for tensor in operation.inputs:
+            if tensor.dtype.base_dtype.name == "resource" and _is_handle(tensor):
+                groups.join(name, tensor.op.name)
+    members: dict[str, list[str]] = defaultdict(list)
+    for name in groups.parent:
+        members[groups.find(name)].append(name)
+    return [tuple(names) for names in members.values()]
 
 
-def _join_until(
-    units: _Units, region: Region, consumers: Mapping[str, list[str]], start: str, ends: Sequence[str]
-) -> None:
-    """Join everything from an operation forward to those that end its loop or branch."""
-    depth_first, seen = [start], {start}
-    while depth_first:
-        name = depth_first.pop()
+def _join_until(units: _Units, region: Region, consumers: Mapping[str, list[str]], start: str) -> None:
+    """Join everything from an Enter or a Switch forward to what ends its loop or branch, loops inside included."""
+    loop = region.operations[start].type in _ENTER
+    todo, seen = [(start, 0)], {start}
+    while todo:
+        name, depth = todo.pop()
         units.join(name, start)
-        if region.operations[name].type in ends and name != start:
+        kind = region.operations[name].type
+        depth += (kind in _ENTER) - (kind in _EXIT)
+        ended = depth <= 0 if loop else depth < 0 or (depth == 0 and kind in _MERGE)
+        if ended and name != start:
             continue
         for other in consumers.get(name, ()):
             if other not in seen:
                 seen.add(other)
-                depth_first.append(other)
+                todo.append((other, depth))
 
 
 # -- rule 2 --------------------------------------------------------------------------------------------------
@@ -236,25 +243,40 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
     for name in region.operations:
         members[units.find(name)].append(name)
     reasons = dict(reasons)
-    for names in members.values():
-        blamed = next((n for n in names if n in reasons), None)
-        if blamed is not None and len(names) > 1:
-            for name in names:
-                reasons.setdefault(name, f"it belongs to a loop or branch with {blamed}: {reasons[blamed]}")
-    stages = _stages(region, units, members, reasons)
+    sharers = _sharers(region)
+    _follow(members.values(), reasons, "it belongs to a loop or branch with")
+    while True:
+        before = len(reasons)
+        _follow(sharers, reasons, "it shares a TensorArray or a stack with")
+        _follow(members.values(), reasons, "it belongs to a loop or branch with")
+        if len(reasons) > before:
+            continue
+        stages = _stages(region, units, members, reasons)
+        apart = [
+            names for names in sharers if len({stages[n] for n in names}) > 1 and names[0] not in reasons
+        ]
+        if not apart:
+            break
+        reasons.update(dict.fromkeys(apart[0], "a host operation lies between the uses of a TensorArray"))
     parts: dict[int, list[str]] = defaultdict(list)
     for name, stage in stages.items():
         if stage % 2 and name not in reasons:
             parts[stage].append(name)
-    used = [
-        stage for stage in sorted(parts) if any(region.operations[n].type not in FREE for n in parts[stage])
-    ]
     return Partition(
         stages,
         reasons,
-        tuple(tuple(parts[stage]) for stage in used),
+        tuple(tuple(parts[stage]) for stage in sorted(parts)),
         tuple(tuple(names) for names in members.values() if len(names) > 1),
     )
+
+
+def _follow(groups: Iterable[Sequence[str]], reasons: dict[str, str], why: str) -> None:
+    """Whoever belongs together with a host operation joins it."""
+    for names in groups:
+        blamed = next((n for n in names if n in reasons), None)
+        if blamed is not None:
+            for name in names:
+                reasons.setdefault(name, f"{why} {blamed}: {reasons[blamed]}")
 
 
 def _stages(

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import graph_pb2
-from tf_adapter.parts import register_part
 
 from ge.ir.types import TENSORS
 from ge.options import CompileOptions
@@ -24,6 +23,7 @@ from ge.parsers.tensorflow_convert import HANDLERS
 from npu_bridge.partition import FREE, Partition, Region, classify, partition
 from npu_bridge.report import Report
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref
+from tf_adapter.parts import register_part
 
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
@@ -77,13 +77,29 @@ class Rewriter:
             return self._done[signature]
 
     def refuse(self, reasons: Mapping[str, str]) -> bool:
-        """Keep operations on the host from now on; False when all of them were there already."""
+        """Keep operations on the host from now on; False when all of them were there already.
+
+        The parser names loops and branches that it restored by their frame or their Merge.
+        """
         with self._lock:
-            new = {name: reason for name, reason in reasons.items() if name not in self._refused}
+            found = {self._operation(name): reason for name, reason in reasons.items()}
+            new = {name: reason for name, reason in found.items() if name not in self._refused}
             self._refused.update(new)
             if new:
                 self._done.clear()
             return bool(new)
+
+    def _operation(self, name: str) -> str:
+        graph = self._graph()
+        assert graph is not None
+        for candidate in (name, name.split(".if")[0]):
+            try:
+                return str(graph.get_operation_by_name(candidate).name)
+            except KeyError:
+                continue
+        frame = name.split(".")[0]
+        loops = (o for o in graph.get_operations() if o.type in ("Enter", "RefEnter"))
+        return next((o.name for o in loops if o.get_attr("frame_name").decode() == frame), name)
 
     def _rewrite(
         self, fetches: Sequence[Any], targets: Sequence[Any], fed: frozenset[str], options: CompileOptions
@@ -186,7 +202,7 @@ class _Work:
         outputs = self._outputs(members, inside)
         flat.results = [(t.op.name, t.value_index) for t in outputs]
         self.results.update({t.name: (index, position) for position, t in enumerate(outputs)})
-        part = register_part(flat, Functions(_library(self.region)), options)
+        part = register_part(flat, Functions(_library(self.region)), options, host_fallback=False)
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
         node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for _, t in taken.values())

@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client.session import BaseSession
-from tf_adapter.parts import refusals_of
 
 from npu_bridge.estimator.npu.util import ITERATIONS_ATTRIBUTE
 from npu_bridge.options import OPTIMIZER, SessionOptions
 from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
+from tf_adapter.parts import refusals_of
 
 __all__ = ["install", "partition_report"]
 
@@ -91,18 +91,15 @@ def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
         if handle is not None or not self._npu_options.offload:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
 
-        def once(done: Rewritten) -> Any:
-            return original(
-                self, handle, list(done.targets), list(done.fetches), feed_dict, options, run_metadata
-            )
-
         def rewritten() -> Rewritten:
             return _rewritten(self, fetch_list, target_list, [_tensor(key).name for key in feed_dict])
 
-        result = None
-        for _ in range(_iterations((*target_list, *(t.op for t in fetch_list)))):
-            result = _until_compiled(self.graph, rewritten, once)
-        return result
+        def run(done: Rewritten, metadata: Any) -> Any:
+            return original(self, None, list(done.targets), list(done.fetches), feed_dict, options, metadata)
+
+        for _ in range(_iterations((*target_list, *(t.op for t in fetch_list))) - 1):
+            _until_compiled(self.graph, rewritten, lambda done: run(done, None))
+        return _until_compiled(self.graph, rewritten, lambda done: run(done, run_metadata))
 
     return _do_run
 

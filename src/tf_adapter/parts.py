@@ -27,6 +27,7 @@ class _Part:
     graph: FlatGraph
     functions: Functions
     options: CompileOptions
+    host_fallback: bool = True
     refused: dict[str, str] = field(default_factory=dict)
     host_function: str = ""
 
@@ -35,11 +36,16 @@ _parts: dict[int, _Part] = {}
 _lock = threading.Lock()
 
 
-def register_part(graph: FlatGraph, functions: Functions, options: CompileOptions) -> int:
-    """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets."""
+def register_part(
+    graph: FlatGraph, functions: Functions, options: CompileOptions, *, host_fallback: bool = True
+) -> int:
+    """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets.
+
+    Where it cannot be, the host runs it; without `host_fallback` that is an UnimplementedError.
+    """
     number = native.new_part()
     with _lock:
-        _parts[number] = _Part(graph, functions, options)
+        _parts[number] = _Part(graph, functions, options, host_fallback)
     return number
 
 
@@ -69,11 +75,17 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except GeError as error:
         part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
-        return None
+        return _refused(part)
     if isinstance(found, Lowered):
         return npu_plan(NpuRun(found), inputs)
     part.refused.update({node: why.reason for node, why in found.nodes.items()})
-    return None
+    return _refused(part)
+
+
+def _refused(part: _Part) -> None:
+    if not part.host_fallback:
+        lines = [f"node {node} is not supported on NPU: {why}" for node, why in part.refused.items()]
+        raise tf.errors.UnimplementedError(None, None, "\n".join(lines))
 
 
 def part_run(number: int, inputs: Sequence[Described]) -> list[np.ndarray]:

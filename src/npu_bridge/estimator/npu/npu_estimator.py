@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.util import tf_decorator
 
 from npu_bridge.estimator.npu.npu_config import NPURunConfig
 from npu_bridge.estimator.npu.util import repeated
@@ -52,10 +53,19 @@ class NPUEstimator(tf.estimator.Estimator):
             config = NPURunConfig(model_dir=model_dir)
         elif not isinstance(config, NPURunConfig):
             config = config.replace(session_config=configured(config.session_config, {}))
+        iterations = SessionOptions.of(config.session_config).iterations_per_loop
+        if iterations > 1:
+            model_fn = _repeating(model_fn, iterations)
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
 
-    def _train_with_estimator_spec(self, estimator_spec: Any, *arguments: Any, **named: Any) -> Any:
-        iterations = SessionOptions.of(self.config.session_config).iterations_per_loop
-        if iterations > 1:
-            estimator_spec = estimator_spec._replace(train_op=repeated(estimator_spec.train_op, iterations))
-        return super()._train_with_estimator_spec(estimator_spec, *arguments, **named)
+
+def _repeating(model_fn: Any, iterations: int) -> Any:
+    """A model function whose training operation runs several times per call of a session."""
+
+    def repeating(*arguments: Any, **named: Any) -> Any:
+        spec = model_fn(*arguments, **named)
+        if spec.mode != tf.estimator.ModeKeys.TRAIN:
+            return spec
+        return spec._replace(train_op=repeated(spec.train_op, iterations))
+
+    return tf_decorator.make_decorator(model_fn, repeating)

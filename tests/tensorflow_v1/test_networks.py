@@ -1,0 +1,31 @@
+"""Networks in version-1 style train on the NPU as they do in plain TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tensorflow_v1.support import has_keras2
+
+NAMES = ("lenet", "resnet", "word2vec", "lstm", "seq2seq", "ctr", "gan", "dqn")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_equal_plain_tensorflow(name: str, run_v1: Callable[..., Any]) -> None:
+    if name == "lstm" and not has_keras2():
+        pytest.skip("tf.nn.rnn_cell needs Keras 2")
+    ours, plain = run_v1("networks.py", name, "npu"), run_v1("networks.py", name, "plain")
+    assert ours["parts"] >= 1
+    assert ours["npu"] > 10
+    np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-3)
+    assert ours["losses"][0] != ours["losses"][-1]
+
+
+def test_only_the_retained_operators_are_on_the_host(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("retained.py")
+    assert found["host"] == ["AddV2", "Mul"]
+    assert found["cost"] == pytest.approx(found["expected"], rel=1e-6)
+    assert found["parts"] == 2

@@ -1,0 +1,28 @@
+"""Options that cannot be are refused, with what can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.tensorflow_v1.support import has_keras2
+
+
+def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("options.py")
+    assert "no parameter 'precison_mode'; did you mean" in found["unknown"]
+    assert 'parameter_map["precision_mode"] takes .s' in found["type"]
+    assert "no_such_mode" in found["value"]
+    assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_loop"]
+    assert found["fine"] == "no error"
+    assert "at least 1" in found["scale"]
+    assert "keep_prob must be above 0" in found["keep_prob"]
+    wanted = "no option 'save_checkpoint_step'" if has_keras2() else "needs tf.estimator"
+    assert wanted in found["run_config"]
+
+
+def test_the_command_line_says_how_it_is_used() -> None:
+    from npu_bridge.__main__ import main
+
+    assert main([]) == 2
+    assert main(["run", "no_such_script.py"]) == 2

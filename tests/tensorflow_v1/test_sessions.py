@@ -1,0 +1,66 @@
+"""Sessions, estimators and Keras in version-1 style, on the NPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tensorflow_v1.support import has_keras2
+
+needs_keras2 = pytest.mark.skipif(
+    not has_keras2(), reason="estimators and session-mode Keras need TensorFlow 2.15"
+)
+
+
+def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("sessions.py")
+    assert found["totals"] == [84.0, 276.0, 468.0]
+    assert (found["end"], found["wrong"]) == ("OutOfRangeError", "InvalidArgumentError")
+    assert found["v"] == found["restored"] == [1.75] * 3
+    assert found["nine"] == [18.0] * 3
+    assert (found["step"], found["iterations"]) == (1, 5)
+    assert found["queue"] == [56.0, 504.0]
+    np.testing.assert_allclose(found["then"], [math.exp(0.5) + 1, math.exp(2) + 1], rtol=1e-6)
+    assert found["else"] == [-0.75, 3.0]
+    assert found["power"] == found["callable"] == [0.5**5, 32.0]
+    assert found["longer"] == [1.0] * 7
+    assert (found["fed_middle"], found["after"]) == (6.0, 2.5)
+
+
+def test_mixed_computing_cuts_where_the_host_is_needed(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("mixed.py")
+    assert found["loss"] == pytest.approx(found["expected"], rel=1e-5)
+    assert found["summary"] == pytest.approx(found["mean"], rel=1e-5)
+    assert found["parts"] == 2  # one on either side of the Python function
+    sides = {o["type"]: o["side"] for o in found["report"]["operations"]}
+    assert sides["MatMul"] == sides["Tanh"] == "npu"
+    assert (
+        sides["PyFunc"] == sides["Substr"] == sides["LookupTableFindV2"] == sides["ScalarSummary"] == "host"
+    )
+    assert found["report"]["crossing"] > 0
+    assert "on the NPU in 2 part(s)" in found["text"]
+
+
+@needs_keras2
+@pytest.mark.parametrize(("mode", "iterations"), [("mixed", "1"), ("full", "10")])
+def test_estimators_train_evaluate_predict_and_export(
+    mode: str, iterations: str, run_v1: Callable[..., Any]
+) -> None:
+    found = run_v1("estimator.py", mode, iterations)
+    assert found["step"] == 80
+    assert found["checkpoint"] == "80"
+    assert found["accuracy"] > 0.9
+    assert found["agreement"] == pytest.approx(found["accuracy"])
+    assert found["exported"]
+
+
+@needs_keras2
+def test_keras_in_a_session(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("keras_mode.py")
+    assert found["losses"][-1] < 0.5 * found["losses"][0]
+    assert found["accuracy"] > 0.9
+    assert found["error"] < 1e-5
