@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +52,7 @@ def main() -> int:
 
 def _report(cases: Sequence[Case], peers: set[str], rounds: int) -> int:
     from benchmarks.measure import console, geometric_mean, interleave, new_table, ratio, relative_error
+    from tbe.bench import bandwidth
 
     Ours(Case("first", (((16,), "float32"),), lambda f, x: x + x), [np.ones(16, np.float32)])  # starts LLVM
     limit = bandwidth()
@@ -121,28 +120,6 @@ def reference(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             return x
 
     return [np.asarray(r) for r in case.results(Wide(), wide)]
-
-
-def bandwidth(megabytes: int = 256) -> float:
-    """Bytes a second all cores read and write together: the best of copies and sums of large arrays."""
-    threads = len(os.sched_getaffinity(0))
-    count = (megabytes << 20) // 2 // threads
-    parts = [(np.ones(count, np.uint8), np.ones(count, np.uint8)) for _ in range(threads)]
-    wide = [a.view(np.float64) for a, _ in parts]
-
-    def at_once(work: Callable[[int], Any]) -> float:
-        workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
-        start = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        return time.perf_counter() - start
-
-    size = sum(a.nbytes for a, _ in parts)
-    copies = min(at_once(lambda n: np.copyto(parts[n][1], parts[n][0])) for _ in range(4))
-    sums = min(at_once(lambda n: np.add.reduce(wide[n])) for _ in range(4))
-    return max(2 * size / copies, size / sums)
 
 
 class Ours:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from tbe import elf
 from tbe import expr as e
 from tbe.llvm import render
-from tbe.schedule import Schedule, schedule
-from tbe.serialize import fingerprint
+from tbe.schedule import Schedule, retuned, schedule
+from tbe.serialize import fingerprint, structure
 from tbe.target import compile_ir, machine_for
+from tbe.tuning import Tuning, tuning_of
 
 __all__ = ["Kernel", "build"]
 
@@ -51,13 +52,16 @@ def build(
     target: str = "host",
     name: str | None = None,
     plan: Schedule | None = None,
+    tuning: Tuning | None = None,
 ) -> Kernel:
     """Compile `outputs` as one kernel of `inputs`; raises Unfusable when that cannot be.
 
-    `plan` may be the schedule of the same inputs and outputs, to save making it again.
+    `plan` may be the schedule of the same inputs and outputs, to save making it again. `tuning` overrides the choices
+    kept for the expression.
     """
     machine = machine_for(target)
-    identity = fingerprint(inputs, outputs)
+    hashed = structure(inputs, outputs)
+    identity = fingerprint(inputs, outputs) if tuning is None else f"{hashed} {tuning.given()}"
     symbol = name or f"tbe_{identity[:16]}"
     if not _SYMBOL.fullmatch(symbol):
         raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
@@ -67,7 +71,10 @@ def build(
         if found is not None:
             _cache.move_to_end(key)
             return found
+    chosen = tuning or tuning_of(hashed, target)
     plan = plan or schedule(inputs, outputs)
+    if chosen is not None:
+        plan = retuned(plan, chosen)
     text = render(plan, machine, symbol)
     code = compile_ir(text, machine)
     defined, undefined = elf.symbols(code)

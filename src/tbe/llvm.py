@@ -141,7 +141,7 @@ class _NestWriter(Elements):
     def _pairs_rows(self) -> bool:
         """Whether to do two rows at a time, so that one computes while the other waits for its reductions."""
         nest = self.nest
-        if nest.lane_outer or nest.rows < 2 or nest.runnings:
+        if nest.lane_outer or nest.rows < 2 or nest.runnings or nest.tuning.pairs is False:
             return False
         sizes = [math.prod(v.extent for v in group) for group in nest.groups]
         work = sum(effort(n) for stage in nest.stages for n in closure(stage.roots(), set()))
@@ -150,7 +150,8 @@ class _NestWriter(Elements):
             room += stack_elements(nest.groups[t.group], self._lane_of(t.group), outer=False) * stack_size(
                 t.node
             )
-        return max(sizes) <= 4096 and work <= 120 and room <= STACK_LIMIT // 2
+        wanted = nest.tuning.pairs or (max(sizes) <= 4096 and work <= 120)
+        return wanted and room <= STACK_LIMIT // 2
 
     def _unroll(self, stage: Stage | None) -> int:
         """How many vectors the innermost body handles at a time."""
@@ -162,7 +163,7 @@ class _NestWriter(Elements):
                     work += effort(node)
         carried = sum(len(components(r)) for one in stages for r in one.reductions)
         copies = 4 if work <= 12 else 2 if work <= 50 else 1
-        copies = max(1, copies // len(self.row_values))
+        copies = self.nest.tuning.unroll or max(1, copies // len(self.row_values))
         while copies > 1 and carried * copies * len(self.row_values) > 16:
             copies //= 2
         while copies > 1 and stage is None and self.nest.temporaries and self.width * copies > 64:

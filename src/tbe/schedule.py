@@ -8,6 +8,7 @@ axis); with an outer lane, neighbouring rows share vectors (sum over the first a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tbe.dtypes import DTYPES
 from tbe.index import Index, LoopVar, linear
 from tbe.lower import Lowering, Node, Reduction, Running, Unfusable
 from tbe.ops import BINARY, UNARY
+from tbe.tuning import Tuning
 
 __all__ = [
     "Nest",
@@ -30,6 +32,7 @@ __all__ = [
     "closure",
     "effort",
     "lane_of",
+    "retuned",
     "schedule",
     "stack_elements",
     "stack_size",
@@ -104,6 +107,7 @@ class Nest:
     tile_step: int = 1  # how many values of it one row covers
     row_ns: float = 0.0
     rows_per_unit: int = 1
+    tuning: Tuning = field(default_factory=Tuning)
     in_order: bool = False  # accumulators lie on the stack, so that the operands are read as they lie
 
     @property
@@ -533,13 +537,33 @@ class _Planner:
             slowest = max(n.row_ns for n in nests)
             for nest in nests:
                 nest.rows_per_unit = max(1, min(nest.rows, int(slowest / nest.row_ns)))
-        total = sum(n.units for n in nests)
-        time = sum(n.row_ns * n.rows for n in nests)
-        grain = max(1, min(total, math.ceil(_GRAIN_NS * total / max(time, 1.0)))) if total else 1
+        total, grain = _pieces(nests)
         flops, moved = _work(nests, self.inputs, self.outputs)
         streams = moved >= _STREAMED and sum(t.size * DTYPES[t.dtype].size for t in self.outputs) * 8 >= moved
         aliases = _aliases(self, nests)
         return Schedule(self.inputs, self.outputs, nests, total, grain, flops, moved, aliases, streams)
+
+
+def _pieces(nests: Sequence[Nest]) -> tuple[int, int]:
+    """Units of parallel work, and how many of them are worth a thread."""
+    total = sum(n.units for n in nests)
+    time = sum(n.row_ns * n.rows for n in nests)
+    return total, max(1, min(total, math.ceil(_GRAIN_NS * total / max(time, 1.0)))) if total else 1
+
+
+def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
+    """The schedule with choices found by measurement in place of those made by rules."""
+    nests = []
+    for nest in plan.nests:
+        changed = dataclasses.replace(nest, tuning=tuning)
+        plain = nest.lane_outer and not nest.groups and nest.tile is None
+        if tuning.chunk is not None and plain:
+            changed.chunk = min(nest.lane.extent, -(-tuning.chunk // 256) * 256)
+            changed.row_ns = _row_time(changed)
+        nests.append(changed)
+    total, grain = _pieces(nests)
+    streams = plan.streams if tuning.streams is None else tuning.streams
+    return dataclasses.replace(plan, nests=nests, total=total, grain=grain, streams=streams)
 
 
 def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 from tbe import expr as e
 from tbe.dtypes import DTYPES
 from tbe.ops import BINARY, UNARY
+from tbe.tuning import tuning_of
 
-__all__ = ["apply_json", "fingerprint", "from_json", "to_json"]
+__all__ = ["apply_json", "fingerprint", "from_json", "structure", "to_json"]
 
 FORMAT = 1
 CODE_VERSION = 3  # of the generated machine code: raise it when the same expression gives other code
@@ -34,7 +35,16 @@ def to_json(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
 
 
 def fingerprint(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
-    """A hash of the structure of a graph: equal graphs, whatever their names, give equal machine code."""
+    """A hash of the structure of a graph, and of choices found by tuning: equal ones give equal machine code."""
+    hashed = structure(inputs, outputs)
+    tuning = tuning_of(hashed)
+    if tuning is None:
+        return hashed
+    return hashlib.sha256(json.dumps([hashed, tuning.given()]).encode()).hexdigest()
+
+
+def structure(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
+    """A hash of the structure of a graph, whatever the names in it."""
     text = json.dumps([CODE_VERSION, _document(inputs, outputs, names=False)], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

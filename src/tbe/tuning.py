@@ -1,0 +1,123 @@
+"""Choices of loops found by measurement, kept between processes.
+
+The generator chooses unrolling, pieces and stores by rules. `tbe.bench --tune` measures other choices; what is faster
+is kept in `tuning.json` in the folder that NPU_CACHE_DIR names (or the user's cache folder), by the structure of the
+expression and the processor, and every later build of the same expression uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tbe.target import machine_for
+
+__all__ = ["Tuning", "forget", "remember", "tuning_file", "tuning_of"]
+
+MAX_ENTRIES = 10_000
+_LIMITS = {"unroll": 16, "chunk": 1 << 20, "pairs": 1, "streams": 1}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Choices for one kernel; None leaves a choice to the rules.
+
+    >>> Tuning(unroll=4).given()
+    {'unroll': 4}
+    """
+
+    unroll: int | None = None  # vectors a loop body handles at a time
+    chunk: int | None = None  # elements a unit of parallel work covers, without reductions
+    pairs: bool | None = None  # whether two rows are done at a time, with reductions along the row
+    streams: bool | None = None  # whether outputs are written past the caches
+
+    def given(self) -> dict[str, int]:
+        """The choices made."""
+        return {k: int(v) for k, v in dataclasses.asdict(self).items() if v is not None}
+
+
+_lock = threading.Lock()
+_loaded: dict[Path, dict[str, dict[str, int]]] = {}
+
+
+def tuning_file() -> Path:
+    """Where choices are kept."""
+    folder = os.environ.get("NPU_CACHE_DIR")
+    if folder:
+        return Path(folder) / "tuning.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter" / "tuning.json"
+
+
+def tuning_of(structure: str, target: str = "host") -> Tuning | None:
+    """The choices kept for an expression, None when it was not tuned on this kind of processor."""
+    table = _table(tuning_file())
+    if not table:
+        return None
+    found = table.get(_key(structure, target))
+    return Tuning(**_checked(found)) if found else None
+
+
+def remember(structure: str, tuning: Tuning, target: str = "host") -> None:
+    """Keep choices for an expression."""
+    _change(lambda table: table.__setitem__(_key(structure, target), tuning.given()))
+
+
+def forget(structure: str, target: str = "host") -> None:
+    """Leave an expression to the rules again."""
+    _change(lambda table: table.pop(_key(structure, target), None))
+
+
+def _key(structure: str, target: str) -> str:
+    machine = machine_for(target)
+    return f"{machine.cpu}:{structure}"
+
+
+def _table(path: Path) -> dict[str, dict[str, int]]:
+    with _lock:
+        if path not in _loaded:
+            _loaded[path] = _read(path)
+        return _loaded[path]
+
+
+def _read(path: Path) -> dict[str, dict[str, int]]:
+    """The file's entries; one that is damaged counts as empty."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict) or len(content) > MAX_ENTRIES:
+        return {}
+    return {k: v for k, v in content.items() if isinstance(k, str) and isinstance(v, dict)}
+
+
+def _checked(entry: dict[str, Any]) -> dict[str, Any]:
+    """Only choices that exist, with values that make sense."""
+    found: dict[str, Any] = {}
+    for name, most in _LIMITS.items():
+        value = entry.get(name)
+        if isinstance(value, int) and 0 <= value <= most:
+            found[name] = bool(value) if name in ("pairs", "streams") else max(int(value), 1)
+    return found
+
+
+def _change(change: Any) -> None:
+    path = tuning_file()
+    with _lock:
+        table = _read(path)
+        change(table)
+        _loaded[path] = table
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        try:
+            temporary.write_text(json.dumps(table, indent=0))
+            temporary.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
