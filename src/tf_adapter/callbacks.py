@@ -49,12 +49,13 @@ def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
 def npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
     """The device's form of a plan that is one model."""
     model, ports = run.lowered.model, run.lowered.ports
+    donated = {output for output, _ in model.plan.donated}
     return native.FunctionPlan(
         model.program,
         [*ports.inputs],
         [
-            (kind, index, port.desc.dtype, port.desc.shape)
-            for (kind, index), port in zip(ports.outputs, model.outputs, strict=True)
+            (kind, index, port.desc.dtype, port.desc.shape, k in donated)
+            for k, ((kind, index), port) in enumerate(zip(ports.outputs, model.outputs, strict=True))
         ],
         others=_others(ports),
         bound=[(i, inputs[i].version) for i in ports.bound],

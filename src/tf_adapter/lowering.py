@@ -160,7 +160,7 @@ def lower(
     if attempt.parsed is None:
         return Refused(attempt.refused, attempt.unknown)
     ports = _ports(request, attempt.parsed)
-    plan = compile_plan(attempt.parsed.graph, options, name or graph.name)
+    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports))
     model = cache.store(None if ports.specialised else key, plan, ports)
     return Lowered(model, ports, len(graph.results))
 
@@ -258,6 +258,16 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
         tuple(sorted(request.specialised)),
         tuple(sorted(bound)),
     )
+
+
+def _donated(ports: Ports) -> list[tuple[int, int]]:
+    """Outputs that are new values of variables which are inputs too: they share their memory."""
+    inputs = {index: k for k, (kind, index) in enumerate(ports.inputs) if kind == "variable"}
+    return [
+        (k, inputs[index])
+        for k, (kind, index) in enumerate(ports.outputs)
+        if kind == "variable" and index in inputs
+    ]
 
 
 def _source(value: ir.Value) -> np.ndarray | str | None:
