@@ -63,19 +63,22 @@ class Row:
         return None if best is None else self.ratio_to(best)
 
 
-def measure(row: Row, contenders: list[str], rounds: int, small: bool) -> None:
+def measure(row: Row, contenders: list[str], arguments: argparse.Namespace) -> None:
     """Fill a row; a contender that takes the process down is recorded and the rest measured again."""
     remaining = list(contenders)
     while remaining:
-        culprit = _attempt(row, remaining, rounds, small)
+        culprit = _attempt(row, remaining, arguments)
         if culprit is None:
             return
         remaining.remove(culprit)
 
 
-def _attempt(row: Row, contenders: list[str], rounds: int, small: bool) -> str | None:
+def _attempt(row: Row, contenders: list[str], arguments: argparse.Namespace) -> str | None:
     command = [sys.executable, "-m", "benchmarks.row", row.model, str(row.batch), row.precision, *contenders]
-    command += ["--rounds", str(rounds)] + (["--small"] if small else [])
+    command += ["--rounds", str(arguments.rounds)] + (["--small"] if arguments.quick else [])
+    if arguments.profile:
+        arguments.profile.mkdir(parents=True, exist_ok=True)
+        command += ["--profile", str((arguments.profile / f"{row.title.replace(' ', '-')}.json").resolve())]
     building, done = "", False
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -193,7 +196,13 @@ def parse_arguments() -> argparse.Namespace:
         "--peers", nargs="*", default=list(PEERS), choices=[c for c in CONTENDERS if c != OURS]
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="also write the rows there")
+    parser.add_argument(
+        "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
+    )
+    parser.add_argument("--again", action="store_true", help="measure rows that the --json file has, too")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FOLDER", help="write a trace of our tasks for each row"
+    )
     parser.add_argument("--quick", action="store_true", help="small models, batch 2, three rounds")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -201,16 +210,36 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def read_rows(path: Path | None) -> dict[str, Row]:
+    """The rows of an earlier run by title; none when there is no file."""
+    if path is None or not path.exists():
+        return {}
+    return {row.title: row for row in (Row(**fields) for fields in json.loads(path.read_text()))}
+
+
+def write_rows(path: Path | None, rows: dict[str, Row]) -> None:
+    """Keep rows, the file never half written."""
+    if path is None:
+        return
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps([asdict(row) for row in rows.values()], indent=1))
+    aside.replace(path)
+
+
 def main() -> int:
     """Measure and report; the exit status says whether ours ran everywhere with right answers."""
     arguments = parse_arguments()
+    known = read_rows(arguments.json)
     rows = list(cases(arguments))
     for number, row in enumerate(rows, 1):
         console.print(f"[dim]{number}/{len(rows)} {row.title}[/]", end=" ")
-        measure(row, [OURS, *arguments.peers], arguments.rounds, arguments.quick)
+        if row.title in known and not arguments.again:
+            rows[number - 1] = row = known[row.title]
+        else:
+            measure(row, [OURS, *arguments.peers], arguments)
+            known[row.title] = row
+            write_rows(arguments.json, known)
         console.print(f"[dim]{' '.join(f'{n}={milliseconds(s)}' for n, s in row.medians.items())}[/]")
-        if arguments.json:
-            arguments.json.write_text(json.dumps([asdict(r) for r in rows[:number]], indent=1))
     report(rows, arguments.peers)
     return int(any(OURS in row.failures for row in rows))
 

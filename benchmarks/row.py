@@ -50,6 +50,17 @@ def prepare(case: Case, names: list[str], stream: Any) -> dict[str, Callable[[],
     return calls
 
 
+def write_trace(case: Case, path: str) -> None:
+    """Time our tasks one by one and write the trace that Perfetto opens."""
+    import ge
+    from ge.options import CompileOptions, PrecisionMode
+    from ge.profile import trace
+
+    mode = PrecisionMode.MIX_BF16 if case.precision == "bf16" else PrecisionMode.KEEP
+    model = ge.compile(case.onnx, CompileOptions(precision_mode=mode))
+    trace(path, model.profile(case.inputs, repeats=3), f"{case.model.name} b{case.batch} {case.precision}")
+
+
 def main() -> None:
     """Run the row described on the command line."""
     parser = argparse.ArgumentParser()
@@ -59,6 +70,7 @@ def main() -> None:
     parser.add_argument("contenders", nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--profile", help="write the trace of our tasks there")
     arguments = parser.parse_args()
 
     stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -72,6 +84,8 @@ def main() -> None:
     calls = prepare(case, arguments.contenders, stream)
     emit(stream, "timing")
     times = interleave(calls, arguments.rounds)
+    if arguments.profile:
+        write_trace(case, arguments.profile)
     emit(stream, "done", medians={name: statistics.median(values) for name, values in times.items()})
     os._exit(0)  # skip the libraries' tear-down
 

@@ -247,6 +247,45 @@ def test_profile_is_printed_when_asked_for(monkeypatch, capsys):
     assert capsys.readouterr().out.count("total") == 1
 
 
+def test_a_trace_is_what_perfetto_reads(tmp_path):
+    """The trace-event format: metadata and complete events, times in microseconds, one after another."""
+    model = compiled(encoder)
+    tasks = model.profile(repeats=2)
+    document = json.loads(trace(tmp_path / "t.json", tasks, "net").read_text())
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    named = {e["tid"]: e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"}
+    spans = [e for e in document["traceEvents"] if e["ph"] == "X"]
+    assert {e["ph"] for e in document["traceEvents"]} == {"M", "X"}
+    for event, task in zip(spans, tasks, strict=True):
+        assert {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"} <= event.keys()
+        assert named[event["tid"]] == task.engine and event["dur"] == task.seconds * 1e6 >= 0
+    ends = [e["ts"] + e["dur"] for e in spans]
+    assert all(end <= later["ts"] + 1e-6 for end, later in zip(ends, spans[1:], strict=False))
+
+
+def test_profile_is_written_where_asked_for(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "trace.json"
+    monkeypatch.setenv("NPU_PROFILE", str(path))
+    model = compile_graph(graph_of(lambda b: b.op("Exp", b.input("x", (3, 2), "float32"))))
+    model(floats(3, 2))
+    assert "total" in capsys.readouterr().out
+    assert json.loads(path.read_text())["traceEvents"]
+
+
+def test_profile_counts_all_steps_of_a_batch(monkeypatch):
+    """What a step reads and writes, times the steps, is what the whole batch does."""
+
+    def build(b):
+        return b.op("Conv", b.input("x", (8, 16, 20, 20), "float32"), floats(16, 16, 3, 3))
+
+    whole = compile_graph(graph_of(build), CompileOptions(disabled_passes=frozenset({"split_batch"})))
+    monkeypatch.setenv("NPU_CACHE_BYTES", "100000")
+    split = compile_graph(graph_of(build))
+    assert split.plan.steps > 1
+    flops = [sum(t.flops for t in m.profile(repeats=1) if t.kind == "conv") for m in (whole, split)]
+    assert flops[0] == flops[1] > 0
+
+
 def test_unknown_files_are_refused(tmp_path):
     with pytest.raises(ge.GeError, match="no file"):
         ge.compile(tmp_path / "missing.onnx")

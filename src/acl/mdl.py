@@ -80,6 +80,7 @@ class Loaded:
     def run(self, gear: int, inputs: list[int], outputs: list[int]) -> None:
         """Execute on checked addresses."""
         model = self.model if self.gears is None else self.model.gear(gear)
+        model.announce()
         shapes = model.program.run_pointers(inputs, outputs)
         self.actual = {int(index): tuple(shape) for index, shape in dict(shapes or {}).items()}
 

@@ -45,5 +45,19 @@ class Model:
         """Run on arrays in the order of `inputs`; always a list."""
         return self._model.run(arrays)
 
+    def profile(self, path: str | os.PathLike[str] = "", repeats: int = 10) -> str:
+        """One line a task with its time, on zeros (with gears: the first one's).
+
+        With a path, the trace that Perfetto opens is written there too.
+        """
+        from ge.model.model import Model as Single
+        from ge.profile import profile, table, trace
+
+        model = self._model if isinstance(self._model, Single) else self._model.gear(0)
+        tasks = profile(model, repeats=repeats)
+        if path:
+            trace(path, tasks, self.name)
+        return table(tasks)
+
     def __repr__(self) -> str:
         return f"acl.{self._model!r}"

@@ -131,6 +131,10 @@ def atc(
     debug_dir: Annotated[
         str, _option("debug_dir", "Write the graph after every stage there", _OTHER, "PATH")
     ] = "",
+    profile: Annotated[
+        str,
+        _option("profile", "Run the model on zeros and write the trace of its tasks there", _OTHER, "PATH"),
+    ] = "",
     unsupported_report: Annotated[
         str, _option("unsupported_report", "Write operators without support there (JSON)", _OTHER, "PATH")
     ] = "",
@@ -186,6 +190,20 @@ def _compile(arguments: dict[str, Any]) -> None:
     _success(result)
     if arguments["display_model_info"] == "1":
         _show(result.path)
+    if arguments["profile"]:
+        _profile(result.path, Path(arguments["profile"]))
+
+
+def _profile(model: Path, target: Path) -> None:
+    """Time the tasks of what was compiled; a model with gears at its first one."""
+    from ge.model import om
+    from ge.model.model import Model
+    from ge.profile import profile, table, trace
+
+    loaded = om.load(model)
+    tasks = profile(loaded if isinstance(loaded, Model) else loaded.gear(0))
+    print(table(tasks))
+    print(f"ATC done: {trace(target, tasks, model.stem)} written, to be opened with https://ui.perfetto.dev")
 
 
 def _compile_singleops(arguments: dict[str, Any]) -> None:

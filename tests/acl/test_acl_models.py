@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,12 @@ def test_the_pythonic_model(model_file: str, geared_file: str) -> None:
     np.testing.assert_allclose(model.run([x])[0], expected(x), rtol=1e-6)
     assert [p.name for p in model.inputs] == ["x"]
     assert acl.Model(geared_file)(np.ones((8, 4), np.float32)).shape == (8, 3)
+
+
+def test_a_profile_of_a_model(model_file: Path, tmp_path: Path) -> None:
+    text = acl.Model(model_file).profile(tmp_path / "trace.json", repeats=1)
+    assert "total" in text
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize("name", ["mdl", "rt", "op", "util"])

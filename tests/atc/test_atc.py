@@ -221,6 +221,15 @@ def test_configuration_files_are_read(rows: Path, tmp_path: Path) -> None:
 # -- other modes -------------------------------------------------------------------------------------
 
 
+def test_the_trace_of_a_compiled_model(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"--model={rows}", f"--output={tmp_path}/out", f"--profile={tmp_path}/trace.json") == 0
+    assert "total" in capsys.readouterr().out
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(event["ph"] == "X" and event["dur"] > 0 for event in events)
+
+
 def test_a_compiled_model_as_json_and_in_words(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

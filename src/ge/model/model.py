@@ -45,7 +45,7 @@ class Model:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.program = _load(plan)
-        self._announce = bool(int(os.environ.get("NPU_PROFILE", "0") or 0))
+        self._announce = os.environ.get("NPU_PROFILE", "0") not in ("", "0")
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class Model:
         results = list(into)
         self._donate(feeds, results)
         if self._announce:
-            self._print_profile(feeds)
+            self.announce(feeds)
         shapes = self.program.run(feeds, results)
         for index, shape in _reported(shapes):
             results[index] = _leading(results[index], shape)
@@ -100,15 +100,20 @@ class Model:
             for item in zip(self.plan.tasks, self.program.task_info(), seconds, strict=True)
         ]
 
-    def _print_profile(self, feeds: Sequence[np.ndarray]) -> None:
-        """What NPU_PROFILE=1 asks for: one line a task, at the first run."""
-        from ge.profile import table
+    def announce(self, feeds: Sequence[np.ndarray] | None = None) -> None:
+        """What NPU_PROFILE asks for, once: 1 for one line a task, a path for the trace of the tasks in a file too."""
+        if not self._announce:
+            return
+        from ge.profile import table, trace
 
         self._announce = False
-        print(table(self.profile(feeds)))
+        tasks = self.profile(feeds)
+        print(table(tasks))
+        path = os.environ.get("NPU_PROFILE", "1")
+        if path != "1":
+            print(f"trace: {trace(path, tasks, self.name)}")
 
-    @staticmethod
-    def _profiled(task: Any, info: Any, seconds: float) -> TaskProfile:
+    def _profiled(self, task: Any, info: Any, seconds: float) -> TaskProfile:
         main = task.outputs[0] if task.outputs else task.inputs[0]
         return TaskProfile(
             task.name,
@@ -119,8 +124,8 @@ class Model:
             main.shape,
             main.dtype,
             seconds,
-            info["flops"] or task.flops,
-            info["bytes"],
+            (info["flops"] or task.flops) * self.plan.steps,
+            info["bytes"] * self.plan.steps,
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
