@@ -204,26 +204,31 @@ class _Given:
     """An input of a call that is not made: a tensor, the description of one, or a variable."""
 
     value: Any
-    variable: Any = None
+    held: Any = None  # the variable
     version: int = 1
 
     @property
+    def variable(self) -> int:
+        """A number that no other variable has."""
+        return id(self.held)
+
+    @property
     def kind(self) -> str:
-        if self.variable is not None:
+        if self.held is not None:
             return "variable"
         dense = self.dtype in TENSORS and self.value.shape.is_fully_defined()
         return "tensor" if dense else "host"
 
     @property
     def dtype(self) -> str:
-        return str((self.value if self.variable is None else self.variable).dtype.name)
+        return str((self.value if self.held is None else self.held).dtype.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple((self.value if self.variable is None else self.variable).shape)
+        return tuple((self.value if self.held is None else self.held).shape)
 
     def numpy(self) -> np.ndarray:
-        source = self.value if self.variable is None else self.variable
+        source = self.value if self.held is None else self.held
         if isinstance(source, tf.TensorSpec):
             return np.zeros(self.shape, source.dtype.as_numpy_dtype)
         return np.asarray(source.numpy())

@@ -13,14 +13,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from ge.errors import OutOfMemoryError
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import partition, structure
-from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function
+from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle
 from tf_adapter.lowering import Described, Lowered, Refused, lower
 from tf_adapter.options import options
 
@@ -31,6 +33,8 @@ PATIENCE = 20  # calls without a change after which variables become part of the
 MOST_PATIENCE = 1 << 20
 MOST_COMPILES = 128  # of one function; more shapes than that run on the host
 MOST_CUTS = 16  # of one function
+MOST_SETTLING = 8  # rounds in which conditions may become known
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 # Operators that belong to the host by nature: a mode without host fallback does not complain of them.
 _HOST_BY_NATURE = ("Iterator", "Print", "Assert", "Summary", "Dataset")
@@ -78,7 +82,7 @@ class Known:
     written: frozenset[int] = frozenset()
     compiles: int = 0
     patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
-    cuts: dict[frozenset[str], tuple[Plan, Mapping[str, Refusal]]] = field(default_factory=dict)
+    cuts: dict[Any, tuple[Plan, Mapping[str, Refusal]]] = field(default_factory=dict)
     report: Report | None = None  # of the last compile
 
 
@@ -141,27 +145,73 @@ def plan_function(
     function = known(name)
     if function.compiles >= MOST_COMPILES:
         return _host_run(function)
-    variables = {function.graph.args[i] for i, d in enumerate(inputs) if d.kind == "variable"}
-    refused = partition.host_nodes(function.graph, function.functions, variables)
+    if _aliased(inputs):
+        return _reported(function, _host_run(function), {}, inputs)
     bind, watched, patience = _policy(function, inputs, changed, previous)
-    found = _lowered(function, inputs, bind, refused)
+    settled = Settled(
+        function.graph, partition.host_nodes(function.graph, function.functions, _variables(function, inputs))
+    )
+    for _ in range(MOST_SETTLING):
+        found = _lowered(function, settled, inputs, bind)
+        fresh = _conditions(settled.graph, found)
+        if not fresh:
+            break
+        settled = _settled(function, settled, fresh, inputs)
     if isinstance(found, Refused):
-        return _mixed(function, {**refused, **found.nodes}, inputs)
+        return _mixed(function, settled, {**settled.refused, **found.nodes}, inputs)
     function.compiles += 1
     if not found.ports.outputs:  # nothing to compute
         return _reported(function, _host_run(function), {}, inputs)
-    return _reported(function, NpuRun(found, watched, patience), {}, inputs)
+    return _reported(function, NpuRun(found, watched, patience), {}, inputs, settled.graph)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A function as it is for some inputs: branches whose conditions they decide are inlined."""
+
+    graph: FlatGraph
+    refused: Mapping[str, Refusal]  # nodes that stay on the host whatever the shapes
+    choices: tuple[tuple[str, bytes], ...] = ()
+
+
+def _variables(function: Known, inputs: Sequence[Described]) -> set[str]:
+    return {function.graph.args[i] for i, d in enumerate(inputs) if d.kind == "variable"}
+
+
+def _aliased(inputs: Sequence[Described]) -> bool:
+    """Whether one variable is given twice."""
+    numbers = [d.variable for d in inputs if d.kind == "variable"]
+    return len(set(numbers)) < len(numbers)
+
+
+def _conditions(graph: FlatGraph, found: Lowered | Refused) -> dict[str, np.ndarray]:
+    """The conditions that turned out to be known, of nodes that can be settled by them."""
+    if isinstance(found, Lowered):
+        return {}
+    return {
+        name: value
+        for name, value in found.settled.items()
+        if graph.nodes[name].op in _BRANCHES or (graph.nodes[name].op == "Assert" and bool(np.all(value)))
+    }
+
+
+def _settled(
+    function: Known, before: Settled, known: Mapping[str, np.ndarray], inputs: Sequence[Described]
+) -> Settled:
+    graph = settle(before.graph, function.functions, known)
+    refused = partition.host_nodes(graph, function.functions, _variables(function, inputs))
+    choices = tuple(sorted((name, value.tobytes()) for name, value in known.items()))
+    return Settled(graph, refused, (*before.choices, *choices))
 
 
 def _lowered(
-    function: Known, inputs: Sequence[Described], bind: Sequence[int], refused: Mapping[str, Refusal]
+    function: Known, settled: Settled, inputs: Sequence[Described], bind: Sequence[int]
 ) -> Lowered | Refused:
     """The compiled function, or what the host has to run: all of it, should the compiler fail."""
+    graph, refused = settled.graph, settled.refused
     chosen = options.compile_options()
     try:
-        return lower(
-            function.graph, function.functions, inputs, chosen, bind=bind, host=refused, name=function.name
-        )
+        return lower(graph, function.functions, inputs, chosen, bind=bind, host=refused, name=function.name)
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except Exception as error:
@@ -169,7 +219,7 @@ def _lowered(
             raise
         _log.warning("%s runs on the host, as it could not be compiled: %s", function.name, error)
         why = Refusal("", f"the function could not be compiled: {error}")
-        return Refused(dict.fromkeys(_compute(function.graph), why))
+        return Refused(dict.fromkeys(_compute(graph), why))
 
 
 def _host_run(function: Known) -> HostRun:
@@ -204,23 +254,26 @@ def _policy(
 # -- mixed computing -------------------------------------------------------------------------------------------
 
 
-def _mixed(function: Known, refused: Mapping[str, Refusal], inputs: Sequence[Described]) -> Plan:
+def _mixed(
+    function: Known, settled: Settled, refused: Mapping[str, Refusal], inputs: Sequence[Described]
+) -> Plan:
     if not options.allow_host_fallback:
         _complain(function, refused)
-    key = frozenset(refused)
+    key = (settled.choices, frozenset(refused))
     if key not in function.cuts:
         while len(function.cuts) >= MOST_CUTS:
             function.cuts.pop(next(iter(function.cuts)))
-        function.cuts[key] = _cut(function, refused)
+        function.cuts[key] = _cut(function, settled.graph, refused)
     plan, why = function.cuts[key]
-    return _reported(function, plan, why, inputs)
+    return _reported(function, plan, why, inputs, settled.graph)
 
 
-def _cut(function: Known, refused: Mapping[str, Refusal]) -> tuple[Plan, Mapping[str, Refusal]]:
-    done = partition.cut(function.graph, refused)
-    if not any(step.on_npu for step in done.steps) and not structure.worthwhile(
-        function.graph, function.functions
-    ):
+def _cut(
+    function: Known, graph: FlatGraph, refused: Mapping[str, Refusal]
+) -> tuple[Plan, Mapping[str, Refusal]]:
+    done = partition.cut(graph, refused)
+    on_npu = any(step.on_npu for step in done.steps)
+    if not on_npu and not structure.worthwhile(graph, function.functions):
         return _host_run(function), done.refused
     steps = []
     for step in done.steps:
@@ -254,10 +307,14 @@ def _complain(function: Known, refused: Mapping[str, Refusal]) -> None:
 
 
 def _reported(
-    function: Known, plan: Plan, refused: Mapping[str, Refusal], inputs: Sequence[Described]
+    function: Known,
+    plan: Plan,
+    refused: Mapping[str, Refusal],
+    inputs: Sequence[Described],
+    graph: FlatGraph | None = None,
 ) -> Plan:
     shapes = tuple(None if d.kind == "host" else tuple(d.shape) for d in inputs)
-    function.report = Report(function.name, function.graph, plan, refused, shapes)
+    function.report = Report(function.name, graph or function.graph, plan, refused, shapes)
     return plan
 
 

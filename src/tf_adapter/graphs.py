@@ -7,8 +7,9 @@ by (node, index), whatever the operator calls them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
@@ -22,6 +23,7 @@ __all__ = [
     "called_functions",
     "is_stateful",
     "read_function",
+    "settle",
 ]
 
 Ref = tuple[str, int]
@@ -265,6 +267,40 @@ def read_function(name: str, functions: Functions | None = None) -> FlatGraph:
     return graph.pruned()
 
 
+def settle(graph: FlatGraph, functions: Functions, known: Mapping[str, np.ndarray]) -> FlatGraph:
+    """The graph for conditions that are known: branches taken are inlined, checks that pass are dropped.
+
+    known: conditions by node (If, Case, Assert); other nodes are left as they are.
+    """
+    made = replace(
+        graph,
+        nodes={
+            k: replace(n, inputs=list(n.inputs), controls=list(n.controls)) for k, n in graph.nodes.items()
+        },
+    )
+    for name, value in known.items():
+        node = made.nodes[name]
+        if node.op == "Assert" and bool(np.all(value)):
+            made.nodes[name] = FlatNode(name, "NoOp", [], node.controls, {}, ())
+        branch = _taken(node, value)
+        if branch:
+            func = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=branch))
+            node.op, node.attr, node.inputs = "StatefulPartitionedCall", {"f": func}, node.inputs[1:]
+    return _Reader(functions).inlined(made).pruned()
+
+
+def _taken(node: FlatNode, value: np.ndarray) -> str:
+    """The function that a branch calls for a known condition; empty when the node is no branch."""
+    if node.op in ("If", "StatelessIf"):
+        holds = bool(value.item()) if value.ndim == 0 else value.size > 0
+        return str(node.attr["then_branch" if holds else "else_branch"].func.name)
+    if node.op in ("Case", "StatelessCase"):
+        branches = node.attr["branches"].list.func
+        index = int(value.item())
+        return str(branches[index if 0 <= index < len(branches) else -1].name)
+    return ""
+
+
 class _Reader:
     """Reads function definitions and inlines the calls between them."""
 
@@ -304,9 +340,10 @@ class _Reader:
         graph.nodes = made
         graph.results = [outputs.ref(definition.ret[a.name]) for a in definition.signature.output_arg]
         graph.effects = list(dict.fromkeys(prefix + n for n in definition.control_ret.values()))
-        return self._inlined(graph)
+        return self.inlined(graph)
 
-    def _inlined(self, graph: FlatGraph) -> FlatGraph:
+    def inlined(self, graph: FlatGraph) -> FlatGraph:
+        """A graph with its calls replaced by what they call."""
         calls = {n.name: callee for n in graph.nodes.values() if (callee := self._callee(n)) is not None}
         if not calls:
             return graph

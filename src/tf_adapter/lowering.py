@@ -42,6 +42,10 @@ class Described(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def variable(self) -> int:
+        """A number that no other variable has."""
+
     def numpy(self) -> np.ndarray: ...
 
 
@@ -78,6 +82,9 @@ class Refused:
 
     nodes: Mapping[str, Refusal]
     unknown: frozenset[str] = frozenset()
+    settled: Mapping[str, np.ndarray] = field(
+        default_factory=dict
+    )  # conditions of host nodes that are constant
 
 
 @dataclass
@@ -158,7 +165,7 @@ def lower(
         request.specialised |= fresh
         attempt = _attempt(request, functions, host or {}, name or graph.name)
     if attempt.parsed is None:
-        return Refused(attempt.refused, attempt.unknown)
+        return Refused(attempt.refused, attempt.unknown, attempt.settled)
     ports = _ports(request, attempt.parsed)
     plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports))
     model = cache.store(None if ports.specialised else key, plan, ports)

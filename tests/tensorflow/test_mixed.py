@@ -318,3 +318,49 @@ def test_a_part_that_cannot_be_compiled_runs_on_the_host() -> None:
     same(function, X)
     made = set(parts._parts) - before
     assert any(parts.refusals_of(number) for number in made)
+
+
+def test_conditions_that_shapes_decide_need_no_host() -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def function(x: Any) -> Any:
+        tf.debugging.assert_greater(tf.shape(x)[0], 2, message="few rows")
+        if tf.shape(x)[0] > 4:
+            tf.debugging.assert_less(tf.shape(x)[1], 100)
+            return tf.nn.softmax(x @ tf.transpose(x))
+        tf.print("small", output_stream="file:///dev/null")
+        return x * 2.0
+
+    from tf_adapter.explain import explain
+
+    assert explain(function, X).steps == ("NPU",)
+    with tf.device(NPU):
+        equal(tf.nn.softmax(X.numpy() @ X.numpy().T), function(X))
+        equal(X[:3].numpy() * 2, function(X[:3]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="few rows"):
+            function(X[:1])
+
+
+def test_one_variable_given_twice() -> None:
+    table = tf.Variable(X)
+
+    @tf.function
+    def function(a: Any, b: Any) -> Any:
+        a.assign_add(tf.ones_like(a))
+        return b @ b
+
+    with tf.device(NPU):
+        equal((X.numpy() + 1) @ (X.numpy() + 1), function(table, table))
+
+
+def test_a_dataset_that_reads_a_variable() -> None:
+    table = tf.Variable(X)
+
+    @tf.function
+    def make() -> Any:
+        return tf.data.Dataset.range(3).map(lambda i: table[0] * tf.cast(i, tf.float32))
+
+    with tf.device(NPU):
+        iterator = iter(make())
+        next(iterator)
+        table.assign(X * 3.0)
+        equal(X[0].numpy() * 3, next(iterator))

@@ -182,13 +182,15 @@ class Attempt:
 
     parsed: the whole graph, when nothing had to stay there. refused: nodes that cannot be converted, and why.
     unknown: nodes that read, directly or not, what the host computes, so that nothing can be said of them
-    yet. needs: inputs whose values would have to be constant for a node that was refused.
+    yet. needs: inputs whose values would have to be constant for a node that was refused. settled: first
+    inputs of host nodes (the condition of a branch or a check) that turned out to be constant.
     """
 
     parsed: Parsed | None
     refused: Mapping[str, Refusal]
     unknown: frozenset[str] = frozenset()
     needs: frozenset[str] = frozenset()
+    settled: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def attempt_graph(
@@ -214,7 +216,8 @@ def attempt_graph(
     converter.evaluate(scope, roots)
     unknown = frozenset(n for n, value in scope.values.items() if value is UNKNOWN and n not in host)
     if converter.refused or host:
-        return Attempt(None, converter.refused, unknown, _inputs_behind(converter.needs, inputs))
+        needs = _inputs_behind(converter.needs, inputs)
+        return Attempt(None, converter.refused, unknown, needs, converter.settled)
     try:
         return Attempt(_finished(request, converter, scope), {})
     except GeError as error:

@@ -178,6 +178,7 @@ class Converter:
         self.root = root
         self.tolerant = host is not None  # whatever cannot be converted will run elsewhere
         self.host = host or ()  # nodes of the outermost body that are not to be converted
+        self.settled: dict[str, np.ndarray] = {}  # their first inputs, where these are constant
         self.refused: dict[str, Refusal] = {}  # nodes of the outermost body that could not be
         self.needs: list[ir.Value] = []  # computed values that would have to be constant
         self.state: dict[str, ir.Value] = {}  # values of variables that were written
@@ -327,9 +328,13 @@ class Converter:
             raise GeError(
                 "E10106", f"the model expands to more than {NODE_BUDGET} nodes", location=scope.body.name
             )
-        if not scope.depth and node.name in self.host:
-            return UNKNOWN
         inputs = [self.binding(scope, ref) for ref in node.inputs]
+        if not scope.depth and node.name in self.host:
+            first = inputs[0] if inputs and isinstance(inputs[0], ir.Value) else None
+            known = constant_of(first)
+            if known is not None:
+                self.settled[node.name] = known
+            return UNKNOWN
         merge = node.op in ("Merge", "RefMerge")
         if FAILED in inputs:
             return FAILED
