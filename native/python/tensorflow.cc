@@ -121,7 +121,7 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   for (const auto& [kind, index] : inputs) plan->inputs.push_back(to_port(kind, index));
   for (nb::handle entry : outputs) plan->outputs.push_back(to_output(entry));
   for (auto [result, entry] : others) plan->others.push_back(to_other(nb::cast<int>(result), entry));
-  for (const auto& [input, version] : bound) plan->bound.push_back({input, version});
+  for (const auto& [input, version] : bound) plan->bound.push_back({input, version, nullptr});
   for (const auto& [low, high, step] : random) plan->random.push_back({low, high, step});
   if (plan->inputs.size() != program->input_count() || plan->outputs.size() != program->output_count()) {
     throw InvalidArgument(
@@ -215,12 +215,20 @@ int code_of(const nb::python_error& error) {
 class PythonCallbacks : public Callbacks {
  public:
   PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part,
-                  nb::object part_run)
+                  nb::object part_run, nb::object variable_types)
       : classify_(std::move(classify)),
         op_(std::move(op)),
         function_(std::move(function)),
         part_(std::move(part)),
-        part_run_(std::move(part_run)) {}
+        part_run_(std::move(part_run)),
+        variable_types_(std::move(variable_types)) {}
+
+  std::vector<int> variable_types(const std::string& function) override {
+    return guarded([&] {
+      if (variable_types_.is_none()) return std::vector<int>();
+      return nb::cast<std::vector<int>>(variable_types_(function));
+    });
+  }
 
   OpTraits classify(const std::string& op) override {
     return guarded([&] {
@@ -285,7 +293,7 @@ class PythonCallbacks : public Callbacks {
     }
   }
 
-  nb::object classify_, op_, function_, part_, part_run_;
+  nb::object classify_, op_, function_, part_, part_run_, variable_types_;
 };
 
 // -- the device
@@ -363,11 +371,14 @@ void bind_tensorflow(nb::module_& parent) {
         "The two capsules that context.register_custom_device takes.");
   m.def(
       "set_callbacks",
-      [](nb::object classify, nb::object op, nb::object function, nb::object part, nb::object part_run) {
-        set_callbacks(std::make_unique<PythonCallbacks>(
-            std::move(classify), std::move(op), std::move(function), std::move(part), std::move(part_run)));
+      [](nb::object classify, nb::object op, nb::object function, nb::object part, nb::object part_run,
+         nb::object variable_types) {
+        set_callbacks(std::make_unique<PythonCallbacks>(std::move(classify), std::move(op),
+                                                        std::move(function), std::move(part),
+                                                        std::move(part_run), std::move(variable_types)));
       },
-      "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none());
+      "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none(),
+      "variable_types"_a = nb::none());
   m.def("new_part", &new_part, "device"_a = 0, "A number for the 'graph' attribute of an NpuGraph node.");
   m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),

@@ -115,6 +115,7 @@ void Call::add_input(Operand& operand, TFE_TensorHandle* handle) {
     return;
   }
   operand.dtype = api.TFE_TensorHandleDataType(handle);
+  has_foreign_resources_ = has_foreign_resources_ || operand.dtype == kResource;
   if (!on_npu(operand.dtype)) return;
   const int rank = api.TFE_TensorHandleNumDims(handle, status_);
   if (!ok()) return;
@@ -134,6 +135,23 @@ std::string Call::attrs() const {
   return bytes;
 }
 
+void Call::adopt_variables(const std::vector<int>& types) {
+  for (std::size_t i = 0; i < std::min(inputs_.size(), types.size()); ++i) {
+    Operand& operand = inputs_[i];
+    if (operand.object || operand.dtype != kResource || !on_npu(types[i])) continue;
+    TFE_TensorHandle* resource = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_);
+    if (!ok()) return;
+    auto variable = std::make_shared<Variable>(device_.memory(), context_, resource, types[i], false, true);
+    const Status status;  // one without a value stays with the host, which says so
+    if (!variable->value(status)) continue;
+    operand.own = std::make_unique<Object>(Object{nullptr, std::move(variable)});
+    operand.object = operand.own.get();
+    operand.kind = Described::Kind::Variable;
+    operand.dtype = types[i];
+    has_variables_ = true;
+  }
+}
+
 void Call::add_key(Key& key) const {
   constexpr int kKindShift = 56;
   constexpr int kTypeShift = 32;
@@ -148,7 +166,7 @@ void Call::add_key(Key& key) const {
       case Described::Kind::Variable: {
         Variable& variable = *operand.object->variable;
         key.push_back(kind | type);
-        key.push_back(static_cast<std::int64_t>(variable.id()));
+        key.push_back(variable.passing() ? 0 : static_cast<std::int64_t>(variable.id()));
         if (variable.static_shape()) break;
         const Status status;  // a variable without a value has no shape
         const std::lock_guard lock(variable.mutex());
@@ -188,11 +206,11 @@ std::vector<Described> Call::describe() const {
       }
     } else if (operand.kind == Described::Kind::Variable) {
       described.variable = operand.object->variable;
+      described.version = described.variable->version();
       const Status status;  // without a value: the shape stays empty, and it cannot be bound
       const std::lock_guard lock(described.variable->mutex());
       if (const auto value = described.variable->value(status)) {
         described.shape = value->shape();
-        described.version = described.variable->escaped() ? 0 : described.variable->version();
       } else {
         described.kind = Described::Kind::Host;
       }
@@ -224,9 +242,9 @@ void Call::set_output(int index, std::shared_ptr<Variable> variable) {
 
 void Call::set_output_to_input(int index, int input) {
   const Operand& operand = inputs_[static_cast<std::size_t>(input)];
-  if (operand.object && operand.object->variable) {
+  if (operand.object && operand.object->variable && !operand.own) {
     set_output(index, operand.object->variable);
-  } else if (operand.object) {
+  } else if (operand.object && operand.object->storage) {
     set_output(index, operand.object->storage);
   } else if (TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_)) {
     set_host_output(index, copy);
@@ -388,6 +406,16 @@ void Call::run_program(Plan& plan, Generators& generators) {
     } catch (const OutOfDeviceMemory& error) {
       throw OutOfDeviceMemory(result_text(plan.name, output.port.index, output.dtype, output.shape),
                               error.requested(), error.available());
+    }
+    if (output.port.kind == Port::Kind::Variable && output.aliased) {
+      // The program takes both for one memory: the old value goes where the new one will be.
+      const auto at = static_cast<std::size_t>(output.port.index);
+      for (std::size_t k = 0; values[at] && k < plan.inputs.size(); ++k) {
+        if (plan.inputs[k].kind != Port::Kind::Variable || plan.inputs[k].index != output.port.index)
+          continue;
+        std::memcpy(made[i]->data(), values[at]->data(), made[i]->bytes());
+        in[k] = made[i]->data();
+      }
     }
     out.push_back(made[i]->data());
   }

@@ -23,7 +23,8 @@ struct Operand {
   Object* object = nullptr;  // of a handle on this device
   int dtype = 0;
   const Shape* shape = nullptr;
-  Shape own_shape;  // of a host tensor
+  Shape own_shape;              // of a host tensor
+  std::unique_ptr<Object> own;  // of a variable of the host
   void* data = nullptr;
 };
 
@@ -47,6 +48,9 @@ class Call {
   // the results.
   bool host_wanted() const { return host_wanted_; }
 
+  // Takes variables of the host for variables, for this call; the element types say which inputs they are.
+  void adopt_variables(const std::vector<int>& types);
+  bool has_foreign_resources() const { return has_foreign_resources_; }
   // Appends types and shapes of all inputs.
   void add_key(Key& key) const;
   void add_value(int input, std::string& values) const;
@@ -86,6 +90,7 @@ class Call {
   std::vector<Operand> inputs_;
   bool has_variables_ = false;
   bool host_wanted_ = false;
+  bool has_foreign_resources_ = false;
 };
 
 // The device as TensorFlow knows it.

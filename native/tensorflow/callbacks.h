@@ -43,6 +43,8 @@ class Callbacks {
  public:
   virtual ~Callbacks() = default;
   virtual OpTraits classify(const std::string& op) = 0;
+  // The element types of the variables among a function's inputs; 0 for other inputs.
+  virtual std::vector<int> variable_types(const std::string& function) = 0;
   // These return null where the host is to run the operator or function as it is.
   virtual std::shared_ptr<Plan> compile_op(const std::string& op, std::string_view attrs,
                                            std::vector<Described> inputs) = 0;

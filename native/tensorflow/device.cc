@@ -46,8 +46,23 @@ struct Entry {
   std::atomic<bool> outdated = false;  // the route is to be found out again
   PlanCache plans{kMostSignatures, kMostVariants};
   Generators generators;
+  std::mutex mutex;
+  std::unique_ptr<std::vector<int>> types;
   std::atomic<std::uint64_t> on_npu = 0;
   std::atomic<std::uint64_t> on_host = 0;
+
+  // Of a function: the element types of the variables among its inputs, asked for once.
+  const std::vector<int>& variable_types(Callbacks& python) {
+    {
+      const std::lock_guard lock(mutex);
+      if (types) return *types;
+    }
+    const InCallback inside;
+    auto found = std::make_unique<std::vector<int>>(python.variable_types(name));
+    const std::lock_guard lock(mutex);
+    if (!types) types = std::move(found);
+    return *types;
+  }
 };
 
 struct RouteName {
@@ -445,10 +460,21 @@ void run_operator(Call& call, Entry& entry) {
 std::vector<int> changed_variables(const Plan& plan, const std::vector<Variable*>& variables) {
   std::vector<int> changed;
   for (const BoundVariable& bound : plan.bound) {
-    const Variable* variable = variables[static_cast<std::size_t>(bound.input)];
-    if (variable->escaped() || variable->version() != bound.version) changed.push_back(bound.input);
+    if (variables[static_cast<std::size_t>(bound.input)]->version() != bound.version)
+      changed.push_back(bound.input);
   }
   return changed;
+}
+
+// A passing variable is known by the address of its value, which therefore must stay in use.
+void keep_bound_values(Plan& plan, const Call& call) {
+  for (BoundVariable& bound : plan.bound) {
+    Variable& variable = *call.inputs()[static_cast<std::size_t>(bound.input)].object->variable;
+    if (!variable.passing()) continue;
+    const Status status;
+    const std::lock_guard lock(variable.mutex());
+    bound.value = variable.value(status);
+  }
 }
 
 void run_function(Call& call, Entry& entry) {
@@ -457,6 +483,13 @@ void run_function(Call& call, Entry& entry) {
     run_freely(call, nullptr, false);
     return;
   }
+  if (call.has_foreign_resources()) {
+    guarded(call, [&] {
+      call.adopt_variables(entry.variable_types(*python));
+      return true;
+    });
+    if (!call.ok()) return;
+  }
   Key& key = scratch_key();
   call.add_key(key);
   std::vector<int> changed;
@@ -464,7 +497,9 @@ void run_function(Call& call, Entry& entry) {
   const auto compile = [&](const std::shared_ptr<Plan>& previous) {
     const InCallback inside;
     auto plan = python->compile_function(entry.name, call.attrs(), call.describe(), previous, changed);
-    return checked(std::move(plan), call);
+    plan = checked(std::move(plan), call);
+    keep_bound_values(*plan, call);
+    return plan;
   };
   auto plan = guarded(call, [&] { return entry.plans.find(key, read, compile, 0); });
   if (!call.ok()) return;

@@ -39,6 +39,7 @@ struct OtherResult {
 struct BoundVariable {
   int input = 0;
   std::uint64_t version = 0;
+  std::shared_ptr<Storage> value;  // of a passing variable, whose version is its address
 };
 
 // A generator whose counter is an input of the program; a call moves it on.

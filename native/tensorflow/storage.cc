@@ -121,17 +121,27 @@ HostOp::~HostOp() {
 }
 
 Variable::Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype,
-                   bool static_shape)
+                   bool static_shape, bool passing)
     : device_(device),
       context_(context),
       resource_(resource),
       dtype_(dtype),
       static_shape_(static_shape),
+      passing_(passing),
       id_(next_variable.fetch_add(1)) {}
 
 Variable::~Variable() {
   value_.reset();
   api.TFE_DeleteTensorHandle(resource_);
+}
+
+std::uint64_t Variable::version() {
+  if (escaped()) return 0;
+  if (!passing_) return version_.load(std::memory_order_acquire);
+  const Status status;
+  const std::lock_guard lock(mutex_);
+  const auto current = value(status);
+  return current ? reinterpret_cast<std::uintptr_t>(current->data()) : 0;
 }
 
 void Variable::escape() {

@@ -96,8 +96,10 @@ class Storage {
 // A resource variable: TensorFlow's own, on the host, and what is known of its value.
 class Variable {
  public:
-  // Takes over the handle of the host resource.
-  Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape);
+  // Takes over the handle of the host resource. `passing`: it is TensorFlow's own variable, seen for one
+  // call; what happens to it in between is not.
+  Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape,
+           bool passing = false);
   ~Variable();
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
@@ -110,7 +112,11 @@ class Variable {
   bool static_shape() const { return static_shape_; }
   TFE_TensorHandle* resource() const { return resource_; }
   TFE_Context* context() const { return context_; }
-  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  bool passing() const { return passing_; }
+  // Tells values apart. Of a passing variable it is the address of the value: whoever keeps that memory knows
+  // that the same address means the same value, since TensorFlow does not write to memory that others refer
+  // to. 0: there is no value, or it may change unseen.
+  std::uint64_t version();
   bool escaped() const { return escaped_.load(std::memory_order_acquire); }
   // Host code keeps the resource: its value may change at any time.
   void escape();
@@ -136,6 +142,7 @@ class Variable {
   TFE_TensorHandle* resource_;
   int dtype_;
   bool static_shape_;
+  bool passing_;
   std::uint64_t id_;
   std::atomic<std::uint64_t> version_ = 1;
   std::atomic<bool> escaped_ = false;

@@ -127,8 +127,11 @@ EagerCompile = Callable[[str, bytes, list[Described]], FunctionPlan | None]
 FunctionCompile = Callable[[str, bytes, list[Described], FunctionPlan | None, list[int]], FunctionPlan | None]
 # part_compile(part, inputs) -> plan with tensors only.
 PartCompile = Callable[[int, list[Described]], FunctionPlan | None]
-# part_run(part, arrays) -> arrays: runs a part for which part_compile returned None.
-PartRun = Callable[[int, list[Any]], Sequence[Any]]
+# part_run(part, inputs) -> arrays: runs a part for which part_compile returned None.
+PartRun = Callable[[int, list[Described]], Sequence[np.ndarray[Any, Any]]]
+# variable_types(function) -> for each input the type number of the variable it is, 0 for everything else. Variables that
+# were made on the host are told from other resources by it.
+VariableTypes = Callable[[str], Sequence[int]]
 
 def load(libraries: Sequence[str]) -> None:
     """Find TensorFlow's C API in these libraries, which are loaded already; register the NpuGraph operator.
@@ -150,6 +153,7 @@ def set_callbacks(
     function_compile: FunctionCompile,
     part_compile: PartCompile,
     part_run: PartRun | None = None,
+    variable_types: VariableTypes | None = None,
 ) -> None: ...
 def new_part(device: int = 0) -> int:
     """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it."""

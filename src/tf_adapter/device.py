@@ -76,9 +76,24 @@ def _set_callbacks() -> None:
     from tf_adapter.parts import part_compile, part_run
 
     eager.start()
-    native.set_callbacks(eager.classify, eager.compile_op, function_compile, part_compile, part_run)
+    native.set_callbacks(
+        eager.classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
+    )
     options.subscribe(native.forget_all)
     subscribe(native.forget_all)  # other operators, other plans
+
+
+def _variable_types(function: str) -> list[int]:
+    """The types of the variables among a function's inputs, as its operators have them; 0 for other inputs."""
+    from tf_adapter.functions import known
+
+    graph = known(function).graph
+    types = dict.fromkeys(graph.args, 0)
+    for node in graph.nodes.values():
+        for name, _ in node.inputs[:1]:
+            if name in types and "Variable" in node.op and "dtype" in node.attr:
+                types[name] = node.attr["dtype"].type
+    return list(types.values())
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:

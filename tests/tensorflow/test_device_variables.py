@@ -1,0 +1,244 @@
+"""Variables on the NPU: one value for programs, host kernels, checkpoints and threads, whoever wrote it last."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from npu_runtime import tensorflow as native
+
+SIZES = [4, 100_000]  # copied back into place, and handed over to TensorFlow
+
+
+def _step(v: tf.Variable) -> Any:
+    return tf.function(lambda x: v.assign_add(x * tf.sigmoid(x)) * 2.0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_programs_and_host_kernels_see_the_same_value(size: int) -> None:
+    v = tf.Variable(tf.zeros([size]))
+    x = tf.ones([size])
+    step = _step(v)
+    gain = float(tf.sigmoid(1.0))
+    native.take_counts()
+    for i in range(4):
+        np.testing.assert_allclose(step(x)[:3].numpy(), 2 * (gain + 1) * (i + 1) - 2, rtol=1e-5)
+        v.assign_add(x)  # the host's kernel
+        np.testing.assert_allclose(v.numpy()[:3], (gain + 1) * (i + 1), rtol=1e-5)
+    assert any(name.startswith("__inference") and n == 4 for name, (n, _) in native.take_counts().items())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_values_handed_out_do_not_change(size: int) -> None:
+    v = tf.Variable(tf.zeros([size]))
+    x = tf.ones([size])
+    step = _step(v)
+    step(x)
+    kept = [v.read_value(), v.value(), tf.identity(v), v.numpy(), np.asarray(v.read_value())]
+    before = float(kept[0][0])
+    with tf.device("/CPU:0"):
+        kept.append(tf.identity(v))
+    reader = tf.function(lambda: v.read_value())
+    kept.append(reader())
+    for _ in range(3):
+        step(x)
+    for value in kept:
+        np.testing.assert_array_equal(np.asarray(value), np.full(size, before, np.float32))
+    assert float(v[0]) > before
+
+
+def test_every_way_to_assign() -> None:
+    v = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    read = tf.function(lambda: v * 1.0)
+    wanted = v.numpy()
+    read()
+
+    def check() -> None:
+        np.testing.assert_allclose(read().numpy(), wanted)
+        np.testing.assert_allclose(v.numpy(), wanted)
+
+    v.assign([[5.0, 6.0], [7.0, 8.0]])
+    wanted = np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)
+    check()
+    v[0].assign([1.0, 1.0])
+    wanted[0] = 1
+    check()
+    v.scatter_nd_update([[1, 1]], [9.0])
+    wanted[1, 1] = 9
+    check()
+    v.batch_scatter_update(tf.IndexedSlices(tf.constant([[3.0], [3.0]]), tf.constant([[0], [0]])))
+    wanted[:, 0] = 3
+    check()
+    v.assign_sub(tf.ones([2, 2]))
+    wanted -= 1
+    check()
+    with tf.device("/CPU:0"):
+        v.assign(v * 2.0)
+    wanted *= 2
+    check()
+    tf.raw_ops.ResourceApplyGradientDescent(var=v.handle, alpha=0.5, delta=tf.ones([2, 2]))
+    wanted -= 0.5
+    check()
+
+
+def test_a_bound_variable_that_changes_is_noticed_again_and_again() -> None:
+    w = tf.Variable(np.eye(8, dtype=np.float32))
+    function = tf.function(lambda x: tf.matmul(x, w))
+    x = np.random.RandomState(0).rand(3, 8).astype(np.float32)
+    for i in range(60):
+        if i % 7 == 0:
+            w.assign(np.eye(8, dtype=np.float32) * (i + 1))
+        np.testing.assert_allclose(function(x).numpy(), x @ w.numpy(), rtol=1e-5)
+
+
+def test_datasets_that_capture_a_variable_see_later_values() -> None:
+    v = tf.Variable(1.0)
+    step = tf.function(lambda: v.assign_add(1.0))
+    dataset = tf.data.Dataset.range(6).map(lambda i: tf.cast(i, tf.float32) * 0 + v)
+    seen = []
+    for value in dataset:
+        seen.append(float(value))
+        step()
+    assert seen[0] == 1.0 and seen == sorted(seen) and float(v) == 7.0
+
+
+def test_variables_without_a_fixed_shape() -> None:
+    v = tf.Variable([1.0], shape=tf.TensorShape([None]))
+    total = tf.function(lambda: tf.reduce_sum(v * 2.0))
+    for n in (1, 3, 2, 3):
+        v.assign(tf.ones([n]))
+        assert float(total()) == 2.0 * n
+
+
+def test_uninitialised_and_deleted_variables() -> None:
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2], shared_name="never written")
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant([1.0, 2.0]))
+    again = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2], shared_name="never written")
+    tf.raw_ops.AssignAddVariableOp(resource=again, value=tf.constant([1.0, 1.0]))
+    assert tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32).numpy().tolist() == [2.0, 3.0]
+    before = tf.config.experimental.get_memory_info("NPU:0")["current"]
+    v = tf.Variable(tf.zeros([1 << 18]))
+    v.read_value()
+    assert tf.config.experimental.get_memory_info("NPU:0")["current"] >= before + (1 << 20)
+    del v
+    gc.collect()
+    assert tf.config.experimental.get_memory_info("NPU:0")["current"] <= before + 4096
+
+
+def test_checkpoints_hold_what_programs_wrote(tmp_path: Path) -> None:
+    v = tf.Variable(tf.zeros([3]))
+    step = tf.function(lambda: v.assign_add([1.0, 2.0, 3.0]))
+    step()
+    path = tf.train.Checkpoint(v=v).save(str(tmp_path / "c"))
+    step()
+    other = tf.Variable(tf.zeros([3]))
+    tf.train.Checkpoint(v=other).restore(path)
+    np.testing.assert_array_equal(other.numpy(), [1.0, 2.0, 3.0])
+    tf.train.Checkpoint(v=v).restore(path)
+    np.testing.assert_array_equal(step().numpy(), [2.0, 4.0, 6.0])
+
+
+def test_threads_that_write_one_variable_lose_nothing() -> None:
+    v = tf.Variable(tf.zeros([64], tf.float64))
+    step = tf.function(lambda x: v.assign_add(x))
+    one = tf.ones([64], tf.float64)
+    step(one)
+    torn: list[Any] = []
+
+    def write() -> None:
+        for _ in range(100):
+            step(one)
+
+    def read() -> None:
+        for _ in range(100):
+            value = v.read_value().numpy()
+            if not (value == value[0]).all():
+                torn.append(value)
+
+    threads = [threading.Thread(target=f) for f in (write, write, read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert float(v[0]) == 201.0 and not torn
+
+
+def test_random_generators_keep_their_state() -> None:
+    drawn = []
+    for device in ("/NPU:0", "/CPU:0"):
+        with tf.device(device):
+            generator = tf.random.Generator.from_seed(3)
+            drawn.append([generator.normal([2]).numpy().tolist() for _ in range(3)])
+            assert drawn[-1][0] != drawn[-1][1]
+    assert drawn[0] == drawn[1]
+
+
+def test_two_npus() -> None:
+    code = """
+        import numpy as np, tensorflow as tf, tf_adapter
+        print([d.name for d in tf.config.list_logical_devices("NPU")])
+        strategy = tf.distribute.MirroredStrategy(devices=["/NPU:0", "/NPU:1"])
+        with strategy.scope():
+            v = tf.Variable(1.0)
+        @tf.function
+        def step():
+            def replica():
+                v.assign_add(1.0)
+                return v * 2
+            return strategy.reduce("SUM", strategy.run(replica), axis=None)
+        print(float(step()), float(v.values[0]), float(v.values[1]))
+        with tf.device("/NPU:1"):
+            w = tf.Variable([1.0, 2.0])
+            f = tf.function(lambda x: x * w + w.assign_add([1.0, 1.0]))
+            for _ in range(3):
+                y = f(tf.constant([1.0, 1.0]))
+            print(y.device[-5:], y.numpy().tolist(), w.numpy().tolist())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.strip().splitlines()
+    assert lines[-3:] == [
+        "['/device:NPU:0', '/device:NPU:1']",
+        "8.0 2.0 2.0",
+        "NPU:1 [7.0, 9.0] [4.0, 5.0]",
+    ]
+
+
+def test_variables_of_the_host_are_read_and_written_by_programs() -> None:
+    with tf.device("/CPU:0"):
+        w, count = tf.Variable(np.eye(8, dtype=np.float32)), tf.Variable(0, dtype=tf.int64)
+    assert "CPU" in w.device
+
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(1)
+        return tf.matmul(x, w) * 2.0
+
+    x = np.random.RandomState(0).rand(3, 8).astype(np.float32)
+    native.take_counts()
+    for i in range(12):
+        if i % 5 == 4:
+            with tf.device("/CPU:0"):
+                w.assign_add(np.eye(8, dtype=np.float32))
+        np.testing.assert_allclose(function(x).numpy(), 2 * x @ w.numpy(), rtol=1e-5)
+    assert int(count) == 12
+    assert [n for name, n in native.take_counts().items() if name.startswith("__inference")] == [(12, 0)]
