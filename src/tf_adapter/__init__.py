@@ -20,8 +20,9 @@ from tf_adapter.custom_ops import custom_op
 from tf_adapter.device import as_default, is_default, register
 from tf_adapter.explain import explain
 from tf_adapter.export import export
-from tf_adapter.options import options
+from tf_adapter.options import options, start
 
 __all__ = ["as_default", "custom_op", "explain", "export", "is_default", "options", "register"]
 
 register()
+start()

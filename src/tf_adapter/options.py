@@ -33,7 +33,7 @@ from ge import configs
 from ge.errors import GeError
 from ge.options import CompileOptions, PrecisionMode
 
-__all__ = ["Options", "Setting", "options"]
+__all__ = ["Options", "Setting", "options", "start"]
 
 T = TypeVar("T")
 
@@ -400,3 +400,33 @@ def install(listening: Options) -> None:
 
 
 options = Options()
+
+
+def start() -> None:
+    """What follows from options once the devices are registered: limits, threads, TensorFlow's own switches."""
+    install(options)
+    options.freeze_start()
+    options.subscribe(_Limits().apply)
+
+
+class _Limits:
+    """Hands limits to the runtime when they change; what was never set here stays as others set it."""
+
+    def __init__(self) -> None:
+        import npu_runtime
+
+        self.runtime = npu_runtime
+        self.devices = range(npu_runtime.device_count())
+        self.threads = [npu_runtime.num_threads(index) for index in self.devices]
+        self.applied = (0, 0)
+        self.apply()
+
+    def apply(self) -> None:
+        """Apply what differs from the last time."""
+        limit, threads = options.memory_limit, options.num_threads
+        for index in self.devices:
+            if limit != self.applied[0]:
+                self.runtime.set_memory_limit(limit, index)
+            if threads != self.applied[1]:
+                self.runtime.set_num_threads(threads or self.threads[index], index)
+        self.applied = (limit, threads)

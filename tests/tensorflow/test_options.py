@@ -9,6 +9,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from tensorflow.python.eager import context  # noqa: E402
+
 from ge.options import PrecisionMode  # noqa: E402
 from tf_adapter.options import Options, options  # noqa: E402
 
@@ -110,11 +112,13 @@ def test_the_number_of_devices_is_fixed_once_they_are_there(fresh: Options) -> N
 
 @pytest.fixture
 def mixed_precision_of_tensorflow():
+    """TensorFlow's switches, as they were before once the test is over: it has no way to say "not set"."""
+    given = context.context()._optimizer_experimental_options
+    before = dict(given)
     yield tf.config.optimizer.set_experimental_options
-    tf.config.optimizer.set_experimental_options(
-        {"auto_mixed_precision": False, "auto_mixed_precision_onednn_bfloat16": False}
-    )
-    options.reset()
+    given.clear()
+    given.update(before)
+    options.changed()
 
 
 def test_tensorflows_switches_allow_and_forbid_narrow_types(mixed_precision_of_tensorflow) -> None:
@@ -135,3 +139,33 @@ def test_tensorfloat_32_changes_nothing_on_this_device() -> None:
         assert options.fingerprint() == before
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def test_limits_reach_the_runtime_and_end_with_the_override() -> None:
+    import npu_runtime
+
+    pytest.importorskip("tf_adapter")
+    before = npu_runtime.memory_info()["limit"], npu_runtime.num_threads()
+    with options.override(memory_limit="1G", num_threads=1):
+        assert (npu_runtime.memory_info()["limit"], npu_runtime.num_threads()) == (1 << 30, 1)
+    assert (npu_runtime.memory_info()["limit"], npu_runtime.num_threads()) == before
+
+
+def test_a_change_of_options_is_seen_by_a_function_that_ran_before() -> None:
+    pytest.importorskip("tf_adapter")
+    weights = tf.random.stateless_normal([64, 64], [1, 2])
+    inputs = tf.random.stateless_normal([64, 64], [3, 4])
+    function = tf.function(lambda x: tf.nn.relu(x @ weights) @ weights)
+    exact = function(inputs).numpy()
+    with options.override(precision_mode="force_fp16"):
+        narrow = function(inputs).numpy()
+    assert 0 < abs(narrow - exact).max() < 2.0
+    assert (function(inputs).numpy() == exact).all()
+
+
+def test_the_switch_is_there_under_the_guides_name_too(mixed_precision_of_tensorflow) -> None:
+    pytest.importorskip("tf_adapter")
+    heard = []
+    options.subscribe(lambda: heard.append(1))
+    tf.config.set_optimizer_experimental_options({"auto_mixed_precision": False})
+    assert heard
