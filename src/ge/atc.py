@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,6 +124,9 @@ def atc(
     ] = "",
     fusion_switch_file: Annotated[
         str, _option("fusion_switch_file", "Passes to switch off (JSON)", _NUMBERS, "PATH")
+    ] = "",
+    opp_path: Annotated[
+        str, _option("opp_path", "Directories with custom operators, separated by ':'", _OTHER, "PATH")
     ] = "",
     log: Annotated[str, _option("log", "debug, info, warning, error or null", _OTHER, "LEVEL")] = "",
     display_model_info: Annotated[
@@ -294,6 +298,7 @@ def _request(arguments: dict[str, Any]) -> Request:
         target=target,
         soc_version=arguments["soc_version"],
         debug_dir=_path(arguments["debug_dir"]),
+        opp_path=tuple(Path(p) for p in arguments["opp_path"].split(os.pathsep) if p),
     )
 
 

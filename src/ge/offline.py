@@ -58,6 +58,7 @@ class Request:
     target: str = "host"
     soc_version: str = "cpu"
     debug_dir: Path | None = None
+    opp_path: tuple[Path, ...] = ()  # directories with custom operators
 
     def options(self, shapes: Mapping[str, tuple[int, ...]]) -> CompileOptions:
         """The compile options of one set of input shapes."""
@@ -67,6 +68,7 @@ class Request:
             input_shapes=dict(shapes),
             output_nodes=self.out_nodes,
             target=self.target,
+            opp_path=self.opp_path,
         )
         if self.fusion_switch_file is not None:
             off = options.disabled_passes | configs.fusion_switches(self.fusion_switch_file)

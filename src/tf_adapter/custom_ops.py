@@ -57,14 +57,14 @@ def _function(type_: str, attributes: str) -> Callable[..., Any]:
     def implementation(*inputs: tf.Tensor) -> Any:
         return _on_host(type_, attrs, inputs)
 
-    operator.implementation = implementation  # type: ignore[attr-defined]
+    operator.implementation = implementation
     return operator
 
 
 def _differentiable(type_: str, attributes: str) -> Callable[..., Any]:
     implementation = _function(type_, attributes).implementation  # type: ignore[attr-defined]
     if candidates(type_)[0].gradient is None:
-        return implementation  # type: ignore[no-any-return]
+        return implementation
 
     @tf.custom_gradient
     def run_both(*inputs: tf.Tensor) -> Any:
@@ -80,7 +80,7 @@ def _differentiable(type_: str, attributes: str) -> Callable[..., Any]:
 
         return outputs, gradient
 
-    return run_both  # type: ignore[no-any-return]
+    return run_both
 
 
 def _on_host(type_: str, attrs: dict[str, Any], inputs: Sequence[tf.Tensor]) -> Any:

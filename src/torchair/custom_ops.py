@@ -44,7 +44,7 @@ def custom_op(type_: str) -> Callable[..., Any]:
         schema = _schema(operator)
         if type_ not in _defined or _defined[type_][0] != schema:
             _defined[type_] = (schema, _define(operator, schema))
-        return _defined[type_][1]  # type: ignore[no-any-return]
+        return _defined[type_][1]
 
 
 def _schema(operator: type[Operator]) -> str:

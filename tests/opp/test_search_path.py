@@ -31,7 +31,7 @@ class Shift(ops.Operator):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NPU_OPP_PATH", str(tmp_path))
-    monkeypatch.setenv("NPU_OPP_TIMEOUT", "3")
+    monkeypatch.setenv("NPU_OPP_TIMEOUT", "1")
     yield tmp_path
     monkeypatch.delenv("NPU_OPP_PATH")
     opp.refresh()
@@ -79,7 +79,7 @@ def test_directory_given_as_an_option(tmp_path: Path) -> None:
     [
         ("import tbe\n\nvalue = undefined\n", r"E10610.*broken\.py:3.*NameError"),
         ("def f(:\n", r"E10610.*broken\.py:1.*SyntaxError"),
-        ("while True:\n    pass\n", r"E10602.*broken\.py:\d.*did not end within 3 s"),
+        ("while True:\n    pass\n", r"E10602.*broken\.py:\d.*did not end within 1 s"),
         ("import os\nos.abort()\n", r"E10605.*broken\.py:2.*SIGABRT"),
     ],
 )

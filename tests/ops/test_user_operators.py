@@ -23,8 +23,8 @@ from ge.parsers import plugin
 
 @pytest.fixture(autouse=True)
 def clean_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is gone after it; code gets two seconds."""
-    monkeypatch.setenv("NPU_OPP_TIMEOUT", "2")
+    """What a test registers is gone after it; code gets a second."""
+    monkeypatch.setenv("NPU_OPP_TIMEOUT", "1")
     operators, plugins = set(registered_custom()), plugin.declared()
     yield
     for operator in registered_custom():
@@ -422,7 +422,7 @@ def test_plugin_that_does_not_end() -> None:
             pass
 
     node = helper.make_node("Endless", ["x"], ["y"], domain="my.domain")
-    with pytest.raises(ge.GeError, match=r"E10602.*in endless.*did not end within 2 s"):
+    with pytest.raises(ge.GeError, match=r"E10602.*in endless.*did not end within 1 s"):
         ge.compile(onnx_model(node, [4], "my.domain"))
 
 
@@ -513,7 +513,7 @@ WAYS = {
     ("way", "code", "words"),
     [
         ("raise", "E10601", r"test_user_operators\.py:\d+ in _raises.*RuntimeError: on purpose"),
-        ("loop", "E10602", r"test_user_operators\.py:\d+ in _loops.*did not end within 2 s"),
+        ("loop", "E10602", r"test_user_operators\.py:\d+ in _loops.*did not end within 1 s"),
         ("crash", "E10605", r"test_user_operators\.py:\d+ in _crashes.*broke its process \(SIGSEGV\)"),
         ("exit", "E10605", "ended its process with exit code 3"),
         ("memory", "E10601", r"in _fills_memory.*Unable to allocate|MemoryError"),

@@ -7,6 +7,7 @@ Searched are the directories of NPU_OPP_PATH, those given with the option `opp_p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -75,7 +76,8 @@ def roots() -> list[Path]:
     """The directories that are searched, first ones first."""
     found = dict.fromkeys(p.absolute() for p in (*_environment(), *_given))
     if not _environment():
-        found.setdefault(home().absolute())
+        with contextlib.suppress(RuntimeError):  # a user without a home directory
+            found.setdefault(home().absolute())
     return list(found)
 
 

@@ -543,7 +543,7 @@ def fingerprint() -> str:
 def code_digest(operator: type[Operator]) -> str:
     """A hash of an operator's declaration and code."""
     given = operator.__dict__.get("digest")
-    return str(given) if given else _code(operator)
+    return str(given) if given else _code(operator)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=4096)

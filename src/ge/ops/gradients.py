@@ -30,7 +30,7 @@ def gradient_type(type_: str) -> str:
 def gradient_operator(operator: type[Operator]) -> type[Operator]:
     """The operator that computes the gradients of another."""
     ports = operator.prototype
-    if any(port.variadic for port in (*ports.inputs.values(), *ports.outputs.values())):
+    if any(p.variadic for p in ports.inputs.values()) or any(p.variadic for p in ports.outputs.values()):
         raise ValueError(f"{operator.type} takes any number of tensors: declare its gradient as an operator")
     made: type[Operator] = type(
         gradient_type(operator.type),

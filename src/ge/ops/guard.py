@@ -4,7 +4,7 @@ A child of this process runs verification, inference and computation of an opera
 back plain data: descriptions, and the tensor expression as text. Code that raises, does not end, breaks the
 process or returns something else gives an error that names the line in the operator's file.
 
-NPU_OPP_TIMEOUT is the time limit in seconds; 0 runs the code in this process, for debuggers.
+NPU_OPP_TIMEOUT is the time limit in seconds of the processor's time; 0 runs the code in this process, for debuggers.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
     "Traced",
     "call_plugin",
     "located",
+    "objection",
     "rehearse",
     "run_apart",
     "signature",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT = 30.0
+WAITING = 4  # times the limit, for code that waits instead of working, and for busy machines
 GRACE = 3.0  # seconds between asking code to stop and ending its process
 MEMORY_BYTES = 8 << 30  # what the code may take beyond what the process has
 HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their contents
@@ -77,6 +79,7 @@ class Traced:
 
 
 _TRACED: OrderedDict[Any, Traced] = OrderedDict()
+_OBJECTIONS: OrderedDict[Any, str] = OrderedDict()
 _REHEARSED: OrderedDict[Any, bool] = OrderedDict()
 
 
@@ -93,6 +96,17 @@ def traced(operator: type[Operator], op: NodeView) -> Traced:
 def verify(operator: type[Operator], op: NodeView) -> None:
     """Check a node by the operator's own rules."""
     traced(operator, op)
+
+
+def objection(operator: type[Operator], op: NodeView) -> str:
+    """What the operator's `unsuitable` has against a node; asked once for each signature."""
+    key = signature(operator, op.attrs, op.inputs, op.values)
+    found = None if key is None else _OBJECTIONS.get(key)
+    if found is None:
+        who = GeError("E10601", "", node=op.name, operator=plain_type(op.type))
+        found = str(run_apart(lambda: str(operator.unsuitable(op) or ""), who))
+        _remember(_OBJECTIONS, key, found)
+    return found
 
 
 def rehearse(work: Callable[[], Any], key: Any, who: GeError) -> None:
@@ -282,7 +296,7 @@ def run_apart(work: Callable[[], Any], who: GeError) -> Any:
         _child(work, write, log, limit)
     os.close(write)
     try:
-        data, ended = _receive(read, limit + GRACE)
+        data, ended = _receive(read, limit * WAITING + GRACE)
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):
@@ -308,9 +322,12 @@ def _child(work: Callable[[], Any], write: int, log: int, limit: float) -> NoRet
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             most = pages * resource.getpagesize() + MEMORY_BYTES
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        signal.signal(signal.SIGPROF, _stop)
         signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, limit)
+        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_REAL, limit * WAITING)
         data = json.dumps(_attempt(work)).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.flush()
         while data:

@@ -23,6 +23,11 @@ def select(
     no combination of element types of any of its implementations fits, or when its `unsuitable` says so.
     """
     found = candidates(type_)
+    if len(found) == 1 and not is_custom(found[0]):  # nearly always
+        operator = found[0]
+        view = NodeView(type_, label, values, operator.complete(attrs, label))
+        operator.check(view)
+        return operator, view, ""
     against: list[str] = []
     for operator in found[:-1]:
         view, reason = _offered(operator, label, values, attrs)
@@ -78,10 +83,7 @@ def refusals(operator: type[Operator], view: NodeView) -> dict[Engine, str]:
 
 
 def _unsuitable(operator: type[Operator], view: NodeView) -> str:
-    if operator.unsuitable is Operator.unsuitable:
-        return ""
-    who = GeError("E10601", "", node=view.name, operator=plain_type(view.type))
-    return str(guard.run_apart(lambda: str(operator.unsuitable(view) or ""), who))
+    return "" if operator.unsuitable is Operator.unsuitable else guard.objection(operator, view)
 
 
 def _mismatch(combinations: Sequence[Sequence[str]], view: NodeView) -> str:
