@@ -30,9 +30,11 @@ void lower_conv_grad_weights(Lowering& low) {
   const Desc bias = has_bias ? channel_vector(low, low.output(1), dy.dims[1]) : Desc();
   const auto algorithm = dnnl::algorithm::convolution_direct;
   const auto attr = base_attr();
+  // The forward pass has weights of the data's type, whatever their gradient's.
+  const Desc forward_weights(weights.get_dims(), source.get_data_type(), dnnl::memory::format_tag::any);
   const dnnl::convolution_forward::primitive_desc hint(
-      onednn_engine(), dnnl::prop_kind::forward_training, algorithm, source, any_layout(weights), bias,
-      target, geometry.strides, geometry.dilations, geometry.pads_begin, geometry.pads_end, attr);
+      onednn_engine(), dnnl::prop_kind::forward_training, algorithm, source, forward_weights, bias, target,
+      geometry.strides, geometry.dilations, geometry.pads_begin, geometry.pads_end, attr);
   const Gradient::primitive_desc desc(onednn_engine(), algorithm, source, any_layout(weights), bias, target,
                                       geometry.strides, geometry.dilations, geometry.pads_begin,
                                       geometry.pads_end, hint, attr);

@@ -13,11 +13,11 @@ from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
-__all__ = ["MODES", "LowerPrecision", "Mode", "mode_of"]
+__all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
-_LOWERED = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM", "MaxPool", "AvgPool"})
-_CUBE = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM"})
+_CUBE = frozenset({"Conv", "ConvTranspose", "ConvGradWeight", "MatMul", "LSTM"})
+_LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
 _BIAS = {"LSTM": 3}  # the input that stays wide; 2 for all others
 # Readers whose statistics need the full precision of what they are given.
 _SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
@@ -47,11 +47,12 @@ class LowerPrecision(Pass):
     """Apply the precision mode.
 
     1. The default mode changes nothing.
-    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool) run in
-       the narrow type, accumulating in float32; biases stay float32.
+    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool, and their
+       gradients) run in the narrow type, accumulating in float32; biases stay float32.
     3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, and so does a
-       product that is the model's answer. Vector kernels compute in float32; what they hand to one another is
-       `store_narrow`'s business.
+       product that is the model's answer or that no other product depends on (a gradient on its way into the update
+       of a weight; the weights themselves are float32 inputs and outputs). Vector kernels compute in float32; what
+       they hand to one another is `store_narrow`'s business.
     4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
        that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
@@ -72,12 +73,22 @@ class LowerPrecision(Pass):
                 graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}"
             )
         changed = False
+        feeding = feeding_products(graph)
         for node in graph:
             mode = mode_of(node, options)
             if mode is not None and _lowerable(node):
-                _lower(graph, node, mode, options)
+                _lower(graph, node, mode, options, last=node.outputs[0] not in feeding)
                 changed = True
         return changed
+
+
+def feeding_products(graph: ir.Graph) -> set[ir.Value]:
+    """The values that some product depends on, directly or not."""
+    found: set[ir.Value] = set()
+    for node in reversed(graph):
+        if node.op_type in _CUBE or _has_graphs(node) or any(v in found for v in node.outputs):
+            found.update(v for v in node.inputs if v is not None)
+    return found
 
 
 def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
@@ -103,13 +114,14 @@ def _lowerable(node: ir.Node) -> bool:
     return all(v is None or desc_of(v).dtype == _WIDE for v in node.inputs)
 
 
-def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions) -> None:
-    """Run one node in the narrow type, between casts."""
+def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, *, last: bool) -> None:
+    """Run one node in the narrow type, between casts; the sums of a `last` product stay wide."""
     if not mode.stores and node.op_type not in _CUBE:
         return
     r = Rewriter(graph, node, options)
-    wide_result = node.op_type == "MatMul" and (
-        not mode.stores or _feeds_sensitive(node.outputs[0]) or _is_answer(node.outputs[0])
+    wide_result = node.op_type == "ConvGradWeight" or (
+        node.op_type == "MatMul"
+        and (not mode.stores or last or _feeds_sensitive(node.outputs[0]) or _is_answer(node.outputs[0]))
     )
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):

@@ -9,11 +9,12 @@ from ge.ir.values import desc_of
 from ge.ops.base import Engine, is_custom, lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
-from ge.passes.lower_precision import MODES, mode_of
+from ge.passes.lower_precision import MODES, feeding_products, mode_of
 
 __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
+SMALL_SHARE = 256  # of the largest value's elements
 _VIEWS = frozenset({"Reshape", "Identity"})
 
 
@@ -24,6 +25,8 @@ class StoreNarrow(Pass):
        kernels widen it when they read and round it when they write.
     2. A value and its views are stored alike, or not at all.
     3. Inputs and outputs of the graph, constants, and nodes exempt from the mode keep float32.
+    4. So do values that are small beside the graph's largest (statistics of batches: rounding them saves nothing), and
+       values that no product depends on (gradients on their way into the update of a weight).
     """
 
     name = "store_narrow"
@@ -32,11 +35,16 @@ class StoreNarrow(Pass):
         mode = MODES.get(options.precision_mode)
         if mode is None or not mode.stores:
             return False
+        feeding = feeding_products(graph)
+        sizes = [desc_of(v).size for n in graph for v in n.outputs]
+        small = max(sizes, default=0) // SMALL_SHARE
         for node in graph:
             if node.op_type in _VIEWS or mode_of(node, options) is None:
                 continue
             for value in node.outputs:
                 family = _family(value)
+                if desc_of(value).size <= small or not any(v in feeding for v in family):
+                    continue
                 if all(map(_storable, family)):
                     for member in family:
                         facts.set_storage_dtype(member, mode.dtype)
