@@ -27,7 +27,7 @@ MAX_COUNTED = 4096  # sizes whose calls are counted
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
 _make: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
-_observers = threading.local()
+_observers: list[list[Report]] = []  # gradients are compiled in threads of their own
 
 
 @dataclass
@@ -52,16 +52,15 @@ class observe:
 
     def __enter__(self) -> list[Report]:
         self.found: list[Report] = []
-        self.before = getattr(_observers, "sinks", ())
-        _observers.sinks = (*self.before, self.found)
+        _observers.append(self.found)
         return self.found
 
     def __exit__(self, *error: object) -> None:
-        _observers.sinks = self.before
+        _observers[:] = [sink for sink in _observers if sink is not self.found]
 
 
 def _tell(report: Report) -> None:
-    for sink in getattr(_observers, "sinks", ()):
+    for sink in list(_observers):
         sink.append(report)
 
 
@@ -241,7 +240,9 @@ def _concrete(module: fx.GraphModule, args: list[Any]) -> dict[fx.Node, Any]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         fakes = [
-            torch.empty_strided(a.shape, a.stride(), dtype=a.dtype) if isinstance(a, torch.Tensor) else a
+            torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device)
+            if isinstance(a, torch.Tensor)
+            else a
             for a in args
         ]
         recorder = _Recorder(module)
@@ -262,6 +263,7 @@ class _Program:
         self.plain = [layout.plain for layout in part.input_layouts]
         self.donated = dict(part.donated)
         self.outputs = [(layout.shape, layout.strides, dtype) for layout, dtype in part.output_layouts]
+        self.moved = [i for i, device in enumerate(part.output_devices) if device != "cpu"]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         held = list(tensors)
@@ -278,7 +280,7 @@ class _Program:
         if not donated:
             results = [_make(shape, strides, dtype) for shape, strides, dtype in self.outputs]
             self.run(addresses, [r.data_ptr() for r in results])
-            return results
+            return self._on_devices(results) if self.moved else results
         results = [
             held[donated[i]] if i in donated else _make(shape, strides, dtype)
             for i, (shape, strides, dtype) in enumerate(self.outputs)
@@ -287,6 +289,15 @@ class _Program:
         for source in donated.values():
             if held[source] is not tensors[source]:
                 tensors[source].copy_(held[source])
+        return self._on_devices(results) if self.moved else results
+
+    def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
+        from torch_npu.memory import as_npu
+
+        for index in self.moved:
+            if results[index].device.type == "cpu":
+                results[index] = as_npu(results[index])
         return results
 
     def _laid_out(self, tensor: torch.Tensor, index: int) -> torch.Tensor:

@@ -66,6 +66,7 @@ class NpuPart:
     input_layouts: list[Layout]
     outputs: list[fx.Node]
     output_layouts: list[tuple[Layout, torch.dtype]]
+    output_devices: list[str] = field(default_factory=list)
     donated: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -236,7 +237,8 @@ class _Lowering:
             builder.output(value)
             layouts.append((layout, fake.dtype))
         read = list(emission.read)
-        return NpuPart(builder.graph, read, [emission.read[n] for n in read], outputs, layouts)
+        devices = [self.values[n].device.type for n in outputs]
+        return NpuPart(builder.graph, read, [emission.read[n] for n in read], outputs, layouts, devices)
 
     def _donate(self, part: NpuPart, left: list[tuple[fx.Node, fx.Node]], last: bool) -> None:
         """Let written inputs take their new values in place, where this part is the last to read them."""

@@ -1,0 +1,1 @@
+"""Help for scripts written for other devices."""

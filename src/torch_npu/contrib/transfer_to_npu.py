@@ -1,0 +1,85 @@
+"""Scripts written for CUDA on the NPU: import this first, and what says `cuda` means `npu`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import torch_npu
+
+__all__: list[str] = []
+
+_FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace",
+              "load", "logspace", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+              "randn_like", "randperm", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like")  # fmt: skip
+_METHODS = ("to", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "type")
+_SAME_NAMES = (
+    "current_device", "current_stream", "default_stream", "device", "device_count", "empty_cache", "get_device_name",
+    "get_device_properties", "get_rng_state", "is_available", "is_initialized", "manual_seed", "manual_seed_all",
+    "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "seed",
+    "set_device", "set_rng_state", "stream", "synchronize", "Stream", "Event", "is_bf16_supported",
+)  # fmt: skip
+
+
+def _npu(value: Any) -> Any:
+    """A device as it is called here."""
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return "npu" + value[4:]
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("npu", value.index or 0)
+    return value
+
+
+def _translated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*[_npu(a) for a in args], **{k: _npu(v) for k, v in kwargs.items()})
+
+    return call
+
+
+def _device_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Only arguments that name devices are read: others may be strings of their own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in ("device", "device_type", "map_location"):
+            if name in kwargs:
+                kwargs[name] = _npu(kwargs[name])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _transfer() -> None:
+    space: Any = torch
+    for name in _FACTORIES:
+        setattr(space, name, _device_only(getattr(torch, name)))
+    for name in _METHODS:
+        setattr(torch.Tensor, name, _translated(getattr(torch.Tensor, name)))
+    for owner in (torch.Tensor, torch.nn.Module):
+        kind: Any = owner
+        kind.cuda = kind.npu
+    torch.nn.Module.to = _translated(torch.nn.Module.to)  # type: ignore[method-assign]
+    torch.Tensor.is_cuda = property(lambda self: self.device.type == "npu")  # type: ignore[assignment]
+    for name in _SAME_NAMES:
+        setattr(torch.cuda, name, getattr(torch_npu.npu, name))
+    torch.cuda.amp.autocast = torch_npu.npu.amp.autocast  # type: ignore[assignment,misc]
+    torch.cuda.amp.GradScaler = torch_npu.npu.amp.GradScaler  # type: ignore[assignment,misc]
+    torch.autocast.__init__ = _translated(torch.autocast.__init__)  # type: ignore[method-assign]
+    if torch.distributed.is_available():
+        torch.distributed.init_process_group = _other_backend(torch.distributed.init_process_group)
+
+
+def _other_backend(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        return function("hccl" if backend == "nccl" else backend, *args, **kwargs)
+
+    return call
+
+
+_transfer()

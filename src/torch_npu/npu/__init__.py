@@ -1,0 +1,293 @@
+"""`torch.npu`: the device's own functions."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import npu_runtime
+from torch_npu.npu import amp
+
+__all__ = [
+    "Event",
+    "Stream",
+    "amp",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "reset_peak_memory_stats",
+    "seed",
+    "set_device",
+    "set_rng_state",
+    "stream",
+    "synchronize",
+]
+
+_in_bad_fork = False
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def is_available() -> bool:
+    """Whether there is a device: always, as the runtime brings one."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether the device can be used."""
+    return True
+
+
+def init() -> None:
+    """Nothing is left to do."""
+
+
+def _lazy_init() -> None:
+    """Nothing is left to do."""
+
+
+def device_count() -> int:
+    """How many devices there are for tensors: one, whose memory is the machine's."""
+    return 1
+
+
+def current_device() -> int:
+    """The device that tensors are made on."""
+    return 0
+
+
+def set_device(device: Any) -> None:
+    """Choose the device; there is one.
+
+    >>> set_device("npu:0")
+    """
+    _index(device)
+
+
+def _index(device: Any) -> int:
+    if device is None:
+        return 0
+    index = device if isinstance(device, int) else torch.device(device).index or 0
+    if index not in range(device_count()):
+        raise RuntimeError(f"invalid device npu:{index}: there is one device, npu:0")
+    return index
+
+
+class device:
+    """A block on a device."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = _index(device)
+
+    def __enter__(self) -> device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def get_device_name(device: Any = None) -> str:
+    """The name of a device."""
+    _index(device)
+    return f"NPU on CPU ({npu_runtime.version()['isa']})"
+
+
+class _Properties:
+    """What a device is."""
+
+    def __init__(self, name: str, total_memory: int) -> None:
+        self.name = name
+        self.total_memory = total_memory
+
+
+def get_device_properties(device: Any = None) -> _Properties:
+    """The name and the memory of a device."""
+    return _Properties(get_device_name(device), int(npu_runtime.memory_info()["limit"]))
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait for the device: calls return when they are done, so nothing is left to wait for."""
+    _index(device)
+
+
+# -- streams -----------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """An order of work. Calls are done when they return, so all streams are in one order."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device = torch.device("npu", _index(device))
+        self.priority = priority
+        self.stream_id = 0
+        self.device_index = self.device.index
+        self.device_type = 20
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+        return True
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Work of another stream is done already."""
+
+    def wait_event(self, event: Event) -> None:
+        """Work before an event is done already."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """An event at this point."""
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+
+class Event:
+    """A point in time."""
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        self.enable_timing = enable_timing
+        self._at: float | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Take the time."""
+        self._at = time.perf_counter()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Nothing is left to wait for."""
+
+    def query(self) -> bool:
+        """Whether the point has been reached."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds to another event."""
+        if self._at is None or end._at is None:
+            raise RuntimeError("both events must be recorded before the time between them is known")
+        return (end._at - self._at) * 1000
+
+
+_default: list[Stream] = []
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream of a device."""
+    if not _default:
+        _default.append(Stream(device))
+    return _default[0]
+
+
+current_stream = default_stream
+
+
+@contextlib.contextmanager
+def stream(stream: Stream | None) -> Iterator[None]:
+    """A block whose work is in a stream."""
+    yield
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Numbers on the device come from the host's generator."""
+    torch.default_generator.manual_seed(int(seed))
+
+
+manual_seed_all = manual_seed
+
+
+def seed() -> int:
+    """A seed at random."""
+    return torch.default_generator.seed()
+
+
+def initial_seed() -> int:
+    """The seed in force."""
+    return torch.default_generator.initial_seed()
+
+
+def get_rng_state(device: Any = "npu") -> torch.Tensor:
+    """The state of the generator."""
+    return torch.default_generator.get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
+    """Put the generator into a state."""
+    torch.default_generator.set_state(new_state.cpu())
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes that compiled graphs hold: constants and working memory. Tensors lie in the host's memory."""
+    return int(npu_runtime.memory_info(_index(device))["current"])
+
+
+memory_reserved = memory_allocated
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that compiled graphs held."""
+    return int(npu_runtime.memory_info(_index(device))["peak"])
+
+
+max_memory_reserved = max_memory_allocated
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Count the peak from here on."""
+    npu_runtime.reset_peak(_index(device))
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Bytes that are free, and all of them."""
+    info = npu_runtime.memory_info(_index(device))
+    return int(info["limit"] - info["current"]), int(info["limit"])
+
+
+def empty_cache() -> None:
+    """Give back working memory that no graph uses now."""
+    npu_runtime.trim()
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What autocast may lower to."""
+    return [torch.bfloat16, torch.float16]
+
+
+def is_autocast_enabled() -> bool:
+    """Whether autocast is on."""
+    return torch.is_autocast_enabled("npu")
+
+
+def is_bf16_supported() -> bool:
+    """Whether bfloat16 works."""
+    return True

@@ -1,0 +1,218 @@
+"""The npu device: tensors, modules, autograd, autocast, files, collectives, and compiled graphs on it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_npu
+import torchair
+from torchair.executable import observe
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def test_tensors_move_and_compute() -> None:
+    plain = torch.randn(2, 3)
+    x = plain.npu()
+    assert x.device == torch.device("npu", 0)
+    assert x.is_npu
+    assert x.data_ptr() != plain.data_ptr()
+    for found, expected in (
+        (x + 1, plain + 1),
+        (x @ x.t(), plain @ plain.t()),
+        (x[x > 0], plain[plain > 0]),
+        (torch.cat([x, x]).softmax(1), torch.cat([plain, plain]).softmax(1)),
+        (x.max(1).values, plain.max(1).values),
+    ):
+        assert found.device.type == "npu"
+        torch.testing.assert_close(found.cpu(), expected)
+    assert x.to("cpu").device.type == "cpu"
+    assert x.tolist() == plain.tolist()
+    with pytest.raises(RuntimeError):
+        torch.zeros(1, device="npu:7") + torch.npu.set_device(7)
+
+
+def test_views_and_writes_share_memory() -> None:
+    y = torch.zeros(2, 3, device="npu")
+    y[0] = 1
+    y.t()[2].add_(5)
+    assert y.tolist() == [[1, 1, 6], [0, 0, 5]]
+    z = torch.ones(4, device="npu")
+    z.resize_(2, 3)
+    assert z.shape == (2, 3)
+    out = torch.empty(0, device="npu")
+    torch.add(y, y, out=out)
+    assert torch.equal(out.cpu(), 2 * y.cpu())
+    assert torch.empty(0, device="npu").cpu().shape == (0,)
+    assert torch.tensor([True, False]).npu().logical_not().tolist() == [False, True]
+
+
+def test_factories_and_random_numbers() -> None:
+    assert torch.arange(5, device="npu")[2:].tolist() == [2, 3, 4]
+    torch.npu.manual_seed(1)
+    found = torch.randn(3, device="npu")
+    torch.manual_seed(1)
+    assert torch.equal(found.cpu(), torch.randn(3))
+    assert (torch.npu.is_available(), torch.npu.device_count(), torch.npu.current_device()) == (True, 1, 0)
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+
+
+def test_modules_train_as_on_the_cpu() -> None:
+    host = _network()
+    model, x = copy.deepcopy(host).npu(), torch.randn(2, 3, 8, 8)
+    for module, data in ((host, x), (model, x.npu())):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(data).square().mean().backward()
+            optimizer.step()
+    for left, right in zip(host.state_dict().values(), model.state_dict().values(), strict=True):
+        assert right.device.type == "npu"
+        torch.testing.assert_close(right.cpu(), left, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_copies_and_autocast() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).npu()
+    q = torch.randn(2, 3, 8, device="npu")
+    found = layer(q, q, q)[0]
+    twin = copy.deepcopy(layer).cpu()
+    torch.testing.assert_close(found.cpu(), twin(q.cpu(), q.cpu(), q.cpu())[0], rtol=1e-4, atol=1e-5)
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        assert nn.functional.linear(q, q[0]).dtype is torch.bfloat16
+    with torch.npu.amp.autocast():
+        assert torch.mm(q[0], q[0].t()).dtype is torch.bfloat16
+
+
+def test_files_keep_the_device(tmp_path: Path) -> None:
+    state = _network().npu().state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    again = torch.load(tmp_path / "state.pt")
+    host = torch.load(tmp_path / "state.pt", map_location="cpu")
+    for name, value in state.items():
+        assert (again[name].device.type, host[name].device.type) == ("npu", "cpu")
+        assert torch.equal(again[name].cpu(), value.cpu())
+    torch.save(host, tmp_path / "host.pt")
+    moved = torch.load(tmp_path / "host.pt", map_location="npu:0")
+    assert {v.device.type for v in moved.values()} == {"npu"}
+    assert torch.UntypedStorage(8, device="npu").nbytes() == 8
+
+
+def test_streams_events_and_memory() -> None:
+    start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+    start.record()
+    with torch.npu.stream(torch.npu.Stream()):
+        torch.ones(3, device="npu").sum().item()
+    end.record()
+    torch.npu.synchronize()
+    assert start.elapsed_time(end) >= 0
+    free, total = torch.npu.mem_get_info()
+    assert 0 < free <= total
+    assert torch_npu.get_npu_format(torch_npu.npu_format_cast(torch.ones(1).npu(), 29)) == 2
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, y)
+
+
+def test_the_listing_of_the_guide_on_npu_tensors() -> None:
+    npu_backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
+    opt_model = torch.compile(Model().npu(), backend=npu_backend)
+    x, y = torch.randn(2, 2).npu(), torch.randn(2, 2).npu()
+    with observe() as reports:
+        found = opt_model(x, y)
+    assert found.device.type == "npu"
+    assert torch.equal(found.cpu(), x.cpu() + y.cpu())
+    assert reports[0].failure == ""
+    assert reports[0].npu_calls == 1
+
+
+def test_compiled_networks_train_on_the_device() -> None:
+    host = _network()
+    model, x = copy.deepcopy(host).npu(), torch.randn(2, 3, 8, 8)
+    with observe() as reports:
+        found = torch.compile(model, backend="npu")(x.npu()).square().mean()
+        found.backward()
+    expected = host(x).square().mean()
+    expected.backward()
+    torch.testing.assert_close(found.cpu(), expected)
+    for left, right in zip(host.parameters(), model.parameters(), strict=True):
+        assert right.grad.device.type == "npu"  # type: ignore[union-attr]
+        torch.testing.assert_close(right.grad.cpu(), left.grad, rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
+    assert [r.failure for r in reports] == ["", ""]
+
+
+def _run(script: str, tmp_path: Path) -> str:
+    file = tmp_path / "script.py"
+    file.write_text(script)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_scripts_for_cuda_run(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch_npu.contrib import transfer_to_npu
+assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+model = torch.nn.Linear(3, 2).cuda()
+x = torch.ones(4, 3, device="cuda:0").to("cuda")
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(x)
+y.float().sum().backward()
+print(y.device, y.dtype, model.weight.grad.device, y.is_cuda)
+"""
+    assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True"]
+
+
+def test_collectives_over_two_processes(tmp_path: Path) -> None:
+    script = f"""
+import torch, torch_npu
+import torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank):
+    dist.init_process_group("hccl", init_method="file://{tmp_path}/rendezvous", rank=rank, world_size=2)
+    x = torch.full((3,), rank + 1.0).npu()
+    dist.all_reduce(x)
+    assert x.tolist() == [3.0] * 3 and x.device.type == "npu"
+    parts = [torch.zeros(2, device="npu") for _ in range(2)]
+    dist.all_gather(parts, torch.full((2,), float(rank)).npu())
+    assert [p.tolist() for p in parts] == [[0.0, 0.0], [1.0, 1.0]]
+    y = torch.full((2,), float(rank)).npu()
+    dist.broadcast(y, 1)
+    assert y.tolist() == [1.0, 1.0]
+    dist.barrier()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).npu())
+    model(torch.full((1, 2), rank + 1.0).npu()).sum().backward()
+    assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+    print("done")
+"""
+    assert "done" in _run(script, tmp_path)
+
+
+def test_values_of_one_device_are_not_mixed_up_with_numbers() -> None:
+    x: Any = torch.ones(2, device="npu")
+    assert (x * 2 + x.sum()).tolist() == [4.0, 4.0]
