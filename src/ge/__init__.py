@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ge import ops
+    from ge import opp, ops
     from ge.builder import Graph, Tensor
     from ge.compiler import compile
     from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
@@ -32,6 +32,7 @@ __all__ = [
     "compile",
     "explain",
     "load",
+    "opp",
     "ops",
     "save",
 ]
@@ -54,8 +55,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return importlib.import_module("ge.ops")
+    if name in ("ops", "opp"):
+        return importlib.import_module(f"ge.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'ge' has no attribute '{name}'")
     value = getattr(importlib.import_module(_MODULES[name]), name)

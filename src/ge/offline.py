@@ -297,6 +297,7 @@ def describe(path: Path) -> dict[str, Any]:
     info["tasks"] = len(plan.tasks)
     info["engines"] = engines
     info["kernels"] = len(plan.kernels)
+    info["packages"] = dict(plan.report.get("packages", {}))  # operator packages that the model needs
     info["arena_bytes"] = plan.arena_bytes
     info["weight_bytes"] = info["sections"].get("weights", 0)
     info["gflop"] = sum(task.flops for task in plan.tasks) * plan.steps / 1e9

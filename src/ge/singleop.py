@@ -118,7 +118,7 @@ class SingleOp:
             plugin = find_plugin(framework, type_, version)
             if plugin is not None:
                 node = Node(type_, type_, list(values), dict(self.attrs), len(self.outputs), builder, version)
-                return _listed(self, plugin.function, node)
+                return _listed(self, plugin.apply, node)
         raise GeError(
             "E10001", f"operator type '{self.type}' is not in the operator library", operator=self.type
         )
