@@ -45,6 +45,7 @@ class Elements(Scopes):
         self.bases: list[Value] = []  # the first lane of each copy
         self.tile_bases: list[Value] = []  # the value of the tile variable of each copy
         self.lane_depth = 0
+        self.fixed_lanes = False  # whether the vectors are the same in all rows
         self.masks: list[Value | None] = []
         self.stage = 0
         self.row_bits = 0  # the variables that differ between the rows of a pair
@@ -73,7 +74,7 @@ class Elements(Scopes):
         self.copy_bits = lane.bit | (self.nest.tile.bit if self.nest.tile is not None else 0)
         self.lanes = self.width
         self.bases = bases
-        self.lane_depth = len(self.scopes) - 1
+        self.lane_depth = 0 if self.fixed_lanes else len(self.scopes) - 1
         self.masks = list(masks) if masks is not None else [None] * len(bases)
 
     def _memory(self, dtype: str) -> str:

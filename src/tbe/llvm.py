@@ -345,6 +345,7 @@ class _NestWriter(Elements):
         block = width * copies
         whole = extent // block * block
         if nest.chunks == 1:
+            self.fixed_lanes = not nest.groups and b.machine.masks and (not whole or whole == block == extent)
             start, stop = self._number(0), self._number(whole)
             if whole:
                 self._blocks(start, stop, block, copies, once=whole == block)

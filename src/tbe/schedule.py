@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tbe import expr as e
+from tbe.channels import long_rows
 from tbe.dtypes import DTYPES
 from tbe.index import Index, LoopVar, linear
 from tbe.lower import Lowering, Node, Reduction, Running, Unfusable
@@ -154,7 +155,11 @@ class Schedule:
 def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
     """Find the loops that compute `outputs` as one kernel; raises Unfusable with the reason."""
     try:
-        return _Planner(tuple(inputs), tuple(outputs)).plan()
+        same = long_rows(inputs, outputs) if outputs else None
+        if same is None:
+            return _Planner(tuple(inputs), tuple(outputs)).plan()
+        plan = _Planner(tuple(same[0]), tuple(same[1]), long_rows=True).plan()
+        return dataclasses.replace(plan, inputs=tuple(inputs), outputs=tuple(outputs))
     except RecursionError:
         raise Unfusable("the graph is too deep") from None
 
@@ -271,9 +276,12 @@ class _Space:
 class _Planner:
     """Plans one kernel."""
 
-    def __init__(self, inputs: tuple[e.Tensor, ...], outputs: tuple[e.Tensor, ...]) -> None:
+    def __init__(
+        self, inputs: tuple[e.Tensor, ...], outputs: tuple[e.Tensor, ...], long_rows: bool = False
+    ) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.long_rows = long_rows  # vectors run along the last dimension, remainders in it are kept
         if not outputs:
             raise ValueError("a kernel needs at least one output")
         self.reducing = _has_reduction(outputs)
@@ -339,7 +347,8 @@ class _Planner:
             if space.lowering.unknowns or space.lowering.runnings:
                 raise Unfusable("outputs with and without reductions")
             try:
-                space.check()
+                if not self.long_rows:
+                    space.check()
                 return space, stores
             except _Split as split:
                 split.apply()
@@ -507,6 +516,8 @@ class _Planner:
         groups = [_merge(group, uses) for group in inner]
         stages = _stages(stores, nodes)
         lane, tile = _choose_lane(kept, groups, stores, nodes, runnings)
+        if self.long_rows:
+            lane, tile = kept[-1], None
         if lane is None:
             lane = space.lowering.arith.var(1, "lane")
             kept.append(lane)

@@ -80,7 +80,7 @@ ELEMENTWISE: dict[str, Function] = {
     "vmaxs": Function(NUMBERS, 1, lambda x, s: np.maximum(x, k(s, x)), (1,)),
     "vmins": Function(NUMBERS, 1, lambda x, s: np.minimum(x, k(s, x)), (1,)),
     "vlrelu": Function(FLOATS, 1, lambda x, a: np.where(x > 0, x, x * k(a, x)), (0.25,)),
-    "round_to": Function(NUMBERS, 1, lambda x, hi, lo: np.clip(x, k(lo, x), k(hi, x)), (2, 1)),
+    "round_to": Function(NUMBERS, 1, lambda x, hi, lo: np.maximum(np.minimum(x, k(hi, x)), k(lo, x)), (2, 1)),
     "vmla": Function(("float16", "bfloat16", *INTS), 3, lambda x, y, z: x * y + z),
     "vmadd": Function(("float16", "bfloat16", *INTS), 3, lambda x, y, z: x * z + y),
     "vmaddrelu": Function(("float16", "bfloat16", *INTS), 3, lambda x, y, z: np.maximum(x * z + y, k(0, x))),

@@ -83,3 +83,28 @@ def test_half_precision_parts_are_kept_in_single() -> None:
     values = np.random.default_rng(4).uniform(0, 0.1, x.shape).astype(np.float16)
     (got,) = Runner([x], [tbe.reduce("sum", x, 0)])(values)
     assert got == np.float16(values.astype(np.float64).sum())
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 7, 15])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "float64"])
+def test_a_short_last_dimension_becomes_long_rows(channels: int, dtype: str) -> None:
+    x = tbe.placeholder((4, 16, 5, channels), dtype)
+    mean, scale = (tbe.placeholder(shape, "float32") for shape in ((channels,), (1, 1, channels)))
+    one = tbe.placeholder((1,), "float32")
+    shifted = (tbe.cast(x, "float32") - mean) * scale + one
+    outputs = [shifted, tbe.select(shifted > 0.5, shifted, tbe.broadcast_to(mean, x.shape))]
+    assert tbe.schedule([x, mean, scale, one], outputs).nests[0].lane.extent == 16 * channels
+    rng = np.random.default_rng(channels)
+    values = {x: rng.integers(0, 9, x.shape).astype(dtype)}
+    values |= {t: rng.normal(size=t.shape).astype(np.float32) for t in (mean, scale, one)}
+    for target in ("host", "portable", "avx2"):
+        if tbe.runs_here(target):
+            check([x, mean, scale, one], outputs, values, target)
+
+
+def test_what_has_no_value_by_channel_stays_as_it_is() -> None:
+    x, y = tbe.placeholder((64, 3), "float32"), tbe.placeholder((64, 1), "float32")
+    assert tbe.schedule([x, y], [x + y]).nests[0].lane.extent != 48
+    odd = tbe.placeholder((65, 3), "float32")
+    c = tbe.placeholder((3,), "float32")
+    check([odd, c], [odd + c], {odd: np.ones((65, 3), np.float32), c: np.arange(3, dtype=np.float32)})
