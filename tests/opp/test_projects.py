@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,11 +10,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import ge
 import npu_runtime
 from ge import opp, ops
+from ge.offline import compile_operators, describe
 from ge.opp import cpp, search
 from ge.opp.information import read_information
 from ge.opp.project import read
@@ -362,3 +366,28 @@ def test_manifest_that_was_damaged(kit_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ge.GeError, match=damaged), opp.searching(tmp_path):
         pass
     search.refresh()
+
+
+def test_atc_takes_operators_from_a_directory(kit_folder: Path, tmp_path: Path) -> None:
+    node = helper.make_node("WeightedSum", ["x", "x"], ["y"], domain="kit", weights=[1.0, 2.0])
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "y")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("kit", 1)]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    arguments = ["-m", "ge.atc", f"--model={tmp_path}/m.onnx", f"--output={tmp_path}/m", "--soc_version=cpu"]
+    done = subprocess.run(
+        [sys.executable, *arguments, f"--opp_path={kit_folder}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with opp.searching(kit_folder):
+        assert describe(tmp_path / "m.om")["packages"] == {"kit": "2.1"}
+        x = sample(4)
+        np.testing.assert_allclose(ge.load(tmp_path / "m.om")(x), 3 * x, rtol=1e-6)
+
+
+def test_single_operator_descriptions(kit: Path, tmp_path: Path) -> None:
+    port = {"format": "ND", "shape": [3], "type": "float"}
+    path = tmp_path / "op.json"
+    path.write_text(json.dumps([{"op": "Cube", "input_desc": [port], "output_desc": [port]}]))
+    (result,) = compile_operators(path, tmp_path, ge.PrecisionMode.KEEP, "host")
+    np.testing.assert_array_equal(ge.load(result.path)(np.array([1, 2, 3], np.float32)), [1, 8, 27])
