@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tensorflow_v1.support import has_keras2
+from tests.tensorflow_v1.support import has_keras2, run_script
 
-NAMES = ("lenet", "resnet", "word2vec", "lstm", "seq2seq", "ctr", "gan", "dqn")
+NAMES = ["lenet", "resnet", "word2vec", "seq2seq", "ctr", "gan", "dqn"] + ["lstm"] * has_keras2()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_script("networks.py", *NAMES, folder=tmp_path_factory.mktemp("networks"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_losses_equal_plain_tensorflow(name: str, run_v1: Callable[..., Any]) -> None:
-    if name == "lstm" and not has_keras2():
-        pytest.skip("tf.nn.rnn_cell needs Keras 2")
-    ours, plain = run_v1("networks.py", name, "npu"), run_v1("networks.py", name, "plain")
+def test_losses_equal_plain_tensorflow(name: str, trained: Any) -> None:
+    ours, plain = trained[name]
     assert ours["parts"] >= 1
     assert ours["npu"] > 10
     np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-3)

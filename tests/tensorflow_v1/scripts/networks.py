@@ -1,10 +1,13 @@
-"""Networks in version-1 style, trained for some steps; prints the losses. `plain` trains without the NPU."""
+"""Networks in version-1 style, trained for some steps on the NPU and without it; prints the losses."""
 
 import json
 import sys
 
 import numpy as np
 import tensorflow as tf
+
+from npu_bridge.npu_init import npu_config_proto
+from npu_bridge.session import partition_report
 
 STEPS = 20
 
@@ -221,22 +224,21 @@ def dqn():
 NETWORKS = {f.__name__: f for f in (lenet, resnet, word2vec, lstm, seq2seq, ctr, gan, dqn)}
 
 
-def main(name, offload):
-    from npu_bridge.npu_init import npu_config_proto
-
-    tf.set_random_seed(7)
-    train, loss, feed = NETWORKS[name]()
-    config = npu_config_proto(tf.ConfigProto(allow_soft_placement=True))
-    config.graph_options.rewrite_options.custom_optimizers[0].parameter_map["use_off_line"].b = offload
-    with tf.Session(config=config) as sess:
-        sess.run(tf.global_variables_initializer())
-        rng = np.random.default_rng(5)
-        losses = [float(sess.run([train, loss], feed(rng))[1]) for _ in range(STEPS)]
-        from npu_bridge.session import partition_report
-
-        report = partition_report(sess, [train, loss], list(feed(rng)))
-        print(json.dumps({"losses": losses, "parts": report.parts, "npu": len(report.on_npu())}))
+def trained(name, offload):
+    """Losses of a network over some steps, and how it was divided."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(7)
+        train, loss, feed = NETWORKS[name]()
+        config = npu_config_proto(tf.ConfigProto(allow_soft_placement=True))
+        config.graph_options.rewrite_options.custom_optimizers[0].parameter_map["use_off_line"].b = offload
+        with tf.Session(config=config) as sess:
+            sess.run(tf.global_variables_initializer())
+            rng = np.random.default_rng(5)
+            losses = [float(sess.run([train, loss], feed(rng))[1]) for _ in range(STEPS)]
+            report = partition_report(sess, [train, loss], list(feed(rng)))
+    return {"losses": losses, "parts": report.parts, "npu": len(report.on_npu())}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "npu")
+    names = sys.argv[1:] or list(NETWORKS)
+    print(json.dumps({name: [trained(name, True), trained(name, False)] for name in names}))
