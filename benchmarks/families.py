@@ -63,8 +63,21 @@ class Family:
 
     def inputs(self, small: bool, batch: int = 1, seed: int = 0) -> np.ndarray:
         """Random images in the pixel range the family takes, channels last."""
-        size = self.small_image if small else self.image
-        return np.random.default_rng(seed).uniform(*self.pixels, (batch, size, size, 3)).astype(np.float32)
+        low, high = self.pixels
+        images = _images(batch, self.small_image if small else self.image, np.random.default_rng(seed))
+        return (low + (images + 1) / 2 * (high - low)).astype(np.float32)
+
+
+def _images(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Random images from -1 to 1 with what photographs have in common: amplitudes fall with frequency, colours go
+    together."""
+    rows = np.fft.fftfreq(size)
+    frequency = np.hypot(rows[:, None], rows[None])
+    frequency[0, 0] = 1 / size
+    noise = np.fft.fft2(rng.standard_normal((count, size, size, 4)), axes=(1, 2))
+    layers = np.fft.ifft2(noise / frequency[:, :, None], axes=(1, 2)).real
+    layers /= layers.std(axis=(1, 2), keepdims=True)
+    return np.clip((layers[..., :1] + 0.4 * layers[..., 1:]) / 3, -1, 1)
 
 
 def _settle(model: Any, batch: np.ndarray) -> None:

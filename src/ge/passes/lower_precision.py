@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from ge.engines.aicore import narrow_floats
 from ge.ir import facts
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
+from ge.passes.rounding import round_weights
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
@@ -126,13 +127,36 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
         keep = value is None or index == _BIAS.get(node.op_type, 2) or (index > 2 and wide_result)
-        inputs.append(value if keep else r.op("Cast", value, to=mode.dtype))
+        inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
     changes = {"output_dtype": _WIDE} if wide_result else {}
     made = r.op_like(node, inputs, **changes)
     results = list(made) if isinstance(made, tuple) else [made]
     replace_node(
         graph, node, [v if desc_of(v).dtype == _WIDE else r.op("Cast", v, to=_WIDE) for v in results]
     )
+
+
+def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:
+    """An operand in the narrow type; the errors of constant weights cancel in their sums."""
+    value = node.inputs[index]
+    assert value is not None
+    axes = _summed(node) if index == 1 else None
+    weights = constant_of(value) if axes else None
+    import os
+
+    if axes is None or weights is None or os.environ.get("COMP") == "nearest":
+        return r.op("Cast", value, to=dtype)
+    return r.constant(round_weights(weights, dtype, axes))
+
+
+def _summed(node: ir.Node) -> tuple[int, ...] | None:
+    """The axes of a weight that the product sums over."""
+    attrs, rank = attrs_of(node), desc_of(node.inputs[1]).rank  # type: ignore[arg-type]
+    if node.op_type == "Conv":
+        return tuple(range(1, rank)) if attrs["weight_format"] == "OI" else tuple(range(rank - 1))
+    if node.op_type == "MatMul" and rank >= 2:
+        return (rank - 1,) if attrs["transpose_b"] else (rank - 2,)
+    return None
 
 
 def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
