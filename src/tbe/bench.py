@@ -12,9 +12,9 @@ import ast
 import itertools
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from tbe.substitute import inputs_first
 from tbe.tuning import Tuning, forget, remember, tuning_file, tuning_of
 from tbe.widen import widened
 
-__all__ = ["Report", "bandwidth", "graph_text", "main", "measure", "tune", "ulp_errors"]
+__all__ = ["Memory", "Report", "bandwidth", "graph_text", "main", "measure", "tune", "ulp_errors"]
 
 _EPSILON_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
@@ -281,36 +281,47 @@ def _time(runner: Runner, arrays: Sequence[np.ndarray], seconds: float = 0.3) ->
     return statistics.median(taken)
 
 
+class Memory:
+    """Large copies and sums by all cores at once, whose speed is the limit of kernels bound by memory."""
+
+    def __init__(self, megabytes: int = 256) -> None:
+        import npu_runtime
+
+        threads = npu_runtime.num_threads()
+        count = (megabytes << 20) // 2 // threads // 8 * 8
+        self.nbytes = count * threads
+        self._parts = [(np.ones(count, np.uint8), np.ones(count, np.uint8)) for _ in range(threads)]
+        self._workers = ThreadPoolExecutor(threads)
+
+    def copy(self) -> None:
+        """Read and write `nbytes` each."""
+        list(self._workers.map(lambda part: np.copyto(part[1], part[0]), self._parts))
+
+    def read(self) -> None:
+        """Read `nbytes`."""
+        list(self._workers.map(lambda part: np.add.reduce(part[0].view(np.float64)), self._parts))
+
+    def limit(self, copy_seconds: float, read_seconds: float) -> float:
+        """Bytes a second, given the times of both."""
+        return max(2 * self.nbytes / copy_seconds, self.nbytes / read_seconds)
+
+
 _bandwidth: list[float] = []
 
 
-def bandwidth(megabytes: int = 256) -> float:
+def bandwidth() -> float:
     """Bytes a second that all cores read and write together, measured once: the best of large copies and sums."""
     if not _bandwidth:
-        _bandwidth.append(_measure_bandwidth(megabytes))
+        memory = Memory()
+        times = [min(_seconds(work) for _ in range(5)) for work in (memory.copy, memory.read)]
+        _bandwidth.append(memory.limit(*times))
     return _bandwidth[0]
 
 
-def _measure_bandwidth(megabytes: int) -> float:
-    import npu_runtime
-
-    threads = npu_runtime.num_threads()
-    count = (megabytes << 20) // 2 // threads // 8 * 8
-    parts = [(np.ones(count, np.uint8), np.ones(count, np.uint8)) for _ in range(threads)]
-
-    def at_once(work: Callable[[int], Any]) -> float:
-        workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
-        start = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        return time.perf_counter() - start
-
-    size = count * threads
-    copies = min(at_once(lambda n: np.copyto(parts[n][1], parts[n][0])) for _ in range(5))
-    sums = min(at_once(lambda n: np.add.reduce(parts[n][0].view(np.float64))) for _ in range(5))
-    return max(2 * size / copies, size / sums)
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 # -- tuning ---------------------------------------------------------------------------------------------------
