@@ -20,13 +20,14 @@ _TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 @pytest.mark.parametrize("dtype", list(_TYPES))
 @pytest.mark.parametrize("axes", [(0,), (1, 2, 3), (0, 1, 2)])
 def test_errors_of_sums_cancel(dtype: str, axes: tuple[int, ...]) -> None:
-    weights = floats(192, 12, 3, 16)
+    weights = floats(256, 24, 3, 16)
     rounded = round_weights(weights, dtype, axes)
     plain = weights.astype(_TYPES[dtype])
     assert rounded.dtype == plain.dtype
     ours, theirs = (np.abs((r.astype(np.float32) - weights).sum(axis=axes)).mean() for r in (rounded, plain))
-    assert ours < 0.5 * theirs
+    assert ours < 0.6 * theirs
     spacing = 2.0 ** (np.floor(np.log2(np.abs(weights))) - {"bfloat16": 7, "float16": 10}[dtype])
+    spacing = np.maximum(spacing, float(np.finfo(_TYPES["float16"]).smallest_subnormal))
     assert (np.abs(rounded.astype(np.float32) - weights) <= spacing * 1.0001).all()
 
 
