@@ -37,7 +37,16 @@ class ListValue(Opaque):
     count: int
     base: ir.Value | None = None  # earlier contents, stacked; zeros when None
     writes: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (index, item), later ones win
+    repeated: ir.Value | None = None  # instead of a base: what every item is
+    adds: tuple[
+        tuple[ir.Value, ir.Value], ...
+    ] = ()  # (index, what is added to the item there), after the writes
     what = "a list of tensors"
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing was put into the list yet."""
+        return self.base is None and self.repeated is None and not self.writes and not self.adds
 
     def set(self, index: ir.Value, item: ir.Value, grow: bool = False) -> ListValue:
         """The list with one item replaced; with `grow`, a position behind the end makes it longer."""
@@ -53,12 +62,16 @@ class ListValue(Opaque):
             )
         if where is not None and not 0 <= int(where) < self.count:
             raise Unsupported(f"item {int(where)} is set in a list of {self.count}")
+        if self.adds:
+            raise Unsupported("an item of a sum of lists is replaced")
         return replace(self, element=shape, writes=(*self.writes, (index, item)))
 
     def get(self, b: GraphBuilder, index: ir.Value) -> ir.Value:
         """One item."""
+        if self.repeated is not None and not self.writes and not self.adds:
+            return self.repeated
         where = constant_of(index)
-        known = self._known_items()
+        known = None if self.adds else self._known_items()
         if where is not None and known is not None and int(where) in known:
             return known[int(where)]
         return b.op("Gather", self.buffer(b), index, axis=0)
@@ -66,14 +79,24 @@ class ListValue(Opaque):
     def buffer(self, b: GraphBuilder) -> ir.Value:
         """All items, stacked."""
         shape = (self.count, *self.shape())
-        known = self._known_items()
+        known = None if self.adds else self._known_items()
         if known is not None and self.count and len(known) == self.count:
             return _stack(b, [known[i] for i in range(self.count)])
         whole = self._resized_base(b, shape)
         for index, item in self.writes:
             spot = b.op("Reshape", _as_int64(b, index), shape=(1, 1))
             whole = b.op("ScatterNd", whole, spot, b.op("Reshape", item, shape=(1, *self.shape())))
+        for index, item in self.adds:
+            spot = b.op("Reshape", _as_int64(b, index), shape=(1, 1))
+            row = b.op("Reshape", item, shape=(1, *self.shape()))
+            whole = b.op("ScatterNd", whole, spot, row, reduction="add")
         return whole
+
+    def plus(self, other: ListValue) -> ListValue | None:
+        """The sum of this list and one of zeros but for one item; None where it is another sum."""
+        if not replace(other, writes=()).is_zero or len(other.writes) != 1 or self.adds:
+            return None
+        return replace(self, element=other.element, adds=other.writes)
 
     def shape(self) -> Shape:
         """The shape of an item, which must be known by now."""
@@ -92,6 +115,8 @@ class ListValue(Opaque):
     def resized(self, count: int) -> ListValue:
         """The list cut or extended with zeros."""
         kept = []
+        if self.adds:
+            raise Unsupported("a sum of lists is resized")
         for index, item in self.writes:
             where = constant_of(index)
             if where is None:
@@ -123,6 +148,9 @@ class ListValue(Opaque):
         return result
 
     def _resized_base(self, b: GraphBuilder, shape: Shape) -> ir.Value:
+        if self.repeated is not None:
+            row = b.op("Reshape", self.repeated, shape=(1, *shape[1:]))
+            return b.op("BroadcastTo", row, shape=shape)
         if self.base is None:
             zero = b.constant(np.zeros((), numpy_dtype(self.dtype)))
             return b.op("BroadcastTo", zero, shape=shape)
@@ -165,12 +193,20 @@ class Popped(ListValue):
         """The list without the item of this step, and that item."""
         if self.taken:
             raise Unsupported("a loop takes several items a step from a list")
+        return replace(self, taken=1), self._item(b)
+
+    def _item(self, b: GraphBuilder) -> ir.Value:
+        if self.repeated is not None:
+            return self.repeated
         assert self.base is not None
         known = constant_of(self.base)
         if known is not None and len(known) and (known == known[:1]).all():  # the same in every step
-            return replace(self, taken=1), b.constant(known[0])
+            return b.constant(known[0])
+        if known is not None and known.ndim == 1 and (np.diff(known) == 1).all():  # one less in every step
+            value = b.op("Sub", np.int64(known[-1]), self.iteration)
+            return value if known.dtype == np.int64 else b.op("Cast", value, to=known.dtype.name)
         last = b.op("Sub", np.int64(self.count - 1), self.iteration)
-        return replace(self, taken=1), b.op("Gather", self.base, last, axis=0)
+        return b.op("Gather", self.base, last, axis=0)
 
     def buffer(self, b: GraphBuilder) -> ir.Value:
         raise Unsupported("a list is read in the loop that takes it apart")
@@ -396,6 +432,10 @@ def _add_n(c: Context) -> Outputs:
     if len(lists) != len(c.inputs):
         return c.converter.by_plugin(c)
     element = next((items.element for items in lists if items.element is not None), None)
+    for one, other in ((0, 1), (1, 0)) if len(lists) == 2 else ():
+        found = lists[one].reshaped(element).plus(lists[other])
+        if found is not None:
+            return [found]
     whole, *rest = (items.reshaped(element).buffer(c.builder) for items in lists)
     for more in rest:
         whole = c.builder.op("Add", whole, more)

@@ -202,8 +202,11 @@ def _moving(loop: _Loop, inner: GraphBuilder, arg: Binding, move: int) -> ListVa
         return None
     if move > 0:
         return Pushed(arg.dtype, arg.element, arg.count)
+    iteration = inner.graph.inputs[0]
+    if arg.repeated is not None and not arg.writes:
+        return Popped(arg.dtype, arg.element, arg.count, repeated=arg.repeated, iteration=iteration)
     whole = arg.buffer(loop.context.builder)
-    return Popped(arg.dtype, arg.element, arg.count, base=whole, iteration=inner.graph.inputs[0])
+    return Popped(arg.dtype, arg.element, arg.count, base=whole, iteration=iteration)
 
 
 def _as_state(inner: GraphBuilder, index: int, arg: Binding) -> Binding:
@@ -253,6 +256,20 @@ def _better(
 
 
 @dataclass(frozen=True)
+class _Place:
+    """Where collected items go in a list, in the order of the steps or against it."""
+
+    first: int
+    backwards: bool = False
+
+
+def _put(items: Binding) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """What a step sets in a list, or adds to it."""
+    assert isinstance(items, ListValue)
+    return items.writes if not items.adds else (*items.writes, *items.adds)
+
+
+@dataclass(frozen=True)
 class _Counter:
     """An integer state that grows by a constant each step."""
 
@@ -291,17 +308,17 @@ class _Emitter:
         stacks = [i for i in self.states if isinstance(self.bound[i], (Pushed, Popped))]
         self._check_stacks(stacks, trips)
         pushed = [i for i in stacks if isinstance(self.bound[i], Pushed)]
+        known = {i: list_ for i in pushed if (list_ := self._known_after(i, trips or 0)) is not None}
         self.states = [i for i in self.states if i not in stacks]
-        collected = {i: first for i in self.states if (first := self._collected_from(i, trips)) is not None}
+        collected = {i: place for i in self.states if (place := self._collected_from(i, trips)) is not None}
         counted = {} if trips is None else self._count_by_iteration(trips)
         kept = [i for i in self.states if i not in collected and i not in counted]
         for index in sorted(collected):
             base = self.bound[index].base  # type: ignore[union-attr]
             self.inner.graph.inputs.remove(base)
         self._outputs(trips, kept, sorted(collected), variables)
-        same = {i: self._same_rows(i, trips or 0) for i in pushed}
         for index in pushed:
-            if same[index] is None:
+            if index not in known:
                 self.inner.output(self.results[index].items[0])  # type: ignore[union-attr]
         drop_unused_captures(self.inner)
         label = self.loop.context.scope.label(self.loop.context.node)
@@ -331,7 +348,10 @@ class _Emitter:
         for index in sorted(collected):
             after[index] = self._list_after(self.initial[index], collected[index], next(made))
         for index in stacks:
-            rows = None if index not in pushed else same[index] or next(made)
+            if index in known:
+                after[index] = known[index]
+                continue
+            rows = next(made) if index in pushed else None
             after[index] = self._stack_after(self.initial[index], rows, trips or 0)
         return [*after, *left]
 
@@ -345,12 +365,28 @@ class _Emitter:
             if not moved or (isinstance(list_, Popped) and list_.count < (trips or 0)):
                 raise _ShapeChanges("a list does not change its length by one item a step")
 
-    def _same_rows(self, index: int, trips: int) -> ir.Value | None:
-        """The items that steps add to a list when each adds the same small constant."""
-        known = constant_of(self.results[index].items[0])  # type: ignore[union-attr]
-        if known is None or known.nbytes * trips > SAME_BYTES:
+    def _known_after(self, index: int, trips: int) -> ListValue | None:
+        """A list after a loop that adds the same value in every step, or a counter: nothing needs to be collected."""
+        initial, item = self.initial[index], self.results[index].items[0]  # type: ignore[union-attr]
+        assert isinstance(initial, ListValue)
+        if initial.count:
             return None
-        return self.outer.constant(np.repeat(known[None], trips, axis=0))
+        longer = replace(initial, count=trips, element=desc_of(item).shape)
+        known, counter = constant_of(item), self.counters.get(_through(item))
+        if known is not None:
+            small = known.nbytes * trips <= SAME_BYTES
+            return (
+                replace(longer, base=self.outer.constant(np.repeat(known[None], trips, 0))) if small else None
+            )
+        if counter is not None:
+            values = counter.start + counter.step * np.arange(trips)
+            return replace(longer, base=self.outer.constant(values.astype(numpy_dtype(desc_of(item).dtype))))
+        return None if self._is_inner(item) else replace(longer, repeated=item)
+
+    def _is_inner(self, value: ir.Value) -> bool:
+        """Whether a value is the body's own, not one that it captures."""
+        node = value.producer()
+        return value in self.inner.graph.inputs if node is None else node.graph is self.inner.graph
 
     def _stack_after(self, initial: Binding, rows: ir.Value | None, trips: int) -> Binding:
         """A list after a loop that made it longer by rows, or shorter."""
@@ -378,11 +414,14 @@ class _Emitter:
         for _, after in variables:
             inner.output(after)
         for index in collected:
-            inner.output(self.results[index].writes[0][1])  # type: ignore[union-attr]
+            inner.output(_put(self.results[index])[0][1])
 
-    def _list_after(self, initial: Binding, first: int, rows: ir.Value) -> Binding:
-        """A list whose items from `first` on were collected."""
+    def _list_after(self, initial: Binding, place: _Place, rows: ir.Value) -> Binding:
+        """A list whose items from a place on were collected."""
         assert isinstance(initial, ListValue)
+        first = place.first
+        if place.backwards:
+            rows = self.outer.op("Reverse", rows, axes=(0,))
         element, size = desc_of(rows).shape[1:], desc_of(rows).shape[0]
         collected = replace(initial, base=rows, writes=(), element=element)
         if size == initial.count:
@@ -493,22 +532,36 @@ class _Emitter:
                 return self.counters.get(self.bound[index])  # type: ignore[arg-type]
         return None
 
-    def _collected_from(self, index: int, trips: int | None) -> int | None:
-        """Where a list is first written, when it is so once a step, one further each, and never read."""
+    def _collected_from(self, index: int, trips: int | None) -> _Place | None:
+        """Where a list is written, when it is so once a step, one further (or one less) each, and never read."""
         before, after = self.bound[index], self.results[index]
         if trips is None or not isinstance(before, ListValue) or not isinstance(after, ListValue):
             return None
         if (
             before.base is None
             or after.base is not before.base
-            or len(after.writes) != 1
+            or len(_put(after)) != 1
             or before.base.uses()
         ):
             return None
-        counter = self.counters.get(_through(after.writes[0][0]))
-        if counter is None or counter.step != 1 or not 0 <= counter.start <= before.count - trips:
+        initial = self.initial[index]
+        if after.adds and not (isinstance(initial, ListValue) and initial.is_zero):
             return None
-        return counter.start
+        place = _through(_put(after)[0][0])
+        counter, highest = self.counters.get(place), self._descends_from(place)
+        if counter is not None and counter.step == 1 and 0 <= counter.start <= before.count - trips:
+            return _Place(counter.start)
+        if highest is not None and trips - 1 <= highest < before.count:
+            return _Place(highest - trips + 1, backwards=True)
+        return None
+
+    def _descends_from(self, value: ir.Value) -> int | None:
+        """The constant from which a value takes the loop's own counter; None when it is something else."""
+        node = value.producer()
+        if node is None or node.op_type != "Sub" or node.inputs[1] is not self.inner.graph.inputs[0]:
+            return None
+        highest = constant_of(node.inputs[0])
+        return None if highest is None else int(highest)
 
 
 def _replaced(binding: Binding, old: ir.Value, new: ir.Value) -> Binding:
@@ -516,8 +569,11 @@ def _replaced(binding: Binding, old: ir.Value, new: ir.Value) -> Binding:
     if binding is old:
         return new
     if isinstance(binding, ListValue):
-        writes = tuple((new if i is old else i, new if v is old else v) for i, v in binding.writes)
-        binding = replace(binding, writes=writes)
+        writes, adds = (
+            tuple((new if i is old else i, new if v is old else v) for i, v in pairs)
+            for pairs in (binding.writes, binding.adds)
+        )
+        binding = replace(binding, writes=writes, adds=adds)
     if isinstance(binding, Pushed):
         binding = replace(binding, items=tuple(new if v is old else v for v in binding.items))
     return binding
