@@ -17,6 +17,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import ge
+import tbe
+from ge import ops
 from ge.opp import refresh
 
 X = np.random.default_rng(11).normal(size=(4, 6)).astype(np.float32)
@@ -190,6 +192,31 @@ def test_tensorflow_without_the_npu(tf: Any) -> None:
     operator = tf_adapter.custom_op("KitSwoosh")
     with tf.device("/CPU:0"):
         close(tf.function(lambda x: operator(x, beta=1.5))(tf.constant(X)), CASES["Swoosh"][2])
+
+
+def test_tensorflow_notices_another_operator(tf: Any, no_host: None) -> None:
+    tf_adapter = pytest.importorskip("tf_adapter")
+
+    def declared(factor: float) -> type[ops.Operator]:
+        class Times(ops.Operator):
+            x = ops.Input("T")
+            y = ops.Output("T")
+
+            @staticmethod
+            def compute(op: ops.NodeView, x: tbe.Tensor) -> tbe.Tensor:
+                return x * factor
+
+        return ops.register(Times)
+
+    first = declared(2.0)
+    operator = tf_adapter.custom_op("Times")
+    function = tf.function(lambda x: operator(x) + 1.0)
+    close(function(tf.constant(X)), X * 2 + 1)
+    second = declared(3.0)
+    close(function(tf.constant(X)), X * 3 + 1)
+    ops.unregister(second)
+    close(function(tf.constant(X)), X * 2 + 1)
+    ops.unregister(first)
 
 
 def test_tensorflow_training(tf: Any, no_host: None) -> None:

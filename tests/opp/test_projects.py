@@ -124,6 +124,13 @@ def test_optional_input_of_kernel_and_tbe(kit: Path) -> None:
         np.testing.assert_allclose(ops.run("Affine", x, None), x * 2, rtol=1e-2)
 
 
+def test_constants_of_kernels_are_folded(kit: Path) -> None:
+    graph = ge.Graph("g")
+    graph.output(graph.op("Affine", graph.constant(sample(3)), factor=3) + graph.input("x", (3,)))
+    assert [node.op_type for node in graph.ir] == ["Add"]
+    np.testing.assert_allclose(ge.compile(graph)(np.ones(3, np.float32)), sample(3) * 3 + 1, rtol=1e-6)
+
+
 # -- model files ---------------------------------------------------------------------------------------------
 
 

@@ -404,6 +404,33 @@ def test_plugin_before_a_function_of_the_model() -> None:
     np.testing.assert_allclose(ge.compile(model)(x), swoosh(x), rtol=1e-5)
 
 
+def test_plugin_before_what_the_parser_treats_itself() -> None:
+    graph_pb2 = pytest.importorskip("tensorflow.core.framework.graph_pb2")
+    graph = graph_pb2.GraphDef()
+    placeholder = graph.node.add(name="x", op="Placeholder")
+    placeholder.attr["dtype"].type = 1
+    placeholder.attr["shape"].shape.dim.add(size=3)
+    graph.node.add(name="y", op="Identity", input=["x"]).attr["T"].type = 1
+    x = sample(3)
+    np.testing.assert_array_equal(ge.compile(graph)(x), x)
+
+    @ops.plugin(tensorflow="Identity")
+    def twice(n: ops.Node) -> object:
+        return n.op("Add", n.inputs[0], n.inputs[0])
+
+    np.testing.assert_array_equal(ge.compile(graph)(x), 2 * x)
+
+
+def test_plugin_may_refuse() -> None:
+    @ops.plugin(onnx="my.domain::Never")
+    def never(n: ops.Node) -> object:
+        raise ops.Unsupported("it is never right", "leave it out")
+
+    node = helper.make_node("Never", ["x"], ["y"], domain="my.domain")
+    with pytest.raises(ge.UnsupportedOperatorsError, match=r"it is never right.*leave it out"):
+        ge.compile(onnx_model(node, [4], "my.domain"))
+
+
 def test_plugin_with_an_error_names_its_line() -> None:
     @ops.plugin(onnx="my.domain::Broken")
     def broken(n: ops.Node) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import json
 import os
 import select
@@ -104,15 +105,15 @@ class _Worker:
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return 0
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()  # it ends when there is nothing more to read
         try:
-            process.wait(0.2)
+            process.wait(1.0)
         except subprocess.TimeoutExpired:
             process.kill()
-        status = process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-        return status
+        process.stdout.close()
+        return process.wait()
 
 
 _WORKER = _Worker()

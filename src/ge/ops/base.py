@@ -245,7 +245,7 @@ class Operator:
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         """The outputs for constant inputs, or None when this operator is not folded."""
         operator = lookup(op.type)
-        if operator.compute is not None:
+        if operator.compute is not None and operator._expressed(op):
             placeholders, outputs = operator.expression(op)
             feeds = {
                 p: a for p, a in zip(placeholders, arrays, strict=True) if p is not None and a is not None
@@ -258,6 +258,15 @@ class Operator:
             given: list[Any] = list(arrays)
             return list(npu_runtime.run_aicpu(operator.aicpu, given, outs, operator.kernel_attrs(op)))
         return None
+
+    @classmethod
+    def _expressed(cls, op: NodeView) -> bool:
+        """Whether the expression, and not another implementation, computes a node."""
+        if not is_custom(cls):
+            return True
+        from ge.ops import guard
+
+        return bool(guard.traced(cls, op).expression)
 
     @staticmethod
     def kernel_attrs(op: NodeView) -> dict[str, Any]:

@@ -36,7 +36,7 @@ import tbe
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
-from ge.ops.base import NodeView, Operator, Pattern, plain_type, source_of
+from ge.ops.base import Engine, NodeView, Operator, Pattern, plain_type, source_of
 
 __all__ = [
     "Traced",
@@ -198,6 +198,8 @@ def _pattern(text: str) -> Pattern:
 
 def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
     """Run the operator's code (in the child)."""
+    from ge.ops.selection import refusals
+
     operator.verify(op)
     if operator.expand is not None:
         return {"outputs": [], "expression": ""}
@@ -206,10 +208,10 @@ def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
         result = operator.infer(op)
         inferred = [result] if isinstance(result, TensorDesc) else list(result)
         _check_descs(operator, inferred)
-    if operator.compute is None:
-        if inferred is None:
-            raise _Wrong("declares neither infer nor compute", operator)
-        return {"outputs": _plain(inferred), "expression": ""}
+    if operator.compute is None and inferred is None:
+        raise _Wrong("declares neither infer nor compute", operator)
+    if inferred is not None and refusals(operator, op).get(Engine.VECTOR, "it has none"):
+        return {"outputs": _plain(inferred), "expression": ""}  # another implementation runs
     places = [
         None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}")
         for i, d in enumerate(op.inputs)
