@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import ml_dtypes
@@ -233,3 +234,49 @@ def test_swish_of_special_values(value: float) -> None:
         assert np.isnan(y).all()
     else:
         np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-20)
+
+
+def test_one_program_runs_from_several_threads() -> None:
+    """Each caller has a context of its own, scratch rows and gated rows included."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 20, 20, 48)).astype(np.float32)
+    gate = rng.uniform(0, 1, (1, 1, 1, 48)).astype(np.float32)
+    window = (rng.standard_normal((5, 5, 1, 48)) / 5).astype(np.float32)
+    weight = (rng.standard_normal((1, 1, 48, 40)) / 7).astype(np.float32)
+    program = rt.Program("threads")
+    middle = program.arena(0, x.nbytes)
+    between = (middle, "float32", *_view(0, x, _CHANNELS_FIRST)[2:])
+    swish = {"post_ops": ["swish,1.0"]}
+    first = [
+        _view(program.input(0, x.nbytes), x, _CHANNELS_FIRST),
+        _view(program.constant(window), window, (3, 2, 0, 1)),
+    ]
+    pads = {"pads_begin": [2, 2], "pads_end": [2, 2], "groups": 48}
+    program.task("conv", "depthwise", first, [between], swish | pads)
+    y = np.zeros((1, 20, 20, 40), np.float32)
+    second = [
+        between,
+        _view(program.constant(weight), weight, (3, 2, 0, 1)),
+        _view(program.input(1, gate.nbytes), gate, _CHANNELS_FIRST),
+    ]
+    out = _view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
+    program.task("conv", "pointwise", second, [out], swish | {"has_gate": True})
+    program.finalize(x.nbytes)
+    assert [info["impl"].split(":")[0] for info in program.task_info()] == ["depthwise", "pointwise"]
+    program.run([x, gate], [y])
+
+    def work(factor: float, found: list[np.ndarray]) -> None:
+        for _ in range(20):
+            result = np.zeros_like(y)
+            program.run([x, gate * np.float32(factor)], [result])
+            found.append(result)
+
+    results: list[list[np.ndarray]] = [[] for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(1.0, found)) for found in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for found in results:
+        for result in found:
+            np.testing.assert_array_equal(result, y)
