@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <utility>
 
 #include "core/errors.h"
 #include "python/module.h"
@@ -212,6 +213,20 @@ int code_of(const nb::python_error& error) {
   return kInternal;
 }
 
+// What an exception says: TensorFlow's own errors as they are, others with their type.
+std::string text_of(const nb::python_error& error) {
+  nb::object value = nb::borrow(error.value());
+  nb::object message = nb::getattr(value, "message", nb::none());
+  if (PyUnicode_Check(message.ptr())) return nb::cast<std::string>(message);
+  const auto type = nb::cast<std::string>(nb::getattr(error.type(), "__name__", nb::str("error")));
+  const auto text = nb::cast<std::string>(nb::str(value));
+  return text.empty() ? type : type + ": " + text;
+}
+
+// A callback on this thread was interrupted: the status says "cancelled", Python is to raise
+// KeyboardInterrupt.
+thread_local bool interrupted = false;
+
 class PythonCallbacks : public Callbacks {
  public:
   PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part,
@@ -277,16 +292,17 @@ class PythonCallbacks : public Callbacks {
     return answer.is_none() ? nullptr : nb::cast<std::shared_ptr<Plan>>(answer);
   }
 
-  // Runs with Python's lock; what is raised becomes a status. An interrupt is raised again once TensorFlow
-  // has returned to Python.
+  // Runs with Python's lock; what is raised becomes a status.
   template <typename Function>
   static auto guarded(Function function) -> decltype(function()) {
     const nb::gil_scoped_acquire locked;
     try {
       return function();
     } catch (const nb::python_error& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
-      throw CallbackError(code_of(error), error.what());
+      const int code = code_of(error);
+      const std::string text = text_of(error);
+      if (error.matches(PyExc_KeyboardInterrupt)) interrupted = true;
+      throw CallbackError(code, text);
     } catch (const nb::cast_error& error) {
       throw CallbackError(kInternal,
                           std::string("a callback returned something unexpected: ") + error.what());
@@ -390,6 +406,9 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("set_log_placement", &set_log_placement, "on"_a);
   m.def("take_counts", &counts,
         "Calls on the NPU and on the host by name, since the last time this was asked.");
+  m.def(
+      "take_interrupt", [] { return std::exchange(interrupted, false); },
+      "Whether a callback on this thread was interrupted since this was last asked.");
   m.def("trim", [](int device) { TensorPool::of(npu::Device::get(device)).trim(); }, "device"_a = 0);
 }
 

@@ -15,4 +15,5 @@ set_callbacks = _native.set_callbacks
 set_eager_threshold = _native.set_eager_threshold
 set_log_placement = _native.set_log_placement
 take_counts = _native.take_counts
+take_interrupt = _native.take_interrupt
 trim = _native.trim

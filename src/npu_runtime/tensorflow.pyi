@@ -4,7 +4,7 @@ The device asks Python, through the callbacks of `set_callbacks`, how to run wha
 the answers. A callback runs with Python's lock held, on whichever thread made the call; TensorFlow operators executed
 inside a callback go to the host. What a callback raises becomes the status of the call: the code of a
 `tf.errors.OpError`, ResourceExhausted for MemoryError, Unimplemented for NotImplementedError, InvalidArgument for
-ValueError and TypeError, Internal otherwise; KeyboardInterrupt is raised again in the caller.
+ValueError and TypeError, Cancelled for KeyboardInterrupt (see `take_interrupt`), Internal otherwise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -129,8 +129,8 @@ FunctionCompile = Callable[[str, bytes, list[Described], FunctionPlan | None, li
 PartCompile = Callable[[int, list[Described]], FunctionPlan | None]
 # part_run(part, inputs) -> arrays: runs a part for which part_compile returned None.
 PartRun = Callable[[int, list[Described]], Sequence[np.ndarray[Any, Any]]]
-# variable_types(function) -> for each input the type number of the variable it is, 0 for everything else. Variables that
-# were made on the host are told from other resources by it.
+# variable_types(function) -> for each input the type number of the variable it is, 0 for everything else. Variables
+# that were made on the host are told from other resources by it.
 VariableTypes = Callable[[str], Sequence[int]]
 
 def load(libraries: Sequence[str]) -> None:
@@ -172,6 +172,9 @@ def set_eager_threshold(calls: int) -> None:
 def set_log_placement(on: bool) -> None: ...
 def take_counts() -> dict[str, tuple[int, int]]:
     """Calls on the NPU and on the host by name of operator or function, since this was last asked."""
+
+def take_interrupt() -> bool:
+    """Whether a callback on this thread was interrupted (KeyboardInterrupt) since this was last asked."""
 
 def trim(device: int = 0) -> None:
     """Free the tensor memory that is kept for reuse."""

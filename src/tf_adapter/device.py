@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
-from tensorflow.python.framework import device_spec
+from tensorflow.python.framework import device_spec, ops
 
 import npu_runtime
 from ge.ops.base import subscribe
@@ -140,9 +140,25 @@ def _wrap_context() -> None:
     _instead(owner, "get_device_details", _details, _is_device)
     _instead(owner, "set_memory_growth", _set_memory_growth, _is_device)
     _instead(owner, "set_logical_device_configuration", _set_memory_limit, _is_device)
+    _wrap(owner, "call_function", _interruptible)
+    _wrap(ops, "raise_from_not_ok_status", _interruptible)
     placement = owner.log_device_placement
     owner.log_device_placement = property(placement.fget, _logging(placement.fset))
     context._device_parsing_cache = _ParsedNames(context._device_parsing_cache)
+
+
+def _interruptible(original: Function) -> Function:
+    """Raises KeyboardInterrupt where a compile was interrupted: TensorFlow knows the call as cancelled."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return original(*args, **named)
+        except tf.errors.CancelledError:
+            if native.take_interrupt():
+                raise KeyboardInterrupt from None
+            raise
+
+    return call
 
 
 def _text(name: str | bytes) -> str:
