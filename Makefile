@@ -37,7 +37,7 @@ build-tf215: $(VENV_TF215)/.project ## Create the second environment, with Tenso
 
 check: $(VENV)/.project $(VENV_TF215)/.project
 	$(BIN)/$(PYTEST) --doctest-modules src benchmarks
-	$(BIN_TF215)/$(PYTEST) tests/models/tf215
+	$(BIN_TF215)/$(PYTEST) tests/models/tf215 tests/tensorflow
 	$(BIN)/$(PYTEST) --ignore tests/models/tf215 tests
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
@@ -52,6 +52,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/kernels.py
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
 	$(BIN)/python -m tests.sanitize address,undefined
