@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,11 +125,19 @@ class _Content:
             definition = self.functions.find(name)
             if definition is None:
                 continue
-            ends = (sorted(definition.ret.items()), sorted(definition.control_ret.items()))
-            args = [a.name for a in definition.signature.input_arg]
-            self.hasher.update(repr((args, ends)).encode())
+            place = {a.name: f"#{k}" for k, a in enumerate(definition.signature.input_arg)}
+            results = [_renamed(definition.ret[a.name], place) for a in definition.signature.output_arg]
+            shape = (len(place), results, sorted(definition.control_ret.values()))
+            self.hasher.update(repr(shape).encode())
             for node in definition.node_def:
-                self._node(node.name, node.op, list(node.input), [], node.attr)
+                inputs = [_renamed(text, place) for text in node.input]
+                self._node(node.name, node.op, inputs, [], node.attr)
+
+
+def _renamed(text: str, place: Mapping[str, str]) -> str:
+    """A reference with arguments by number: their names have numbers in them that differ from trace to trace."""
+    name, mark, rest = text.partition(":")
+    return f"{place.get(name, name)}{mark}{rest}"
 
 
 def _names_function(value: Any) -> bool:

@@ -42,7 +42,9 @@ def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
         return native.FunctionPlan.host(run.function, escapes=run.keeps)
     if isinstance(run, StepsRun):
-        return native.FunctionPlan.steps(list(run.steps), list(run.sources), name=run.name)
+        return native.FunctionPlan.steps(
+            list(run.steps), list(run.sources), specialised=list(run.specialised), name=run.name
+        )
     return npu_plan(run, inputs)
 
 

@@ -59,6 +59,7 @@ class StepsRun:
     name: str
     steps: tuple[tuple[str, tuple[partition.Source, ...], int], ...]  # name, inputs, number of results
     sources: tuple[partition.Source, ...]
+    specialised: tuple[int, ...] = ()  # inputs whose values it is made for
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ def plan_function(
     for _ in range(MOST_SETTLING):
         found = _lowered(function, settled, inputs, bind)
         fresh = _conditions(settled.graph, found)
-        if not fresh:
+        if not isinstance(found, Refused) or not fresh:
             break
-        settled = _settled(function, settled, fresh, inputs)
+        settled = _settled(function, settled, fresh, found.specialised, inputs)
     if isinstance(found, Refused):
         return _mixed(function, settled, {**settled.refused, **found.nodes}, inputs)
     function.compiles += 1
@@ -172,6 +173,7 @@ class Settled:
     graph: FlatGraph
     refused: Mapping[str, Refusal]  # nodes that stay on the host whatever the shapes
     choices: tuple[tuple[str, bytes], ...] = ()
+    specialised: frozenset[int] = frozenset()  # inputs whose values decided
 
 
 def _variables(function: Known, inputs: Sequence[Described]) -> set[str]:
@@ -196,12 +198,16 @@ def _conditions(graph: FlatGraph, found: Lowered | Refused) -> dict[str, np.ndar
 
 
 def _settled(
-    function: Known, before: Settled, known: Mapping[str, np.ndarray], inputs: Sequence[Described]
+    function: Known,
+    before: Settled,
+    known: Mapping[str, np.ndarray],
+    specialised: frozenset[int],
+    inputs: Sequence[Described],
 ) -> Settled:
     graph = settle(before.graph, function.functions, known)
     refused = partition.host_nodes(graph, function.functions, _variables(function, inputs))
     choices = tuple(sorted((name, value.tobytes()) for name, value in known.items()))
-    return Settled(graph, refused, (*before.choices, *choices))
+    return Settled(graph, refused, (*before.choices, *choices), before.specialised | specialised)
 
 
 def _lowered(
@@ -211,7 +217,16 @@ def _lowered(
     graph, refused = settled.graph, settled.refused
     chosen = options.compile_options()
     try:
-        return lower(graph, function.functions, inputs, chosen, bind=bind, host=refused, name=function.name)
+        return lower(
+            graph,
+            function.functions,
+            inputs,
+            chosen,
+            bind=bind,
+            host=refused,
+            specialise=settled.specialised,
+            name=function.name,
+        )
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except Exception as error:
@@ -263,23 +278,24 @@ def _mixed(
     if key not in function.cuts:
         while len(function.cuts) >= MOST_CUTS:
             function.cuts.pop(next(iter(function.cuts)))
-        function.cuts[key] = _cut(function, settled.graph, refused)
+        function.cuts[key] = _cut(function, settled, refused)
     plan, why = function.cuts[key]
     return _reported(function, plan, why, inputs, settled.graph)
 
 
 def _cut(
-    function: Known, graph: FlatGraph, refused: Mapping[str, Refusal]
+    function: Known, settled: Settled, refused: Mapping[str, Refusal]
 ) -> tuple[Plan, Mapping[str, Refusal]]:
-    done = partition.cut(graph, refused)
+    done = partition.cut(settled.graph, refused)
     on_npu = any(step.on_npu for step in done.steps)
-    if not on_npu and not structure.worthwhile(graph, function.functions):
+    if not on_npu and not structure.worthwhile(settled.graph, function.functions):
         return _host_run(function), done.refused
     steps = []
     for step in done.steps:
         name = _register(step, function.functions)
         steps.append((name, step.sources, len(step.graph.results)))
-    return StepsRun(function.name, tuple(steps), done.sources), done.refused
+    special = tuple(sorted(settled.specialised))
+    return StepsRun(function.name, tuple(steps), done.sources, special), done.refused
 
 
 def _register(step: partition.Step, functions: Functions) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -85,6 +85,7 @@ class Refused:
     settled: Mapping[str, np.ndarray] = field(
         default_factory=dict
     )  # conditions of host nodes that are constant
+    specialised: frozenset[int] = frozenset()  # inputs whose values were used in finding out
 
 
 @dataclass
@@ -143,15 +144,17 @@ def lower(
     *,
     bind: Sequence[int] = (),
     host: Mapping[str, Refusal] | None = None,
+    specialise: Collection[int] = (),
     name: str = "",
 ) -> Lowered | Refused:
     """Compile a function for its inputs; `bind` are variables whose value becomes part of the model.
 
     `host` are nodes that are known to stay on the host: then this only finds out what else has to.
+    `specialise` are inputs whose values the graph was made for.
     """
     counted, counters = with_counters(graph)
-    request = Request(_own_results(counted), inputs, counters, frozenset(bind))
-    key = None if host else cache.key(request, functions, options)
+    request = Request(_own_results(counted), inputs, counters, frozenset(bind), set(specialise))
+    key = None if host or specialise else cache.key(request, functions, options)
     found = cache.find(key)
     if found is not None:
         model, ports = found
@@ -165,7 +168,7 @@ def lower(
         request.specialised |= fresh
         attempt = _attempt(request, functions, host or {}, name or graph.name)
     if attempt.parsed is None:
-        return Refused(attempt.refused, attempt.unknown, attempt.settled)
+        return Refused(attempt.refused, attempt.unknown, attempt.settled, frozenset(request.specialised))
     ports = _ports(request, attempt.parsed)
     plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports))
     model = cache.store(None if ports.specialised else key, plan, ports)

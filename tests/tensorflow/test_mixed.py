@@ -357,10 +357,29 @@ def test_a_dataset_that_reads_a_variable() -> None:
 
     @tf.function
     def make() -> Any:
-        return tf.data.Dataset.range(3).map(lambda i: table[0] * tf.cast(i, tf.float32))
+        return tf.data.Dataset.range(3).map(lambda i: table[0] * tf.cast(i + 1, tf.float32))
 
     with tf.device(NPU):
-        iterator = iter(make())
-        next(iterator)
+        dataset = make()
+        equal(X[0], next(iter(dataset)))
         table.assign(X * 3.0)
-        equal(X[0].numpy() * 3, next(iterator))
+        equal(X[0].numpy() * 3, next(iter(dataset)))
+
+
+def test_conditions_that_values_decide_are_asked_again() -> None:
+    @tf.function
+    def function(x: Any, n: Any) -> Any:
+        y = tf.reshape(x, [n, -1])
+        if n > 2:
+            tf.print("many", output_stream="file:///dev/null")
+            return tf.nn.softmax(x @ x) * 2.0, tf.reduce_sum(y, 1)
+        return tf.nn.softmax(x @ x), tf.reduce_sum(y, 1)
+
+    product = X.numpy() @ X.numpy()
+    with tf.device("/CPU:0"):
+        soft = tf.nn.softmax(product).numpy()
+    with tf.device(NPU):
+        for rows in (2, 3, 2, 6, 3):
+            first, second = function(X, tf.constant(rows))
+            equal(soft * (2.0 if rows > 2 else 1.0), first)
+            equal(X.numpy().reshape(rows, -1).sum(1), second)

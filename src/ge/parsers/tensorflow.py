@@ -210,7 +210,8 @@ def attempt_graph(
     """
     import ge.ops  # noqa: F401  (declares operators and plugins)
 
-    request = _request(graph, inputs, outputs, constants, variables, True, effects, name)
+    others = [e for e in effects if e not in set(host)]
+    request = _request(graph, inputs, outputs, constants, variables, True, others, name)
     converter, scope = _converter(request, host)
     roots = [*(n for n, _ in request.outputs.values()), *request.effects, *host]
     converter.evaluate(scope, roots)

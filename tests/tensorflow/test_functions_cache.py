@@ -1,0 +1,109 @@
+"""Compiled functions in memory and on disk: found by content, sealed, made anew when damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tensorflow.comparing import NPU, equal
+from tf_adapter import cache, lowering
+from tf_adapter.options import options
+
+X = tf.constant(np.random.RandomState(0).rand(2, 4).astype(np.float32))
+WEIGHTS = np.arange(16, dtype=np.float32).reshape(4, 4) * 0.1
+
+
+class Store:
+    """A folder of compiled functions, and how often something was compiled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.compiles = 0
+
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*/*.om"))
+
+    def call(self, weights: np.ndarray = WEIGHTS) -> list[Any]:
+        """Call a function as a new process would: traced anew, with nothing in memory."""
+        cache.clear()
+        table = tf.Variable(weights)
+
+        def function(x: Any) -> Any:
+            total = tf.zeros([4])
+            for i in tf.range(3):
+                total += x[0] * tf.cast(i, tf.float32)
+            return tf.nn.softmax(x @ table), total, tf.constant(3), x
+
+        with tf.device(NPU):
+            results = tf.function(function)(X)
+        with tf.device("/CPU:0"):
+            wanted = [tf.nn.softmax(X.numpy() @ weights), X[0] * 3.0, tf.constant(3), X]
+        for one, other in zip(wanted, results, strict=True):
+            equal(one, other)
+        return results
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    made = Store(tmp_path / "models")
+    original = lowering.compile_plan
+
+    def counted(*args: Any, **named: Any) -> Any:
+        made.compiles += 1
+        return original(*args, **named)
+
+    monkeypatch.setattr(lowering, "compile_plan", counted)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("NPU_KEY_FILE", raising=False)
+    with options.override(cache_dir=made.folder):
+        yield made
+
+
+def test_the_same_function_is_compiled_once(store: Store) -> None:
+    for _ in range(3):
+        store.call()
+    assert store.compiles == len(store.files()) == 1
+
+
+def test_other_contents_are_compiled(store: Store) -> None:
+    store.call()
+    store.call(WEIGHTS + 1)
+    assert store.compiles == len(store.files()) == 2
+
+
+def test_options_are_part_of_the_key(store: Store) -> None:
+    store.call()
+    with options.override(disabled_passes="fuse_softmax"):
+        store.call()
+    assert store.compiles == len(store.files()) == 2
+
+
+def test_a_damaged_file_is_made_anew(store: Store) -> None:
+    store.call()
+    (path,) = store.files()
+    path.write_bytes(path.read_bytes()[:-100])
+    store.call()
+    assert store.compiles == 2
+    store.call()
+    assert store.compiles == 2
+
+
+def test_a_file_sealed_by_someone_else_is_not_used(store: Store, tmp_path: Path) -> None:
+    store.call()
+    for key in (tmp_path / "config").rglob("*.key"):
+        key.unlink()
+    store.call()
+    assert store.compiles == 2
+
+
+def test_memory_holds_the_latest(store: Store) -> None:
+    cache.clear()
+    with tf.device(NPU):
+        for size in range(cache.MOST + 3):
+            tf.function(lambda x: x * 3.0 + 1.0)(tf.ones([size + 1]))
+    assert cache.size() == cache.MOST
