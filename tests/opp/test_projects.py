@@ -314,6 +314,24 @@ def test_private_storage_formats_are_told() -> None:
     assert found["Cube"].columns == (("float16", "float16"), ("float32", "float32"))
 
 
+def test_information_of_two_processors_is_joined(tmp_path: Path) -> None:
+    project = changed_kit(tmp_path, INI, "[Cube]", "[Cube]")
+    folder = project / "tbe/op_info_cfg/ai_core/other"
+    folder.mkdir()
+    (folder / "kit.ini").write_text(
+        "[Affine]\ninput0.name=x\ninput0.dtype=float\ninput1.name=bias\ninput1.dtype=float\n"
+        "output0.name=y\noutput0.dtype=float\n"
+    )
+    spec = read(project).operators["Affine"].tbe
+    assert spec is not None and spec.asks
+    assert spec.columns == (("float16",) * 3, ("float32",) * 3)
+
+
+def test_plugins_for_caffe_are_left_out(tmp_path: Path) -> None:
+    project = changed_kit(tmp_path, "framework/tf_plugin/kit_plugin.cc", "TENSORFLOW", "CAFFE")
+    assert read(project).notes == ["the plugin of Cube for Caffe is left out: there is no parser"]
+
+
 def test_only_private_storage_formats(tmp_path: Path) -> None:
     path = tmp_path / "a.ini"
     path.write_text("[A]\ninput0.name=x\ninput0.dtype=float16\ninput0.format=FRACTAL_NZ\n")

@@ -61,7 +61,10 @@ _ATTRS = {
     "ListBool": "list_bool",
     "ListString": "list_str",
 }
-_FRAMEWORKS = {"TENSORFLOW": "tensorflow", "ONNX": "onnx", "PYTORCH": "aten"}
+_FRAMEWORKS = {"TENSORFLOW": "tensorflow", "ONNX": "onnx", "PYTORCH": "aten", "CAFFE": "caffe"}
+_PLUGIN_CALLS = frozenset(
+    {"FrameworkType", "OriginOpType", "ParseParamsFn", "ParseParamsByOperatorFn", "ImplyType"}
+)
 # Parse functions that map attributes of the same name.
 _AUTOMATIC = frozenset(
     {"AutoMappingFn", "AutoMappingByOpFn", "AutoMappingFnDynamic", "AutoMappingSubgraphIndex"}
@@ -166,6 +169,14 @@ def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> Iterator[Plu
             line,
             f"the plugin of {type_} is for framework '{framework}'",
             f"use {', '.join(_FRAMEWORKS)}",
+        )
+    unknown = sorted(set(found) - _PLUGIN_CALLS)
+    if unknown:
+        raise _malformed(
+            path,
+            line,
+            f"the plugin of {type_} has {', '.join(unknown)}",
+            "write it in Python: a file beside this one with @ge.ops.plugin",
         )
     for macro in ("ParseParamsFn", "ParseParamsByOperatorFn"):
         for function in found.get(macro, ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -158,10 +159,15 @@ class _TbeCode:
         return "" if fits else why
 
     def load(self) -> Any:
-        """The operator file."""
+        """The operator file, which may import its neighbours, by themselves or as part of `impl`."""
+        import impl
         from tbe.dsl.tracing import load_operator
 
         assert self.spec.tbe is not None
+        folder = str(self.path.parent)
+        for places in (sys.path, impl.__path__):
+            if folder not in places:
+                places.append(folder)
         return load_operator(self.path, self.spec.tbe.function)
 
     def _ports(self, items: Sequence[Any]) -> list[Any]:

@@ -166,8 +166,19 @@ def _read_tbe(project: Project) -> None:
             )
             if info.refused:
                 project.notes.append(f"the TBE implementation of {info.type} is not used: {info.refused}")
-            _change(project, info.type, path, tbe=tbe)
+            _change(project, info.type, path, tbe=_joined(project.operators[info.type].tbe, tbe))
     project.copied += _files(folder / "impl", "**/*.py")
+
+
+def _joined(before: TbeSpec | None, new: TbeSpec) -> TbeSpec:
+    """The information of two processors about one file: what either takes."""
+    if before is None or (before.file, before.function) != (new.file, new.function) or before.refused:
+        return new
+    if new.refused:
+        return before
+    return replace(
+        before, columns=tuple(dict.fromkeys((*before.columns, *new.columns))), asks=before.asks or new.asks
+    )
 
 
 def _ordered_columns(spec: OperatorSpec, info: Information) -> tuple[tuple[str, ...], ...]:
@@ -232,7 +243,11 @@ def _kernel_names(path: Path) -> list[str]:
 def _read_plugins(project: Project) -> None:
     folder = project.root / "framework"
     for path in _files(folder, "**/*.cc", "**/*.cpp"):
-        project.plugins += cpp.plugins_of(path)
+        for item in cpp.plugins_of(path):
+            if item.framework == "caffe":
+                project.notes.append(f"the plugin of {item.type} for Caffe is left out: there is no parser")
+            else:
+                project.plugins.append(item)
     project.python += _files(folder, "**/*.py") + _files(project.root / "operators", "*.py")
 
 

@@ -1,13 +1,13 @@
 """Twice the sign."""
 
+from impl.kit_helper import step
+
 from impl.util.platform_adapter import register_operator_compute, tbe, tvm
 
 
 @register_operator_compute("Sign", support_fusion=True)
 def sign_compute(x, y, kernel_name="sign"):
-    up = tbe.vcmpsel(x, 0, "gt", 2, 0)
-    down = tbe.vcmpsel(x, 0, "lt", -2, 0)
-    return tbe.vadd(up, down)
+    return tbe.vadd(step(x, "gt", 2), step(x, "lt", -2))
 
 
 def sign(x, y, kernel_name="sign"):
