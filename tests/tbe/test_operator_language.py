@@ -194,6 +194,74 @@ def test_optional_and_dynamic_inputs(tmp_path: Path) -> None:
         tbe.run_operator(path, parts, faktor=2.0)
 
 
+DYNAMIC_REDUCE = """
+    from impl.util.platform_adapter import OpPatternMode
+    from impl.util.platform_adapter import classify
+    from impl.util.platform_adapter import para_check
+    from impl.util.platform_adapter import register_operator
+    from impl.util.platform_adapter import register_operator_compute
+    from impl.util.platform_adapter import shape_util
+    from impl.util.platform_adapter import tbe
+    from impl.util.platform_adapter import tbe_platform
+    from impl.util.platform_adapter import tvm
+    from impl.util.util_select_op_base import ReduceInput
+    from impl.util.util_select_op_base import ReduceOutput
+    from impl.util.util_select_op_base import get_op_cal_info
+
+
+    def get_op_support_info(x, y, axes=None, keepdims=False, kernel_name="dynamic_sum"):
+        axis_reduce_list = [[ReduceInput([0, list(axes)]), ReduceOutput([0, 1, False])]]
+        return get_op_cal_info([], axis_reduce_list)
+
+
+    @register_operator_compute("DynamicSum", op_mode="dynamic", support_fusion=False)
+    def dynamic_sum_compute(x, y, axes, keepdims, kernel_name="dynamic_sum"):
+        dtype = x.dtype
+        if dtype == "float16" and tbe_platform.api_check_support("tbe.dsl.reduce_sum", "float32"):
+            x = tbe.cast_to(x, "float32")
+        return tbe.cast_to(tbe.reduce_sum(x, axis=axes, keepdims=keepdims), dtype)
+
+
+    @register_operator("DynamicSum")
+    @para_check.check_op_params(para_check.REQUIRED_INPUT, para_check.REQUIRED_OUTPUT,
+                                para_check.REQUIRED_ATTR_LIST_INT, para_check.OPTION_ATTR_BOOL,
+                                para_check.KERNEL_NAME)
+    def dynamic_sum(x, y, axes, keepdims=False, kernel_name="dynamic_sum"):
+        x["rel_pos_to_reduce"] = "before"
+        input_axis = {"shape": [-1], "value": axes, "rel_pos_to_reduce": "axis"}
+        schedules, tensors = [], []
+        ins = classify([x, input_axis], OpPatternMode.REDUCE, {"keepdims": keepdims is True})
+        for (_x, _axes) in ins:
+            with tbe.compute():
+                shape = shape_util.variable_shape([_x, _axes], op_mode="reduce")[0]
+                data = tvm.placeholder(shape, name="data", dtype=x.get("dtype").lower())
+                res = dynamic_sum_compute(data, y, _axes.get("value"), keepdims)
+                tensors.append([data, res])
+            with tvm.target.cce():
+                schedules.append(tbe.auto_schedule(res))
+        tbe.build(schedules, {"name": kernel_name, "tensor_list": tensors})
+"""
+
+
+@pytest.mark.parametrize(
+    "shape, axes", [((4, 5), [1]), ((3, 4, 5), [0, -1]), ((7,), [0]), ((1, 200, 3), [1])]
+)
+def test_the_classified_reduction_of_dynamic_files(
+    tmp_path: Path, shape: tuple[int, ...], axes: list[int]
+) -> None:
+    path = written(tmp_path, "dynamic_sum", DYNAMIC_REDUCE)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 7
+    for keepdims in (False, True):
+        got = tbe.run_operator(path, x, axes=axes, keepdims=keepdims)
+        np.testing.assert_array_equal(got, x.sum(tuple(axes), keepdims=keepdims))
+    half = tbe.run_operator(path, x.astype(np.float16), axes=axes)
+    np.testing.assert_array_equal(half, x.sum(tuple(axes)).astype(np.float16))
+    unknown = dsl.description((-1,) * len(shape), "float32")
+    loaded = dsl.load_operator(path)
+    assert loaded.entry(unknown, unknown, axes) is None  # checked with example values, nothing to compile yet
+    assert "reduceMaps" in loaded.module.get_op_support_info(unknown, unknown, axes)
+
+
 # -- what information libraries ask ---------------------------------------------------------------------------
 
 ASKED = """

@@ -108,3 +108,13 @@ def test_what_has_no_value_by_channel_stays_as_it_is() -> None:
     odd = tbe.placeholder((65, 3), "float32")
     c = tbe.placeholder((3,), "float32")
     check([odd, c], [odd + c], {odd: np.ones((65, 3), np.float32), c: np.arange(3, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("shape", [(1027, 1101), (2048, 512), (2, 700, 900)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8"])
+def test_large_transposes(shape: tuple[int, ...], dtype: str) -> None:
+    x = tbe.placeholder(shape, dtype)
+    perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    values = np.random.default_rng(0).integers(0, 200, shape).astype(dtype)
+    (got,) = Runner([x], [tbe.transpose(x, perm)])(values)
+    np.testing.assert_array_equal(got, values.transpose(perm))
