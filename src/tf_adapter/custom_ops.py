@@ -85,7 +85,7 @@ def _differentiable(type_: str, attributes: str) -> Callable[..., Any]:
 
 def _on_host(type_: str, attrs: dict[str, Any], inputs: Sequence[tf.Tensor]) -> Any:
     """The operator where TensorFlow runs the function itself."""
-    known = all(x.shape.is_fully_defined() for x in inputs)
+    known = all(x.shape.is_fully_defined() for x in inputs) and not candidates(type_)[0].dynamic_outputs
     descs = describe(type_, [_desc(x) for x in inputs], **attrs)
 
     def compute(*arrays: np.ndarray) -> Any:

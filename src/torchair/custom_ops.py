@@ -91,7 +91,10 @@ def _define(operator: type[Operator], schema: str) -> Any:
     def fake(*args: Any, **attrs: Any) -> Any:
         descs = describe(type_, _flat(args, _desc), **_given(attrs))
         like = next(a for a in _flat(args, lambda a: a) if a is not None)
-        found = [like.new_empty(d.shape, dtype=getattr(torch, d.dtype)) for d in descs]
+        sizes = [_open(d.shape) if operator.dynamic_outputs else d.shape for d in descs]
+        found = [
+            like.new_empty(size, dtype=getattr(torch, d.dtype)) for size, d in zip(sizes, descs, strict=True)
+        ]
         return found[0] if len(found) == 1 else tuple(found)
 
     _library.impl(name, compute, "CompositeExplicitAutograd")
@@ -132,6 +135,12 @@ def _flat(args: Sequence[Any], convert: Callable[[Any], Any]) -> list[Any]:
     for arg in args:
         found += [convert(a) for a in arg] if isinstance(arg, list | tuple) else [convert(arg)]
     return found
+
+
+def _open(shape: Sequence[int]) -> list[Any]:
+    """A shape that is known only after the run."""
+    context = torch.library.get_ctx()
+    return [context.new_dynamic_size() for _ in shape]
 
 
 def _given(attrs: dict[str, Any]) -> dict[str, Any]:

@@ -187,6 +187,16 @@ def test_tensorflow_function(tf: Any, no_host: None, type_: str, attrs: dict[str
     close(function(*map(tf.constant, arrays)), expected + 1)
 
 
+def test_tensorflow_function_whose_size_is_known_after_the_run(tf: Any) -> None:
+    tf_adapter = pytest.importorskip("tf_adapter")
+    operator = tf_adapter.custom_op("KeepPositive")
+    function = tf.function(lambda x: operator(x * 2.0))
+    for array in (FLAT, -FLAT):
+        close(function(tf.constant(array)), 2 * array[array > 0])
+    after = tf.function(lambda x: tf.reduce_sum(operator(x)))
+    close(after(tf.constant(FLAT)), FLAT[FLAT > 0].sum())
+
+
 def test_tensorflow_without_the_npu(tf: Any) -> None:
     tf_adapter = pytest.importorskip("tf_adapter")
     operator = tf_adapter.custom_op("KitSwoosh")
@@ -326,6 +336,12 @@ def test_torch_training(torch: Any, compiled: Any) -> None:
     expected_weights, expected_losses = train(lambda x: x * torch.sigmoid(1.5 * x), lambda f: f)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     np.testing.assert_allclose(weights, expected_weights, rtol=1e-4, atol=1e-5)
+
+
+def test_torch_operator_whose_size_is_known_after_the_run(torch: Any) -> None:
+    torchair = pytest.importorskip("torchair")
+    operator = torchair.custom_op("KeepPositive")
+    close(operator(torch.from_numpy(FLAT)), FLAT[FLAT > 0])
 
 
 def test_torch_eager_operator_with_its_gradient(torch: Any) -> None:
