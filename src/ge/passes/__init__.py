@@ -25,6 +25,7 @@ from ge.passes.fuse_quantised import FuseQuantised
 from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fuse_recurrent import FuseRecurrent
 from ge.passes.fuse_softmax import FuseSoftmax
+from ge.passes.hoist_products import HoistProducts
 from ge.passes.inline_branches import InlineBranches
 from ge.passes.lower_precision import LowerPrecision
 from ge.passes.merge_matmuls import MergeMatmuls
@@ -61,7 +62,7 @@ STAGES: tuple[Stage, ...] = (
         (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY),
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
-    Stage("merge", (MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
+    Stage("merge", (HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
