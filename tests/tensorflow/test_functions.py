@@ -237,3 +237,14 @@ def test_equal_functions_share_a_model() -> None:
         with tf.device(NPU):
             tf.function(lambda x: function(x))(_matrix(5))
     assert cache.size() == 1
+
+
+def test_generators() -> None:
+    generator = tf.random.Generator.from_seed(5)
+
+    def function() -> Any:
+        return generator.normal([3, 3]), generator.uniform([5]), generator.uniform([4], 0, 10, tf.int32)
+
+    ran = same(function, variables=[generator.state], calls=3)
+    assert ran.wholly
+    assert not np.array_equal(ran.results[0][1], ran.results[1][1])

@@ -304,3 +304,30 @@ def _declare_scatter(name: str, reduction: str) -> None:
 
 for _name, _reduction in _SCATTERS.items():
     _declare_scatter(_name, _reduction)
+
+
+# -- generators (tf.random.Generator) whose state is a variable: lower and upper half of a counter, then a key ---
+
+_PER_NUMBER = 256  # how far the counter moves for each number that is drawn
+_SIGN = -(1 << 63)
+
+
+@handler("RngReadAndSkip")
+def _read_and_skip(c: Context) -> list[Binding]:
+    """The state as it is; it then moves on past the numbers that will be drawn."""
+    variable, b = _variable(c), c.builder
+    state = c.converter.read(variable)
+    if desc_of(state).shape != (3,) or desc_of(state).dtype != "int64":
+        raise Unsupported(
+            "the generator is not a Philox generator", "use tf.random.Generator with its defaults"
+        )
+    low, high, key = b.ops("Split", [state], axis=0, sizes=[1, 1, 1])
+    step = b.op("Mul", b.op("Cast", c.tensor(2), to="int64"), np.int64(_PER_NUMBER))
+    moved = b.op("Add", low, b.op("Reshape", step, shape=(1,)))
+    before, after = (b.op("BitwiseXor", v, np.int64(_SIGN)) for v in (low, moved))  # compares as unsigned
+    carried = b.op("Add", high, b.op("Cast", b.op("Less", after, before), to="int64"))
+    c.converter.write(variable, b.op("Concat", moved, carried, key, axis=0))
+    return [state]
+
+
+EFFECTS.add("RngReadAndSkip")
