@@ -34,6 +34,7 @@ enum class Route {
   ReadVariable,     // hands out the variable's memory
   InspectVariable,  // the host kernel; it neither changes nor keeps variables
   ChangeVariable,   // the host kernel; variables have another value afterwards
+  Structure,        // the host; it runs functions that may do anything but keep variables
 };
 
 constexpr std::size_t kMostSignatures = 512;
@@ -77,12 +78,21 @@ constexpr RouteName kRoutes[] = {
     {"_EagerConst", Route::Identity},
     {"VariableShape", Route::InspectVariable},
     {"VarIsInitializedOp", Route::InspectVariable},
+    {"DisableCopyOnRead", Route::InspectVariable},
     {"ResourceGather", Route::InspectVariable},
     {"ResourceGatherNd", Route::InspectVariable},
     {"DestroyResourceOp", Route::ChangeVariable},
     {"ResourceCountUpTo", Route::ChangeVariable},
     {"RngSkip", Route::ChangeVariable},
     {"RngReadAndSkip", Route::ChangeVariable},
+    {"PartitionedCall", Route::Structure},
+    {"StatefulPartitionedCall", Route::Structure},
+    {"If", Route::Structure},
+    {"StatelessIf", Route::Structure},
+    {"Case", Route::Structure},
+    {"StatelessCase", Route::Structure},
+    {"While", Route::Structure},
+    {"StatelessWhile", Route::Structure},
 };
 
 // Families of operators that change the variables they are given.
@@ -211,7 +221,8 @@ void make_variable(CustomDevice& device, Call& call) {
   const std::string_view shared = attr_string(attrs, "shared_name").value_or("");
   const auto dtype = attr_type(attrs, "dtype");
   call.run_on_host();
-  if (!call.ok() || !device.wraps_variables() || shared.empty() || !dtype) return;
+  const bool known = !shared.empty() && dtype && type_size(static_cast<int>(*dtype)) != 0;
+  if (!call.ok() || !device.wraps_variables() || !known) return;
   const bool named = shared != kAnonymous;
   const std::string name =
       std::string(attr_string(attrs, "container").value_or("")) + "/" + std::string(shared);
@@ -545,6 +556,9 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
     case Route::ChangeVariable:
       change_variables(call);
       break;
+    case Route::Structure:
+      run_freely(call, nullptr, false);
+      break;
     case Route::Host:
       entry.on_host.fetch_add(1, std::memory_order_relaxed);
       run_freely(call, nullptr, call.has_variables());
@@ -561,11 +575,13 @@ void execute(const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status
   for (int i = 0; i < *count; ++i) outputs[i] = nullptr;
   Call call(device, op, count, outputs, status);
   if (!call.ok()) return;
-  Entry& entry = Entries::get().find(call.context(), call.name());
   if (log_placement.load(std::memory_order_relaxed)) {
     std::fprintf(stderr, "Executing op %s in device %s\n", call.name(), device.name().c_str());
   }
-  route(device, call, entry);
+  guarded(call, [&] {
+    route(device, call, Entries::get().find(call.context(), call.name()));
+    return true;
+  });
   if (!call.ok()) call.drop_outputs();
 }
 

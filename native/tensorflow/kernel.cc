@@ -166,9 +166,16 @@ class Run {
       in.push_back(port.kind == Port::Kind::Random ? static_cast<void*>(&counters[2 * at])
                                                    : inputs_[at]->data());
     }
+    // Variables of version 1 are memory that operators write to.
+    const auto variable = [&](const ProgramOutput& output) {
+      return output.port.kind == Port::Kind::Variable ? inputs_[static_cast<std::size_t>(output.port.index)]
+                                                      : nullptr;
+    };
     std::vector<std::shared_ptr<Storage>> made;
     for (const ProgramOutput& output : plan.outputs) {
-      made.push_back(Storage::allocate(device, output.dtype, output.shape, plan.name));
+      const bool in_place = output.aliased && variable(output);
+      made.push_back(in_place ? variable(output)
+                              : Storage::allocate(device, output.dtype, output.shape, plan.name));
       out.push_back(made.back()->data());
     }
     const ShapeReport report = plan.program->run(in.data(), out.data());
@@ -179,7 +186,11 @@ class Run {
       std::memcpy(actual->data(), whole->data(), actual->bytes());
       whole = actual;
     }
-    for (std::size_t i = 0; i < made.size(); ++i) set_output(plan.outputs[i].port.index, made[i]);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      const auto target = variable(plan.outputs[i]);
+      if (!target) set_output(plan.outputs[i].port.index, made[i]);
+      if (target && target != made[i]) std::memcpy(target->data(), made[i]->data(), target->bytes());
+    }
     for (const OtherResult& other : plan.others) {
       const auto at = static_cast<std::size_t>(other.port.index);
       if (other.port.kind == Port::Kind::Constant) set_output(other.result, other.constant);

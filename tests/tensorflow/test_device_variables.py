@@ -242,3 +242,34 @@ def test_variables_of_the_host_are_read_and_written_by_programs() -> None:
         np.testing.assert_allclose(function(x).numpy(), 2 * x @ w.numpy(), rtol=1e-5)
     assert int(count) == 12
     assert [n for name, n in native.take_counts().items() if name.startswith("__inference")] == [(12, 0)]
+
+
+def test_after_a_checkpoint_variables_still_become_part_of_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tf_adapter import functions
+
+    versions: list[int] = []
+    original = functions.plan_function
+
+    def watch(name: str, inputs: Any, *rest: Any) -> Any:
+        versions.extend(given.version for given in inputs if given.kind == "variable")
+        return original(name, inputs, *rest)
+
+    monkeypatch.setattr(functions, "plan_function", watch)
+    w = tf.Variable(np.eye(4, dtype=np.float32))
+    tf.train.Checkpoint(w=w).save(str(tmp_path / "c"))
+    doubled = tf.function(lambda x: tf.matmul(x, w) * 2.0)
+    np.testing.assert_array_equal(doubled(tf.ones([2, 4])).numpy(), 2 * np.ones([2, 4], np.float32))
+    assert versions and all(versions)
+
+
+def test_variables_of_types_the_npu_has_not() -> None:
+    word, wave = tf.Variable("a"), tf.Variable([1 + 2j])
+    function = tf.function(lambda: (word + "b", wave * 2.0))
+    for _ in range(2):
+        joined, doubled = function()
+        assert joined.numpy() == b"ab" and doubled.numpy().tolist() == [2 + 4j]
+        word.assign("a")
+        wave.assign_add([0j])
+    assert word.numpy() == b"a"
