@@ -107,8 +107,8 @@ def _refused(
 ) -> Any:
     """TensorFlow itself refuses the call: so must the device."""
     refused = {"status": "refused", "reason": _told(error)[:200]}
-    if mode == "graph":
-        return refused
+    if mode == "graph" or type(error).__name__ in _NO_KERNEL:
+        return refused  # the device may well have more types than the CPU
     try:
         found, _, _ = _RUN[mode](function, arrays)
     except Exception as other:
@@ -122,6 +122,10 @@ def _refused(
         "status": "wrong",
         "reason": f"gives {len(found or [])} results where TensorFlow raises {_told(error)}",
     }
+
+
+# TensorFlow's errors for a type without a kernel.
+_NO_KERNEL = ("NotFoundError", "UnimplementedError")
 
 
 # -- ways to run ---------------------------------------------------------------------------------------------
