@@ -315,13 +315,13 @@ class _NestWriter(Elements):
             self._loop(start, stop, self.width * copies, [], body)
 
         def begin(r: Reduction, u: int, place: Value) -> None:
-            b.store(initial(b, r, self.width)[0], place, 64)
+            b.store(initial(b, r, self.width)[0], place, DTYPES[r.dtype].size)
 
         def total(r: Reduction, place: Value) -> Value:
-            return b.load(components(r)[0], self.width, place, 64)
+            return b.load(components(r)[0], self.width, place, DTYPES[r.dtype].size)
 
         def add(r: Reduction, u: int, place: Value) -> None:
-            b.store(combine(b, r, [total(r, place)], self._element(r, u))[0], place, 64)
+            b.store(combine(b, r, [total(r, place)], self._element(r, u))[0], place, DTYPES[r.dtype].size)
 
         def finish(r: Reduction, u: int, place: Value) -> None:
             value = result(b, r, [total(r, place)])

@@ -18,7 +18,7 @@ from tbe.substitute import inputs_first, substitute
 
 __all__ = ["Partition", "Step", "in_two_steps", "partition"]
 
-LARGE = 1 << 17  # elements of a reduction from which all cores should take part
+LARGE = 1 << 16  # elements of a reduction from which all cores should take part
 MIN_PIECES = 4
 PIECES = 32
 _JOINED = frozenset(["sum", "prod", "max", "min", "any", "all"])
@@ -71,8 +71,11 @@ class _Cutter:
                 break
             forced = [t for t in self.forced if self._is_below(t)]
             if forced:
-                self.forced = [t for t in self.forced if t is not forced[0]]
-                self._make([forced[0]])
+                alike = [t for t in forced if _loops(t) == _loops(forced[0])]
+                self.forced = [t for t in self.forced if all(t is not other for other in alike)]
+                if len(alike) == 1 or not self._make(alike):
+                    for tensor in alike:
+                        self._make([tensor])
                 continue
             plan = self._plan(self._open())
             if plan is not None:
@@ -129,7 +132,7 @@ class _Cutter:
 
     def _cut(self) -> None:
         reductions = self._innermost()
-        same = [t for t in reductions if t.inputs[0].shape == reductions[0].inputs[0].shape]
+        same = [t for t in reductions if _loops(t) == _loops(reductions[0])]
         if len(same) > 1 and self._make(list(same)):
             return
         for tensor in reductions:
@@ -159,6 +162,11 @@ class _Cutter:
             if late:
                 above.add(id(t))
         return found
+
+
+def _loops(t: e.Tensor) -> tuple[e.Shape, e.Shape]:
+    """What reductions of one kernel have in common."""
+    return t.inputs[0].shape, t.shape
 
 
 def in_two_steps(outputs: Sequence[e.Tensor]) -> tuple[list[e.Tensor], list[e.Tensor]]:
