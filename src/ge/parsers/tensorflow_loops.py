@@ -2,8 +2,8 @@
 
 1. States that a body returns as they came are captured, so constants stay constants inside.
 2. A condition that only compares counters with constants becomes a trip count.
-3. A list that a body writes at the loop's own counter, and never reads, becomes an output that the loop
-   collects.
+3. A list that a body writes at the loop's own counter, and never reads but there before it does, becomes an output
+   that the loop collects; what is read is the list as it was before the loop.
 4. A list that each step makes longer by one item at its end is collected likewise; one that each step takes an item
    from stays outside, and each step reads its item. (Gradients of loops are such.)
 5. A variable that a body writes becomes a state.
@@ -315,6 +315,9 @@ class _Emitter:
         kept = [i for i in self.states if i not in collected and i not in counted]
         for index in sorted(collected):
             base = self.bound[index].base  # type: ignore[union-attr]
+            if base.uses():  # each item before it is set: as it was before the loop
+                whole = self.initial[index].buffer(self.outer)  # type: ignore[union-attr]
+                base.replace_all_uses_with(self.inner._own(whole))
             self.inner.graph.inputs.remove(base)
         self._outputs(trips, kept, sorted(collected), variables)
         for index in pushed:
@@ -541,7 +544,7 @@ class _Emitter:
             before.base is None
             or after.base is not before.base
             or len(_put(after)) != 1
-            or before.base.uses()
+            or not all(_reads(u.node, _put(after)[0][0]) for u in before.base.uses())
         ):
             return None
         initial = self.initial[index]
@@ -562,6 +565,13 @@ class _Emitter:
             return None
         highest = constant_of(node.inputs[0])
         return None if highest is None else int(highest)
+
+
+def _reads(node: ir.Node, place: ir.Value) -> bool:
+    """Whether a node reads nothing but the item at a place of a list."""
+    if node.op_type != "Gather" or node.inputs[1] is None or "batch_dims" in node.attributes:
+        return False
+    return node.attributes["axis"].value == 0 and _through(node.inputs[1]) is _through(place)
 
 
 def _replaced(binding: Binding, old: ir.Value, new: ir.Value) -> Binding:
