@@ -13,10 +13,12 @@ from torchair.config import CompilerConfig
 from torchair.converters import register_fx_node_ge_converter
 from torchair.custom_ops import custom_op
 from torchair.explain import explain
+from torchair.export import dynamo_export
 
 __all__ = [
     "CompilerConfig",
     "custom_op",
+    "dynamo_export",
     "explain",
     "get_compiler",
     "get_npu_backend",

@@ -142,7 +142,7 @@ class _Lowering:
 
     def scan(self, body: Sequence[fx.Node]) -> None:
         """Offer every call to the plugins, in one graph; what is refused is an input from there on."""
-        emission = _Emission(self, GraphBuilder("scan"), self.constants)
+        self.scanned = emission = _Emission(self, GraphBuilder("part"), self.constants)
         for node in body:
             if node.target is operator.getitem:
                 emission.pick(node)
@@ -214,13 +214,8 @@ class _Lowering:
 
     def _part(self, nodes: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> NpuPart:
         inside = set(nodes)
-        builder = GraphBuilder("part")
-        emission = _Emission(self, builder, self.constants)
-        for node in nodes:
-            if node.target is operator.getitem:
-                emission.pick(node)
-            else:
-                emission.call(node)
+        emission = self.scanned if not self.refusals else self._emitted(nodes)
+        builder = emission.builder
         needed = [n for n in nodes if any(u not in inside and u.op != "output" for u in n.users)]
         asked = dict.fromkeys([*(n for n in wanted if n in inside), *needed])
         outputs = [n for n in asked if isinstance(emission.made.get(n), ir.Value)]
@@ -239,6 +234,15 @@ class _Lowering:
         read = list(emission.read)
         devices = [self.values[n].device.type for n in outputs]
         return NpuPart(builder.graph, read, [emission.read[n] for n in read], outputs, layouts, devices)
+
+    def _emitted(self, nodes: Sequence[fx.Node]) -> _Emission:
+        emission = _Emission(self, GraphBuilder("part"), self.constants)
+        for node in nodes:
+            if node.target is operator.getitem:
+                emission.pick(node)
+            else:
+                emission.call(node)
+        return emission
 
     def _donate(self, part: NpuPart, left: list[tuple[fx.Node, fx.Node]], last: bool) -> None:
         """Let written inputs take their new values in place, where this part is the last to read them."""
@@ -288,9 +292,12 @@ class _Emission:
         if custom is not None:
             self.made[node] = custom(self, node)
             return
-        call = Call(_target(node.target), node.name, self._arguments(node), _results(self.owner.values[node]))
+        expected = self.owner.values.get(node)
+        if expected is None:
+            raise Unsupported("it gives nothing but has an effect")
+        call = Call(_target(node.target), node.name, self._arguments(node), _results(expected))
         made = self.emitter.emit(call)
-        several = isinstance(self.owner.values[node], (list, tuple))
+        several = isinstance(expected, (list, tuple))
         self.made[node] = made if several else made[0]
 
     def argument(self, value: Any) -> Any:

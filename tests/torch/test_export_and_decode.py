@@ -1,0 +1,111 @@
+"""Models that leave PyTorch as files, and language models that keep a cache of keys and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ge
+import torchair
+from tests.torch.torch_zoo import MODELS, RMSNorm, SwiGlu
+from torchair.executable import observe
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", ["resnet", "bert"])
+def test_exported_models_run_without_pytorch(name: str, tmp_path: Path) -> None:
+    make, inputs = MODELS[name]
+    model, args = make().eval(), inputs()
+    path = torchair.dynamo_export(*args, model=model, export_path=str(tmp_path), export_name=name)
+    assert path == tmp_path / f"{name}.air"
+    (found,) = ge.compile(path).run([a.numpy() for a in args])
+    with torch.no_grad():
+        np.testing.assert_allclose(found, model(*args).numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_what_only_aten_runs_is_not_exported(tmp_path: Path) -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfft(x).abs()
+
+    with pytest.raises(RuntimeError, match="_fft_r2c"):
+        torchair.dynamo_export(torch.ones(8), model=Spectrum(), export_path=str(tmp_path))
+
+
+class CachedAttention(nn.Module):
+    """Attention over a cache of fixed size, written at given positions."""
+
+    def __init__(self, width: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.register_buffer("keys", torch.zeros(1, heads, length, self.size))
+        self.register_buffer("values", torch.zeros(1, heads, length, self.size))
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(x).unflatten(-1, (3, self.heads, self.size)).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind(0)
+        self.keys.index_copy_(2, places, k)
+        self.values.index_copy_(2, places, v)
+        seen = torch.arange(self.keys.shape[2]) <= places[:, None]
+        y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class Decoder(nn.Module):
+    """A small language model with a cache."""
+
+    def __init__(self, width: int = 32, length: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(50, width)
+        self.attention = nn.ModuleList(CachedAttention(width, 4, length) for _ in range(2))
+        self.layers = nn.ModuleList(SwiGlu(width, 64) for _ in range(2))
+        self.norms = nn.ModuleList(RMSNorm(width) for _ in range(4))
+        self.head = nn.Linear(width, 50, bias=False)
+
+    def forward(self, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens)
+        for index, (attention, layer) in enumerate(zip(self.attention, self.layers, strict=True)):
+            x = x + attention(self.norms[2 * index](x), places)
+            x = x + layer(self.norms[2 * index + 1](x))
+        return self.head(x[:, -1])
+
+
+def generate(model: Decoder, call: object, steps: int) -> tuple[list[int], list[torch.Tensor]]:
+    """Tokens after a prompt of four, each the most likely one."""
+    for name, buffer in model.named_buffers():
+        assert name.endswith(("keys", "values"))
+        buffer.zero_()
+    tokens, places, logits = torch.tensor([[1, 2, 3, 4]]), torch.arange(4), []
+    found = []
+    for _ in range(steps):
+        logits.append(call(tokens, places).float())  # type: ignore[operator]
+        found.append(int(logits[-1].argmax()))
+        tokens, places = torch.tensor([[found[-1]]]), places[-1:] + 1
+    return found, logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_decoding_compiles_once_for_the_prompt_and_once_for_the_rest(dtype: torch.dtype) -> None:
+    model = Decoder().eval().to(dtype)
+    expected, reference = generate(model, model, 8)
+    with observe() as reports:
+        compiled = torch.compile(model, backend="npu", fullgraph=True, dynamic=False)
+        found, logits = generate(model, compiled, 8)
+    assert [r.failure for r in reports] == ["", ""]
+    assert all(r.refusals == [] for r in reports)
+    tolerance = 1e-4 if dtype is torch.float32 else 5e-2
+    if dtype is torch.float32:
+        assert found == expected
+    torch.testing.assert_close(logits[0], reference[0], rtol=tolerance, atol=tolerance)
