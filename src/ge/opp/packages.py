@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ _NUMBERS = {
     "bool": 12,
     "bfloat16": 27,
 }
+_SHARED = "impl"  # the package that operator files are part of
 _DTYPES = {number: name for name, number in _NUMBERS.items()}
 
 
@@ -160,12 +162,11 @@ class _TbeCode:
 
     def load(self) -> Any:
         """The operator file, which may import its neighbours, by themselves or as part of `impl`."""
-        import impl
         from tbe.dsl.tracing import load_operator
 
         assert self.spec.tbe is not None
         folder = str(self.path.parent)
-        for places in (sys.path, impl.__path__):
+        for places in (sys.path, importlib.import_module(_SHARED).__path__):
             if folder not in places:
                 places.append(folder)
         return load_operator(self.path, self.spec.tbe.function)
