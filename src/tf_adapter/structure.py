@@ -22,6 +22,8 @@ from tf_adapter.randomness import COUNTED
 
 __all__ = ["rewritten", "worthwhile"]
 
+# Operators of the host that call functions: loops and branches, and loops over datasets.
+_CALLERS = STRUCTURE | {"ReduceDataset", "ScanDataset", "ExperimentalScanDataset"}
 _serial = itertools.count(1)
 
 
@@ -30,7 +32,7 @@ def worthwhile(graph: FlatGraph, functions: Functions) -> bool:
     return any(
         _heavy(name, functions, set())
         for node in graph.nodes.values()
-        if node.op in STRUCTURE
+        if node.op in _CALLERS
         for name in called_functions(node.op, node.attr)
     )
 
@@ -53,7 +55,7 @@ def rewritten(graph: FlatGraph, functions: Functions) -> FlatGraph:
     """A graph for the host whose loops and branches use the NPU where that is worth it."""
     nodes = {}
     for node in graph.nodes.values():
-        nodes[node.name] = _with_parts(node, functions) if node.op in STRUCTURE else node
+        nodes[node.name] = _with_parts(node, functions) if node.op in _CALLERS else node
     return replace(graph, nodes=nodes)
 
 

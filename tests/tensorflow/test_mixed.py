@@ -383,3 +383,43 @@ def test_conditions_that_values_decide_are_asked_again() -> None:
             first, second = function(X, tf.constant(rows))
             equal(soft * (2.0 if rows > 2 else 1.0), first)
             equal(X.numpy().reshape(rows, -1).sum(1), second)
+
+
+def test_training_over_a_dataset_inside() -> None:
+    from tf_adapter import parts
+
+    weights = tf.Variable(X)
+    before = set(parts._parts)
+
+    def function(x: Any) -> Any:
+        total = 0.0
+        for batch in tf.data.Dataset.from_tensor_slices(tf.stack([x, x * 2, x * 3])):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.tanh(batch @ weights))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+            total += loss
+        return total
+
+    same(function, X, variables=[weights])
+    assert set(parts._parts) - before
+
+
+def test_gradient_of_a_loop_from_outside() -> None:
+    weights = tf.Variable(X)
+
+    @tf.function
+    def forward(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = tf.tanh(x @ weights)
+        return tf.reduce_sum(x)
+
+    results = []
+    for device in ("/CPU:0", NPU):
+        with tf.device(device):
+            for _ in range(2):
+                with tf.GradientTape() as tape:
+                    loss = forward(X)
+                results.append((loss, tape.gradient(loss, weights)))
+    for loss, gradient in results[1:]:
+        equal(results[0][0], loss)
+        equal(results[0][1], gradient)
