@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ from typing import Any
 
 from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
 
-__all__ = ["FREE", "Partition", "Region", "classify", "partition"]
+__all__ = ["Partition", "Region", "classify", "is_free", "partition", "read_variable", "updated_variables"]
 
-FREE = frozenset({"Const"})  # repeated wherever they are read
+_UPDATE = re.compile("Apply[A-Z].*|AssignAdd|AssignSub|Scatter(Add|Sub|Update|Mul|Div|Max|Min)")
 CONTROL = frozenset(
     {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
     | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
@@ -41,6 +42,26 @@ _KEPT_ON_HOST = frozenset(
     | {"Assert", "Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
     | {"ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
 )
+
+
+def read_variable(operation: Any) -> Any:
+    """The tensor of the version-1 variable that an operation does nothing but read; None for all others."""
+    if operation.type != "Identity":
+        return None
+    source = operation.inputs[0]
+    return source if source.op.type in ("VariableV2", "Variable") else None
+
+
+def updated_variables(operation: Any) -> list[Any]:
+    """The tensors of the version-1 variables that an operation of the NPU writes to."""
+    if not _UPDATE.fullmatch(operation.type):
+        return []
+    return [t for t in operation.inputs if t.dtype._is_ref_dtype]
+
+
+def is_free(operation: Any) -> bool:
+    """Whether an operation is repeated wherever it is read: constants, and reads of version-1 variables."""
+    return operation.type == "Const" or read_variable(operation) is not None
 
 
 @dataclass(frozen=True)
@@ -151,7 +172,7 @@ def _sharers(region: Region) -> list[tuple[str, ...]]:
             if tensor.dtype.base_dtype.name == "resource" and _is_handle(tensor):
                 groups.join(name, tensor.op.name)
     members: dict[str, list[str]] = defaultdict(list)
-    for name in groups.parent:
+    for name in {*groups.parent, *groups.parent.values()}:
         members[groups.find(name)].append(name)
     return [tuple(names) for names in members.values()]
 
@@ -190,14 +211,16 @@ def classify(
 
 
 def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[str], bool]) -> str:
-    if operation.type in FREE:
+    if is_free(operation):
         return ""
     if _has_attribute(operation, HOST_ATTRIBUTE):
         return "the script keeps it on the host"
     if operation.type in _KEPT_ON_HOST:
         return "it belongs to the host"
     if any(t.dtype._is_ref_dtype for t in (*operation.inputs, *operation.outputs)):
-        return "it works on a variable in place"
+        return (
+            "" if mapped(operation.type) and _updates_alone(operation) else "it works on a variable in place"
+        )
     if operation.type in CONTROL or operation.type in RANDOM:
         return ""
     if not mapped(operation.type):
@@ -207,11 +230,18 @@ def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[
         if kind == "resource":
             if tensor.op.type not in _HANDLES and operation.type not in _HANDLES and not _is_handle(tensor):
                 return "it uses a resource of the host"
-        elif kind != "variant" and not supported(kind) and tensor.op.type not in FREE:
+        elif kind != "variant" and not supported(kind) and not is_free(tensor.op):
             return f"no engine accepts {kind}"
     if operation.op_def is not None and operation.op_def.is_stateful and not _works_on_handles(operation):
         return "it has an effect outside of the model"
     return ""
+
+
+def _updates_alone(operation: Any) -> bool:
+    """Whether an update writes to variables whose sizes are known and nobody reads its result."""
+    targets = updated_variables(operation)
+    known = all(t.op.type in ("VariableV2", "Variable") and t.shape.is_fully_defined() for t in targets)
+    return bool(targets) and known and not any(t.consumers() for t in operation.outputs)
 
 
 def _is_handle(tensor: Any) -> bool:
@@ -285,7 +315,7 @@ def _stages(
     stages: dict[str, int] = {}
     for unit in _unit_order(region, units, members):
         names = members[unit]
-        if len(names) == 1 and region.operations[names[0]].type in FREE and not region.controls[names[0]]:
+        if len(names) == 1 and is_free(region.operations[names[0]]) and not region.controls[names[0]]:
             continue
         side = 0 if any(n in reasons for n in names) else 1
         inside = set(names)

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from npu_bridge.partition import FREE, Partition, Region
+from npu_bridge.partition import Partition, Region, is_free
 
 __all__ = ["Report"]
 
@@ -48,7 +48,7 @@ class Report:
                 "" if name in part_of else cut.reasons.get(name, "nothing of it is computed at run time"),
             )
             for name, operation in region.operations.items()
-            if operation.type not in FREE
+            if not is_free(operation)
         ]
         return cls(tuple(placed), len(cut.parts), _crossing(region, part_of))
 
@@ -87,7 +87,7 @@ def _crossing(region: Region, part_of: dict[str, int]) -> int:
             source = tensor.op.name
             fed = tensor.name in region.fed
             sides = part_of.get(name), None if fed else part_of.get(source)
-            if sides[0] != sides[1] and tensor.op.type not in FREE:
+            if sides[0] != sides[1] and not is_free(tensor.op):
                 tensors[tensor.name] = tensor
     return sum(_bytes(t) for t in tensors.values())
 

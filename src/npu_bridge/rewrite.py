@@ -20,7 +20,15 @@ from ge.ir.types import TENSORS
 from ge.options import CompileOptions
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
-from npu_bridge.partition import FREE, Partition, Region, classify, partition
+from npu_bridge.partition import (
+    Partition,
+    Region,
+    classify,
+    is_free,
+    partition,
+    read_variable,
+    updated_variables,
+)
 from npu_bridge.report import Report
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref
 from tf_adapter.parts import register_part
@@ -60,6 +68,7 @@ class Rewriter:
         self._done: dict[Any, Rewritten] = {}
         self._refused: dict[str, str] = {}  # operations that a compile has refused
         self._count = 0
+        self.generation = 0  # grows when rewrites are no longer valid
 
     def rewritten(
         self,
@@ -67,10 +76,10 @@ class Rewriter:
         targets: Sequence[Any],
         fed: Sequence[str],
         options: CompileOptions,
-        key: str,
     ) -> Rewritten:
-        """The rewrite of a run; `fed` are the names of fed tensors, `key` tells options apart."""
-        signature = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed), key)
+        """The rewrite of a run; `fed` are the names of fed tensors."""
+        names = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed))
+        signature = (names, repr(options))
         with self._lock:
             if signature not in self._done:
                 self._done[signature] = self._rewrite(fetches, targets, frozenset(fed), options)
@@ -87,6 +96,7 @@ class Rewriter:
             self._refused.update(new)
             if new:
                 self._done.clear()
+                self.generation += 1
             return bool(new)
 
     def _operation(self, name: str) -> str:
@@ -167,6 +177,7 @@ class _Work:
         self.copies = _Copies()
         self.part_of = cut.part_of()
         self.part_names = [f"geop_{index}" for index in range(len(cut.parts))]
+        self.written: set[str] = set()  # variables that the part at hand writes to
         self.results: dict[str, tuple[int, int]] = {}  # tensor name -> part, position among its outputs
         self.consumers = region.consumers()
         self.copied = self._downstream()
@@ -193,6 +204,7 @@ class _Work:
         flat = FlatGraph(f"geop_{index}")
         taken: dict[str, tuple[str, Any]] = {}  # tensor name -> argument, tensor
         controls: dict[str, None] = {}
+        self.written = {t.name for name in members for t in updated_variables(self.region.operations[name])}
         for name in members:
             operation = self.region.operations[name]
             inputs = [self._input(flat, taken, inside, tensor) for tensor in operation.inputs]
@@ -202,12 +214,18 @@ class _Work:
         outputs = self._outputs(members, inside)
         flat.results = [(t.op.name, t.value_index) for t in outputs]
         self.results.update({t.name: (index, position) for position, t in enumerate(outputs)})
-        part = register_part(flat, Functions(_library(self.region)), options, host_fallback=False)
+        flat.effects = [name for name in members if updated_variables(self.region.operations[name])]
+        part = register_part(
+            flat,
+            Functions(_library(self.region)),
+            options,
+            host_fallback=False,
+            variables=[index for index, name in enumerate(taken) if name in self.written],
+        )
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
         node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for _, t in taken.values())
         node.attr["Tout"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in outputs)
-        self.inputs_of_part = node
         node.input.extend(self._reference(t) for _, t in taken.values())
         self._add_controls(node, controls)
         return part
@@ -218,8 +236,13 @@ class _Work:
         operation = tensor.op
         if operation.name in inside and tensor.name not in self.region.fed:
             return operation.name, tensor.value_index
-        if operation.type in FREE and tensor.name not in self.region.fed:
-            flat.nodes.setdefault(operation.name, _flat_node(operation, [], []))
+        if is_free(operation) and tensor.name not in self.region.fed:
+            variable = read_variable(operation)
+            inputs = [] if variable is None else [self._input(flat, taken, inside, variable)]
+            node = _flat_node(operation, inputs, [])
+            if variable is not None and variable.name in self.written:
+                node.op, node.attr = "ReadVariableOp", {"dtype": node.attr["T"]}
+            flat.nodes.setdefault(operation.name, node)
             return operation.name, 0
         if tensor.name not in taken:
             name = f"argument.{len(taken)}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client.session import BaseSession
 
-from npu_bridge.estimator.npu.util import ITERATIONS_ATTRIBUTE
+from npu_bridge.estimator.npu.util import iterations_of
 from npu_bridge.options import OPTIMIZER, SessionOptions
 from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
@@ -42,7 +42,7 @@ def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> R
     elements = [session.graph.as_graph_element(f) for f in flat]
     tensors = [e for e in elements if isinstance(e, tf.Tensor)]
     operations = [e for e in elements if not isinstance(e, tf.Tensor)]
-    fed = [session.graph.as_graph_element(f).name for f in feeds]
+    fed = [session.graph.as_graph_element(f) for f in feeds]
     return _rewritten(session, tensors, operations, fed).report
 
 
@@ -51,6 +51,7 @@ def _with_options(original: Callable[..., None]) -> Callable[..., None]:
 
     def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         self._npu_options = SessionOptions.of(config)
+        self._npu_runs: dict[Any, Any] = {}
         original(self, target, graph, _plain(config))
 
     return __init__
@@ -68,11 +69,15 @@ def _plain(config: Any) -> Any:
     return plain
 
 
-def _rewritten(session: Any, fetches: Sequence[Any], targets: Sequence[Any], fed: Sequence[str]) -> Rewritten:
-    options = session._npu_options
-    done = rewriter_of(session.graph).rewritten(
-        fetches, targets, fed, options.compile_options, repr(options.compile_options)
-    )
+def _rewritten(session: Any, fetches: Sequence[Any], targets: Sequence[Any], fed: Sequence[Any]) -> Rewritten:
+    """The rewrite of a run, remembered by the very objects asked for."""
+    key = (tuple(map(id, fetches)), tuple(map(id, targets)), frozenset(map(id, fed)))
+    rewriter = rewriter_of(session.graph)
+    found = session._npu_runs.get(key)
+    if found is not None and found[0] == rewriter.generation:
+        return found[1]
+    done = rewriter.rewritten(fetches, targets, [t.name for t in fed], session._npu_options.compile_options)
+    session._npu_runs[key] = (rewriter.generation, done, (*fetches, *targets, *fed))
     if os.environ.get("NPU_EXPLAIN", "0") not in ("", "0"):
         print(done.report)
     return done
@@ -92,7 +97,7 @@ def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
 
         def rewritten() -> Rewritten:
-            return _rewritten(self, fetch_list, target_list, [_tensor(key).name for key in feed_dict])
+            return _rewritten(self, fetch_list, target_list, [_tensor(key) for key in feed_dict])
 
         def run(done: Rewritten, metadata: Any) -> Any:
             return original(self, None, list(done.targets), list(done.fetches), feed_dict, options, metadata)
@@ -109,16 +114,9 @@ def _tensor(key: Any) -> Any:
     return key.deref() if hasattr(key, "deref") else key
 
 
-def _iterations(operations: Sequence[Any]) -> int:
-    """How often a run repeats: what `set_iteration_per_loop` wrote on one of its targets."""
-    times = 1
-    for operation in operations:
-        if operation.type == "NoOp":
-            try:
-                times = max(times, int(operation.get_attr(ITERATIONS_ATTRIBUTE)))
-            except ValueError:
-                continue
-    return times
+def _iterations(operations: Iterable[Any]) -> int:
+    """How often a run repeats: what `set_iteration_per_loop` said of one of its targets."""
+    return max((iterations_of(o) for o in operations if o.type == "NoOp"), default=1)
 
 
 def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callable[[Rewritten], Any]) -> Any:
@@ -131,7 +129,7 @@ def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callabl
             reasons = {name: why for part in done.parts for name, why in refusals_of(part).items()}
             if not reasons or not rewriter_of(graph).refuse(reasons):
                 raise
-            _log.info("kept on the host: %s", "; ".join(f"{n} ({why})" for n, why in reasons.items()))
+            _log.warning("kept on the host: %s", "; ".join(f"{n} ({why})" for n, why in reasons.items()))
     raise RuntimeError("a graph could not be divided between host and NPU: please report it with the graph")
 
 
@@ -142,10 +140,11 @@ def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
         element = self.graph.as_graph_element
         fetches = [element(name) for name in callable_options.fetch]
         targets = [element(name) for name in callable_options.target]
+        fed = [element(name) for name in callable_options.feed]
         made: dict[int, Any] = {}
 
         def rewritten() -> Rewritten:
-            return _rewritten(self, fetches, targets, list(callable_options.feed))
+            return _rewritten(self, fetches, targets, fed)
 
         def callable_of(done: Rewritten) -> Any:
             if id(done) not in made:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ class _Part:
     functions: Functions
     options: CompileOptions
     host_fallback: bool = True
+    variables: frozenset[int] = frozenset()
     refused: dict[str, str] = field(default_factory=dict)
     host_function: str = ""
 
@@ -37,16 +38,34 @@ _lock = threading.Lock()
 
 
 def register_part(
-    graph: FlatGraph, functions: Functions, options: CompileOptions, *, host_fallback: bool = True
+    graph: FlatGraph,
+    functions: Functions,
+    options: CompileOptions,
+    *,
+    host_fallback: bool = True,
+    variables: Collection[int] = (),
 ) -> int:
     """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets.
 
-    Where it cannot be, the host runs it; without `host_fallback` that is an UnimplementedError.
+    Where it cannot be, the host runs it; without `host_fallback` that is an UnimplementedError. `variables` are
+    arguments that are version-1 variables: the part reads them, and writes new values to the same memory.
     """
     number = native.new_part()
     with _lock:
-        _parts[number] = _Part(graph, functions, options, host_fallback)
+        _parts[number] = _Part(graph, functions, options, host_fallback, frozenset(variables))
     return number
+
+
+@dataclass(frozen=True)
+class _InPlace:
+    """A version-1 variable as the compiler sees it: never part of a model, for its memory changes unseen."""
+
+    given: Described
+    kind: str = "variable"
+    version: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.given, name)
 
 
 def drop_part(number: int) -> None:
@@ -69,6 +88,7 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
 
     part = _parts[number]
     name = f"{part.graph.name}_{number}"
+    inputs = [_InPlace(given) if i in part.variables else given for i, given in enumerate(inputs)]  # type: ignore[misc]
     try:
         found = lower(part.graph, part.functions, inputs, part.options, name=name)
     except OutOfMemoryError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -14,7 +15,7 @@ __all__ = [
     "variable_initializer_in_host",
 ]
 
-ITERATIONS_ATTRIBUTE = "_npu_iterations"
+_iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
@@ -35,7 +36,7 @@ def load_iteration_per_loop_var(sess: Any, train_op: Any, iterations_per_loop: i
     """Set how often an operation of `create_iteration_per_loop_var` runs; valid from the next run on."""
     del sess
     _check(iterations_per_loop)
-    _operation(train_op)._set_attr(ITERATIONS_ATTRIBUTE, _number(iterations_per_loop))
+    _iterations[_operation(train_op)] = iterations_per_loop
 
 
 def repeated(train_op: Any, iterations: int) -> Any:
@@ -44,8 +45,13 @@ def repeated(train_op: Any, iterations: int) -> Any:
     operation = _operation(train_op)
     with operation.graph.as_default(), tf.control_dependencies([operation]):
         marked = tf.no_op(name=f"{operation.name}/iterations")
-    marked._set_attr(ITERATIONS_ATTRIBUTE, _number(iterations))
+    _iterations[marked] = iterations
     return marked
+
+
+def iterations_of(operation: Any) -> int:
+    """How often an operation runs per call of a session."""
+    return _iterations.get(operation, 1)
 
 
 def set_graph_exec_config(
@@ -83,9 +89,3 @@ def _operation(fetch: Any) -> Any:
 def _check(iterations: int) -> None:
     if not isinstance(iterations, int) or iterations < 1:
         raise ValueError(f"iterations_per_loop must be a whole number, 1 or more, not {iterations!r}")
-
-
-def _number(value: int) -> Any:
-    from tensorflow.core.framework import attr_value_pb2
-
-    return attr_value_pb2.AttrValue(i=value)
