@@ -56,6 +56,11 @@ class TrainStep:
         """One step by TensorFlow, on TensorFlow's variables."""
         return [t.numpy() for t in tf.nest.flatten(self.traced(*map(tf.constant, batch)))]
 
+    def store(self) -> None:
+        """Put the values into TensorFlow's variables."""
+        for name in self.parsed.updates:
+            self._variables[name].assign(self.state[name])
+
     def differences(self) -> dict[str, float]:
         """How far each variable is from TensorFlow's, relative to its largest element."""
         found = {}
