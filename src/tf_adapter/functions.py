@@ -274,7 +274,7 @@ def _mixed(
 ) -> Plan:
     if not options.allow_host_fallback:
         _complain(function, refused)
-    key = (settled.choices, frozenset(refused))
+    key = (settled.choices, frozenset(refused), options.fingerprint())
     if key not in function.cuts:
         while len(function.cuts) >= MOST_CUTS:
             function.cuts.pop(next(iter(function.cuts)))
