@@ -14,7 +14,7 @@ from ge.build.aliases import Aliases
 from ge.build.carries import Carry, coalesce_carries
 from ge.build.donate import Donation
 from ge.build.draft import Draft, Share
-from ge.build.expression import express
+from ge.build.expression import Expression, express
 from ge.build.kernels import KernelBook
 from ge.build.partition import partition
 from ge.build.units import Unit
@@ -25,7 +25,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
-from ge.ops.base import Engine, NodeView, Pattern, has_dynamic_size, is_custom, lookup, plain_type
+from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
 from ge.options import CompileOptions
 
 __all__ = ["Workshop", "lower_graph"]
@@ -190,35 +190,26 @@ class _GraphLowering:
         if unit.nodes[0] in self.aliases.joined:
             self._join(unit.nodes[0])
             return
+        kernel = express(unit.nodes, unit.outputs, self.aliases)
+        serial = bool(tbe.in_two_steps(kernel.outputs)[1])  # a large reduction that one core would do alone
         try:
-            if self._is_serial(unit):
-                self._emit_kernels(unit)
-            else:
-                self._emit_kernel(unit, unit.outputs)
+            (self._emit_kernels if serial else self._emit_kernel)(unit, kernel)
         except tbe.Unfusable as error:
             try:
-                self._emit_kernels(unit)
+                self._emit_kernels(unit, kernel)
             except tbe.Unfusable:
                 raise _no_kernel(unit, error) from error
 
-    def _is_serial(self, unit: Unit) -> bool:
-        """Whether one core would do all of a large reduction."""
-        if all(lookup(n.op_type).pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST) for n in unit.nodes):
-            return False
-        return bool(tbe.in_two_steps(express(unit.nodes, unit.outputs, self.aliases).outputs)[1])
-
-    def _emit_kernel(self, unit: Unit, values: Sequence[ir.Value]) -> None:
-        kernel = express(unit.nodes, values, self.aliases)
+    def _emit_kernel(self, unit: Unit, kernel: Expression) -> None:
         index = self._kernel(unit, kernel.inputs, kernel.outputs)
-        wanted = [self.view(v) for v in values]
+        wanted = [self.view(v) for v in unit.outputs]
         outputs = [v if v.contiguous else self.draft.arena(v.desc) for v in wanted]
         self._run_kernel(unit, index, [self.contiguous(v) for v in kernel.reads], outputs)
         for view, target in zip(outputs, wanted, strict=True):
             self._copy(view, target, unit.name)
 
-    def _emit_kernels(self, unit: Unit) -> None:
+    def _emit_kernels(self, unit: Unit, kernel: Expression) -> None:
         """Several kernels for what one cannot compute, with values of their own between them."""
-        kernel = express(unit.nodes, unit.outputs, self.aliases)
         parts = tbe.partition(kernel.inputs, kernel.outputs)
         indices = [self._kernel(unit, step.inputs, step.outputs) for step in parts.steps]
         places = {number: self.contiguous(v) for number, v in enumerate(kernel.reads)}
