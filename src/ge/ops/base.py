@@ -441,8 +441,9 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
 
 
 def registered_custom() -> list[type[Operator]]:
-    """The user's operators in the order in which they came."""
-    return [operator for found in _REGISTRY.values() for operator in found if operator in _CUSTOM]
+    """The user's operators by type, those of one type in the order in which they came."""
+    types = dict.fromkeys(operator.type for operator in _CUSTOM)
+    return [operator for type_ in sorted(types) for operator in _REGISTRY[type_] if operator in _CUSTOM]
 
 
 def is_custom(operator: type[Operator]) -> bool:
@@ -541,11 +542,7 @@ def fingerprint() -> str:
     from ge.parsers import plugin
 
     parts = [f"{operator.type}:{code_digest(operator)}" for operator in registered_custom()]
-    parts += sorted(
-        f"{p.framework}:{p.domain}:{p.operator}:{p.since}:{_code(p.function)}"
-        for p in plugin.declared()
-        if p.custom
-    )
+    parts += [f"{p.framework}:{p.domain}:{p.operator}:{p.since}:{_code(p.function)}" for p in plugin.custom()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] if parts else ""
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Results",
     "Unsupported",
     "add",
+    "custom",
     "declared",
     "find",
     "find_custom",
@@ -148,6 +149,7 @@ class Plugin:
 
 
 _PLUGINS: dict[tuple[str, str, str], list[Plugin]] = {}
+_CUSTOM: list[Plugin] = []
 
 
 def plugin(
@@ -218,11 +220,20 @@ def add(item: Plugin) -> None:
     versions = _PLUGINS.setdefault((item.framework, item.domain, item.operator), [])
     versions.append(item)
     versions.sort(key=lambda p: (p.custom, p.since))
+    if item.custom:
+        _CUSTOM.append(item)
 
 
 def remove(item: Plugin) -> None:
     """Forget a plugin."""
     _PLUGINS[item.framework, item.domain, item.operator].remove(item)
+    if item in _CUSTOM:
+        _CUSTOM.remove(item)
+
+
+def custom() -> list[Plugin]:
+    """The user's plugins, in an order that is always the same."""
+    return sorted(_CUSTOM, key=lambda p: (p.framework, p.domain, p.operator, p.since))
 
 
 def declared() -> set[Plugin]:
