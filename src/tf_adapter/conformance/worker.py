@@ -21,7 +21,7 @@ MODES = ("eager", "function", "graph")
 
 def collect(quick: bool = False) -> dict[str, Case]:
     """All cases by name."""
-    from tf_adapter.conformance import arrays, elementwise, images, linalg, nn  # noqa: F401  (fill the table)
+    from tf_adapter.conformance import arrays, elementwise, functions, images, linalg, nn  # noqa: F401  (fill the table)
 
     return {case.name: case for case in cases(_allowed, quick)}
 
