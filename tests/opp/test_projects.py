@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import ge
@@ -416,3 +421,27 @@ def test_single_operator_descriptions(kit: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps([{"op": "Cube", "input_desc": [port], "output_desc": [port]}]))
     (result,) = compile_operators(path, tmp_path, ge.PrecisionMode.KEEP, "host")
     np.testing.assert_array_equal(ge.load(result.path)(np.array([1, 2, 3], np.float32)), [1, 8, 27])
+
+
+@pytest.mark.parametrize(
+    ("file", "reader"),
+    [
+        (HEADER, cpp.prototypes_of),
+        ("framework/onnx_plugin/kit_plugin.cc", cpp.plugins_of),
+        (INI, read_information),
+    ],
+)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_texts_are_errors_at_most(
+    file: str, reader: Callable[[Path], object], data: st.DataObject
+) -> None:
+    text = (KIT / file).read_text()
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start, min(len(text), start + 80)))
+    put = data.draw(st.sampled_from(["", "(", ")", '"', "{", "=", "[", "\n", "\0", "é", ","]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(file).name
+        path.write_text(text[:start] + put + text[end:])
+        with contextlib.suppress(ge.GeError):
+            reader(path)
