@@ -135,10 +135,10 @@ class Runner:
     def _assemble(self, rt: Any, count: int) -> None:
         values, program = self.parts.values, self.program
         results: dict[int, int] = {}  # value -> the program output it is
-        copies: list[tuple[int, int]] = []
+        copies: list[tuple[int, int]] = []  # (value, further program output that it is)
         for number, value in enumerate(self.parts.outputs):
             if value in results:
-                copies.append((results[value], number))
+                copies.append((value, number))
             else:
                 results[value] = number
         offset, buffers = 0, {}
@@ -156,7 +156,10 @@ class Runner:
             views = [[self._view(buffers[v], v) for v in side] for side in (step.reads, step.writes)]
             attrs = {"kernel": handle, "total": kernel.total, "grain": kernel.grain}
             program.task("kernel", kernel.symbol, views[0], views[1], attrs)
-        self.copies = copies
+        for value, number in copies:
+            shape, dtype = values[value]
+            target = program.output(number, int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype].size)
+            program.task("copy", "copy", [self._view(buffers[value], value)], [self._view(target, value)], {})
         program.finalize(offset)
 
     def _view(self, buffer: int, value: int) -> tuple[Any, ...]:
@@ -172,5 +175,3 @@ class Runner:
     def into(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         """Compute into given arrays."""
         self.program.run(list(arrays), list(results))
-        for source, target in self.copies:
-            results[target][...] = results[source]
