@@ -10,7 +10,8 @@ import numpy as np
 
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import NodeView
 from ge.ops.control import branch
 from ge.ops.spatial import Window, array_windows
 from ge.parsers.aten import AtenNode, aten
@@ -201,7 +202,10 @@ def _max_pool(n: AtenNode) -> Any:
         raise Unsupported("the maximum of whole numbers in windows")
     _, window = _window(n, desc_of(x))
     x = _batched(n, x, len(window.kernel))
-    y, places = n.op("MaxPoolIndices", x, **_attrs_of(window))
+    y = n.op(
+        "MaxPool", x, **_attrs_of(window)
+    )  # the primitive; positions are dead where no gradient reads them
+    _, places = n.op("MaxPoolIndices", x, **_attrs_of(window))
     return [n.shaped(y, n.out(0).shape), n.shaped(places, n.out(1).shape)]
 
 
@@ -376,9 +380,37 @@ def _batch_norm_inference(n: AtenNode) -> Any:
     zero = n.builder.constant(np.zeros(channels, numpy_dtype(dtype)))
     scale, bias = n.arg("weight", one), n.arg("bias", zero)
     scale, bias = n.cast(scale, dtype), n.cast(bias, dtype)
-    y = n.op("BatchNorm", x, scale, bias, mean, var, epsilon=float(n.arg("eps")), channel_axis=1)
+    y = _into_convolution(n, x, scale, bias, mean, var)
+    if y is None:
+        y = n.op("BatchNorm", x, scale, bias, mean, var, epsilon=float(n.arg("eps")), channel_axis=1)
     empty = [n.filled(0, d) if d is not None else None for d in n.results[1:]]
     return [y, *empty]
+
+
+def _into_convolution(n: AtenNode, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """A normalisation by constants as part of a 16-bit convolution before it; None where that is not possible.
+
+    Passes fold those of float32. Here sums stay in float32 until after the normalisation, which rounds once where
+    the framework rounds twice; the weights are rounded anew.
+    """
+    node = x.producer()
+    if desc_of(x).dtype not in ("bfloat16", "float16") or node is None or node.op_type != "Conv":
+        return None
+    weight, old = constant_of(node.inputs[1]), np.zeros((), np.float32)
+    arrays = [constant_of(v) for v in (scale, bias, mean, var)]
+    if weight is None or any(a is None for a in arrays):
+        return None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        given = constant_of(node.inputs[2])
+        if given is None:
+            return None
+        old = given.astype(np.float32)
+    scales, shifts, means, variances = (np.asarray(a, np.float32) for a in arrays)
+    factor = scales / np.sqrt(variances + float(n.arg("eps")))
+    scaled = (weight.astype(np.float32) * factor.reshape(-1, *(1,) * (weight.ndim - 1))).astype(weight.dtype)
+    moved = (shifts + (old - means) * factor).astype(np.float32)
+    attrs = {k: v for k, v in NodeView.of(node).attrs.items() if v is not None}
+    return n.op("Conv", node.inputs[0], scaled, moved, **attrs)
 
 
 @aten("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats", "native_batch_norm",
