@@ -52,6 +52,8 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/tensorflow_inference.py
+	$(BIN_TF215)/python benchmarks/tensorflow_inference.py
 	$(BIN)/python benchmarks/kernels.py
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers

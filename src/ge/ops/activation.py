@@ -10,7 +10,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
-from ge.parsers.plugin import Node, Results, plugin, simple
+from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805
@@ -258,6 +258,8 @@ def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:
 
     @plugin(tensorflow=name)
     def mapped(n: Node) -> Results:
+        if n.desc(0).shape != n.desc(1).shape:
+            raise Unsupported(f"{name} of {n.desc(0)} and {n.desc(1)}", "give both one shape")
         return function(n, n.inputs[0], n.inputs[1])
 
 

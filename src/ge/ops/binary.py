@@ -261,6 +261,8 @@ def _bias_add(n: Node) -> Results:
 @plugin(tensorflow="Cross")
 def _cross(n: Node) -> Results:
     """The cross product along the last axis, of three elements."""
+    if n.desc(0).shape != n.desc(1).shape or n.desc(0).shape[-1:] != (3,):
+        raise Unsupported(f"the cross product of {n.desc(0)} and {n.desc(1)}", "give triples of one shape")
     a, b = n.inputs[0], n.inputs[1]
 
     def turned(x: Any, by: int) -> Any:

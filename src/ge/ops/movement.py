@@ -760,6 +760,8 @@ def _concatenated(n: Node, parts: Sequence[Any], axis: int) -> Any:
 @plugin(tensorflow=["Concat", "ConcatV2"])
 def _concat_tf(n: Node) -> Results:
     last = n.type == "ConcatV2"
+    if len(n.inputs) < 3:
+        raise Unsupported(f"{n.type} of one tensor", "give two or more")
     axis = n.ints(len(n.inputs) - 1 if last else 0, "the axis")[0]
     return _concatenated(n, n.inputs[:-1] if last else n.inputs[1:], axis)
 

@@ -85,6 +85,8 @@ _IN_PLACE = {"InplaceAdd": "add", "InplaceSub": "add", "InplaceUpdate": "none"}
 @plugin(tensorflow=list(_IN_PLACE))
 def _in_place_rows(n: Node) -> Results:
     """Rows of x changed by the rows of v."""
+    if n.desc().dtype == "bool":
+        raise Unsupported(f"{n.type} of bool")
     if not n.desc(1).rank:
         raise Unsupported(f"{n.type} of the whole tensor", "use tf.tensor_scatter_nd_update")
     rows: Any = n.op("Neg", n.inputs[2]) if n.type == "InplaceSub" else n.inputs[2]

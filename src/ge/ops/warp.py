@@ -73,6 +73,13 @@ def _source_places(n: Node, height: int, width: int) -> tuple[Any, Any]:
     return n.op("Div", plane(t[0], t[1], t[2]), depth), n.op("Div", plane(t[3], t[4], t[5]), depth)
 
 
+def _rounded(n: Node, x: Any) -> Any:
+    """The nearest whole number, halves away from zero."""
+    whole = n.op("Trunc", x)
+    far = n.op("GreaterEqual", n.op("Abs", n.op("Sub", x, whole)), 0.5)
+    return n.op("Add", whole, n.op("Select", far, n.op("Sign", x), 0.0))
+
+
 @plugin(tensorflow=["ImageProjectiveTransformV2", "ImageProjectiveTransformV3"])
 def _projective_transform(n: Node) -> Results:
     """Each output pixel is read where the transform sends it, from the nearest pixel or the four around."""
@@ -102,7 +109,7 @@ def _projective_transform(n: Node) -> Results:
         return n.op("Select", inside, n.op("Gather", pixels, flat, axis=0), fill)
 
     if str(n.attr("interpolation", "NEAREST")).upper() == "NEAREST":
-        return read(n.op("Round", y), n.op("Round", x))
+        return read(_rounded(n, y), _rounded(n, x))
 
     top, left = n.op("Floor", y), n.op("Floor", x)
     bottom, right = n.op("Add", top, 1.0), n.op("Add", left, 1.0)
