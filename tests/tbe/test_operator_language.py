@@ -129,6 +129,12 @@ def test_a_product_of_matrices_by_index() -> None:
     np.testing.assert_array_equal(run(body, X, b), X @ b)
 
 
+def test_rows_chosen_by_another_tensor() -> None:
+    rows = np.array([2, 0, 2, 1], np.int32)
+    got = run(lambda x, i: tvm.compute((4, 4), lambda r, c: x(i(r), c)), X, rows)
+    np.testing.assert_array_equal(got, X[rows])
+
+
 def test_mathematical_functions() -> None:
     got = run(lambda x: tvm.compute((3, 4), lambda i, j: tvm.exp(tvm.sqrt(x(i, j)) * -1)), X)
     np.testing.assert_allclose(got, np.exp(-np.sqrt(X)), rtol=3e-7)
@@ -155,6 +161,18 @@ def test_variables_take_the_dimensions_of_the_inputs() -> None:
     for rows in (2, 5):
         x = np.zeros((rows, 4), np.float32)
         np.testing.assert_array_equal(tbe.run_operator(scaled, x), x + 1)
+
+
+def test_arrays_of_every_form() -> None:
+    def more_compute(x, y, kernel_name="more"):
+        return dsl.vadds(x, 1)
+
+    assert tbe.run_operator(more_compute, np.ones((0, 3), np.float32)).shape == (0, 3)
+    assert tbe.run_operator(more_compute, np.float32(3)) == np.float32(4)
+    strided = np.arange(12, dtype=np.int32).reshape(6, 2)[::2]
+    np.testing.assert_array_equal(tbe.run_operator(more_compute, strided), strided + 1)
+    with pytest.raises(TypeError, match="unknown dtype 'complex64'"):
+        tbe.run_operator(more_compute, np.ones(3, np.complex64))
 
 
 # -- optional, dynamic inputs, attributes ---------------------------------------------------------------------

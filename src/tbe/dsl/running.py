@@ -86,7 +86,7 @@ def _is_compute(function: Callable[..., Any]) -> bool:
 def _arrays(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_arrays(v) for v in value]
-    return None if value is None else np.ascontiguousarray(value)
+    return None if value is None else np.asarray(value, order="C")
 
 
 def _places(value: Any, number: int) -> Any:
