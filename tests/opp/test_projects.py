@@ -244,6 +244,7 @@ HEADER, INI = "op_proto/kit.h", "tbe/op_info_cfg/ai_core/npu/kit.ini"
         (INI, "opFile.value=cube", "opFile.value=cubic", r"Cube names cubic\.py, which is not there"),
         (INI, "input0.dtype=float16,float\n", "input0.dtype=float16\n", "list different numbers of types"),
         (INI, "[Cube]", "[Cube", r"kit\.ini:\d+: the information cannot be read"),
+        (INI, "defaultValue=2", "defaultValue=two", "the default of attribute 'factor' of Affine is 'two'"),
         (INI, "attr_factor.type=int", "attr_factor.type=tensor", "attribute 'factor' of Affine is of type"),
         (
             "cpukernel/impl/kit_kernels.cc",

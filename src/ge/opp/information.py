@@ -146,7 +146,11 @@ def _attrs(path: Path, type_: str, values: Mapping[str, str]) -> tuple[AttrSpec,
             raise GeError("E10612", cause, location=str(path), remedy=f"use one of {', '.join(_ATTRS)}")
         default = values.get(f"attr_{name}.defaultValue")
         required = values.get(f"attr_{name}.paramType", "").strip() == "required" or default is None
-        value = None if required else _value(str(default).strip(), _ATTRS[kind])
+        try:
+            value = None if required else _value(str(default).strip(), _ATTRS[kind])
+        except ValueError as error:
+            cause = f"the default of attribute '{name}' of {type_} is '{default}', which is no {kind}"
+            raise GeError("E10612", cause, location=str(path)) from error
         found.append(AttrSpec(name, _ATTRS[kind], required, value))
     return tuple(found)
 
