@@ -334,8 +334,10 @@ def candidates(plan: Any) -> Iterator[Tuning]:
     chunks: list[int | None] = [None, 1024, 16384] if plain and nest.lane.extent > 1024 else [None]
     pairs: list[bool | None] = [None, False, True] if not nest.lane_outer and nest.groups else [None]
     streams: list[bool | None] = [None, not plan.streams] if plan.bytes_moved > 16 << 20 else [None]
-    for unroll, chunk, pair, stream in itertools.product([None, 1, 2, 4, 8], chunks, pairs, streams):
-        choice = Tuning(unroll, chunk, pair, stream)
+    tiles: list[int | None] = [None, 16, 32, 64] if nest.tile is not None else [None]
+    unrolls: list[int | None] = [None, 1, 2, 4, 8] if nest.tile is None else [None]
+    for unroll, chunk, tile, pair, stream in itertools.product(unrolls, chunks, tiles, pairs, streams):
+        choice = Tuning(unroll, chunk, tile, pair, stream)
         if choice.given():
             yield choice
 

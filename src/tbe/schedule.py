@@ -572,6 +572,10 @@ def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
         if tuning.chunk is not None and plain:
             changed.chunk = min(nest.lane.extent, -(-tuning.chunk // 256) * 256)
             changed.row_ns = _row_time(changed)
+        if tuning.tile is not None and nest.tile is not None:
+            most = min(tuning.tile, nest.lane.extent, nest.tile.extent)
+            changed.tile_step = 1 << (most.bit_length() - 1)
+            changed.row_ns = _row_time(changed)
         nests.append(changed)
     total, grain = _pieces(nests)
     streams = plan.streams if tuning.streams is None else tuning.streams

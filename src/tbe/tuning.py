@@ -22,7 +22,7 @@ from tbe.target import machine_for
 __all__ = ["Tuning", "forget", "remember", "tuning_file", "tuning_of"]
 
 MAX_ENTRIES = 10_000
-_LIMITS = {"unroll": 16, "chunk": 1 << 20, "pairs": 1, "streams": 1}
+_LIMITS = {"unroll": 16, "chunk": 1 << 20, "tile": 128, "pairs": 1, "streams": 1}
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Tuning:
 
     unroll: int | None = None  # vectors a loop body handles at a time
     chunk: int | None = None  # elements a unit of parallel work covers, without reductions
+    tile: int | None = None  # elements read at a time where rows and columns change places
     pairs: bool | None = None  # whether two rows are done at a time, with reductions along the row
     streams: bool | None = None  # whether outputs are written past the caches
 

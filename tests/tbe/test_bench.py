@@ -123,3 +123,14 @@ def test_tuning_measures_and_keeps_only_what_is_faster(
     ((_, chosen, before, after),) = bench.tune([x], outputs, [np.ones(x.shape, np.float32)])
     assert chosen is not None and chosen.unroll == 2 and (before, after) == (1.0, 0.5)
     assert tuning_of(structure([x], outputs)) == chosen
+
+
+@pytest.mark.parametrize("tile", [1, 4, 16, 64, 100])
+def test_every_tile_gives_the_same_answer(tile: int) -> None:
+    x = tbe.placeholder((130, 203), "float32")
+    outputs = [tbe.transpose(x, (1, 0)) * 2.0]
+    values = np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+    plan = tbe.schedule([x], outputs)
+    assert plan.nests[0].tile is not None
+    kernel = tbe.build([x], outputs, plan=plan, tuning=Tuning(tile=tile))
+    np.testing.assert_array_equal(Runner([x], outputs, [kernel])(values)[0], values.T * 2)
