@@ -132,6 +132,11 @@ SPARSE: dict[str, Callable[[], Any]] = {
     "SGD": lambda: O.SGD(0.05, momentum=0.9),
     "Adam": lambda: O.Adam(0.01),
     "Ftrl": lambda: O.Ftrl(0.05),
+    "v1 Adam": lambda: tf.compat.v1.train.AdamOptimizer(0.01),
+    "v1 Adagrad": lambda: tf.compat.v1.train.AdagradOptimizer(0.05),
+    "v1 Momentum": lambda: tf.compat.v1.train.MomentumOptimizer(0.05, 0.9),
+    "v1 RMSProp": lambda: tf.compat.v1.train.RMSPropOptimizer(0.01),
+    "v1 Ftrl": lambda: tf.compat.v1.train.FtrlOptimizer(0.05),
     "v1 GradientDescent": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05),
 }
 

@@ -22,6 +22,7 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc
 from ge.parsers import (
     tensorflow_control,
+    tensorflow_distinct,
     tensorflow_lists,
     tensorflow_loops,
     tensorflow_optimizers,
@@ -50,6 +51,7 @@ __all__ = [
 # Imported for their declarations.
 _WITH_HANDLERS = (
     tensorflow_control,
+    tensorflow_distinct,
     tensorflow_lists,
     tensorflow_loops,
     tensorflow_optimizers,

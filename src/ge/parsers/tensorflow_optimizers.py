@@ -14,7 +14,7 @@ from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_convert import EFFECTS, Context, Outputs, handler
 from ge.parsers.tensorflow_values import Variable
 
-__all__: list[str] = []
+__all__ = ["SPARSE_OPERANDS"]
 
 
 @dataclass(frozen=True)
@@ -297,3 +297,10 @@ _SPARSE: dict[str, tuple[str, Formula]] = {
 }
 for _name, (_operands, _formula) in _SPARSE.items():
     _optimizer(_operands, _name)(_of_rows(_formula))
+
+# By operator: the operands' names in order.
+SPARSE_OPERANDS: dict[str, list[str]] = {
+    f"{prefix}{name}": [word.lstrip("*") for word in operands.split()]
+    for name, (operands, _) in _SPARSE.items()
+    for prefix in ("Resource", "")
+}
