@@ -31,7 +31,8 @@ def get_compiler(compiler_config: CompilerConfig | None = None, kind: str = "inf
         config.announce(module, kind)
         if config.debug.run_eagerly.value:
             return _eagerly(module)
-        return CompiledGraph(module, kind, static, config.options(), config.on_compile(kind))
+        returned = _returned() if kind == "forward" else None
+        return CompiledGraph(module, kind, static, config.options(), config.on_compile(kind), returned)
 
     return compile_one
 
@@ -41,6 +42,13 @@ def _static_inputs() -> list[int]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return list(metadata.static_input_indices or []) if metadata is not None else []
+
+
+def _returned() -> int | None:
+    """How many results of a forward graph are not there for the backward graph alone, where that is known."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return getattr(metadata, "num_forward_returns", None)
 
 
 def _eagerly(module: fx.GraphModule) -> Any:

@@ -76,7 +76,9 @@ class CompiledGraph:
         static: Sequence[int],
         options: CompileOptions,
         on_compile: Callable[[Any], None] | None = None,
+        returned: int | None = None,
     ) -> None:
+        self.free = _only_saved(module, returned) if returned is not None else frozenset()
         self.module = module
         self.kind = kind
         self.options = options
@@ -180,7 +182,7 @@ class CompiledGraph:
             layouts = {
                 n: Layout.of(a) for n, a in zip(self.places, args, strict=True) if isinstance(a, torch.Tensor)
             }
-            lowered = lower(self.module, values, constants, layouts)
+            lowered = lower(self.module, values, constants, layouts, self.free)
             report.npu_calls, report.refusals = lowered.npu_calls, lowered.refusals
             report.operators = lowered.operators
             report.parts = sum(isinstance(s, NpuPart) for s in lowered.steps)
@@ -215,6 +217,14 @@ def _unwritten(module: fx.GraphModule, places: list[fx.Node], static: Sequence[i
     return [
         i for i in static if places[i] not in written and isinstance(places[i].meta.get("val"), torch.Tensor)
     ]
+
+
+def _only_saved(module: fx.GraphModule, returned: int) -> frozenset[fx.Node]:
+    """The results of a forward graph beyond those that the user gets: only the backward graph reads them."""
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    results = list(output.args[0])
+    kept = {r for r in results[:returned] if isinstance(r, fx.Node)}
+    return frozenset(r for r in results[returned:] if isinstance(r, fx.Node) and r not in kept)
 
 
 class _Recorder(fx.Interpreter):

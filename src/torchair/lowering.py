@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,9 +93,13 @@ def lower(
     values: Mapping[fx.Node, Any],
     constants: Mapping[fx.Node, torch.Tensor],
     layouts: Mapping[fx.Node, Layout],
+    free: Collection[fx.Node] = (),
 ) -> Lowered:
-    """Cut a graph into steps; `values` are fake results of concrete shape, `constants` inputs that do not change."""
-    return _Lowering(module, values, constants, layouts).run()
+    """Cut a graph into steps; `values` are fake results of concrete shape, `constants` inputs that do not change.
+
+    `free` results are read by the backward graph alone and may lie in memory in any order.
+    """
+    return _Lowering(module, values, constants, layouts, free).run()
 
 
 class _Lowering:
@@ -105,7 +109,9 @@ class _Lowering:
         values: Mapping[fx.Node, Any],
         constants: Mapping[fx.Node, torch.Tensor],
         layouts: Mapping[fx.Node, Layout],
+        free: Collection[fx.Node] = (),
     ) -> None:
+        self.free = free if _convolves(module) else ()
         self.module = module
         self.values = values
         self.constants = constants
@@ -222,7 +228,7 @@ class _Lowering:
         layouts: list[tuple[Layout, torch.dtype]] = []
         for node in outputs:
             fake = self.values[node]
-            layout = Layout.of(fake)
+            layout = _channels_last(fake) if node in self.free and 4 <= fake.dim() <= 5 else Layout.of(fake)
             if layout.order is None:
                 shape = layout.shape
                 layout = Layout(shape, _contiguous(shape), tuple(range(len(shape))))
@@ -400,6 +406,20 @@ _HIGHER_ORDER = {
     "higher_order.cond": ("pred", "true_fn", "false_fn", "operands"),
     "higher_order.while_loop": ("cond_fn", "body_fn", "carried_inputs", "additional_inputs"),
 }
+
+
+def _convolves(module: fx.GraphModule) -> bool:
+    return any(n.target is torch.ops.aten.convolution.default for n in module.graph.nodes)
+
+
+def _channels_last(fake: torch.Tensor) -> Layout:
+    """The order in which convolutions leave their results."""
+    shape = tuple(fake.shape)
+    order = (0, *range(2, len(shape)), 1)
+    stored = _contiguous([shape[a] for a in order])
+    strides = tuple(stored[order.index(a)] for a in range(len(shape)))
+    found = Layout(shape, strides, memory_order(shape, strides))
+    return found if found.order == order else Layout.of(fake)
 
 
 def _target(target: Any) -> str:

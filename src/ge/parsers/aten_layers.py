@@ -428,9 +428,18 @@ def _batch_norm_training(n: AtenNode) -> Any:
         raise Unsupported("a normalisation of nothing")
     epsilon, momentum = float(n.arg("eps")), float(n.arg("momentum"))
     wide = n.wide(x)
-    y, mean, inverse = _statistics(n, wide, axes, epsilon)
-    factor_shape = [desc.shape[1]] + [1] * (desc.rank - 2)
-    y = n.back(_affine(n, y, n.arg("weight"), n.arg("bias"), factor_shape))
+    _, mean, inverse = _statistics(n, wide, axes, epsilon)
+    factor_shape = [1, desc.shape[1]] + [1] * (desc.rank - 2)
+    dtype = desc_of(wide).dtype
+    scale, bias = (
+        None if v is None else n.shaped(n.cast(v, dtype), factor_shape)
+        for v in (n.arg("weight"), n.arg("bias"))
+    )
+    # One factor and one shift a channel, as the framework computes it: statistics are not worked out again.
+    factor = inverse if scale is None else n.op("Mul", inverse, scale)
+    shift = n.op("Neg", n.op("Mul", mean, factor))
+    shift = shift if bias is None else n.op("Add", shift, bias)
+    y = n.back(n.op("Add", n.op("Mul", wide, factor), shift))
     results = [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
     if len(n.results) == 3:
         if n.arg("running_mean") is not None:
@@ -448,6 +457,39 @@ def _batch_norm_training(n: AtenNode) -> Any:
         extra.append(n.back(mixed, position))
     reserve = [n.filled(0, n.out(3))] if len(n.results) == 6 else []
     return [*results, *reserve, *extra]
+
+
+@aten("native_batch_norm_backward")
+def _batch_norm_backward(n: AtenNode) -> Any:
+    """Two sums a channel; the gradient of the input is then a sum of both tensors with factors a channel."""
+    g, x = n.wide(n.arg("grad_out")), n.wide(n.arg("input"))
+    desc, dtype = desc_of(x), desc_of(x).dtype
+    channels, axes = desc.shape[1], [0, *range(2, desc.rank)]
+    shape = [1, channels] + [1] * (desc.rank - 2)
+    count = math.prod(desc.shape[a] for a in axes)
+    if not desc.size:
+        raise Unsupported("a normalisation of nothing")
+    training = bool(n.arg("train"))
+    mean = n.shaped(n.cast(n.arg("save_mean" if training else "running_mean"), dtype), shape)
+    if training:
+        inverse = n.shaped(n.cast(n.arg("save_invstd"), dtype), shape)
+    else:
+        variance = n.shaped(n.cast(n.arg("running_var"), dtype), shape)
+        inverse = n.op("Rsqrt", n.op("Add", variance, float(n.arg("eps"))))
+    total = n.op("ReduceSum", g, axes=axes, keepdims=True)
+    dot = n.op("ReduceSum", n.op("Mul", g, n.op("Sub", x, mean)), axes=axes, keepdims=True)
+    weight = n.arg("weight")
+    first = inverse if weight is None else n.op("Mul", inverse, n.shaped(n.cast(weight, dtype), shape))
+    by_input = n.op("Mul", g, first)
+    if training:
+        slope = n.op("Mul", n.op("Mul", dot, n.op("Square", inverse)), 1 / count)
+        second = n.op("Neg", n.op("Mul", slope, first))
+        third = n.op("Mul", n.op("Sub", n.op("Mul", mean, slope), n.op("Mul", total, 1 / count)), first)
+        by_input = n.op("Add", n.op("Add", by_input, n.op("Mul", x, second)), third)
+    found = [by_input, n.shaped(n.op("Mul", dot, inverse), [channels]), n.shaped(total, [channels])]
+    mask = n.arg("output_mask")
+    wanted = [bool(kept) and n.results[i] is not None for i, kept in enumerate(mask)]
+    return [n.back(v, i) if wanted[i] else None for i, v in enumerate(found)]
 
 
 def _batch_norm_given(n: AtenNode) -> Any:

@@ -496,11 +496,10 @@ def _fill(n: AtenNode) -> Any:
 
 @aten("threshold_backward")
 def _threshold_backward(n: AtenNode) -> Any:
+    """Where x is NaN the gradient passes."""
     x, gradient = n.arg("self"), n.arg("grad_output")
-    kept = n.op("Greater", x, n.cast(n.arg("threshold", 0), desc_of(x).dtype))
-    # Where x is NaN the gradient passes.
-    kept = n.op("Or", kept, n.op("IsNan", x)) if desc_of(x).dtype in FLOATS else kept
-    return n.op("Select", kept, gradient, 0)
+    below = n.op("LessEqual", x, n.cast(n.arg("threshold", 0), desc_of(x).dtype))
+    return n.op("Select", below, 0, gradient)
 
 
 @aten("tanh_backward")
