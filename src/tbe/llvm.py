@@ -150,8 +150,7 @@ class _NestWriter(Elements):
             room += stack_elements(nest.groups[t.group], self._lane_of(t.group), outer=False) * stack_size(
                 t.node
             )
-        streamed = max(sizes) >= 2048 and work <= 12  # memory is what such rows wait for
-        wanted = nest.tuning.pairs or (max(sizes) <= 4096 and work <= 120 and not streamed)
+        wanted = nest.tuning.pairs or (max(sizes) < 2048 and work <= 120)
         return wanted and room <= STACK_LIMIT // 2
 
     def _unroll(self, stage: Stage | None) -> int:
