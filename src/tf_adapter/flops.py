@@ -35,7 +35,7 @@ def estimate(
 ) -> dict[str, float]:
     """Floating-point operations by node; bodies of loops count once, unknown sizes as one.
 
-    A multiplication with its addition is two operations; any other element of a result is one.
+    A multiplication with its addition is two operations; any other real element of a result is one.
     """
     inferred = _Shapes(graph, functions, shapes)
     return {
@@ -132,7 +132,8 @@ def _node(node: FlatNode, shapes: _Shapes, functions: Functions, depth: int) -> 
     if called and depth < _MOST_DEPTH:
         given = [shapes.known.get(ref) for ref in node.inputs]
         return math.fsum(_called(name, given, functions, depth) for name in called)
-    return float(sum(shapes.size((node.name, i)) for i in range(len(node.types))))
+    real = [i for i, number in enumerate(node.types) if tf.dtypes.as_dtype(number).is_floating]
+    return float(sum(shapes.size((node.name, i)) for i in real))
 
 
 def _called(name: str, given: Sequence[Shape], functions: Functions, depth: int) -> float:

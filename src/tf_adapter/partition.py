@@ -7,7 +7,8 @@
 3. Steps alternate between host and NPU. A node's step follows all steps it depends on, by data or, where it
    changes state, by order; so nothing ever waits for a later step.
 4. An NPU step that would save less than its crossing costs stays on the host.
-5. Constants are repeated in every step that reads them.
+5. Constants are repeated in every step that reads them; light nodes and reads of variables wait for the step
+   that uses them.
 """
 
 from __future__ import annotations
@@ -335,6 +336,26 @@ class _Cutter:
             if not late:
                 break
             least.update(late)
+        return self._sunk(stage, refused)
+
+    def _sunk(self, stage: dict[str, int], refused: Collection[str]) -> dict[str, int]:
+        """Light nodes, and reads of variables, in the step of who uses them rather than in an earlier one.
+
+        A read stays before every write that follows it.
+        """
+        latest: dict[str, int] = {}  # no later than this
+        for name, before in self.before.items():
+            for read in before:
+                latest[read] = min(latest.get(read, stage[name]), stage[name])
+        for name in reversed(self.order):
+            node = self.graph.nodes[name]
+            limit = latest.get(name)
+            light = node.op in LIGHT and (not self.has_effect(node) or node.op in _READS)
+            if name in stage and light and name not in refused and limit is not None:
+                stage[name] = max(stage[name], limit - (limit + 1) % 2)
+            if name in stage:
+                for other, _ in node.inputs:
+                    latest[other] = min(latest.get(other, stage[name]), stage[name])
         return stage
 
     def _stages(self, refused: Collection[str], floor: Mapping[str, int]) -> dict[str, int]:

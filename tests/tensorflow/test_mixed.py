@@ -423,3 +423,36 @@ def test_gradient_of_a_loop_from_outside() -> None:
     for loss, gradient in results[1:]:
         equal(results[0][0], loss)
         equal(results[0][1], gradient)
+
+
+def test_reads_stay_before_later_writes() -> None:
+    table = tf.Variable(X)
+
+    def function(x: Any) -> Any:
+        old = table.read_value()
+        table.assign(x @ x)
+        y = tf.ensure_shape(tf.numpy_function(lambda a: a + 1, [tf.nn.softmax(x @ x)], tf.float32), [6, 6])
+        new = table.read_value()
+        table.assign_add(y)
+        z = tf.ensure_shape(tf.numpy_function(lambda a: a * 2, [y @ x], tf.float32), [6, 6])
+        return tf.nn.softmax(old @ z), tf.nn.softmax(new @ z), tf.nn.softmax(table @ z)
+
+    assert _cut(same(function, X, variables=[table], calls=3))
+
+
+def test_weights_are_part_of_the_step_that_uses_them() -> None:
+    from tf_adapter import functions
+
+    weights = tf.Variable(X)
+
+    @tf.function
+    def function(x: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.float32), [6, 6]) @ weights
+
+    with tf.device(NPU):
+        function(X)
+    found = functions.last_report(tf.compat.as_str(function.get_concrete_function(X).name))
+    assert found is not None and isinstance(found.plan, functions.StepsRun)
+    inner = functions.last_report(found.plan.steps[-1][0])
+    assert inner is not None and isinstance(inner.plan, functions.NpuRun)
+    assert inner.plan.lowered.ports.bound
