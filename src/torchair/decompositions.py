@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.nn import functional
 
 from ge.parsers.aten import is_mapped
 from torchair.layouts import memory_order
@@ -104,8 +105,58 @@ def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.T
     return input * (noise / (1 - p)), noise != 0
 
 
+def _encoder_layer(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> Any:
+    """The layer that eager mode runs as one call, in the calls it stands for; with a mask it stays one."""
+    if mask is not None or src.dim() != 3:
+        return NotImplemented
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        parts = functional.linear(x, qkv_weight, qkv_bias).unflatten(
+            -1, (3, num_heads, embed_dim // num_heads)
+        )
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        return functional.linear(y.transpose(1, 2).flatten(2), proj_weight, proj_bias)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(x, ffn_weight_1, ffn_bias_1)
+        y = functional.gelu(y) if use_gelu else functional.relu(y)
+        return functional.linear(y, ffn_weight_2, ffn_bias_2)
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, [embed_dim], weight, bias, eps)
+
+    if norm_first:
+        x = src + attention(norm(src, norm_weight_1, norm_bias_1))
+        return x + layer(norm(x, norm_weight_2, norm_bias_2))
+    x = norm(src + attention(src), norm_weight_1, norm_bias_1)
+    return norm(x + layer(x), norm_weight_2, norm_bias_2)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _sdpa_backward,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten.native_dropout.default: _dropout,
     aten.rand_like.default: _like(aten.rand.default),
     aten.randn_like.default: _like(aten.randn.default),

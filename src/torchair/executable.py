@@ -22,7 +22,7 @@ from torchair.lowering import HostCall, Layout, Lowered, NpuPart, Refusal, lower
 __all__ = ["CompiledGraph", "Report", "observe"]
 
 MAX_SHAPES = 8  # programs kept for one graph of symbolic sizes
-HOT_CALLS = 2  # calls with the same sizes, on ATen, before a graph of symbolic sizes is compiled for them
+HOT_CALLS = 4  # calls with the same sizes, on ATen, before a graph of symbolic sizes is compiled for them
 MAX_COUNTED = 4096  # sizes whose calls are counted
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 

@@ -13,7 +13,7 @@ CHOSEN = {
     "index_put", "gather", "scatter_add", "slice_scatter", "unfold", "as_strided", "cat", "linspace", "addmm",
     "nn.functional.conv2d", "nn.functional.layer_norm", "nn.functional.gelu", "masked.softmax",
 }  # fmt: skip
-NATIVE = {"add", "pow", "clamp", "sum", "var_mean", "gather", "cat", "addmm", "nn.functional.gelu"}
+NATIVE = {"add", "clamp", "sum", "var_mean", "gather", "cat", "addmm", "nn.functional.gelu"}
 
 
 def _label(op: object) -> str:

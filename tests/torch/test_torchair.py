@@ -184,6 +184,14 @@ def test_training_with_graph_breaks() -> None:
     torch.testing.assert_close(layer.weight.grad, expected)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@torch.no_grad()
+def test_the_encoder_layer_of_pytorch_is_taken_apart(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first).eval()
+    reports = check(layer, torch.randn(2, 7, 32), fullgraph=True)
+    assert reports[0].refusals == []
+
+
 def test_options_are_checked() -> None:
     config = torchair.CompilerConfig()
     with pytest.raises(ValueError, match="must be one of"):
