@@ -144,6 +144,10 @@ RUNS = {
     ],
     "call overhead": ["benchmarks/overhead.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
+    "PyTorch models": [
+        *("benchmarks/pytorch.py", "--quick", "--models", "bert", "dlrm", "--modes", "infer", "train"),
+        *("--peers", "eager"),
+    ],
     "accuracy": ["benchmarks/accuracy.py", "--quick", "--subjects", "lstm"],
     "TensorFlow": ["benchmarks/tensorflow_inference.py", "--quick", "--models", "MobileNetV2", "BERT"],
     "generated kernels": ["benchmarks/kernels.py", "--quick"],
