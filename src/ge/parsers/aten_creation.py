@@ -65,7 +65,7 @@ def _linspace(n: AtenNode) -> Any:
         raise Unsupported(f"a line of {out}")
     if steps < 2:
         return n.filled(start, out)
-    kind = np.float64 if out.dtype == "float64" else np.float32
+    kind: Any = np.float64 if out.dtype == "float64" else np.float32
     step = kind((end - start) / (steps - 1))
     places = np.arange(steps)
     low = kind(start) + step * places.astype(kind)

@@ -124,12 +124,16 @@ def _vector_norm(n: AtenNode) -> Any:
     axes = axes_of(n)
     if not desc_of(x).size:
         raise Unsupported("a norm of nothing")
-    simple = {1: ("", "ReduceSum", ""), 2: ("Square", "ReduceSum", "Sqrt")}
-    ends = {math.inf: ("", "ReduceMax", ""), -math.inf: ("", "ReduceMin", "")}
+    forms: dict[float, tuple[str, str, str]] = {
+        1: ("", "ReduceSum", ""),
+        2: ("Square", "ReduceSum", "Sqrt"),
+        math.inf: ("", "ReduceMax", ""),
+        -math.inf: ("", "ReduceMin", ""),
+    }
     if order == 0:
         nonzero = n.op("Cast", n.op("NotEqual", x, 0), to=desc_of(x).dtype)
         return n.back(_reduced(n, "ReduceSum", nonzero, axes))
-    before, type_, after = {**simple, **ends}.get(order, ("Pow", "ReduceSum", "Root"))
+    before, type_, after = forms.get(order, ("Pow", "ReduceSum", "Root"))
     y = n.op("Pow", x, float(order)) if before == "Pow" else n.op(before, x) if before else x
     y = _reduced(n, type_, y, axes)
     y = n.op("Pow", y, 1 / float(order)) if after == "Root" else n.op(after, y) if after else y
