@@ -17,11 +17,12 @@ import numpy as np
 
 from benchmarks.families import FAMILIES, Family, freeze_model, save_model
 
-__all__ = ["FORMS", "LIMITS", "SMALL_LIMITS", "Subject", "compiled_error", "names", "open_subject"]
+__all__ = ["FORMS", "FULL_SIZE_ONLY", "LIMITS", "Subject", "compiled_error", "names", "open_subject"]
 
 FORMS = ("frozen", "saved_model", "onnx")
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # largest error allowed, relative to the largest value
-SMALL_LIMITS = {"fp32": 1e-4, "bf16": 2.5e-2}  # small images average fewer rounding errors out
+# Deep networks that small images leave a single pixel in their last layers: nothing averages rounding errors out.
+FULL_SIZE_ONLY = frozenset({"InceptionV3", "NASNetMobile", "DenseNet121", "MobileNetV2"})
 ZOO = ("bert", "gpt2", "vit", "lstm", "dlrm", "regnet")
 _FAMILIES = {family.name: family for family in FAMILIES}
 
