@@ -148,6 +148,10 @@ RUNS = {
         *("benchmarks/pytorch.py", "--quick", "--models", "bert", "dlrm", "--modes", "infer", "train"),
         *("--peers", "eager"),
     ],
+    "training speed": [
+        *("benchmarks/training.py", "--quick", "--models", "cnn", "--precisions", "fp32"),
+        *("--contenders", "ours", "tensorflow"),
+    ],
     "accuracy": ["benchmarks/accuracy.py", "--quick", "--subjects", "lstm"],
     "TensorFlow": ["benchmarks/tensorflow_inference.py", "--quick", "--models", "MobileNetV2", "BERT"],
     "generated kernels": ["benchmarks/kernels.py", "--quick"],

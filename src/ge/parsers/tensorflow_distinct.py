@@ -35,7 +35,23 @@ class Distinct(Opaque):
 
 
 _ELEMENTWISE = frozenset(
-    ["Identity", "Cast", "Mul", "Add", "AddV2", "Sub", "Neg", "Square", "Sqrt", "RealDiv", "Pow", "Sign"]
+    [
+        *(
+            "Identity",
+            "Cast",
+            "Mul",
+            "Add",
+            "AddV2",
+            "Sub",
+            "Neg",
+            "Square",
+            "Sqrt",
+            "Rsqrt",
+            "RealDiv",
+            "DivNoNan",
+        ),
+        *("Pow", "Sign", "Abs", "Maximum", "Minimum", "ClipByValue", "Exp", "Log", "Reciprocal"),
+    ]
 )
 _ADDITIONS = {
     "ResourceScatterAdd": "Add",
