@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT = 30.0
-WAITING = 4  # times the limit, for code that waits instead of working, and for busy machines
+WAITING = 90.0  # seconds more by the clock, for code that waits instead of working, and for busy machines
 GRACE = 3.0  # seconds between asking code to stop and ending its process
 MEMORY_BYTES = 8 << 30  # what the code may take beyond what the process has
 HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their contents
@@ -298,7 +298,7 @@ def run_apart(work: Callable[[], Any], who: GeError) -> Any:
         _child(work, write, log, limit)
     os.close(write)
     try:
-        data, ended = _receive(read, limit * WAITING + GRACE)
+        data, ended = _receive(read, limit + WAITING + GRACE)
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):
@@ -327,7 +327,7 @@ def _child(work: Callable[[], Any], write: int, log: int, limit: float) -> NoRet
         signal.signal(signal.SIGPROF, _stop)
         signal.signal(signal.SIGALRM, _stop)
         signal.setitimer(signal.ITIMER_PROF, limit)
-        signal.setitimer(signal.ITIMER_REAL, limit * WAITING)
+        signal.setitimer(signal.ITIMER_REAL, limit + WAITING)
         data = json.dumps(_attempt(work)).encode()
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
