@@ -24,6 +24,12 @@ _OPTIONS = {
     "TSAN_OPTIONS": f"suppressions={ROOT / 'native' / 'tsan.supp'}:halt_on_error=1:report_signal_unsafe=0",
 }
 
+# The editable installation has a finder of its own that comes before the path; without it the path counts.
+_CUSTOMIZE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "Inplace" not in type(finder).__name__]
+"""
+
 # TensorFlow is too large to load beside a sanitizer.
 _LEFT_OUT = "not crop_and_resize and not soft_suppression"
 # OpenMP's threads are not instrumented: races are looked for between callers, whose loops run serially.
@@ -42,6 +48,7 @@ def _build(kinds: str, folder: Path) -> Path:
     package.mkdir(parents=True)
     for source in [*PACKAGE.glob("*.py"), *folder.glob("_native*.so")]:
         (package / source.name).symlink_to(source)
+    (site / "sitecustomize.py").write_text(_CUSTOMIZE)
     return site
 
 
