@@ -46,7 +46,7 @@ _binary("Div", "div", onnx="Div", tensorflow=["Div", "RealDiv"])
 _binary("FloorDiv", "floordiv", tensorflow="FloorDiv")
 _binary("Mod", "mod", tensorflow="FloorMod")
 _binary("FMod", "fmod", tensorflow=["Mod", "TruncateMod"])
-_binary("Pow", "pow", tensorflow="Pow")
+_binary("Pow", "pow")
 _binary("Maximum", "max", tensorflow="Maximum")
 _binary("Minimum", "min", tensorflow="Minimum")
 _binary("Atan2", "atan2", FLOATS, tensorflow="Atan2")
@@ -170,6 +170,15 @@ def _compared_tf(n: Node) -> Results:
             raise
         return n.builder.constant(np.bool_(n.type == "NotEqual"))
     return n.op(n.type, n.inputs[0], n.inputs[1])
+
+
+@plugin(tensorflow="Pow")
+def _pow_tf(n: Node) -> Results:
+    """Negative powers of integers are errors, which a kernel cannot raise."""
+    known, dtype = n.maybe_const(1), n.desc().dtype
+    if dtype.startswith("int") and (known is None or (known.size and known.min() < 0)):
+        raise Unsupported("powers of integers that may be negative", "make the exponent a constant, or cast")
+    return n.op("Pow", n.inputs[0], n.inputs[1])
 
 
 @plugin(tensorflow="TruncateDiv")

@@ -620,8 +620,10 @@ def _passed_inside(n: Node, g: Any, x: Any, low: Any, high: Any, kept: Sequence[
 
 @plugin(tensorflow="QuantizeAndDequantizeV4Grad")
 def _quantised_and_back_gradient(n: Node) -> Results:
+    """Gradients pass inside the range; the range itself gets none."""
     axis, rank = int(n.attr("axis", -1)), n.desc().rank
-    kept = [axis % rank] if axis >= 0 else []
-    shape = [n.desc().shape[i] if i in kept else 1 for i in range(rank)]
-    low, high = (n.op("Reshape", n.inputs[i], shape=shape if kept else []) for i in (2, 3))
-    return _passed_inside(n, n.inputs[0], n.inputs[1], low, high, kept)
+    shape = [n.desc().shape[i] if i == axis else 1 for i in range(rank)] if axis >= 0 else []
+    low, high = (n.op("Reshape", n.inputs[i], shape=shape) for i in (2, 3))
+    below, above = n.op("Less", n.inputs[1], low), n.op("Greater", n.inputs[1], high)
+    nothing = [n.builder.constant(np.zeros(n.desc(i).shape, numpy_dtype(n.desc(i).dtype))) for i in (2, 3)]
+    return [n.op("Select", n.op("Or", below, above), 0.0, n.inputs[0]), *nothing]
