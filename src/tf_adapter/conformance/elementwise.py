@@ -54,7 +54,9 @@ _unary(
 )
 _unary("BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1", "positive", ulps=2048)
 _unary("ComplexAbs", "real")
-_unary("OnesLike ZerosLike DeepCopy", "real")
+_unary("ZerosLike DeepCopy", "real")
+# of uint32 and uint64 TensorFlow's functions make zeros
+op("OnesLike", x=V(3, 5), _dtypes=[*FLOATS, "int32", "int64", "int8", "uint8", "bool"])
 _unary("Identity Snapshot StopGradient PreventGradient", "real", "input")
 
 _binary("Add AddV2 Sub Mul Maximum Minimum SquaredDifference MulNoNan", "real", "real")
