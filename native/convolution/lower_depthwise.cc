@@ -96,8 +96,8 @@ bool is_depthwise(const Lowering& low) {
          same("dilations", 1) && attrs.integers("dilations", {1, 1})[0] == 1;
 }
 
-// oneDNN's depthwise kernels are quicker unless the activation is what takes their time; strided ones are so few
-// that even then it is quicker to activate what they have written.
+// oneDNN's depthwise kernels are quicker unless the activation is what takes their time; strided ones are so
+// few that even then it is quicker to activate what they have written.
 bool is_worthwhile(const Lowering& low, const Finish& finish) {
   return finish.epilogue.activation == Activation::Swish && low.attrs().integers("strides", {1, 1})[0] == 1;
 }
