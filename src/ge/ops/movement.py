@@ -804,6 +804,8 @@ def _split_tf(n: Node) -> Results:
 @plugin(tensorflow="SplitV")
 def _split_v(n: Node) -> Results:
     axis, sizes = n.ints(2, "the axis")[0], n.ints(1, "the sizes")
+    if len(sizes) != int(n.attr("num_split", len(sizes))):
+        raise Unsupported(f"{len(sizes)} sizes for {n.attr('num_split')} parts")
     if -1 in sizes:
         sizes[sizes.index(-1)] = n.desc().shape[axis] - sum(s for s in sizes if s != -1)
     return n.builder.ops("Split", [n.inputs[0]], axis=axis, sizes=sizes)
