@@ -18,7 +18,17 @@ from typing import Any
 
 from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
 
-__all__ = ["Partition", "Region", "classify", "is_free", "partition", "read_variable", "updated_variables"]
+__all__ = [
+    "CONTROL",
+    "Partition",
+    "Region",
+    "classify",
+    "has_effect",
+    "is_free",
+    "partition",
+    "read_variable",
+    "updated_variables",
+]
 
 _UPDATE = re.compile("Apply[A-Z].*|AssignAdd|AssignSub|Scatter(Add|Sub|Update|Mul|Div|Max|Min)")
 CONTROL = frozenset(
@@ -199,12 +209,14 @@ def _join_until(units: _Units, region: Region, consumers: Mapping[str, list[str]
 
 
 def classify(
-    region: Region, mapped: Callable[[str], bool], supported: Callable[[str], bool]
+    region: Region, mapped: Callable[[str], bool], supported: Callable[[str], bool], wanted: Collection[str]
 ) -> dict[str, str]:
-    """The operations that stay on the host whatever the shapes, and why."""
+    """The operations that stay on the host whatever the shapes, and why; `wanted` are tensors to be fetched."""
     found = {}
     for name, operation in region.operations.items():
         reason = _reason(operation, mapped, supported)
+        if not reason and updated_variables(operation) and any(t.name in wanted for t in operation.outputs):
+            reason = "its result, a variable, is fetched"
         if reason:
             found[name] = reason
     return found
@@ -250,6 +262,14 @@ def _is_handle(tensor: Any) -> bool:
     while tensor.op.type in CONTROL and len(tensor.op.inputs) and seen < 64:
         tensor, seen = tensor.op.inputs[0], seen + 1
     return tensor.op.type in _HANDLES
+
+
+def has_effect(operation: Any) -> bool:
+    """Whether running an operation of the host twice is not running it once."""
+    if operation.type in _KEPT_ON_HOST - {"PyFunc", "EagerPyFunc", "Print", "PrintV2"}:
+        return False
+    written = any(t.dtype._is_ref_dtype for t in operation.inputs) and read_variable(operation) is None
+    return written or bool(operation.op_def is not None and operation.op_def.is_stateful)
 
 
 def _works_on_handles(operation: Any) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import graph_pb2
 
@@ -20,10 +21,12 @@ from ge.ir.types import TENSORS
 from ge.options import CompileOptions
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
+from npu_bridge.drafts import Draft, Verdict, judge
 from npu_bridge.partition import (
     Partition,
     Region,
     classify,
+    has_effect,
     is_free,
     partition,
     read_variable,
@@ -46,7 +49,8 @@ class Rewritten:
     fetches: tuple[Any, ...]
     targets: tuple[Any, ...]
     report: Report
-    parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
+    parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs that may yet be refused
+    repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
 
 
 @dataclass
@@ -74,15 +78,15 @@ class Rewriter:
         self,
         fetches: Sequence[Any],
         targets: Sequence[Any],
-        fed: Sequence[str],
+        fed: Mapping[str, np.ndarray | None],
         options: CompileOptions,
     ) -> Rewritten:
-        """The rewrite of a run; `fed` are the names of fed tensors."""
+        """The rewrite of a run; `fed` are the names of fed tensors, with their values where they are known."""
         names = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed))
         signature = (names, repr(options))
         with self._lock:
             if signature not in self._done:
-                self._done[signature] = self._rewrite(fetches, targets, frozenset(fed), options)
+                self._done[signature] = self._rewrite(fetches, targets, fed, options)
             return self._done[signature]
 
     def refuse(self, reasons: Mapping[str, str]) -> bool:
@@ -112,27 +116,49 @@ class Rewriter:
         return next((o.name for o in loops if o.get_attr("frame_name").decode() == frame), name)
 
     def _rewrite(
-        self, fetches: Sequence[Any], targets: Sequence[Any], fed: frozenset[str], options: CompileOptions
+        self,
+        fetches: Sequence[Any],
+        targets: Sequence[Any],
+        fed: Mapping[str, np.ndarray | None],
+        options: CompileOptions,
     ) -> Rewritten:
         roots = [*(t.op for t in fetches if t.name not in fed), *targets]
         region = Region.of(roots, fed)
-        reasons = classify(region, _mapped, TENSORS.__contains__)
-        reasons.update({n: r for n, r in self._refused.items() if n in region.operations})
-        cut = partition(region, reasons)
-        if not cut.parts:
-            return Rewritten(tuple(fetches), tuple(targets), Report.of(region, cut))
         wanted = {t.name for t in fetches}
-        work = _Work(region, cut, wanted)
-        ids = [work.add_part(index, options) for index in range(len(cut.parts))]
+        reasons = classify(region, _mapped, TENSORS.__contains__, wanted)
+        reasons.update({n: r for n, r in self._refused.items() if n in region.operations})
+        work, verdicts = self._divided(region, reasons, wanted, fed, options)
+        if not work.cut.parts:
+            return Rewritten(tuple(fetches), tuple(targets), Report.of(region, work.cut))
+        ids = [work.add_part(index, verdict, options) for index, verdict in enumerate(verdicts)]
         work.add_hosts()
         self._count += 1
         made = self._imported(work.copies, f"{_SCOPE}/run{self._count}")
         return Rewritten(
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
             tuple(work.operation(o, made) for o in targets),
-            Report.of(region, cut),
-            tuple(ids),
+            Report.of(region, work.cut),
+            tuple(number for number, verdict in zip(ids, verdicts, strict=True) if verdict.lowered is None),
+            not any(has_effect(region.operations[name]) for name in work.cut.reasons),
         )
+
+    def _divided(
+        self,
+        region: Region,
+        reasons: dict[str, str],
+        wanted: set[str],
+        fed: Mapping[str, np.ndarray | None],
+        options: CompileOptions,
+    ) -> tuple[_Work, list[Verdict]]:
+        """Divide a region such that whatever can be compiled beforehand does compile."""
+        while True:
+            work = _Work(region, partition(region, reasons), wanted)
+            verdicts = work.verdicts(fed, options)
+            refused = {self._operation(n): why for v in verdicts for n, why in v.refused.items()}
+            new = {n: why for n, why in refused.items() if n not in reasons}
+            if not new:
+                return work, verdicts
+            reasons.update(new)
 
     def _imported(self, copies: _Copies, scope: str) -> dict[str, Any]:
         """Add the copies to the user's graph; new operations by name."""
@@ -197,8 +223,8 @@ class _Work:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    def add_part(self, index: int, options: CompileOptions) -> int:
-        """Describe a part and add its operation; returns the id of its graph."""
+    def _draft(self, index: int) -> Draft:
+        """What a part computes, reads and writes."""
         members = self.cut.parts[index]
         inside = set(members)
         flat = FlatGraph(f"geop_{index}")
@@ -213,21 +239,40 @@ class _Work:
             flat.nodes[name] = _flat_node(operation, inputs, kept)
         outputs = self._outputs(members, inside)
         flat.results = [(t.op.name, t.value_index) for t in outputs]
-        self.results.update({t.name: (index, position) for position, t in enumerate(outputs)})
         flat.effects = [name for name in members if updated_variables(self.region.operations[name])]
+        written = frozenset(place for place, name in enumerate(taken) if name in self.written)
+        return Draft(flat, [t for _, t in taken.values()], outputs, list(controls), written)
+
+    def verdicts(self, fed: Mapping[str, np.ndarray | None], options: CompileOptions) -> list[Verdict]:
+        """What can be said of each part before anything runs; sizes go from part to part."""
+        functions = Functions(_library(self.region))
+        sizes: dict[str, tuple[int, ...]] = {}
+        found = []
+        for index in range(len(self.cut.parts)):
+            verdict = judge(self._draft(index), functions, fed, sizes, options)
+            if verdict.lowered is not None:
+                sizes.update(verdict.sizes)
+            found.append(verdict)
+        return found
+
+    def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:
+        """Add the operation of a part; returns the number of its graph."""
+        draft = verdict.draft
+        self.results.update({t.name: (index, position) for position, t in enumerate(draft.outputs)})
         part = register_part(
-            flat,
+            draft.graph,
             Functions(_library(self.region)),
             options,
-            host_fallback=False,
-            variables=[index for index, name in enumerate(taken) if name in self.written],
+            host_fallback=not draft.written and not draft.has_loops(),
+            variables=draft.written,
+            ready=verdict.ready(),
         )
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
-        node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for _, t in taken.values())
-        node.attr["Tout"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in outputs)
-        node.input.extend(self._reference(t) for _, t in taken.values())
-        self._add_controls(node, controls)
+        node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in draft.inputs)
+        node.attr["Tout"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in draft.outputs)
+        node.input.extend(self._reference(t) for t in draft.inputs)
+        self._add_controls(node, draft.controls)
         return part
 
     def _input(

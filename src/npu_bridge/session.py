@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client.session import BaseSession
@@ -69,14 +70,22 @@ def _plain(config: Any) -> Any:
     return plain
 
 
-def _rewritten(session: Any, fetches: Sequence[Any], targets: Sequence[Any], fed: Sequence[Any]) -> Rewritten:
-    """The rewrite of a run, remembered by the very objects asked for."""
+def _rewritten(
+    session: Any,
+    fetches: Sequence[Any],
+    targets: Sequence[Any],
+    fed: Sequence[Any],
+    values: Sequence[Any] = (),
+) -> Rewritten:
+    """The rewrite of a run, remembered by the very objects asked for; `values` are those of the feeds, if known."""
     key = (tuple(map(id, fetches)), tuple(map(id, targets)), frozenset(map(id, fed)))
     rewriter = rewriter_of(session.graph)
     found = session._npu_runs.get(key)
     if found is not None and found[0] == rewriter.generation:
         return found[1]
-    done = rewriter.rewritten(fetches, targets, [t.name for t in fed], session._npu_options.compile_options)
+    known = [v if isinstance(v, np.ndarray) else None for v in values] or [None] * len(fed)
+    given = {t.name: v for t, v in zip(fed, known, strict=True)}
+    done = rewriter.rewritten(fetches, targets, given, session._npu_options.compile_options)
     session._npu_runs[key] = (rewriter.generation, done, (*fetches, *targets, *fed))
     if os.environ.get("NPU_EXPLAIN", "0") not in ("", "0"):
         print(done.report)
@@ -97,7 +106,8 @@ def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
 
         def rewritten() -> Rewritten:
-            return _rewritten(self, fetch_list, target_list, [_tensor(key) for key in feed_dict])
+            fed = [_tensor(key) for key in feed_dict]
+            return _rewritten(self, fetch_list, target_list, fed, list(feed_dict.values()))
 
         def run(done: Rewritten, metadata: Any) -> Any:
             return original(self, None, list(done.targets), list(done.fetches), feed_dict, options, metadata)
@@ -120,17 +130,31 @@ def _iterations(operations: Iterable[Any]) -> int:
 
 
 def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callable[[Rewritten], Any]) -> Any:
-    """Run; where a part cannot be compiled for its shapes, keep what is at fault on the host and run again."""
+    """Run. What turns out at run time not to compile stays on the host from the next run on.
+
+    The host runs such a part in place. Where it cannot, the whole run is repeated, unless it has had effects.
+    """
     for _ in range(_ATTEMPTS):
         done = rewritten()
         try:
-            return run(done)
+            result = run(done)
         except tf.errors.UnimplementedError:
-            reasons = {name: why for part in done.parts for name, why in refusals_of(part).items()}
-            if not reasons or not rewriter_of(graph).refuse(reasons):
+            if not _learn(graph, done) or not done.repeatable:
                 raise
-            _log.warning("kept on the host: %s", "; ".join(f"{n} ({why})" for n, why in reasons.items()))
+            continue
+        if done.parts:
+            _learn(graph, done)
+        return result
     raise RuntimeError("a graph could not be divided between host and NPU: please report it with the graph")
+
+
+def _learn(graph: Any, done: Rewritten) -> bool:
+    """Keep on the host what could not be compiled; whether there was something new."""
+    reasons = {name: why for part in done.parts for name, why in refusals_of(part).items()}
+    if not reasons or not rewriter_of(graph).refuse(reasons):
+        return False
+    _log.info("kept on the host: %s", "; ".join(f"{name} ({why})" for name, why in reasons.items()))
+    return True
 
 
 def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,125 @@
+"""Parts before they are added to a graph: what they hold, and whether they compile for the sizes that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.options import CompileOptions
+from npu_bridge.partition import CONTROL
+from tf_adapter.graphs import FlatGraph, Functions
+from tf_adapter.lowering import Lowered, lower
+
+__all__ = ["Draft", "Verdict", "judge"]
+
+_UNKNOWN_SIZES = "it updates a variable from tensors whose sizes are not known before the run"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A part: its graph, the tensors around it, the operations it waits for, the variables it writes to."""
+
+    graph: FlatGraph
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    controls: Sequence[str]
+    written: frozenset[int]
+
+    def has_loops(self) -> bool:
+        """Whether it holds control flow of version 1, which cannot be in a function of the host."""
+        return any(node.op in CONTROL for node in self.graph.nodes.values())
+
+
+@dataclass
+class Verdict:
+    """Whether a part compiles. Neither `lowered` nor `refused`: that is seen when it runs."""
+
+    draft: Draft
+    lowered: Lowered | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Sizes of the part's outputs, by name."""
+        assert self.lowered is not None
+        ports = zip(self.lowered.ports.outputs, self.lowered.model.outputs, strict=True)
+        return {
+            self.draft.outputs[index].name: tuple(port.desc.shape)
+            for (kind, index), port in ports
+            if kind == "output" and not port.dynamic
+        }
+
+    def ready(self) -> dict[tuple[tuple[int, ...], ...], Lowered]:
+        """Models that need not be compiled again, by the shapes of the inputs."""
+        if self.lowered is None or self.lowered.ports.specialised:
+            return {}
+        return {self.shapes: self.lowered}
+
+
+class _ValueNeeded(Exception):
+    """A value that is computed at run time decides what a part is."""
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """An input as the compiler sees it, before the run."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    value: np.ndarray | None
+    version: int = 0
+    variable: int = 0
+
+    def numpy(self) -> np.ndarray:
+        if self.value is None:
+            raise _ValueNeeded
+        return self.value
+
+
+def judge(
+    draft: Draft,
+    functions: Functions,
+    fed: Mapping[str, np.ndarray | None],
+    sizes: Mapping[str, tuple[int, ...]],
+    options: CompileOptions,
+) -> Verdict:
+    """Compile a part if the sizes of all its inputs are known; `sizes` are those of earlier parts' outputs."""
+    expected = [_expected(t, i in draft.written, fed, sizes) for i, t in enumerate(draft.inputs)]
+    unsure = Verdict(draft, None, dict.fromkeys(draft.graph.effects, _UNKNOWN_SIZES))
+    inputs = [e for e in expected if e is not None]
+    if len(inputs) < len(expected):
+        return unsure
+    try:
+        found = lower(draft.graph, functions, inputs, options, name=draft.graph.name)
+    except _ValueNeeded:
+        return unsure
+    except GeError as error:
+        return Verdict(draft, None, {error.location or next(iter(draft.graph.nodes)): error.cause})
+    if isinstance(found, Lowered):
+        return Verdict(draft, found, shapes=tuple(e.shape for e in inputs))
+    return Verdict(draft, None, {node: why.reason for node, why in found.nodes.items()})
+
+
+def _expected(
+    tensor: Any, written: bool, fed: Mapping[str, np.ndarray | None], sizes: Mapping[str, tuple[int, ...]]
+) -> _Expected | None:
+    """What is known of a tensor; None when its size is not."""
+    value = fed.get(tensor.name)
+    if value is not None:
+        shape: tuple[int, ...] | None = value.shape
+    elif tensor.name in fed:
+        shape = None
+    elif tensor.name in sizes:
+        shape = sizes[tensor.name]
+    else:
+        shape = tuple(tensor.shape.as_list()) if tensor.shape.is_fully_defined() else None
+    if shape is None:
+        return None
+    kind = "variable" if written else "tensor"
+    return _Expected(kind, tensor.dtype.base_dtype.name, tuple(map(int, shape)), value)
