@@ -76,7 +76,7 @@ def _find(path: str) -> Any:
         try:
             found = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError as error:
-            if error.name not in (".".join(parts[: k + 1]) for k in range(end)):
+            if error.name not in [".".join(parts[: k + 1]) for k in range(end)]:
                 raise
             continue
         for part in parts[end:]:

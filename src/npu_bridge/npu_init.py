@@ -18,7 +18,6 @@ from hccl.manage.api import (
     get_rank_size,
 )
 from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
-from npu_bridge import session
 from npu_bridge.estimator import npu_ops, npu_unary_ops
 from npu_bridge.estimator.npu import npu_scope, util
 from npu_bridge.estimator.npu.npu_dynamic_rnn import DynamicGRUV2, DynamicRNN
@@ -58,11 +57,12 @@ from npu_bridge.helpers import (
     shutdown_resource,
 )
 from npu_bridge.lazy import names_that_need_estimators
+from npu_bridge.session import install as _install
 
 tf = tensorflow_v1()
-session.install()
+_install()
 
 globals().update(names_that_need_estimators())
 
-_OURS = ("annotations", "names_that_need_estimators", "disable_v2_behavior", "tensorflow_v1", "session")
+_OURS = ("annotations", "names_that_need_estimators", "disable_v2_behavior", "tensorflow_v1")
 __all__ = [name for name in list(globals()) if not name.startswith("_") and name not in _OURS]

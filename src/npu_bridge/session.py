@@ -52,7 +52,7 @@ def _with_options(original: Callable[..., None]) -> Callable[..., None]:
 
     def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         self._npu_options = SessionOptions.of(config)
-        self._npu_runs: dict[Any, Any] = {}
+        self._npu_runs = {}
         original(self, target, graph, _plain(config))
 
     return __init__

@@ -25,7 +25,7 @@ class _Recurrent:
         self._dtype = tf.as_dtype(dtype)
         self._reverse = direction == "REDIRECTIONAL"
         self._scope = tf.get_variable_scope()
-        self._weights: tuple[Any, Any, Any] | None = None
+        self._weights: tuple[Any, ...] | None = None
 
     def _make_weights(self, inputs: int, rows: int, names: tuple[str, ...]) -> tuple[Any, ...]:
         width = self.gates * self._hidden_size
@@ -175,7 +175,7 @@ class DynamicGRUV2(_Recurrent):
     ) -> tuple[Any, ...]:  # fmt: skip
         """Run over a sequence."""
         batch, inputs = tf.shape(x)[1], int(x.shape[2])
-        given = (weight_input, weight_hidden, bias_input, bias_hidden)
+        given: tuple[Any, ...] = (weight_input, weight_hidden, bias_input, bias_hidden)
         if any(w is None for w in given):
             if self._weights is None:
                 self._weights = self._make_weights(inputs, 0, ("wx", "wh", "bx", "bh"))

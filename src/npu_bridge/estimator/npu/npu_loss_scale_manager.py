@@ -21,6 +21,10 @@ class LossScaleManager(abc.ABC):
     def update_loss_scale(self, finite_grads: Any) -> Any:
         """An operation that updates the scale; finite_grads tells whether all gradients were finite."""
 
+    def get_enable_overflow_check(self) -> bool:
+        """Whether a step with infinite or undefined gradients is left out."""
+        return True
+
 
 class FixedLossScaleManager(LossScaleManager):
     """The same scale at every step."""
@@ -63,10 +67,6 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         self._loss_scale = _state("loss_scale", float(init_loss_scale), tf.float32)
         self._num_good_steps = _state("good_steps", 0, tf.int32)
         self._num_bad_steps = _state("bad_steps", 0, tf.int32)
-
-    def get_enable_overflow_check(self) -> bool:
-        """A changing scale lives on the overflow check."""
-        return True
 
     def get_loss_scale(self) -> Any:
         """The present loss scale."""
