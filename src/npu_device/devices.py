@@ -22,8 +22,8 @@ class NpuDevice:
     """One opened device.
 
     >>> with open(0).scope():
-    ...     tf.constant(1.0).device[-6:]
-    '/NPU:0'
+    ...     tf.constant(1.0).device[-5:]
+    'NPU:0'
     """
 
     def __init__(self, index: int) -> None:
