@@ -155,7 +155,13 @@ RUNS = {
     "accuracy": ["benchmarks/accuracy.py", "--quick", "--subjects", "lstm"],
     "TensorFlow": ["benchmarks/tensorflow_inference.py", "--quick", "--models", "MobileNetV2", "BERT"],
     "generated kernels": ["benchmarks/kernels.py", "--quick"],
-    "the workbench of operators": ["-m", "tbe.bench", "tests/tbe/operators/gelu.py", "--input", "64x64:float16"],
+    "the workbench of operators": [
+        "-m",
+        "tbe.bench",
+        "tests/tbe/operators/gelu.py",
+        "--input",
+        "64x64:float16",
+    ],
 }
 
 
