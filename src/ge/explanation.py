@@ -76,7 +76,11 @@ def placements(graph: ir.Graph) -> list[dict[str, object]]:
 def _placements(graph: ir.Graph) -> Iterable[Placement]:
     for node in graph:
         yield Placement(
-            node.name or "", plain_type(node.op_type), facts.engine(node), facts.reason(node), facts.origin(node)
+            node.name or "",
+            plain_type(node.op_type),
+            facts.engine(node),
+            facts.reason(node),
+            facts.origin(node),
         )
     for inner in subgraphs_of(graph):
         yield from _placements(inner)

@@ -1,4 +1,5 @@
-# Keras' Dropout replaced by the device's operators, in a model trained by fit.
+"""Keras' Dropout replaced by the device's operators, in a model trained by fit."""
+
 import npu_device
 
 npu_device.open().as_default()

@@ -1,4 +1,5 @@
-# A classifier with Keras, as scripts are ported: the options first, then the device.
+"""A classifier with Keras, as scripts are ported: the options first, then the device."""
+
 import argparse
 import json
 import os

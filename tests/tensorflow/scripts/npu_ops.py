@@ -1,4 +1,5 @@
-# A helper as ported folders ship it: operators by name, gradients registered for them.
+"""A helper as ported folders ship it: operators by name, gradients registered for them."""
+
 from tensorflow.python.framework import ops
 
 from npu_device import gen_npu_ops

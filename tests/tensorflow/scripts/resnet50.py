@@ -1,4 +1,5 @@
-# The migration guide's example: a network on the NPU by one import and one with statement.
+"""The migration guide's example: a network on the NPU by one import and one with statement."""
+
 import tensorflow as tf
 from tensorflow.keras.applications import ResNet50
 

@@ -1,4 +1,5 @@
-# A session of TensorFlow 1 inside a script for TensorFlow 2.
+"""A session of TensorFlow 1 inside a script for TensorFlow 2."""
+
 import numpy as np
 import tensorflow as tf
 

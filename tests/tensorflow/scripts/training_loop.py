@@ -1,4 +1,5 @@
-# A training loop of its own with the names for several workers and a loss scale.
+"""A training loop of its own with the names for several workers and a loss scale."""
+
 import numpy as np
 import tensorflow as tf
 
