@@ -38,10 +38,14 @@ _THREADED = "threads or turns or program"
 
 def _build(kinds: str, folder: Path) -> Path:
     """Builds the extension and returns a folder to put on the path."""
+    # The environment's own CMake and Ninja come before the system's, as they do in an installation.
+    tools = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2")
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DNPU_SANITIZE={kinds}"]
     configure.append(f"-DPython_EXECUTABLE={sys.executable}")
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", folder, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL, env=tools)
+    build = ["cmake", "--build", folder, "-j", jobs]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=tools)
     site = folder / "site"
     package = site / PACKAGE.name
     shutil.rmtree(site, ignore_errors=True)
