@@ -37,8 +37,8 @@ build-tf215: $(VENV_TF215)/.project ## Create the second environment, with Tenso
 
 check: $(VENV)/.project $(VENV_TF215)/.project
 	$(BIN)/$(PYTEST) --doctest-modules src benchmarks
-	$(BIN_TF215)/$(PYTEST) tests/models/tf215 tests/tensorflow
-	$(BIN)/$(PYTEST) --ignore tests/models/tf215 tests
+	$(BIN_TF215)/$(PYTEST) tests/models/tf215 tests/tensorflow tests/tensorflow_v1
+	$(BIN)/$(PYTEST) --ignore tests/models/tf215 --ignore tests/tensorflow_v1 tests
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
@@ -54,6 +54,9 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/tensorflow_inference.py
 	$(BIN_TF215)/python benchmarks/tensorflow_inference.py
+	$(BIN_TF215)/python benchmarks/tensorflow_v1.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/pytorch.py
 	$(BIN)/python benchmarks/kernels.py
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
@@ -89,8 +92,7 @@ $(BIN_TF215)/python:
 $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 	@echo "Installing TensorFlow 2.15 into $(VENV_TF215)"
 	$(call pip,$(BIN_TF215)) install tensorflow-cpu==2.15.1 pytest hypothesis scikit-build-core nanobind \
-	  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy
-	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
+  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy tf-slim	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 
 # Both environments share one Python version and so one native library; the second does not build it again.

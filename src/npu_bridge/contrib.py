@@ -71,6 +71,8 @@ _PACKAGES = {"tf_slim": "tf-slim", "tensorflow_addons": "tensorflow-addons"}
 def _find(path: str) -> Any:
     """The module or attribute of a dotted path; AttributeError when there is none, ImportError for a package."""
     parts = path.split(".")
+    if parts[0] == "tf_slim":
+        _prepare_slim()
     found: Any = None
     for end in range(len(parts), 0, -1):
         try:
@@ -83,6 +85,15 @@ def _find(path: str) -> Any:
             found = getattr(found, part)
         return found
     raise ModuleNotFoundError(path, name=parts[0])
+
+
+def _prepare_slim() -> None:
+    """tf_slim looks for classes where older versions of TensorFlow had them."""
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+
+    if not hasattr(ops, "Tensor"):
+        ops.Tensor = tf.Tensor
 
 
 class _ContribModule(types.ModuleType):

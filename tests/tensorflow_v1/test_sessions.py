@@ -64,3 +64,11 @@ def test_keras_in_a_session(run_v1: Callable[..., Any]) -> None:
     assert found["losses"][-1] < 0.5 * found["losses"][0]
     assert found["accuracy"] > 0.9
     assert found["error"] < 1e-5
+
+
+@needs_keras2
+def test_contrib_by_its_equivalents(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("contrib.py")
+    assert found["losses"][-1] < 0.5 * found["losses"][0]
+    assert found["width"] == 16
+    assert "tf.contrib.layers.no_such_layer has no equivalent" in found["missing"]
