@@ -92,7 +92,8 @@ $(BIN_TF215)/python:
 $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 	@echo "Installing TensorFlow 2.15 into $(VENV_TF215)"
 	$(call pip,$(BIN_TF215)) install tensorflow-cpu==2.15.1 pytest hypothesis scikit-build-core nanobind \
-  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy tf-slim	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
+	  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy tf-slim packaging
+	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 
 # Both environments share one Python version and so one native library; the second does not build it again.

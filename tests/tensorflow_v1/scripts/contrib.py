@@ -27,8 +27,7 @@ with tf.Session(config=npu_config_proto()) as sess:
     data = np.random.default_rng(0).normal(size=(4, 10, 8)).astype("f")
     losses = [float(sess.run([train, loss], {x: data})[1]) for _ in range(5)]
 try:
-    tf.contrib.layers.no_such_layer
-    missing = ""
+    missing = str(tf.contrib.layers.no_such_layer)
 except AttributeError as error:
     missing = str(error)
 print(json.dumps({"losses": losses, "missing": missing, "width": hparams.width}))
