@@ -164,7 +164,9 @@ def rebuild(binding: Binding, tensors: Sequence[ir.Value]) -> Binding:
     if isinstance(binding, ir.Value):
         return tensors[0]
     if isinstance(binding, ListValue):
-        return ListValue(binding.dtype, binding.element, binding.count, base=tensors[0])
+        return ListValue(
+            binding.dtype, binding.element, binding.count, base=tensors[0], gradient=binding.gradient
+        )
     if isinstance(binding, OptionalValue) and binding.items is not None:
         left = iter(tensors)
         return OptionalValue(tuple(rebuild(i, [next(left) for _ in range(_width(i))]) for i in binding.items))
@@ -342,7 +344,7 @@ def _zeros(b: GraphBuilder, like: Binding) -> Binding:
     if isinstance(like, ir.Value):
         desc = desc_of(like)
         return b.op("BroadcastTo", np.zeros((), numpy_dtype(desc.dtype)), shape=desc.shape)
-    return replace(like, base=None, writes=()) if isinstance(like, ListValue) else like
+    return replace(like, base=None, writes=(), adds=()) if isinstance(like, ListValue) else like
 
 
 def changed_variables(before: dict[str, ir.Value], states: Sequence[dict[str, ir.Value]]) -> list[str]:

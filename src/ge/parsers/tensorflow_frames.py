@@ -3,7 +3,8 @@
 1. Loops, innermost first: the nodes of a frame become a While node; its Exit nodes read that node's results.
 2. Branches, innermost first: Merge nodes that join the two sides of one predicate become the results of an If
    node.
-3. What does not have that structure is left as it is; Switch and Merge nodes with a known predicate convert
+3. Stacks, by which a loop hands values to the loop of its gradient, become lists.
+4. What does not have that structure is left as it is; Switch and Merge nodes with a known predicate convert
    all the same, any other loop or branch is reported when something depends on it.
 """
 
@@ -20,6 +21,7 @@ from ge.errors import GeError
 from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Ref, topological
+from ge.parsers.tensorflow_stacks import with_lists
 
 __all__ = ["structured"]
 
@@ -55,12 +57,12 @@ def structured(body: Body) -> Body:
 def _structured(body: Body) -> Body:
     kinds = {node.op for node in body.nodes.values()}
     if kinds.isdisjoint((*_ENTER, *_MERGE)):
-        return body
+        return with_lists(body)
     result = replace(body, nodes={name: _copy(node) for name, node in body.nodes.items()})
     if not kinds.isdisjoint(_ENTER):
         _Loops(result).restore()
     _Branches(result).restore()
-    return result
+    return with_lists(result)
 
 
 def _copy(node: GraphNode, **changes: object) -> GraphNode:

@@ -21,7 +21,7 @@ from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_values import Binding, Opaque
 
-__all__ = ["ArrayHandle", "ListValue", "Popped", "Pushed"]
+__all__ = ["ArrayHandle", "Counted", "ListValue", "Popped", "Pushed"]
 
 MAX_COUNT = 1 << 20
 
@@ -41,6 +41,7 @@ class ListValue(Opaque):
     adds: tuple[
         tuple[ir.Value, ir.Value], ...
     ] = ()  # (index, what is added to the item there), after the writes
+    gradient: str = ""  # the gradient array whose contents these are, or a summand of them
     what = "a list of tensors"
 
     @property
@@ -91,6 +92,16 @@ class ListValue(Opaque):
             row = b.op("Reshape", item, shape=(1, *self.shape()))
             whole = b.op("ScatterNd", whole, spot, row, reduction="add")
         return whole
+
+    def increased(self, index: ir.Value, item: ir.Value) -> ListValue:
+        """The list with something added to one item."""
+        shape = desc_of(item).shape
+        if self.element is not None and shape != self.element:
+            raise Unsupported(f"a list of {list(self.element)} tensors is given one of {list(shape)}")
+        where = constant_of(index)
+        if where is not None and not 0 <= int(where) < self.count:
+            raise Unsupported(f"item {int(where)} is set in a list of {self.count}")
+        return replace(self, element=shape, adds=(*self.adds, (index, item)))
 
     def plus(self, other: ListValue) -> ListValue | None:
         """The sum of this list and one of zeros but for one item; None where it is another sum."""
@@ -188,6 +199,7 @@ class Popped(ListValue):
 
     iteration: ir.Value | None = None  # the loop's own counter
     taken: int = 0  # in this step
+    length: ir.Value | None = None  # before the loop, where that is known when it runs
 
     def popped(self, b: GraphBuilder) -> tuple[ListValue, ir.Value]:
         """The list without the item of this step, and that item."""
@@ -199,6 +211,9 @@ class Popped(ListValue):
         if self.repeated is not None:
             return self.repeated
         assert self.base is not None
+        if self.length is not None:
+            last = b.op("Sub", b.op("Sub", self.length, np.int64(1)), self.iteration)
+            return b.op("Gather", self.base, last, axis=0)
         known = constant_of(self.base)
         if known is not None and len(known) and (known == known[:1]).all():  # the same in every step
             return b.constant(known[0])
@@ -213,12 +228,36 @@ class Popped(ListValue):
 
 
 @dataclass(frozen=True, eq=False)
+class Counted(ListValue):
+    """A list that a loop filled, whose number of steps is known when it has run; `count` is the most it can be."""
+
+    length: ir.Value | None = None
+
+    def set(self, index: ir.Value, item: ir.Value, grow: bool = False) -> ListValue:
+        raise Unsupported(_COUNTED)
+
+    def get(self, b: GraphBuilder, index: ir.Value) -> ir.Value:
+        raise Unsupported(_COUNTED)
+
+    def buffer(self, b: GraphBuilder) -> ir.Value:
+        raise Unsupported(_COUNTED)
+
+    def resized(self, count: int) -> ListValue:
+        raise Unsupported(_COUNTED)
+
+
+_COUNTED = "the length of a list depends on how often a loop runs, which is computed at run time"
+
+
+@dataclass(frozen=True, eq=False)
 class ArrayHandle(Opaque):
     """The handle of a TensorArray; its contents travel along the flow edges as a list."""
 
     dtype: str
     element: Shape | None
     count: int
+    name: str
+    gradient: str = ""  # which gradient array it is; writes to it accumulate
     what = "a TensorArray's handle"
 
 
@@ -283,18 +322,21 @@ def _gather(b: GraphBuilder, items: ListValue, indices: ir.Value) -> ir.Value:
 
 
 def _scattered(b: GraphBuilder, items: ListValue, indices: ir.Value, value: ir.Value) -> ListValue:
-    """A list with the rows of a tensor at given positions."""
+    """A list with the rows of a tensor at given positions; a gradient's are added to what is there."""
     where = constant_of(indices)
     desc = desc_of(value)
     if (
-        where is not None
+        (items.is_zero or not items.gradient)
+        and where is not None
         and np.array_equal(where, np.arange(items.count))
         and desc.shape[:1] == (items.count,)
     ):
-        return _from_tensor(value)
+        return replace(_from_tensor(value), gradient=items.gradient)
     known = items.reshaped(desc.shape[1:])
     spots = b.op("Reshape", _as_int64(b, indices), shape=(desc.shape[0], 1))
-    return replace(known, base=b.op("ScatterNd", known.buffer(b), spots, value), writes=())
+    reduction = "add" if items.gradient else "none"
+    whole = b.op("ScatterNd", known.buffer(b), spots, value, reduction=reduction)
+    return replace(known, base=whole, writes=(), adds=(), repeated=None)
 
 
 def _lengths(c: Context, items: ListValue) -> ir.Value:
@@ -422,24 +464,44 @@ def _list_concat_lists(c: Context) -> list[Binding]:
 def _zeros_like(c: Context) -> Outputs:
     found = c.binding(0)
     if isinstance(found, ListValue):
-        return [ListValue(found.dtype, found.element, found.count)]
+        return [ListValue(found.dtype, found.element, found.count, gradient=found.gradient)]
     return c.converter.by_plugin(c)
 
 
-@handler("AddN")
-def _add_n(c: Context) -> Outputs:
+@handler("AddN", "Add", "AddV2")
+def _add(c: Context) -> Outputs:
     lists = [found for found in c.inputs if isinstance(found, ListValue)]
-    if len(lists) != len(c.inputs):
+    if not lists:
         return c.converter.by_plugin(c)
+    for other in c.inputs:
+        if not isinstance(other, ListValue) and not _is_no_flow(c, other):
+            raise Unsupported("a list is added to something that is none")
+    return [lists[0] if len(lists) == 1 else _sum(c.builder, lists)]
+
+
+def _is_no_flow(c: Context, found: Binding) -> bool:
+    """Whether a number stands for an array without contents: zero, or a loop's state that has yet to become a list."""
+    if not isinstance(found, ir.Value) or desc_of(found).shape:
+        return False
+    known = constant_of(found)
+    if known is not None:
+        return not known.any()
+    return found in c.builder.graph.inputs and str(found.name).startswith("state.")
+
+
+def _sum(b: GraphBuilder, lists: list[ListValue]) -> ListValue:
     element = next((items.element for items in lists if items.element is not None), None)
+    gradient = lists[0].gradient
+    if any(items.gradient != gradient or items.count != lists[0].count for items in lists):
+        raise Unsupported("lists are added that do not belong together")
     for one, other in ((0, 1), (1, 0)) if len(lists) == 2 else ():
         found = lists[one].reshaped(element).plus(lists[other])
         if found is not None:
-            return [found]
-    whole, *rest = (items.reshaped(element).buffer(c.builder) for items in lists)
+            return found
+    whole, *rest = (items.reshaped(element).buffer(b) for items in lists)
     for more in rest:
-        whole = c.builder.op("Add", whole, more)
-    return [_from_tensor(whole)]
+        whole = b.op("Add", whole, more)
+    return replace(_from_tensor(whole), gradient=gradient)
 
 
 # -- TensorArray: the same lists, carried by the flow --------------------------------------------------------
@@ -452,26 +514,46 @@ def _array(c: Context, index: int = 0) -> ArrayHandle:
     return found
 
 
-def _flow(c: Context, index: int) -> ListValue:
-    """The contents of an array: the flow's list, or an empty array's when nothing was written yet."""
-    found = c.binding(index)
-    if isinstance(found, ListValue):
+def _flow(c: Context, index: int, *, written: bool = False) -> ListValue:
+    """The contents of an array: the flow's list, or an empty array's when nothing was written yet.
+
+    What is written to a gradient array comes with the flow of its array; it is a summand of the contents then.
+    """
+    found, handle = c.binding(index), _array(c)
+    empty = ListValue(handle.dtype, handle.element, handle.count, gradient=handle.gradient)
+    if not isinstance(found, ListValue):
+        return empty
+    if found.gradient == handle.gradient:
         return found
-    handle = _array(c)
-    return ListValue(handle.dtype, handle.element, handle.count)
+    if not written or found.gradient:
+        raise Unsupported("a TensorArray is read whose contents do not come with its flow")
+    return replace(empty, element=found.element if handle.element is None else handle.element)
 
 
 @handler("TensorArrayV2", "TensorArrayV3")
 def _tensor_array(c: Context) -> list[Binding]:
     given: Any = c.attr("element_shape")
     element = given if given is not None and all(d >= 0 for d in given) else None
-    handle = ArrayHandle(_element_type(c, "dtype"), element, _count(c, 0))
+    handle = ArrayHandle(_element_type(c, "dtype"), element, _count(c, 0), c.scope.label(c.node))
     return [handle, ListValue(handle.dtype, handle.element, handle.count)]
+
+
+@handler("TensorArrayGradV2", "TensorArrayGradV3")
+def _gradient_array(c: Context) -> list[Binding]:
+    handle = _array(c)
+    if handle.gradient:
+        raise Unsupported("gradients of gradients of a TensorArray")
+    if bool(c.attr("dynamic_size", False)):
+        raise Unsupported("the gradient of a TensorArray that grows")
+    source = c.attr("source", "")
+    name = source.decode() if isinstance(source, bytes) else str(source)
+    return [replace(handle, gradient=f"{handle.name}:{name}"), c.binding(1)]
 
 
 @handler("TensorArrayWriteV2", "TensorArrayWriteV3")
 def _array_write(c: Context) -> list[Binding]:
-    return [_flow(c, 3).set(c.tensor(1), c.tensor(2))]
+    items, index, item = _flow(c, 3, written=True), c.tensor(1), c.tensor(2)
+    return [items.set(index, item) if items.is_zero or not items.gradient else items.increased(index, item)]
 
 
 @handler("TensorArrayReadV2", "TensorArrayReadV3")
@@ -487,7 +569,7 @@ def _array_gather(c: Context) -> list[Binding]:
 
 @handler("TensorArrayScatterV2", "TensorArrayScatterV3")
 def _array_scatter(c: Context) -> list[Binding]:
-    return [_scattered(c.builder, _flow(c, 3), c.tensor(1), c.tensor(2))]
+    return [_scattered(c.builder, _flow(c, 3, written=True), c.tensor(1), c.tensor(2))]
 
 
 @handler("TensorArrayConcatV2", "TensorArrayConcatV3")
@@ -497,7 +579,11 @@ def _array_concat(c: Context) -> list[Binding]:
 
 @handler("TensorArraySplitV2", "TensorArraySplitV3")
 def _array_split(c: Context) -> list[Binding]:
-    return [_split(c, c.tensor(1), c.const(2, "the lengths of an array's items"))]
+    items = _flow(c, 3, written=True)
+    if items.gradient and not items.is_zero:
+        raise Unsupported("items are added to a gradient array that has some already")
+    made = _split(c, c.tensor(1), c.const(2, "the lengths of an array's items"))
+    return [replace(made, gradient=items.gradient)]
 
 
 @handler("TensorArraySizeV2", "TensorArraySizeV3")

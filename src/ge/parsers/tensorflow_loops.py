@@ -6,13 +6,16 @@
    that the loop collects; what is read is the list as it was before the loop.
 4. A list that each step makes longer by one item at its end is collected likewise; one that each step takes an item
    from stays outside, and each step reads its item. (Gradients of loops are such.)
+   Where the number of steps is known only when the loop has run, but not more than some constant, such a list is a
+   state of that length.
 5. A variable that a body writes becomes a state.
-6. A loop whose states change shape, but whose condition is known at each step, is unrolled (within a limit).
+6. A number that a step makes a list of is a list without contents. (The flow of a gradient's array is such.)
+7. A loop whose states change shape, but whose condition is known at each step, is unrolled (within a limit).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +34,8 @@ from ge.parsers.tensorflow_control import (
 )
 from ge.parsers.tensorflow_convert import Context, Failures, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, Ref
-from ge.parsers.tensorflow_lists import ListValue, Popped, Pushed
+from ge.parsers.tensorflow_lists import Counted, ListValue, Popped, Pushed
+from ge.parsers.tensorflow_stacks import SPENT
 from ge.parsers.tensorflow_values import FAILED, Binding, Opaque, Variable
 
 __all__: list[str] = []
@@ -39,6 +43,7 @@ __all__: list[str] = []
 ATTEMPTS = 6
 UNROLL_LIMIT = 512
 TRIP_LIMIT = 1 << 62
+MOST_STEPS = 1 << 20  # up to which a list is kept for as many steps as a loop can take
 SAME_BYTES = 1 << 16  # up to which equal items of a list become one constant
 
 
@@ -56,6 +61,7 @@ class _Plan:
     )  # item shapes of lists among the arguments
     variables: tuple[str, ...] = ()  # variables that the body writes
     moves: dict[int, int] = field(default_factory=dict)  # by how many items a step changes lists' lengths
+    flows: dict[int, ListValue] = field(default_factory=dict)  # what numbers among the arguments stand for
 
 
 @dataclass(frozen=True)
@@ -142,13 +148,14 @@ def _moves(body: Body, args: Sequence[Binding]) -> dict[int, int]:
 
 
 _STACKS = {"TensorListPushBack": 1, "TensorListPopBack": -1}
+_PASSING = ("Identity", "IdentityN", SPENT)
 
 
 def _source(body: Body, ref: Ref) -> Ref:
     """Where a value comes from, looking through identities."""
     for _ in range(len(body.nodes)):
         node = body.nodes[ref[0]]
-        if node.op == ARGUMENT or node.op not in ("Identity", "IdentityN") or ref[1] >= len(node.inputs):
+        if node.op == ARGUMENT or node.op not in _PASSING or ref[1] >= len(node.inputs):
             break
         ref = node.inputs[ref[1]]
     return ref
@@ -160,7 +167,7 @@ def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
     inner = outer.subgraph(f"{c.scope.label(c.node)}.body")
     inner.input("iteration", (), "int64")
     inner.input("condition", (), "bool")
-    initial = [_settled(arg, plan.elements.get(i)) for i, arg in enumerate(loop.args)]
+    initial = [_settled(plan.flows.get(i, arg), plan.elements.get(i)) for i, arg in enumerate(loop.args)]
     states = [i for i in range(len(initial)) if i not in plan.captured]
     bound = list(initial)
     for index in states:
@@ -175,7 +182,8 @@ def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
         results = loop.run(loop.body, bound, inner)
         if any(r is FAILED for r in results):
             return [FAILED] * len(loop.args)
-        better = _better(plan, states, bound, results, changed_variables(entry, [c.converter.state]))
+        written = changed_variables(entry, [c.converter.state])
+        better = _better(plan, states, initial, bound, results, written)
         if better is not None:
             return better
         for index in plan.captured:
@@ -203,8 +211,13 @@ def _moving(loop: _Loop, inner: GraphBuilder, arg: Binding, move: int) -> ListVa
     if move > 0:
         return Pushed(arg.dtype, arg.element, arg.count)
     iteration = inner.graph.inputs[0]
+    length = arg.length if isinstance(arg, Counted) else None
     if arg.repeated is not None and not arg.writes:
-        return Popped(arg.dtype, arg.element, arg.count, repeated=arg.repeated, iteration=iteration)
+        return Popped(
+            arg.dtype, arg.element, arg.count, repeated=arg.repeated, iteration=iteration, length=length
+        )
+    if length is not None:
+        return Popped(arg.dtype, arg.element, arg.count, base=arg.base, iteration=iteration, length=length)
     whole = arg.buffer(loop.context.builder)
     return Popped(arg.dtype, arg.element, arg.count, base=whole, iteration=iteration)
 
@@ -215,18 +228,20 @@ def _as_state(inner: GraphBuilder, index: int, arg: Binding) -> Binding:
         return inner.input(f"state.{index}", desc_of(arg).shape, desc_of(arg).dtype)
     assert isinstance(arg, ListValue)
     if arg.element is None:
-        return ListValue(arg.dtype, None, arg.count)
+        return ListValue(arg.dtype, None, arg.count, gradient=arg.gradient)
     return ListValue(
         arg.dtype,
         arg.element,
         arg.count,
         base=inner.input(f"list.{index}", (arg.count, *arg.element), arg.dtype),
+        gradient=arg.gradient,
     )
 
 
 def _better(
     plan: _Plan,
     states: Sequence[int],
+    initial: Sequence[Binding],
     bound: Sequence[Binding],
     results: Sequence[Binding],
     written: Sequence[str],
@@ -238,9 +253,12 @@ def _better(
     if same:
         return replace(plan, captured=plan.captured | set(same))
     elements = dict(plan.elements)
+    flows = dict(plan.flows)
     for index in states:
         before, after = bound[index], results[index]
-        if isinstance(before, ListValue) and isinstance(after, ListValue):
+        if isinstance(before, ir.Value) and isinstance(after, ListValue) and _is_zero(initial[index]):
+            flows[index] = ListValue(after.dtype, None, after.count, gradient=after.gradient)
+        elif isinstance(before, ListValue) and isinstance(after, ListValue):
             if before.element is None and after.element is not None:
                 elements[index] = after.element
             elif (before.element, before.count) != (after.element, after.count):
@@ -252,7 +270,14 @@ def _better(
                 )
         else:
             raise Unsupported(f"state {index} of the loop changes its kind")
-    return replace(plan, elements=elements) if elements != plan.elements else None
+    better = replace(plan, elements=elements, flows=flows)
+    return better if (elements, flows) != (plan.elements, plan.flows) else None
+
+
+def _is_zero(arg: Binding) -> bool:
+    """Whether an argument is the number zero."""
+    known = constant_of(arg) if isinstance(arg, ir.Value) else None
+    return known is not None and known.shape == () and not known.any()
 
 
 @dataclass(frozen=True)
@@ -301,14 +326,17 @@ class _Emitter:
         self.first = first
         self.again = again
         self.counters = self._find_counters()
+        self._rows_after: dict[int, ListValue] = {}
 
     def emit(self, variables: Sequence[tuple[ir.Value, ir.Value]]) -> list[Binding]:
         """The arguments after the loop, then the variables (given before the loop and after a step)."""
         trips = self._trips()
         stacks = [i for i in self.states if isinstance(self.bound[i], (Pushed, Popped))]
-        self._check_stacks(stacks, trips)
+        most = trips if trips is not None else self._most_trips()
+        self._check_stacks(stacks, trips, most)
         pushed = [i for i in stacks if isinstance(self.bound[i], Pushed)]
-        known = {i: list_ for i in pushed if (list_ := self._known_after(i, trips or 0)) is not None}
+        known = {i: list_ for i in pushed if (list_ := self._known_after(i, trips, most or 0)) is not None}
+        filled = [i for i in pushed if i not in known] if trips is None else []
         self.states = [i for i in self.states if i not in stacks]
         collected = {i: place for i in self.states if (place := self._collected_from(i, trips)) is not None}
         counted = {} if trips is None else self._count_by_iteration(trips)
@@ -319,15 +347,16 @@ class _Emitter:
                 whole = self.initial[index].buffer(self.outer)  # type: ignore[union-attr]
                 base.replace_all_uses_with(self.inner._own(whole))
             self.inner.graph.inputs.remove(base)
-        self._outputs(trips, kept, sorted(collected), variables)
+        started = self._start_filling(filled, most or 0)
+        self._outputs(trips, kept, sorted(collected), variables, filled)
         for index in pushed:
-            if index not in known:
+            if index not in known and trips is not None:
                 self.inner.output(self.results[index].items[0])  # type: ignore[union-attr]
         drop_unused_captures(self.inner)
         label = self.loop.context.scope.label(self.loop.context.node)
         self.outer.set_origin(label)
         entering = [t for i in kept for t in tensors_of(self.outer, self.initial[i])]
-        entering += [before for before, _ in variables]
+        entering += [*(before for before, _ in variables), *started]
         made = iter(
             self.outer.ops(
                 "Loop",
@@ -348,32 +377,74 @@ class _Emitter:
         for index, final in counted.items():
             after[index] = self.outer.constant(final)
         left = [next(made) for _ in variables]
+        length = next(made) if filled else None
+        rows_of = {index: next(made) for index in filled}
         for index in sorted(collected):
             after[index] = self._list_after(self.initial[index], collected[index], next(made))
         for index in stacks:
             if index in known:
                 after[index] = known[index]
                 continue
+            if trips is None:
+                after[index] = self._counted_after(self.initial[index], rows_of.get(index), length, most or 0)
+                continue
             rows = next(made) if index in pushed else None
             after[index] = self._stack_after(self.initial[index], rows, trips or 0)
         return [*after, *left]
 
-    def _check_stacks(self, stacks: Sequence[int], trips: int | None) -> None:
-        """Lists that grow or shrink need a known number of steps, and enough items."""
-        if stacks and trips is None:
-            raise _ShapeChanges("a list changes its length in every step")
+    def _check_stacks(self, stacks: Sequence[int], trips: int | None, most: int | None) -> None:
+        """Lists that grow or shrink need a known number of steps, or a limit to it, and enough items."""
         for index in stacks:
             list_ = self.results[index]
             moved = list_.items if isinstance(list_, Pushed) else getattr(list_, "taken", 0)
-            if not moved or (isinstance(list_, Popped) and list_.count < (trips or 0)):
+            if not moved:
                 raise _ShapeChanges("a list does not change its length by one item a step")
+            if isinstance(list_, Pushed):
+                unlimited = trips is None and (most is None or bool(list_.count))
+            else:
+                assert isinstance(list_, Popped)
+                unlimited = (trips is None) != (list_.length is not None)
+                if trips is not None and list_.count < trips:
+                    raise _ShapeChanges("a list does not change its length by one item a step")
+            if unlimited:
+                raise _ShapeChanges("a list changes its length in every step")
 
-    def _known_after(self, index: int, trips: int) -> ListValue | None:
+    def _start_filling(self, filled: Sequence[int], most: int) -> list[ir.Value]:
+        """Lists that a loop of unknown length fills, as states; the first of them counts the steps."""
+        if not filled:
+            return []
+        inner, outer = self.inner, self.outer
+        inner.input("steps", (), "int64")
+        started = [outer.constant(np.int64(0))]
+        for index in filled:
+            list_ = self.results[index]
+            assert isinstance(list_, Pushed)
+            (item,) = list_.items
+            rows = (most, *desc_of(item).shape)
+            zero = np.zeros((), numpy_dtype(desc_of(item).dtype))
+            started.append(outer.op("BroadcastTo", zero, shape=rows))
+            before = inner.input(f"rows.{index}", rows, desc_of(item).dtype)
+            writes = ((inner.graph.inputs[0], item),)
+            self._rows_after[index] = ListValue(list_.dtype, rows[1:], most, base=before, writes=writes)
+        return started
+
+    def _counted_after(
+        self, initial: Binding, rows: ir.Value | None, length: ir.Value | None, most: int
+    ) -> Binding:
+        """A list after a loop that ran as often as `length` says, or that took it apart."""
+        assert isinstance(initial, ListValue)
+        if rows is None:
+            return Counted(initial.dtype, initial.element, initial.count)
+        return Counted(initial.dtype, desc_of(rows).shape[1:], most, base=rows, length=length)
+
+    def _known_after(self, index: int, trips: int | None, most: int) -> ListValue | None:
         """A list after a loop that adds the same value in every step, or a counter: nothing needs to be collected."""
         initial, item = self.initial[index], self.results[index].items[0]  # type: ignore[union-attr]
         assert isinstance(initial, ListValue)
         if initial.count:
             return None
+        if trips is None:
+            return self._repeated_after(initial, item, most)
         longer = replace(initial, count=trips, element=desc_of(item).shape)
         known, counter = constant_of(item), self.counters.get(_through(item))
         if known is not None:
@@ -385,6 +456,16 @@ class _Emitter:
             values = counter.start + counter.step * np.arange(trips)
             return replace(longer, base=self.outer.constant(values.astype(numpy_dtype(desc_of(item).dtype))))
         return None if self._is_inner(item) else replace(longer, repeated=item)
+
+    def _repeated_after(self, initial: ListValue, item: ir.Value, most: int) -> ListValue | None:
+        """A list after a loop of unknown length that adds the same value in every step."""
+        known = constant_of(item)
+        if known is None and self._is_inner(item):
+            return None
+        value = item if known is None else self.outer.constant(known)
+        # Its length is not asked for: whoever takes items from it takes no more than were put there.
+        length = self.outer.constant(np.int64(most))
+        return Counted(initial.dtype, desc_of(item).shape, most, repeated=value, length=length)
 
     def _is_inner(self, value: ir.Value) -> bool:
         """Whether a value is the body's own, not one that it captures."""
@@ -407,6 +488,7 @@ class _Emitter:
         kept: list[int],
         collected: list[int],
         variables: Sequence[tuple[ir.Value, ir.Value]],
+        filled: Sequence[int],
     ) -> None:
         inner = self.inner
         inner.set_origin(self.loop.context.scope.label(self.loop.context.node))
@@ -416,6 +498,10 @@ class _Emitter:
                 inner.output(tensor)
         for _, after in variables:
             inner.output(after)
+        if filled:
+            inner.output(inner.op("Add", inner.graph.inputs[0], np.int64(1)))
+        for index in filled:
+            inner.output(self._rows_after[index].buffer(inner))
         for index in collected:
             inner.output(_put(self.results[index])[0][1])
 
@@ -508,7 +594,14 @@ class _Emitter:
         trips = min((limit for limit in limits if limit is not None), default=TRIP_LIMIT)
         return trips if trips < TRIP_LIMIT else None
 
-    def _limit(self, part: ir.Value) -> int | None:
+    def _most_trips(self) -> int | None:
+        """How often the body can run at most, when a part of the condition tells that."""
+        limits = [self._limit(part, _upper_bound) for part in _conjuncts(self.again)]
+        return min((n for n in limits if n is not None and n < MOST_STEPS), default=None)
+
+    def _limit(
+        self, part: ir.Value, bound_of: Callable[[ir.Value], np.ndarray | None] = constant_of
+    ) -> int | None:
         """After how many steps a comparison of a counter with a constant fails; None if it is not one."""
         known = constant_of(part)
         if known is not None:
@@ -519,10 +612,12 @@ class _Emitter:
         left, right = node.inputs
         assert left is not None and right is not None
         relation = node.op_type
-        if constant_of(left) is not None:
+        if self._counter_after(left) is None:
             left, right, relation = right, left, _MIRRORED[relation]
-        bound, counter = constant_of(right), self._counter_after(left)
+        bound, counter = bound_of(right), self._counter_after(left)
         if bound is None or counter is None or bound.ndim:
+            return None
+        if constant_of(right) is None and relation not in ("Less", "LessEqual"):
             return None
         return _steps_until_false(counter, relation, int(bound))
 
@@ -565,6 +660,18 @@ class _Emitter:
             return None
         highest = constant_of(node.inputs[0])
         return None if highest is None else int(highest)
+
+
+def _upper_bound(value: ir.Value) -> np.ndarray | None:
+    """What an integer scalar cannot exceed: itself if it is constant, the least of what a minimum is taken of."""
+    known = constant_of(value)
+    if known is not None:
+        return known
+    node = _through(value).producer()
+    if node is None or node.op_type not in ("Minimum", "Identity"):
+        return None
+    bounds = [b for v in node.inputs if v is not None and (b := _upper_bound(v)) is not None]
+    return min(bounds, default=None, key=int) if all(b.ndim == 0 for b in bounds) else None
 
 
 def _reads(node: ir.Node, place: ir.Value) -> bool:
