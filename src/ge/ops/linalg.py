@@ -89,7 +89,9 @@ class Einsum(Operator):
 
     @staticmethod
     def verify(op: NodeView) -> None:
-        terms, _ = parse_equation(op)
+        terms, result = parse_equation(op)
+        if len(set(result)) < len(result):
+            raise fail(op, f"the result {''.join(result)!r} names an index twice")
         for term, desc in zip(terms, op.inputs, strict=True):
             if desc is None or len(term) != desc.rank:
                 raise fail(op, f"term {''.join(term)!r} does not go with {desc}")
@@ -274,6 +276,10 @@ class TriangularSolve(LinearSystem):
 
 @plugin(tensorflow="Einsum")
 def _einsum_tf(n: Node) -> Results:
+    _, _, result = str(n.attr("equation")).partition("->")
+    names = result.strip().replace("...", "")
+    if len(set(names)) < len(names):
+        raise Unsupported(f"the result {result!r} names an index twice", "use tf.linalg.diag")
     return n.op("Einsum", *n.inputs, equation=str(n.attr("equation")))
 
 

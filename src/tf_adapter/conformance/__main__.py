@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -16,40 +17,88 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ge.conformance.pool import run_cases
+from tf_adapter.conformance import gradients as of_gradients
+from tf_adapter.conformance import worker as of_operators
 from tf_adapter.conformance.rows import Case
-from tf_adapter.conformance.worker import MODES, collect
 
-STATUSES = ("npu", "host", "refused", "absent", "wrong", "crash")
+STATUSES = ("npu", "host", "none", "unlike", "refused", "absent", "wrong", "crash")
 BAD = ("wrong", "crash")
-WORKER = "tf_adapter.conformance.worker"
 Results = list[tuple[Case, dict[str, Any]]]
 
+Filter = Annotated[str, typer.Option("--filter", help="run only cases whose name matches this expression")]
+Modes = Annotated[str, typer.Option(help=f"comma-separated ways to run, of {', '.join(of_operators.MODES)}")]
+Quick = Annotated[bool, typer.Option(help="one type and one shape an operator")]
+Jobs = Annotated[int, typer.Option(help="worker processes")]
+Seconds = Annotated[float, typer.Option(help="time limit a case")]
+Least = Annotated[int, typer.Option(help="operator types that must run on the NPU, 0 for any number")]
+Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")]
+Show = Annotated[int, typer.Option(help="how many failures to print")]
+Where = Annotated[bool, typer.Option(help="list where every operator type ran")]
 
-def main(
-    filter_: Annotated[
-        str, typer.Option("--filter", help="run only cases whose name matches this expression")
-    ] = "",
-    modes: Annotated[
-        str, typer.Option(help=f"comma-separated ways to run, of {', '.join(MODES)}")
-    ] = "eager,function",
-    quick: Annotated[bool, typer.Option(help="one type and one shape an operator")] = False,
-    jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
-    seconds: Annotated[float, typer.Option(help="time limit a case")] = 60.0,
-    least: Annotated[int, typer.Option(help="operator types that must run on the NPU, 0 for any number")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
-    show: Annotated[int, typer.Option(help="how many failures to print")] = 40,
-    where: Annotated[bool, typer.Option(help="list where every operator type ran")] = False,
+app = typer.Typer(add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def operators(
+    context: typer.Context,
+    filter_: Filter = "",
+    modes: Modes = "eager,function",
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    seconds: Seconds = 60.0,
+    least: Least = 0,
+    as_json: Json = False,
+    show: Show = 40,
+    where: Where = False,
 ) -> None:
     """Every elementwise, math, array, nn, linalg and image operator of TensorFlow over types and shapes: the NPU's
     results against the CPU's.
 
     Exit status: 1 for a wrong result or a crash, 2 for fewer operator types on the NPU than --least.
     """
+    if context.invoked_subcommand is None:
+        _sweep(of_operators, filter_, modes, quick, jobs, seconds, least, as_json, show, where)
+
+
+@app.command()
+def gradients(
+    filter_: Filter = "",
+    modes: Annotated[str, typer.Option(help="comma-separated ways to run")] = ",".join(of_gradients.MODES),
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    seconds: Seconds = 60.0,
+    least: Least = 0,
+    as_json: Json = False,
+    show: Show = 40,
+    where: Where = False,
+) -> None:
+    """Gradients of every differentiable operator of the sweep: the NPU's against TensorFlow's on the CPU and against
+    differences of the results.
+
+    `none` counts cases without a gradient, `unlike` gradients that are TensorFlow's but not the derivative. Exit
+    status as for the operators.
+    """
+    _sweep(of_gradients, filter_, modes, quick, jobs, seconds, least, as_json, show, where)
+
+
+def _sweep(
+    part: ModuleType,
+    filter_: str,
+    modes: str,
+    quick: bool,
+    jobs: int,
+    seconds: float,
+    least: int,
+    as_json: bool,
+    show: int,
+    where: bool,
+) -> None:
+    """Run the cases of one part, report them, and end with the exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     chosen = [
         dataclasses.replace(case, kind=mode)
-        for mode in _modes(modes)
-        for case in collect(quick).values()
+        for mode in _modes(modes, part.MODES)
+        for case in part.collect(quick).values()
         if re.search(filter_, case.name)
     ]
     results: Results = []
@@ -60,7 +109,7 @@ def main(
             results.append((case, result))
             progress.advance(bar)
 
-        run_cases(chosen, {"quick": quick}, jobs, seconds, done, WORKER)
+        run_cases(chosen, {"quick": quick}, jobs, seconds, done, part.__name__)
     placed = _placed(results)
     if as_json:
         print(json.dumps(_as_json(results, placed), indent=1))
@@ -69,11 +118,11 @@ def main(
     raise typer.Exit(_exit_status(results, placed, least))
 
 
-def _modes(text: str) -> list[str]:
+def _modes(text: str, known: Sequence[str]) -> list[str]:
     names = [m.strip() for m in text.split(",") if m.strip()]
-    unknown = [m for m in names if m not in MODES]
+    unknown = [m for m in names if m not in known]
     if unknown:
-        raise typer.BadParameter(f"there is no mode '{unknown[0]}': use {', '.join(MODES)}")
+        raise typer.BadParameter(f"there is no mode '{unknown[0]}': use {', '.join(known)}")
     return names
 
 
@@ -135,4 +184,4 @@ def _list_failures(console: Console, failures: Sequence[tuple[Case, dict[str, An
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

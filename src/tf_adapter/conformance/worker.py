@@ -14,7 +14,7 @@ import numpy as np
 
 from tf_adapter.conformance.rows import Case, Row, Slot, cases
 
-__all__ = ["MODES", "check", "collect", "main"]
+__all__ = ["MODES", "check", "collect", "main", "serve"]
 
 MODES = ("eager", "function", "graph")
 
@@ -249,7 +249,7 @@ def _limits(kind: np.dtype[Any]) -> tuple[float, float]:
     return float(info.eps), float(info.tiny)
 
 
-def main() -> None:
+def serve(collect: Callable[[bool], dict[str, Case]], check: Callable[[Case, str], dict[str, Any]]) -> None:
     """Answer requests until the input ends; the first line is the settings."""
     settings = json.loads(sys.stdin.readline())
     answers = os.fdopen(os.dup(1), "w")
@@ -268,6 +268,11 @@ def main() -> None:
         except LookupError as error:
             result = {"status": "absent", "reason": str(error)}
         print(json.dumps(result), file=answers, flush=True)
+
+
+def main() -> None:
+    """Run cases of the operators themselves."""
+    serve(collect, check)
 
 
 if __name__ == "__main__":

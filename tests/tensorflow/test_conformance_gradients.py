@@ -1,0 +1,117 @@
+"""Gradients of TensorFlow's operators on the NPU: a part of the sweep, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tf_adapter")
+
+from tf_adapter import eager  # noqa: E402
+from tf_adapter.conformance import gradients  # noqa: E402
+from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
+
+QUICK = gradients.collect(quick=True)
+SHARE = 8  # one case of so many in every run
+GOOD = ("npu", "host", "none", "unlike")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everything_on_npu():
+    eager.everything_on_npu(True)
+    yield
+    eager.everything_on_npu(False)
+
+
+@pytest.mark.parametrize("mode", gradients.MODES)
+@pytest.mark.parametrize("name", sorted(QUICK)[::SHARE])
+def test_a_share_of_the_sweep(name: str, mode: str) -> None:
+    try:
+        result = gradients.check(QUICK[name], mode)
+    except LookupError:
+        pytest.skip(f"TensorFlow {tf.__version__} has no {QUICK[name].operator}")
+    assert result["status"] in GOOD, result["reason"]
+
+
+COMMON = ["Conv2D", "MatMul", "Softmax", "Mul", "Mean", "GatherV2", "MaxPool", "Tanh", "BiasAdd", "Relu"]
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_gradients_of_the_common_operators_run_on_the_npu(name: str) -> None:
+    case = next(c for c in QUICK.values() if c.operator == name)
+    assert gradients.check(case, "function") == {"status": "npu", "reason": ""}
+
+
+def test_the_gradient_of_a_diagonal_stays_right() -> None:
+    """An index that the result names twice is not one the compiler knows."""
+    with tf.device("/NPU:0"):
+        found = tf.raw_ops.Einsum(inputs=[tf.constant([1.0, 2.0])], equation="i->ii")
+    np.testing.assert_array_equal(found, np.diag(np.float32([1, 2])))
+
+
+@pytest.mark.slow
+def test_the_whole_sweep_finds_nothing_wrong() -> None:
+    command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    report = json.loads(done.stdout)
+    assert [c for c in report["cases"] if c["status"] in ("wrong", "crash")] == []
+    assert done.returncode == 0
+
+
+def test_the_command_line_runs_some_cases() -> None:
+    command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--quick"]
+    options = ["--filter", "^(Tanh|Sigmoid)/", "--modes", "function", "--least", "2"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {c["status"] for c in report["cases"]} == {"npu"}
+    assert report["on_npu"] == 2
+
+
+# -- the sweep itself ----------------------------------------------------------------------------------------
+
+
+def _case(function: Any, **arguments: Any) -> Case:
+    return Case(Row("Made", arguments, function=function), "Made/0.0/float32", "float32", arguments)
+
+
+@tf.custom_gradient
+def _other_gradient_on_npu(x: Any) -> Any:
+    def backward(upstream: Any) -> Any:
+        return upstream * (3.0 if "NPU" in (tf.constant(0.0).device or "") else 2.0)
+
+    return x * 2.0, backward
+
+
+@tf.custom_gradient
+def _not_the_derivative(x: Any) -> Any:
+    return x * 2.0, lambda upstream: upstream * 5.0
+
+
+@pytest.mark.parametrize(
+    ("function", "status"),
+    [
+        (_other_gradient_on_npu, "wrong"),
+        (_not_the_derivative, "unlike"),
+        (lambda x: tf.stop_gradient(x), "none"),
+        (lambda x: tf.cast(x, tf.int32), "none"),
+        (lambda x: x * x, "npu"),
+    ],
+)
+def test_faults_are_told_apart(function: Any, status: str) -> None:
+    assert gradients.check(_case(function, x=V(3)), "eager")["status"] == status
+
+
+def test_a_gradient_that_is_wrong_by_differences_alone_is_found() -> None:
+    case = _case(lambda x: x * x, x=V(3))
+    problem = gradients._Problem(case, lambda x: x * x, [np.float32([1, 2, 3])], [0])
+    right = [np.asarray(g) for g in problem.gradients(*map(tf.constant, problem.arrays))]
+    assert gradients._numerically(problem, right, right) is None
+    result = gradients._numerically(problem, [right[0] * 1.01], right)
+    assert result is not None and result["status"] == "wrong"
