@@ -46,6 +46,14 @@ class Body:
 # Output arguments of operators that have more than one, in order; "name*attr" is a list whose length is that
 # attribute (an integer, or a list whose length counts). Functions refer to outputs by these names.
 _OUTPUT_ARGS: dict[str, tuple[str, ...]] = {
+    "ApproxTopK": ("values", "indices"),
+    "FakeQuantWithMinMaxVarsGradient": ("backprops_wrt_input", "backprop_wrt_min", "backprop_wrt_max"),
+    "FakeQuantWithMinMaxVarsPerChannelGradient": (
+        "backprops_wrt_input",
+        "backprop_wrt_min",
+        "backprop_wrt_max",
+    ),
+    "QuantizeAndDequantizeV4Grad": ("input_backprop", "input_min_backprop", "input_max_backprop"),
     "Batch": ("batched_tensors*T", "batch_index", "id"),
     "BroadcastGradientArgs": ("r0", "r1"),
     "CombinedNonMaxSuppression": ("nmsed_boxes", "nmsed_scores", "nmsed_classes", "valid_detections"),
