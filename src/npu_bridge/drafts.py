@@ -16,7 +16,7 @@ from tf_adapter.lowering import Lowered, lower
 
 __all__ = ["Draft", "Verdict", "judge"]
 
-_UNKNOWN_SIZES = "it updates a variable from tensors whose sizes are not known before the run"
+_UNKNOWN_SIZES = "it works on tensors whose sizes are not known before the run, and has an effect"
 
 
 @dataclass(frozen=True)

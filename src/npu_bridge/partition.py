@@ -19,6 +19,7 @@ from typing import Any
 from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
 
 __all__ = [
+    "ASSERT",
     "CONTROL",
     "Partition",
     "Region",
@@ -38,6 +39,7 @@ CONTROL = frozenset(
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 _HANDLES = frozenset({"TensorArrayV3", "TensorArrayGradV3", "StackV2"})
+ASSERT = "Assert"  # on the NPU where the shapes at hand decide it
 RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"})
 _KEPT_ON_HOST = frozenset(
     {
@@ -49,7 +51,7 @@ _KEPT_ON_HOST = frozenset(
         "VarHandleOp",
         "NoOp",
     }
-    | {"Assert", "Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
+    | {"Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
     | {"ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
 )
 
@@ -244,7 +246,7 @@ def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[
                 return "it uses a resource of the host"
         elif kind != "variant" and not supported(kind) and not is_free(tensor.op):
             return f"no engine accepts {kind}"
-    if operation.op_def is not None and operation.op_def.is_stateful and not _works_on_handles(operation):
+    if operation.op_def is not None and operation.op_def.is_stateful and not _stays_within(operation):
         return "it has an effect outside of the model"
     return ""
 
@@ -266,14 +268,20 @@ def _is_handle(tensor: Any) -> bool:
 
 def has_effect(operation: Any) -> bool:
     """Whether running an operation of the host twice is not running it once."""
-    if operation.type in _KEPT_ON_HOST - {"PyFunc", "EagerPyFunc", "Print", "PrintV2"}:
+    if operation.type in _KEPT_ON_HOST - {"PyFunc", "EagerPyFunc", "Print", "PrintV2"} | {ASSERT}:
         return False
     written = any(t.dtype._is_ref_dtype for t in operation.inputs) and read_variable(operation) is None
     return written or bool(operation.op_def is not None and operation.op_def.is_stateful)
 
 
-def _works_on_handles(operation: Any) -> bool:
-    return operation.type.startswith(("TensorArray", "Stack")) or operation.type in ("If", "While", "Case")
+def _stays_within(operation: Any) -> bool:
+    """Whether the effect of an operation that TensorFlow calls stateful is the part's own affair."""
+    return operation.type.startswith(("TensorArray", "Stack")) or operation.type in (
+        "If",
+        "While",
+        "Case",
+        ASSERT,
+    )
 
 
 def _has_attribute(operation: Any, name: str) -> bool:
@@ -294,6 +302,9 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
         members[units.find(name)].append(name)
     reasons = dict(reasons)
     sharers = _sharers(region)
+    for name in (n for names in members.values() if len(names) > 1 for n in names):
+        if region.operations[name].type == ASSERT:
+            reasons.setdefault(name, "it belongs to the host")
     _follow(members.values(), reasons, "it belongs to a loop or branch with")
     while True:
         before = len(reasons)

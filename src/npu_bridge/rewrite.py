@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from ge.ir.types import TENSORS
 from ge.options import CompileOptions
 from ge.parsers.plugin import find
-from ge.parsers.tensorflow_convert import HANDLERS
+from ge.parsers.tensorflow_convert import CHECKED, HANDLERS
 from npu_bridge.drafts import Draft, Verdict, judge
 from npu_bridge.partition import (
+    ASSERT,
     Partition,
     Region,
     classify,
@@ -239,7 +240,7 @@ class _Work:
             flat.nodes[name] = _flat_node(operation, inputs, kept)
         outputs = self._outputs(members, inside)
         flat.results = [(t.op.name, t.value_index) for t in outputs]
-        flat.effects = [name for name in members if updated_variables(self.region.operations[name])]
+        flat.effects = [name for name in members if _must_run(self.region.operations[name])]
         written = frozenset(place for place, name in enumerate(taken) if name in self.written)
         return Draft(flat, [t for _, t in taken.values()], outputs, list(controls), written)
 
@@ -370,8 +371,15 @@ class _Work:
         return operation if copy is None else made[copy]
 
 
+def _must_run(operation: Any) -> bool:
+    """Whether a part holds an operation although nobody reads its results."""
+    return operation.type == ASSERT or bool(updated_variables(operation))
+
+
 def _flat_node(operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
     attrs = {k: v for k, v in operation.node_def.attr.items() if k not in _DROPPED}
+    if operation.type == ASSERT:
+        attrs[CHECKED] = attr_value_pb2.AttrValue(b=True)
     types = tuple(t.dtype.base_dtype.as_datatype_enum for t in operation.outputs)
     return FlatNode(operation.name, operation.type, inputs, controls, attrs, types)
 

@@ -14,7 +14,7 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
-from ge.parsers.tensorflow_convert import Context, Outputs, handler
+from ge.parsers.tensorflow_convert import CHECKED, Context, Outputs, handler
 from ge.parsers.tensorflow_graph import Body
 from ge.parsers.tensorflow_lists import ListValue
 from ge.parsers.tensorflow_tensor import FunctionRef
@@ -92,9 +92,22 @@ def _identity_n(c: Context) -> Outputs:
     return list(c.inputs)
 
 
-@handler("NoOp", "Assert", "ControlTrigger", "PrintV2", "Abort")
+@handler("NoOp", "ControlTrigger", "PrintV2", "Abort")
 def _no_op(c: Context) -> Outputs:
     return []
+
+
+@handler("Assert")
+def _assert(c: Context) -> Outputs:
+    """A check is left out, unless it is marked as one that must be made: then it must hold for the shapes at hand."""
+    if c.attr(CHECKED) and not _holds(c.binding(0)):
+        raise Unsupported("whether the assertion holds is known only when the model runs, or it does not")
+    return []
+
+
+def _holds(condition: Binding) -> bool:
+    known = constant_of(condition) if isinstance(condition, ir.Value) else None
+    return known is not None and bool(known.all())
 
 
 @handler("Print")

@@ -37,7 +37,7 @@ from ge.parsers.tensorflow_values import (
     VariableSpec,
 )
 
-__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
+__all__ = ["CHECKED", "EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
 
 MAX_DEPTH = 48
 NODE_BUDGET = 400_000
@@ -45,6 +45,7 @@ NAMED_NODES = 8  # node names kept per operator in a report
 
 # Operators that change state; others that TensorFlow calls stateful (prints, summaries, checks) are not run.
 EFFECTS: set[str] = set()
+CHECKED = "_checked"  # the attribute of an assertion that must not be left out
 
 _CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
 
@@ -268,7 +269,11 @@ class Converter:
 
     def has_effect(self, node: GraphNode) -> bool:
         """Whether executing a node changes state, itself or in a function it calls."""
-        if node.op in EFFECTS or (_WRITES.match(node.op) and not self._is_mapped(node.op)):
+        if (
+            node.op in EFFECTS
+            or node.attrs.get(CHECKED)
+            or (_WRITES.match(node.op) and not self._is_mapped(node.op))
+        ):
             return True
         return any(self._body_has_effect(b) for b in self._called(node))
 
