@@ -8,6 +8,7 @@ except ImportError as error:
     raise ImportError("torchair needs PyTorch: pip install torch") from error
 
 from torchair import backend as _backend
+from torchair import inference, ops, scope
 from torchair.backend import get_compiler, get_npu_backend
 from torchair.config import CompilerConfig
 from torchair.converters import register_fx_node_ge_converter
@@ -22,7 +23,10 @@ __all__ = [
     "explain",
     "get_compiler",
     "get_npu_backend",
+    "inference",
+    "ops",
     "register_fx_node_ge_converter",
+    "scope",
 ]
 
 del _torch

@@ -89,14 +89,18 @@ def compile_graphs(
     example_inputs: list[Any],
     config: CompilerConfig,
     extra: dict[Any, Callable[..., Any]] | None = None,
+    inference: Compiler | None = None,
 ) -> Any:
-    """Dynamo's graph through AOT Autograd to compiled graphs."""
+    """Dynamo's graph through AOT Autograd to compiled graphs.
+
+    `inference` may replace the compiler of graphs without gradients.
+    """
     return aot_module_simplified(
         module,
         example_inputs,
         fw_compiler=get_compiler(config, "forward"),
         bw_compiler=get_compiler(config, "backward"),
-        inference_compiler=get_compiler(config, "inference"),
+        inference_compiler=inference if inference is not None else get_compiler(config, "inference"),
         partition_fn=min_cut_rematerialization_partition,
         decompositions={**decompositions.table(), **(extra or {})},
         keep_inference_input_mutations=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import functools
 import threading
 import warnings
 from collections import OrderedDict
@@ -14,10 +14,11 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import ge
 from ge.compiler import compile_graph
 from ge.options import CompileOptions
-from torchair.lowering import HostCall, Layout, Lowered, NpuPart, Refusal, lower
+from torchair.gears import gears_of
+from torchair.lowering import Layout, NpuPart, Refusal, lower
+from torchair.plan import Plan, form_of
 
 __all__ = ["CompiledGraph", "Report", "observe"]
 
@@ -26,7 +27,6 @@ HOT_CALLS = 4  # calls with the same sizes, on ATen, before a graph of symbolic 
 MAX_COUNTED = 4096  # sizes whose calls are counted
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
-_make: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _observers: list[list[Report]] = []  # gradients are compiled in threads of their own
 
 
@@ -93,6 +93,7 @@ class CompiledGraph:
         self.patience = 0
         self.compiles = 0
         self.seen: OrderedDict[Any, int] = OrderedDict()  # sizes without a program -> calls so far
+        self.gears: dict[tuple[int, int], tuple[int, ...]] = {}
         self.lock = threading.RLock()
         self.on_compile = on_compile
         self.reports: list[Report] = []
@@ -149,7 +150,7 @@ class CompiledGraph:
             plan = self.plans.get(key)
             if plan is not None:
                 return plan
-            if self.numbers and not self._is_hot(key) and _runs_on_aten(self.module):
+            if self.numbers and not self._is_geared(args) and not self._is_hot(key) and self._has_aten:
                 return self._on_aten
             while len(self.plans) >= 2 * MAX_SHAPES:
                 self.plans.popitem(last=False)
@@ -157,6 +158,18 @@ class CompiledGraph:
             plan = self._compiled(args, folded)
             self.plans[key] = plan
             return plan
+
+    def _is_geared(self, args: list[Any]) -> bool:
+        """Whether the sizes are among those that the user has announced."""
+        if not self.gears:
+            self.gears = gears_of(args)
+        return bool(self.gears) and all(
+            args[position].shape[axis] in sizes for (position, axis), sizes in self.gears.items()
+        )
+
+    @functools.cached_property
+    def _has_aten(self) -> bool:
+        return _runs_on_aten(self.module)
 
     def _is_hot(self, key: Any) -> bool:
         """Whether these sizes come back often enough to be worth a program; each program doubles the demand."""
@@ -186,7 +199,12 @@ class CompiledGraph:
             report.npu_calls, report.refusals = lowered.npu_calls, lowered.refusals
             report.operators = lowered.operators
             report.parts = sum(isinstance(s, NpuPart) for s in lowered.steps)
-            plan = _Plan(self.module, self.places, lowered, self.options, values)
+            models = [
+                compile_graph(part.graph, self.options, "torch", part.donated)
+                for part in lowered.steps
+                if isinstance(part, NpuPart)
+            ]
+            plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered)
             if self.on_compile is not None:
                 self.on_compile(plan)
             return plan.fastest()
@@ -258,171 +276,3 @@ def _concrete(module: fx.GraphModule, args: list[Any]) -> dict[fx.Node, Any]:
         recorder = _Recorder(module)
         recorder.run(*fakes)
     return recorder.found
-
-
-# -- running ---------------------------------------------------------------------------------------------------
-
-
-class _Program:
-    """A part of a graph, loaded; called with the tensors it reads."""
-
-    def __init__(self, part: NpuPart, options: CompileOptions) -> None:
-        self.model: ge.Model = compile_graph(part.graph, options, "torch", part.donated)
-        self.run = self.model.program.run_pointers
-        self.layouts = part.input_layouts
-        self.plain = [layout.plain for layout in part.input_layouts]
-        self.donated = dict(part.donated)
-        self.outputs = [(layout.shape, layout.strides, dtype) for layout, dtype in part.output_layouts]
-        self.moved = [i for i, device in enumerate(part.output_devices) if device != "cpu"]
-
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        held = list(tensors)
-        addresses = []
-        for index, tensor in enumerate(tensors):
-            if not (
-                tensor.is_contiguous()
-                if self.plain[index]
-                else tensor.stride() == self.layouts[index].strides
-            ):
-                tensor = held[index] = self._laid_out(tensor, index)
-            addresses.append(tensor.data_ptr())
-        donated = self.donated
-        if not donated:
-            results = [_make(shape, strides, dtype) for shape, strides, dtype in self.outputs]
-            self.run(addresses, [r.data_ptr() for r in results])
-            return self._on_devices(results) if self.moved else results
-        results = [
-            held[donated[i]] if i in donated else _make(shape, strides, dtype)
-            for i, (shape, strides, dtype) in enumerate(self.outputs)
-        ]
-        self.run(addresses, [r.data_ptr() for r in results])
-        for source in donated.values():
-            if held[source] is not tensors[source]:
-                tensors[source].copy_(held[source])
-        return self._on_devices(results) if self.moved else results
-
-    def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
-        from torch_npu.memory import as_npu
-
-        for index in self.moved:
-            if results[index].device.type == "cpu":
-                results[index] = as_npu(results[index])
-        return results
-
-    def _laid_out(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
-        layout = self.layouts[index]
-        if self.plain[index]:
-            return tensor.contiguous()
-        return torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype).copy_(tensor)
-
-
-class _Plan:
-    """The steps of a graph over a list of values, one slot a node."""
-
-    def __init__(
-        self,
-        module: fx.GraphModule,
-        places: list[fx.Node],
-        lowered: Lowered,
-        options: CompileOptions,
-        values: dict[fx.Node, Any],
-    ) -> None:
-        self.module = module
-        self.lowered = lowered
-        self.slots: dict[fx.Node, int] = {n: i for i, n in enumerate(places)}
-        self.first = len(places)
-        self.steps: list[Callable[[list[Any]], None]] = []
-        self.programs: list[_Program] = []
-        self.numbers = {
-            n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)
-        }
-        output = next(n for n in module.graph.nodes if n.op == "output")
-        self.result = output.args[0]
-        for step in lowered.steps:
-            self.steps.append(self._npu(step, options) if isinstance(step, NpuPart) else self._host(step))
-        self.returned = [self._template(r) for r in self.result]
-        self.writes = [(self.slots[t], self._template(v)) for t, v in lowered.writes]
-
-    def _slot(self, node: fx.Node) -> int:
-        return self.slots.setdefault(node, len(self.slots))
-
-    def _npu(self, part: NpuPart, options: CompileOptions) -> Callable[[list[Any]], None]:
-        program = _Program(part, options)
-        self.programs.append(program)
-        reads = [self._slot(n) for n in part.inputs]
-        makes = [self._slot(n) for n in part.outputs]
-
-        def step(values: list[Any]) -> None:
-            for slot, result in zip(makes, program([values[r] for r in reads]), strict=True):
-                values[slot] = result
-
-        return step
-
-    def _host(self, call: HostCall) -> Callable[[list[Any]], None]:
-        node = call.node
-        arguments = [self._template(a) for a in node.args]
-        named = {k: self._template(v) for k, v in node.kwargs.items()}
-        target: Any = node.target
-        slot = self._slot(node)
-
-        def step(values: list[Any]) -> None:
-            given = [a(values) for a in arguments]
-            values[slot] = target(*given, **{k: v(values) for k, v in named.items()})
-
-        return step
-
-    def _template(self, value: Any) -> Callable[[list[Any]], Any]:
-        """An argument as a function of the values."""
-        if isinstance(value, fx.Node):
-            if value.op == "get_attr":
-                found = operator.attrgetter(str(value.target))(self.module)
-                return lambda values: found
-            if value in self.numbers and value not in self.slots:
-                number = self.numbers[value]
-                return lambda values: number
-            slot = self._slot(value)
-            return lambda values: values[slot]
-        if isinstance(value, (list, tuple)):
-            parts = [self._template(v) for v in value]
-            kind = type(value) if type(value) in (list, tuple) else list
-            return lambda values: kind([p(values) for p in parts])
-        if isinstance(value, slice):
-            ends = [self._template(v) for v in (value.start, value.stop, value.step)]
-            return lambda values: slice(*(e(values) for e in ends))
-        return lambda values: value
-
-    def __call__(self, args: list[Any]) -> tuple[Any, ...]:
-        values = list(args) + [None] * (len(self.slots) - self.first)
-        with torch.no_grad():
-            for step in self.steps:
-                step(values)
-            for slot, value in self.writes:
-                values[slot].copy_(value(values))
-        return tuple([r(values) for r in self.returned])
-
-    def fastest(self) -> Callable[[list[Any]], Any]:
-        """A shorter way where all of the graph is one program."""
-        single = (
-            len(self.lowered.steps) == 1 and isinstance(self.lowered.steps[0], NpuPart) and not self.writes
-        )
-        if not single:
-            return self
-        part: Any = self.lowered.steps[0]
-        program, reads = self.programs[0], [self.slots[n] for n in part.inputs]
-        made = {n: i for i, n in enumerate(part.outputs)}
-        if all(isinstance(r, fx.Node) and r in made for r in self.result):
-            order = [made[r] for r in self.result]
-            if order == list(range(len(part.outputs))):
-                return lambda args: program([args[r] for r in reads])
-
-            def direct(args: list[Any]) -> Any:
-                results = program([args[r] for r in reads])
-                return [results[i] for i in order]
-
-            return direct
-        return self
-
-
-def _is_list_of_ints(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, int) for v in value)

@@ -20,6 +20,7 @@ from torch import fx
 from ge.ir.builder import GraphBuilder
 from ge.parsers.aten import Call, Emitter
 from ge.parsers.plugin import Unsupported
+from torchair import ops as _ops  # noqa: F401  defines the operators of torch.ops.torchair
 from torchair.converters import custom_converter
 from torchair.layouts import array_of, desc_of, memory_order
 
@@ -437,6 +438,9 @@ def _results(value: Any) -> list[Any]:
 
 
 def _draws(node: fx.Node) -> bool:
+    """Whether the order of a call among its like matters: it draws random numbers, or it prints."""
+    if node.target is torch.ops.torchair.npu_print.default:
+        return True
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or _label(node.target).split(".")[1:2] == ["bernoulli"]
 

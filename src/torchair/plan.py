@@ -1,0 +1,298 @@
+"""Plans: the steps of a compiled graph over a list of values, as plain data (`PlanForm`) and ready to run (`Plan`)."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+import ge
+from torchair.lowering import Layout, Lowered, NpuPart
+
+__all__ = ["HostStep", "NpuStep", "Plan", "PlanForm", "ProgramForm", "form_of"]
+
+_make: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+
+
+# -- data ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An argument that is one of the values."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """An argument that is a list or a tuple of arguments."""
+
+    kind: type
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """An argument that is a slice."""
+
+    ends: tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class ProgramForm:
+    """How a program is called: how its inputs lie, what its outputs are, which of them take an input's memory."""
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    donated: tuple[tuple[int, int], ...]
+    moved: tuple[int, ...]  # outputs that are the NPU's tensors
+
+    @classmethod
+    def of(cls, part: NpuPart) -> ProgramForm:
+        return cls(
+            tuple(part.input_layouts),
+            tuple((layout.shape, layout.strides, dtype) for layout, dtype in part.output_layouts),
+            tuple(part.donated),
+            tuple(i for i, device in enumerate(part.output_devices) if device != "cpu"),
+        )
+
+
+@dataclass(frozen=True)
+class NpuStep:
+    """A program over values: where it reads and where its results go."""
+
+    form: ProgramForm
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A call that ATen runs."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    makes: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        target = self.target
+        if isinstance(target, torch._ops.OpOverload):
+            name = (target.namespace, *target._schema.name.split("::")[1:], target._overloadname)
+            return _host_step, (name, self.args, self.kwargs, self.makes)
+        return HostStep, (target, self.args, self.kwargs, self.makes)
+
+
+def _host_step(
+    name: tuple[str, str, str], args: tuple[Any, ...], kwargs: dict[str, Any], makes: int
+) -> HostStep:
+    target = functools.reduce(getattr, name, torch.ops)
+    return HostStep(target, args, kwargs, makes)
+
+
+@dataclass(frozen=True)
+class PlanForm:
+    """The steps of a graph over a list of values: its arguments first, then one slot a node."""
+
+    arguments: int
+    slots: int
+    steps: tuple[NpuStep | HostStep, ...]
+    returned: tuple[Any, ...]
+    writes: tuple[tuple[int, Any], ...]  # inputs that take a new value at the end
+
+
+def form_of(
+    module: fx.GraphModule, places: Sequence[fx.Node], lowered: Lowered, values: dict[fx.Node, Any]
+) -> PlanForm:
+    """The plan of a lowered graph."""
+    return _Former(module, places, values).form(lowered)
+
+
+class _Former:
+    def __init__(self, module: fx.GraphModule, places: Sequence[fx.Node], values: dict[fx.Node, Any]) -> None:
+        self.module = module
+        self.slots: dict[fx.Node, int] = {n: i for i, n in enumerate(places)}
+        self.arguments = len(places)
+        self.numbers = {
+            n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)
+        }
+
+    def form(self, lowered: Lowered) -> PlanForm:
+        steps: list[NpuStep | HostStep] = []
+        for step in lowered.steps:
+            if isinstance(step, NpuPart):
+                reads = tuple(self._slot(n) for n in step.inputs)
+                steps.append(NpuStep(ProgramForm.of(step), reads, tuple(self._slot(n) for n in step.outputs)))
+            else:
+                node = step.node
+                args = tuple(self._argument(a) for a in node.args)
+                named = {k: self._argument(v) for k, v in node.kwargs.items()}
+                steps.append(HostStep(node.target, args, named, self._slot(node)))
+        output = next(n for n in self.module.graph.nodes if n.op == "output")
+        returned = tuple(self._argument(r) for r in output.args[0])
+        writes = tuple((self.slots[t], self._argument(v)) for t, v in lowered.writes)
+        return PlanForm(self.arguments, len(self.slots), tuple(steps), returned, writes)
+
+    def _slot(self, node: fx.Node) -> int:
+        return self.slots.setdefault(node, len(self.slots))
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if value.op == "get_attr":
+                return operator.attrgetter(str(value.target))(self.module)
+            if value in self.numbers and value not in self.slots:
+                return self.numbers[value]
+            return Slot(self._slot(value))
+        if isinstance(value, (list, tuple)):
+            kind = type(value) if type(value) in (list, tuple) else list
+            return Row(kind, tuple(self._argument(v) for v in value))
+        if isinstance(value, slice):
+            return Span((self._argument(value.start), self._argument(value.stop), self._argument(value.step)))
+        return value
+
+
+def _is_list_of_ints(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, int) for v in value)
+
+
+# -- running ---------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A part of a graph, loaded; called with the tensors it reads."""
+
+    def __init__(self, form: ProgramForm, model: ge.Model) -> None:
+        self.model = model
+        self.run = model.program.run_pointers
+        self.layouts = form.inputs
+        self.plain = [layout.plain for layout in form.inputs]
+        self.donated = dict(form.donated)
+        self.outputs = list(form.outputs)
+        self.moved = form.moved
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        held = list(tensors)
+        addresses = []
+        for index, tensor in enumerate(tensors):
+            if not (
+                tensor.is_contiguous()
+                if self.plain[index]
+                else tensor.stride() == self.layouts[index].strides
+            ):
+                tensor = held[index] = self._laid_out(tensor, index)
+            addresses.append(tensor.data_ptr())
+        donated = self.donated
+        if not donated:
+            results = [_make(shape, strides, dtype) for shape, strides, dtype in self.outputs]
+            self.run(addresses, [r.data_ptr() for r in results])
+            return self._on_devices(results) if self.moved else results
+        results = [
+            held[donated[i]] if i in donated else _make(shape, strides, dtype)
+            for i, (shape, strides, dtype) in enumerate(self.outputs)
+        ]
+        self.run(addresses, [r.data_ptr() for r in results])
+        for source in donated.values():
+            if held[source] is not tensors[source]:
+                tensors[source].copy_(held[source])
+        return self._on_devices(results) if self.moved else results
+
+    def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
+        from torch_npu.memory import as_npu
+
+        for index in self.moved:
+            if results[index].device.type == "cpu":
+                results[index] = as_npu(results[index])
+        return results
+
+    def _laid_out(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        layout = self.layouts[index]
+        if self.plain[index]:
+            return tensor.contiguous()
+        return torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype).copy_(tensor)
+
+
+class Plan:
+    """A plan with its programs loaded: a function of a list of arguments."""
+
+    def __init__(self, form: PlanForm, models: Sequence[ge.Model], lowered: Lowered | None = None) -> None:
+        self.form = form
+        self.lowered = lowered  # None for a plan from a file
+        loaded = iter(models)
+        self.programs: list[Program] = []
+        self.steps: list[Callable[[list[Any]], None]] = []
+        for step in form.steps:
+            if isinstance(step, NpuStep):
+                self.programs.append(Program(step.form, next(loaded)))
+                self.steps.append(_npu(self.programs[-1], step))
+            else:
+                self.steps.append(_host(step))
+        self.returned = [_getter(r) for r in form.returned]
+        self.writes = [(slot, _getter(value)) for slot, value in form.writes]
+
+    def __call__(self, args: list[Any]) -> tuple[Any, ...]:
+        values = list(args) + [None] * (self.form.slots - self.form.arguments)
+        with torch.no_grad():
+            for step in self.steps:
+                step(values)
+            for slot, value in self.writes:
+                values[slot].copy_(value(values))
+        return tuple([r(values) for r in self.returned])
+
+    def fastest(self) -> Callable[[list[Any]], Any]:
+        """A shorter way where all of the graph is one program."""
+        steps = self.form.steps
+        if len(steps) != 1 or not isinstance(steps[0], NpuStep) or self.writes:
+            return self
+        program, reads = self.programs[0], steps[0].reads
+        made = {slot: i for i, slot in enumerate(steps[0].makes)}
+        if not all(isinstance(r, Slot) and r.index in made for r in self.form.returned):
+            return self
+        order = [made[r.index] for r in self.form.returned]
+        if order == list(range(len(made))):
+            return lambda args: program([args[r] for r in reads])
+
+        def direct(args: list[Any]) -> Any:
+            results = program([args[r] for r in reads])
+            return [results[i] for i in order]
+
+        return direct
+
+
+def _npu(program: Program, step: NpuStep) -> Callable[[list[Any]], None]:
+    def run(values: list[Any]) -> None:
+        for slot, result in zip(step.makes, program([values[r] for r in step.reads]), strict=True):
+            values[slot] = result
+
+    return run
+
+
+def _host(step: HostStep) -> Callable[[list[Any]], None]:
+    arguments = [_getter(a) for a in step.args]
+    named = {k: _getter(v) for k, v in step.kwargs.items()}
+    target, slot = step.target, step.makes
+
+    def run(values: list[Any]) -> None:
+        given = [a(values) for a in arguments]
+        values[slot] = target(*given, **{k: v(values) for k, v in named.items()})
+
+    return run
+
+
+def _getter(value: Any) -> Callable[[list[Any]], Any]:
+    """An argument as a function of the values."""
+    if isinstance(value, Slot):
+        return operator.itemgetter(value.index)
+    if isinstance(value, Row):
+        parts, kind = [_getter(p) for p in value.parts], value.kind
+        return lambda values: kind([p(values) for p in parts])
+    if isinstance(value, Span):
+        ends = [_getter(e) for e in value.ends]
+        return lambda values: slice(*(e(values) for e in ends))
+    return lambda values: value
