@@ -148,6 +148,11 @@ RUNS = {
         *("benchmarks/pytorch.py", "--quick", "--models", "bert", "dlrm", "--modes", "infer", "train"),
         *("--peers", "eager"),
     ],
+    "PyTorch decoding": [
+        *("benchmarks/pytorch.py", "--quick", "--modes", "decode", "--precisions", "fp32", "bf16", "int8"),
+        *("--peers", "eager"),
+    ],
+    "PyTorch from disk": ["benchmarks/pytorch.py", "--quick", "--modes", "start", "--models", "dlrm"],
     "training speed": [
         *("benchmarks/training.py", "--quick", "--models", "cnn", "--precisions", "fp32"),
         *("--contenders", "ours", "tensorflow"),

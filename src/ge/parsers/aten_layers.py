@@ -17,6 +17,8 @@ from ge.ops.spatial import Window, array_windows
 from ge.parsers.aten import AtenNode, aten
 from ge.parsers.plugin import Unsupported
 
+FEW_ROWS = 4  # up to which a product with weights in 8 bits is bound by reading them
+
 # -- products ----------------------------------------------------------------------------------------------
 
 
@@ -31,6 +33,17 @@ def _product(n: AtenNode, a: Any, b: Any, bias: Any = None) -> Any:
 @aten("mm.default", "bmm.default")
 def _mm(n: AtenNode) -> Any:
     return _product(n, n.arg("self"), n.arg("mat2"))
+
+
+@aten("_weight_int8pack_mm")
+def _weight_int8pack_mm(n: AtenNode) -> Any:
+    """Few rows read the weights in 8 bits; for many rows the widened weights are packed once."""
+    x, w, scale = n.arg("self"), n.arg("mat2"), n.arg("scales")
+    dtype = desc_of(x).dtype
+    if desc_of(x).shape[0] <= FEW_ROWS:
+        return n.op("WeightInt8MatMul", x, w, scale)
+    wide = n.op("Transpose", n.op("Cast", w, to=dtype), perm=[1, 0])
+    return n.op("Mul", _product(n, x, wide), n.cast(scale, dtype))
 
 
 @aten("mv")
