@@ -414,6 +414,9 @@ class _Emitter:
         if not filled:
             return []
         inner, outer = self.inner, self.outer
+        captured = set(inner.captured.values())
+        place = next((i for i, v in enumerate(inner.graph.inputs) if v in captured), len(inner.graph.inputs))
+        rest = [inner.graph.inputs.pop() for _ in range(len(inner.graph.inputs) - place)]
         inner.input("steps", (), "int64")
         started = [outer.constant(np.int64(0))]
         for index in filled:
@@ -426,6 +429,7 @@ class _Emitter:
             before = inner.input(f"rows.{index}", rows, desc_of(item).dtype)
             writes = ((inner.graph.inputs[0], item),)
             self._rows_after[index] = ListValue(list_.dtype, rows[1:], most, base=before, writes=writes)
+        inner.graph.inputs.extend(reversed(rest))  # what is captured comes last
         return started
 
     def _counted_after(
