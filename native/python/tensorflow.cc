@@ -7,7 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
 #include <utility>
 
 #include "core/errors.h"
@@ -92,7 +91,7 @@ std::shared_ptr<Storage> to_constant(nb::handle array) {
   auto storage = Storage::allocate(npu::Device::get(0), type_number(dtype), shape, "a constant result");
   const auto bytes = nb::cast<nb::bytes>(dense.attr("tobytes")());
   if (bytes.size() != storage->bytes()) throw InvalidArgument("constant of an unexpected size");
-  std::memcpy(storage->data(), bytes.c_str(), bytes.size());
+  storage->fill(bytes.c_str());
   return storage;
 }
 

@@ -1,6 +1,5 @@
 // Task kind "aicpu": a C++ kernel found by name.
 #include <algorithm>
-#include <cstring>
 
 #include "aicpu/kernel.h"
 #include "core/errors.h"
@@ -31,7 +30,7 @@ class BoundAicpu : public BoundStep {
       const Dims& dims = call_.reported[i] ? call_.actual[i] : call_.outputs[i].dims;
       if (call_.reported[i] && targets_.program_outputs[i] >= 0)
         state.report(targets_.program_outputs[i], dims);
-      if (i < shapes_.size()) std::memcpy(shapes_[i], dims.data(), dims.size() * sizeof(std::int64_t));
+      if (i < shapes_.size()) std::copy(dims.begin(), dims.end(), static_cast<std::int64_t*>(shapes_[i]));
     }
   }
 

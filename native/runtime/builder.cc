@@ -215,7 +215,7 @@ class ProgramBuilder : public LoweringHost {
           if (slot.bytes) std::memcpy(place, source_of(slot), slot.bytes);
           break;
         case Fill::Literal:
-          std::memcpy(place, slot.literal.data(), slot.bytes);
+          std::copy(slot.literal.begin(), slot.literal.end(), place);
           break;
         case Fill::Prepared:
           slot.prepare(static_cast<const char*>(source_of(slot)) + slot.byte_offset, place);

@@ -2,7 +2,6 @@
 #include "tensorflow/call.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "core/errors.h"
@@ -348,7 +347,7 @@ constexpr std::size_t kCopyBack = 32 << 10;
 std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, const Shape& shape,
                                  std::string_view requester) {
   auto part = Storage::allocate(device, whole.dtype(), shape, requester);
-  std::memcpy(part->data(), whole.data(), part->bytes());
+  part->fill(whole.data());
   return part;
 }
 
@@ -413,7 +412,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
       for (std::size_t k = 0; values[at] && k < plan.inputs.size(); ++k) {
         if (plan.inputs[k].kind != Port::Kind::Variable || plan.inputs[k].index != output.port.index)
           continue;
-        std::memcpy(made[i]->data(), values[at]->data(), made[i]->bytes());
+        made[i]->fill(values[at]->data());
         in[k] = made[i]->data();
       }
     }
@@ -435,7 +434,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
     std::shared_ptr<Storage> old = made[i]->bytes() <= kCopyBack ? variable.value(status_) : nullptr;
     if (!ok()) return;
     if (old && variable.writable(old) && old->bytes() == made[i]->bytes()) {
-      std::memcpy(old->data(), made[i]->data(), old->bytes());
+      old->fill(made[i]->data());
       variable.written();
     } else {
       old.reset();

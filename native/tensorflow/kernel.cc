@@ -4,7 +4,6 @@
 #include <Python.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -183,13 +182,13 @@ class Run {
       auto& whole = made[static_cast<std::size_t>(index)];
       if (std::ranges::equal(whole->shape().dims(), dims)) continue;
       auto actual = Storage::allocate(device, whole->dtype(), Shape(dims), plan.name);
-      std::memcpy(actual->data(), whole->data(), actual->bytes());
+      actual->fill(whole->data());
       whole = actual;
     }
     for (std::size_t i = 0; i < made.size(); ++i) {
       const auto target = variable(plan.outputs[i]);
       if (!target) set_output(plan.outputs[i].port.index, made[i]);
-      if (target && target != made[i]) std::memcpy(target->data(), made[i]->data(), target->bytes());
+      if (target && target != made[i]) target->fill(made[i]->data());
     }
     for (const OtherResult& other : plan.others) {
       const auto at = static_cast<std::size_t>(other.port.index);

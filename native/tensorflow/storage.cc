@@ -2,6 +2,7 @@
 #include "tensorflow/storage.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "core/errors.h"
@@ -71,6 +72,10 @@ std::shared_ptr<Storage> Storage::adopt(TF_Tensor* tensor) {
   storage->data_ = api.TF_TensorData(tensor);
   storage->bytes_ = api.TF_TensorByteSize(tensor);
   return storage;
+}
+
+void Storage::fill(const void* from) {
+  if (bytes_ != 0) std::memcpy(data_, from, bytes_);  // what is empty may have no address
 }
 
 void Storage::charge(Device& device, std::string_view requester) {

@@ -68,6 +68,8 @@ class Storage {
   const Shape& shape() const { return shape_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  // Copies from memory of at least as many bytes.
+  void fill(const void* from);
 
   // Counts memory that TensorFlow allocated to a device's account; raises OutOfDeviceMemory naming the
   // requester.
