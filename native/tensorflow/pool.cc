@@ -15,6 +15,13 @@
 
 #include "core/errors.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
 namespace npu::tf {
 namespace {
 
@@ -81,12 +88,16 @@ Block TensorPool::take(std::size_t bytes, std::string_view requester) {
     impl_->device.discharge(MemoryUse::Buffers, size);
     throw OutOfDeviceMemory(std::string(requester), bytes, 0);
   }
+  // A sanitizer sees only what was asked for, and nothing of a block that was given back.
+  ASAN_POISON_MEMORY_REGION(block, size);
+  ASAN_UNPOISON_MEMORY_REGION(block, bytes);
   return {this, block, bytes};
 }
 
 void TensorPool::give_back(char* data, std::size_t bytes) {
   const std::size_t size = class_size(bytes);
   impl_->device.discharge(MemoryUse::Buffers, size);
+  ASAN_POISON_MEMORY_REGION(data, size);
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->kept + size <= kMostKept) {
