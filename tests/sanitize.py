@@ -65,10 +65,10 @@ def _build(kinds: str, folder: Path) -> Path:
     # The environment's own CMake and Ninja come before the system's, as they do in an installation.
     tools = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2")
-    configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DNPU_SANITIZE={kinds}"]
+    configure = ["cmake", "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", f"-DNPU_SANITIZE={kinds}"]
     configure.append(f"-DPython_EXECUTABLE={sys.executable}")
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL, env=tools)
-    build = ["cmake", "--build", folder, "-j", jobs]
+    build = ["cmake", "--build", str(folder), "-j", jobs]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=tools)
     site = folder / "site"
     package = site / PACKAGE.name
