@@ -20,7 +20,8 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from ge.ir.types import TENSORS
 from ge.options import CompileOptions
 from ge.parsers.plugin import find
-from ge.parsers.tensorflow_convert import CHECKED, HANDLERS
+from ge.parsers.tensorflow_convert import HANDLERS
+from ge.parsers.tensorflow_tensor import CHECKED
 from npu_bridge.drafts import Draft, Verdict, judge
 from npu_bridge.partition import (
     ASSERT,
@@ -50,7 +51,8 @@ class Rewritten:
     fetches: tuple[Any, ...]
     targets: tuple[Any, ...]
     report: Report
-    parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs that may yet be refused
+    parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
+    unseen: bool = False  # whether some of them were not compiled beforehand
     repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
 
 
@@ -139,7 +141,8 @@ class Rewriter:
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
             tuple(work.operation(o, made) for o in targets),
             Report.of(region, work.cut),
-            tuple(number for number, verdict in zip(ids, verdicts, strict=True) if verdict.lowered is None),
+            tuple(ids),
+            any(verdict.lowered is None for verdict in verdicts),
             not any(has_effect(region.operations[name]) for name in work.cut.reasons),
         )
 

@@ -142,7 +142,7 @@ def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callabl
             if not _learn(graph, done) or not done.repeatable:
                 raise
             continue
-        if done.parts:
+        if done.unseen:
             _learn(graph, done)
         return result
     raise RuntimeError("a graph could not be divided between host and NPU: please report it with the graph")

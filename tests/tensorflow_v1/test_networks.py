@@ -32,3 +32,20 @@ def test_only_the_retained_operators_are_on_the_host(run_v1: Callable[..., Any])
     assert found["host"] == ["AddV2", "Mul"]
     assert found["cost"] == pytest.approx(found["expected"], rel=1e-6)
     assert found["parts"] == 2
+
+
+def test_gradients_of_loops(run_v1: Callable[..., Any]) -> None:
+    """Stacks are on the NPU unless a branch decides what is kept; assertions fail on either side."""
+    found = run_v1("loops.py")
+    for name, on_npu in (("lengths", True), ("branches", False), ("unequal", True)):
+        ours, plain = found[name]
+        np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)
+        assert ("StackPopV2" in ours["kinds"]) == on_npu, name
+    assert [side["failed"] for side in found["unequal"]] == ["InvalidArgumentError"] * 2
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n in ("lstm", "seq2seq")])
+def test_loops_train_on_the_npu(name: str, trained: Any) -> None:
+    ours, plain = trained[name]
+    assert ours["npu"] > 140
+    np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)

@@ -14,10 +14,10 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.parsers.plugin import Unsupported
-from ge.parsers.tensorflow_convert import CHECKED, Context, Outputs, handler
+from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_graph import Body
 from ge.parsers.tensorflow_lists import ListValue
-from ge.parsers.tensorflow_tensor import FunctionRef
+from ge.parsers.tensorflow_tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow_values import DEAD, FAILED, Binding, HostTensor, Missing, Opaque, Variable
 
 __all__ = ["changed_variables", "close_branches", "drop_unused_captures", "rebuild", "tensors_of", "truth"]

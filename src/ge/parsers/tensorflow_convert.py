@@ -24,7 +24,7 @@ from ge.ir.values import constant_of, desc_of
 from ge.ops.base import has_dynamic_size
 from ge.parsers.plugin import Node, Unsupported, find, find_custom
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological
-from ge.parsers.tensorflow_tensor import FunctionRef
+from ge.parsers.tensorflow_tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow_values import (
     DEAD,
     FAILED,
@@ -37,7 +37,7 @@ from ge.parsers.tensorflow_values import (
     VariableSpec,
 )
 
-__all__ = ["CHECKED", "EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
+__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
 
 MAX_DEPTH = 48
 NODE_BUDGET = 400_000
@@ -45,7 +45,6 @@ NAMED_NODES = 8  # node names kept per operator in a report
 
 # Operators that change state; others that TensorFlow calls stateful (prints, summaries, checks) are not run.
 EFFECTS: set[str] = set()
-CHECKED = "_checked"  # the attribute of an assertion that must not be left out
 
 _CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
 

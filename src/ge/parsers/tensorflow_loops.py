@@ -600,7 +600,11 @@ class _Emitter:
 
     def _most_trips(self) -> int | None:
         """How often the body can run at most, when a part of the condition tells that."""
-        limits = [self._limit(part, _upper_bound) for part in _conjuncts(self.again)]
+        outside = {inner: outer for outer, inner in self.inner.captured.items()}
+        limits = [
+            self._limit(part, lambda bound: _upper_bound(outside.get(_through(bound), bound)))
+            for part in _conjuncts(self.again)
+        ]
         return min((n for n in limits if n is not None and n < MOST_STEPS), default=None)
 
     def _limit(

@@ -13,6 +13,7 @@ from ge.errors import GeError
 from ge.parsers.tensorflow_protos import dtype_name
 
 __all__ = [
+    "CHECKED",
     "MAX_TENSOR_BYTES",
     "FunctionRef",
     "attribute",
@@ -58,6 +59,9 @@ class FunctionRef:
 
     name: str
     attrs: Any = field(default=None, compare=False)
+
+
+CHECKED = "_checked"  # of an assertion: it must not be left out
 
 
 def element_type(number: int) -> str:
@@ -198,11 +202,11 @@ def attribute(value: Any) -> Any:
 def attributes(attrs: Any, bound: Any = None) -> dict[str, Any]:
     """All attributes of a node; placeholders of a generic function take the caller's values in `bound`.
 
-    Names that begin with "_" are notes of TensorFlow's own.
+    Names that begin with "_" are notes of TensorFlow's own, but for CHECKED.
     """
     result = {}
     for name in attrs:
-        if name.startswith("_"):
+        if name.startswith("_") and name != CHECKED:
             continue
         value = attrs[name]
         if bound is not None and value.WhichOneof("value") == "placeholder" and value.placeholder in bound:
