@@ -109,11 +109,12 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
 }  // namespace
 
 void lower_conv(Lowering& low) {
-  if (lower_winograd(low) || lower_depthwise(low) || lower_pointwise(low)) return;
+  if (lower_winograd(low, false) || lower_depthwise(low) || lower_pointwise(low)) return;
   lower_convolution<dnnl::convolution_forward>(low, dnnl::algorithm::convolution_direct, false);
 }
 
 void lower_deconv(Lowering& low) {
+  if (lower_winograd(low, true)) return;
   lower_convolution<dnnl::deconvolution_forward>(low, dnnl::algorithm::deconvolution_direct, true);
 }
 

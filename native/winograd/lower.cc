@@ -2,7 +2,6 @@
 #include "winograd/lower.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -18,17 +17,19 @@ namespace npu {
 namespace {
 
 using winograd::Epilogue;
+using winograd::Filter;
 using winograd::Image;
 using winograd::kPlanes;
 using winograd::kTile;
 using winograd::Transforms;
 
-constexpr std::int64_t kMinTiles = 12;         // fewer make the products a matter of reading weights
-constexpr std::int64_t kMinTilesBf16 = 40;     // direct convolution is twice as fast in bfloat16
-constexpr std::int64_t kMinChannels = 32;      // fewer make the transforms dominate
-constexpr std::int64_t kChunkBytes = 6 << 20;  // transformed data of the tiles worked on at once
-constexpr std::int64_t kPlanePadding = 16;     // keeps the planes from falling into the same cache sets
-constexpr double kMinCover = 0.5;              // share of the computed outputs that is wanted
+constexpr std::int64_t kMinTiles = 12;          // fewer make the products a matter of reading weights
+constexpr std::int64_t kMinTilesVariable = 32;  // the weights are transformed in every run
+constexpr std::int64_t kMinTilesBf16 = 40;      // direct convolution is twice as fast in bfloat16
+constexpr std::int64_t kMinChannels = 32;       // fewer make the transforms dominate
+constexpr std::int64_t kChunkBytes = 6 << 20;   // transformed data of the tiles worked on at once
+constexpr std::int64_t kPlanePadding = 16;      // keeps the planes from falling into the same cache sets
+constexpr double kMinCover = 0.5;               // share of the computed outputs that is wanted
 
 std::int64_t tiles_along(std::int64_t size) { return (size + kTile - 1) / kTile; }
 
@@ -39,9 +40,12 @@ struct Plan {
   std::int64_t pad_top = 0, pad_left = 0;
   std::int64_t rows = 0, columns = 0, chunk = 0;
   std::int64_t source_plane = 0, target_plane = 0;
+  Filter filter{};
+  bool constant_filter = true;
+  std::int64_t filter_plane = 0;
   bool bf16 = false;
   bool residual_is_target = false;
-  int residual_input = -1;
+  int residual_input = -1, bias_input = -1;
   bool clip = false;
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
@@ -57,7 +61,12 @@ Image image_of(const View& view) {
   return {view.dims[2], view.dims[3], view.dims[1], view.strides[2], view.strides[3]};
 }
 
-// Residual additions and clipping, in that order, are what the inverse transform can apply.
+// One float for each channel of y.
+bool is_channel_vector(const View& view, const View& y) {
+  return view.dtype == DType::Float32 && view.dims == Dims{1, y.dims[1], 1, 1} && view.strides[1] == 1;
+}
+
+// Additions and clipping, in that order, are what the inverse transform can apply.
 bool read_post_ops(const Lowering& low, std::size_t next, Plan& plan) {
   for (const std::string& text : low.attrs().texts("post_ops")) {
     if (plan.clip) return false;
@@ -72,6 +81,8 @@ bool read_post_ops(const Lowering& low, std::size_t next, Plan& plan) {
       std::from_chars(text.data() + second + 1, text.data() + text.size(), plan.high);
     } else if (text == "sum" && !plan.residual_is_target && plan.residual_input < 0) {
       plan.residual_is_target = true;
+    } else if (text == "add" && plan.bias_input < 0 && is_channel_vector(low.input(next), low.output(0))) {
+      plan.bias_input = static_cast<int>(next++);
     } else if (text == "add" && !plan.residual_is_target && plan.residual_input < 0) {
       const View& operand = low.input(next);
       const View& y = low.output(0);
@@ -91,15 +102,27 @@ bool bias_is_float(const Lowering& low) {
 bool is_plain_3x3(const Lowering& low) {
   const Attrs& attrs = low.attrs();
   const View& w = low.input(1);
-  return low.input(0).dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 && bias_is_float(low) &&
-         (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) && low.is_constant(w) &&
+  return low.input(0).dims.size() == 4 && w.dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 &&
+         bias_is_float(low) && (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) &&
          attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
          all_are(attrs.integers("dilations", {1}), 1) && !attrs.has("src_scale") &&
          !attrs.flag("has_weight_scales") && !attrs.flag("has_gate") &&
          attrs.text("algorithm", "auto") != "direct";
 }
 
-std::optional<Plan> make_plan(const Lowering& low) {
+// A transposed convolution is one with its kernel turned by half a turn.
+Filter filter_of(const View& w, bool transposed) {
+  const Dims& s = w.strides;
+  if (!transposed) return {w.dims[0], w.dims[1], s[0], s[1], s[2], s[3], 0};
+  return {w.dims[1], w.dims[0], s[1], s[0], -s[2], -s[3], 2 * (s[2] + s[3])};
+}
+
+std::int64_t fewest_tiles(const Plan& plan) {
+  if (plan.bf16) return kMinTilesBf16;
+  return plan.constant_filter ? kMinTiles : kMinTilesVariable;
+}
+
+std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
   const View& y = low.output(0);
@@ -116,17 +139,26 @@ std::optional<Plan> make_plan(const Lowering& low) {
   plan.batch = y.dims[0];
   plan.source_image = x.strides[0];
   plan.target_image = y.strides[0];
+  plan.filter = filter_of(low.input(1), transposed);
+  if (plan.filter.channels != x.dims[1] || plan.filter.outputs != y.dims[1]) return std::nullopt;
+  plan.constant_filter = low.is_constant(low.input(1));
+  // In bfloat16 the direct convolution is as fast as this with the transform of the weights.
+  if (!plan.constant_filter && (plan.bf16 || low.input(1).dtype != DType::Float32)) return std::nullopt;
+  plan.filter_plane = x.dims[1] * y.dims[1] + (plan.constant_filter ? 0 : kPlanePadding);
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
-  plan.pad_top = pads[0];
-  plan.pad_left = pads[1];
+  plan.pad_top = transposed ? 2 - pads[0] : pads[0];
+  plan.pad_left = transposed ? 2 - pads[1] : pads[1];
   plan.rows = tiles_along(plan.target.height);
   plan.columns = tiles_along(plan.target.width);
   const double cover = static_cast<double>(plan.batch * plan.target.height * plan.target.width) /
                        static_cast<double>(plan.tiles() * kTile * kTile);
-  if (plan.tiles() < (plan.bf16 ? kMinTilesBf16 : kMinTiles) || cover < kMinCover) return std::nullopt;
-  if (!read_post_ops(low, low.attrs().flag("has_bias") ? 3 : 2, plan)) return std::nullopt;
+  if (plan.tiles() < fewest_tiles(plan) || cover < kMinCover) return std::nullopt;
+  if (low.attrs().flag("has_bias")) plan.bias_input = 2;
+  if (!read_post_ops(low, plan.bias_input < 0 ? 2 : 3, plan)) return std::nullopt;
+  // Large weights are read anew for each chunk: their quarter is a chunk at least.
+  const std::int64_t chunk_bytes = std::max(kChunkBytes, kPlanes * 4 * plan.filter_plane / 4);
   const std::int64_t row = kPlanes * 4 * (x.dims[1] + y.dims[1]);
-  plan.chunk = std::min(plan.tiles(), std::max<std::int64_t>(32, kChunkBytes / row));
+  plan.chunk = std::min(plan.tiles(), std::max<std::int64_t>(32, chunk_bytes / row));
   plan.source_plane = plan.chunk * x.dims[1] + kPlanePadding;
   plan.target_plane = plan.chunk * y.dims[1] + kPlanePadding;
   return plan;
@@ -142,6 +174,14 @@ Desc planes_desc(std::int64_t tiles, std::int64_t channels, std::int64_t plane) 
   return Desc({kPlanes, tiles, channels}, dnnl::memory::data_type::f32, Dims{plane, channels, 1});
 }
 
+// Constants take the layout that the products like best.
+Desc filter_desc(const Plan& plan) {
+  const Dims dims = {kPlanes, plan.source.channels, plan.target.channels};
+  constexpr auto type = dnnl::memory::data_type::f32;
+  if (plan.constant_filter) return Desc(dims, type, dnnl::memory::format_tag::any);
+  return Desc(dims, type, Dims{plan.filter_plane, dims[2], 1});
+}
+
 dnnl::matmul::primitive_desc products_desc(const Plan& plan, std::int64_t tiles, const Desc& weights) {
   return {onednn_engine(), planes_desc(tiles, plan.source.channels, plan.source_plane), weights,
           planes_desc(tiles, plan.target.channels, plan.target_plane), base_attr()};
@@ -152,6 +192,7 @@ class BoundWinograd : public BoundStep {
   BoundWinograd(const Plan& plan, const std::string& task) : plan_(plan), task_(task) {}
 
   void run(RunState& state) override {
+    if (!plan_.constant_filter) transform_filter();
     for (std::int64_t first = 0; first < plan_.tiles(); first += plan_.chunk) {
       const std::int64_t count = std::min(plan_.chunk, plan_.tiles() - first);
       const auto& args = count == plan_.chunk ? full_args : rest_args;
@@ -169,6 +210,8 @@ class BoundWinograd : public BoundStep {
   void* target = nullptr;
   void* residual = nullptr;
   void* bias = nullptr;
+  void* filter = nullptr;
+  void* filter_planes = nullptr;
   void* source_planes = nullptr;
   void* target_planes = nullptr;
   dnnl_primitive_t full = nullptr, rest = nullptr;
@@ -182,6 +225,16 @@ class BoundWinograd : public BoundStep {
   Place place(std::int64_t tile) const {
     const std::int64_t per_image = plan_.rows * plan_.columns, within = tile % per_image;
     return {tile / per_image, within / plan_.columns * kTile, within % plan_.columns * kTile};
+  }
+
+  void transform_filter() {
+    const std::int64_t lanes = plan_.transforms->lanes;
+    parallel_for(plan_.filter.channels / lanes, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) {
+        plan_.transforms->filter(plan_.filter, static_cast<const float*>(filter), block * lanes,
+                                 static_cast<float*>(filter_planes), plan_.filter_plane);
+      }
+    });
   }
 
   template <class T, class Transform>
@@ -219,7 +272,7 @@ class BoundWinograd : public BoundStep {
 
 struct Places {
   Location source, target, weights, source_planes, target_planes, scratchpad;
-  std::optional<Location> residual, bias;
+  std::optional<Location> filter, residual, bias;
 };
 
 class WinogradStep : public Step {
@@ -237,6 +290,10 @@ class WinogradStep : public Step {
     binder.address(&bound->target, places_.target);
     binder.address(&bound->source_planes, places_.source_planes);
     binder.address(&bound->target_planes, places_.target_planes);
+    if (places_.filter) {
+      binder.address(&bound->filter, *places_.filter);
+      binder.address(&bound->filter_planes, places_.weights);
+    }
     if (places_.residual) binder.address(&bound->residual, *places_.residual);
     if (places_.bias) binder.address(&bound->bias, *places_.bias);
     bound->full = full_.primitive.get();
@@ -267,21 +324,16 @@ class WinogradStep : public Step {
 };
 
 // Transforms the weights, then brings them into the layout that the products want.
-Location prepare_weights(Lowering& low, const View& w, const Desc& want) {
-  std::array<std::int64_t, 4> strides{};
-  std::copy(w.strides.begin(), w.strides.end(), strides.begin());
-  const std::int64_t outputs = w.dims[0], channels = w.dims[1];
+Location prepare_weights(Lowering& low, const View& w, const Filter& filter, const Desc& want) {
   const DType type = w.dtype;
   return low.prepared(w, want.get_size(), [=](const char* from, char* to) {
-    std::vector<float> planes(static_cast<std::size_t>(kPlanes * channels * outputs));
+    std::vector<float> planes(static_cast<std::size_t>(kPlanes * filter.channels * filter.outputs));
     if (type == DType::BFloat16) {
-      winograd::transform_weights(reinterpret_cast<const std::uint16_t*>(from), outputs, channels,
-                                  strides.data(), planes.data());
+      winograd::transform_weights(filter, reinterpret_cast<const std::uint16_t*>(from), planes.data());
     } else {
-      winograd::transform_weights(reinterpret_cast<const float*>(from), outputs, channels, strides.data(),
-                                  planes.data());
+      winograd::transform_weights(filter, reinterpret_cast<const float*>(from), planes.data());
     }
-    const Desc plain({kPlanes, channels, outputs}, dnnl::memory::data_type::f32,
+    const Desc plain({kPlanes, filter.channels, filter.outputs}, dnnl::memory::data_type::f32,
                      dnnl::memory::format_tag::abc);
     dnnl::memory source(plain, onednn_engine(), planes.data());
     dnnl::memory target(want, onednn_engine(), to);
@@ -298,24 +350,28 @@ Products make_products(const Plan& plan, std::int64_t tiles, const Desc& weights
 
 }  // namespace
 
-bool lower_winograd(Lowering& low) {
-  const std::optional<Plan> plan = make_plan(low);
+bool lower_winograd(Lowering& low, bool transposed) {
+  const std::optional<Plan> plan = make_plan(low, transposed);
   if (!plan) return false;
   const View& y = low.output(0);
-  const double flops =
-      2.0 * static_cast<double>(y.elements()) * 9.0 * static_cast<double>(plan->source.channels);
+  const double pixels = static_cast<double>((transposed ? low.input(0) : y).elements());
+  const std::int64_t others = transposed ? plan->target.channels : plan->source.channels;
+  const double flops = 2.0 * pixels * 9.0 * static_cast<double>(others);
   low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
   if (!low.building()) return true;
 
-  const Desc any({kPlanes, plan->source.channels, plan->target.channels}, dnnl::memory::data_type::f32,
-                 dnnl::memory::format_tag::any);
-  Products full = make_products(*plan, plan->chunk, any);
+  Products full = make_products(*plan, plan->chunk, filter_desc(*plan));
   const std::int64_t left = plan->tiles() % plan->chunk;
   Products rest = left ? make_products(*plan, left, full.weights) : Products{};
   Places places;
   places.source = low.at(low.input(0));
   places.target = low.at(y);
-  places.weights = prepare_weights(low, low.input(1), full.weights);
+  if (plan->constant_filter) {
+    places.weights = prepare_weights(low, low.input(1), plan->filter, full.weights);
+  } else {
+    places.filter = low.at(low.input(1));
+    places.weights = low.scratch(full.weights.get_size());
+  }
   places.source_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->source_plane) * sizeof(float));
   places.target_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->target_plane) * sizeof(float));
   places.scratchpad =
@@ -323,7 +379,9 @@ bool lower_winograd(Lowering& low) {
   if (plan->residual_input >= 0) {
     places.residual = low.at(low.input(static_cast<std::size_t>(plan->residual_input)));
   }
-  if (low.attrs().flag("has_bias")) places.bias = low.at(low.input(2));
+  if (plan->bias_input >= 0) {
+    places.bias = low.at(low.input(static_cast<std::size_t>(plan->bias_input)));
+  }
   low.emit(std::make_unique<WinogradStep>(*plan, places, std::move(full), std::move(rest), low.task().name));
   return true;
 }

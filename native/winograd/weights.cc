@@ -18,8 +18,7 @@ const Transforms* transforms() {
 }
 
 template <class T>
-void transform_weights(const T* weights, std::int64_t outputs, std::int64_t channels,
-                       const std::int64_t strides[4], float* planes) {
+void transform_weights(const Filter& f, const T* weights, float* planes) {
   static constexpr double kG[6][3] = {{1. / 4, 0, 0},
                                       {-1. / 6, -1. / 6, -1. / 6},
                                       {-1. / 6, 1. / 6, -1. / 6},
@@ -27,29 +26,28 @@ void transform_weights(const T* weights, std::int64_t outputs, std::int64_t chan
                                       {1. / 24, -1. / 12, 1. / 6},
                                       {0, 0, 1}};
 #pragma omp parallel for schedule(static)
-  for (std::int64_t c = 0; c < channels; ++c) {
-    for (std::int64_t o = 0; o < outputs; ++o) {
-      const T* w = weights + o * strides[0] + c * strides[1];
+  for (std::int64_t c = 0; c < f.channels; ++c) {
+    for (std::int64_t o = 0; o < f.outputs; ++o) {
+      const T* w = weights + f.first + o * f.output + c * f.channel;
       double half[6][3];
       for (int i = 0; i < 6; ++i) {
         for (int l = 0; l < 3; ++l) {
           half[i][l] = 0;
-          for (int k = 0; k < 3; ++k) half[i][l] += kG[i][k] * widen(w[k * strides[2] + l * strides[3]]);
+          for (int k = 0; k < 3; ++k) half[i][l] += kG[i][k] * widen(w[k * f.row + l * f.column]);
         }
       }
       for (int i = 0; i < 6; ++i) {
         for (int j = 0; j < 6; ++j) {
           double sum = 0;
           for (int l = 0; l < 3; ++l) sum += half[i][l] * kG[j][l];
-          planes[((i * 6 + j) * channels + c) * outputs + o] = static_cast<float>(sum);
+          planes[((i * 6 + j) * f.channels + c) * f.outputs + o] = static_cast<float>(sum);
         }
       }
     }
   }
 }
 
-template void transform_weights(const float*, std::int64_t, std::int64_t, const std::int64_t[4], float*);
-template void transform_weights(const std::uint16_t*, std::int64_t, std::int64_t, const std::int64_t[4],
-                                float*);
+template void transform_weights(const Filter&, const float*, float*);
+template void transform_weights(const Filter&, const std::uint16_t*, float*);
 
 }  // namespace npu::winograd

@@ -22,6 +22,14 @@ struct Image {
   std::int64_t pixel;  // elements between two pixels
 };
 
+// Weights of any layout as a convolution takes them: strides in elements, `first` is where element 0 lies. A
+// transposed convolution has negative kernel strides.
+struct Filter {
+  std::int64_t outputs, channels;
+  std::int64_t output, channel, row, column;
+  std::int64_t first;
+};
+
 struct Epilogue {
   const float* bias = nullptr;
   bool clip = false;
@@ -40,6 +48,9 @@ struct Transforms {
                      std::int64_t x, const float* residual, float* image);
   void (*target_bf16)(const Image&, const Epilogue&, const float* planes, std::int64_t plane, std::int64_t y,
                       std::int64_t x, const std::uint16_t* residual, std::uint16_t* image);
+  // Weights of `lanes` channels from `channel` on into 36 matrices (channels x outputs), in single precision.
+  void (*filter)(const Filter&, const float* weights, std::int64_t channel, float* planes,
+                 std::int64_t plane);
 };
 
 extern const Transforms kTransformsAvx512;
@@ -48,10 +59,9 @@ extern const Transforms kTransformsAvx2;
 // The transforms this machine can run, or nullptr.
 const Transforms* transforms();
 
-// Weights (outputs, channels, 3, 3) with any strides in elements into 36 matrices (channels x outputs). T is
-// float, or std::uint16_t for bfloat16.
+// Weights into 36 matrices (channels x outputs) in double precision, for what is done once. T is float, or
+// std::uint16_t for bfloat16.
 template <class T>
-void transform_weights(const T* weights, std::int64_t outputs, std::int64_t channels,
-                       const std::int64_t strides[4], float* planes);
+void transform_weights(const Filter& filter, const T* weights, float* planes);
 
 }  // namespace npu::winograd

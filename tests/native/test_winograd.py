@@ -113,3 +113,96 @@ def test_few_tiles_stay_direct() -> None:
     w = np.zeros((3, 3, 512, 512), np.float32)
     _, impl = _conv(x, w, np.zeros(512, np.float32), 1, [], None, "auto")
     assert not impl.startswith("winograd")
+
+
+def _variable(
+    kind: str,
+    x: np.ndarray,
+    w: np.ndarray,
+    weight_perm: tuple[int, ...],
+    pad: int,
+    algorithm: str = "auto",
+    bias: np.ndarray | None = None,
+) -> tuple[np.ndarray, str]:
+    """Channels-last x and weights that are an input, viewed by `weight_perm` as the task wants them."""
+    n, h, wd, _ = x.shape
+    grown = 2 * pad - 2 if kind == "conv" else 2 - 2 * pad
+    outputs = w.shape[weight_perm[0 if kind == "conv" else 1]]
+    y = np.full((n, h + grown, wd + grown, outputs), np.nan, x.dtype)
+    program = rt.Program(kind)
+    inputs = [
+        _view(program.input(0, x.nbytes), x, (0, 3, 1, 2)),
+        _view(program.input(1, w.nbytes), w, weight_perm),
+    ]
+    feeds = [x, w]
+    attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "algorithm": algorithm}
+    if bias is not None:
+        row = bias.reshape(1, 1, 1, -1)
+        inputs.append(_view(program.input(2, row.nbytes), row, (0, 3, 1, 2)))
+        feeds.append(row)
+        attrs["post_ops"] = ["add", "relu"]
+    program.task(kind, kind, inputs, [_view(program.output(0, y.nbytes), y, (0, 3, 1, 2))], attrs)
+    program.finalize(0)
+    program.run([np.zeros_like(f) for f in feeds], [y])  # what another run saw must not matter
+    program.run(feeds, [y])
+    return y, program.task_info()[0]["impl"]
+
+
+def _reference(kind: str, x: np.ndarray, w: np.ndarray, weight_perm: tuple[int, ...], pad: int) -> np.ndarray:
+    source = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2)
+    weights = torch.from_numpy(w.astype(np.float64)).permute(*weight_perm)
+    apply = torch.nn.functional.conv2d if kind == "conv" else torch.nn.functional.conv_transpose2d
+    return apply(source, weights, padding=pad).permute(0, 2, 3, 1).numpy()
+
+
+LAYOUTS = {  # how weights (O, I, 3, 3) lie in memory, and the way back
+    "HWIO": ((2, 3, 1, 0), (3, 2, 0, 1)),
+    "OIHW": ((0, 1, 2, 3), (0, 1, 2, 3)),
+    "HWOI": ((2, 3, 0, 1), (2, 3, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["conv", "deconv"])
+@pytest.mark.parametrize(
+    ("shape", "outputs", "pad"),
+    [
+        ((2, 17, 23, 48), 80, 1),
+        ((16, 8, 8, 32), 64, 0),
+        ((3, 15, 18, 64), 32, 2),
+        ((40, 9, 9, 256), 448, 1),
+    ],
+)
+def test_variable_weights(kind: str, layout: str, shape: tuple, outputs: int, pad: int) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(shape, np.float32)
+    ends = (outputs, shape[3]) if kind == "conv" else (shape[3], outputs)
+    there, back = LAYOUTS[layout]
+    w = rng.standard_normal((*ends, 3, 3), np.float32) / np.sqrt(9 * shape[3], dtype=np.float32)
+    w = np.ascontiguousarray(w.transpose(there))
+    expected = _reference(kind, x, w, back, pad)
+    y, impl = _variable(kind, x, w, back, pad)
+    assert impl.startswith("winograd")
+    assert np.abs(y - expected).max() <= 2e-5 * np.abs(expected).max()
+    direct, impl = _variable(kind, x, w, back, pad, "direct")
+    assert not impl.startswith("winograd")
+    assert np.abs(direct - expected).max() <= 4e-6 * np.abs(expected).max()
+
+
+def test_variable_bias_of_a_training_step() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, 16, 16, 32), np.float32)
+    w = rng.standard_normal((3, 3, 32, 64), np.float32) / np.float32(17)
+    bias = rng.standard_normal(64, np.float32)
+    y, impl = _variable("conv", x, w, (3, 2, 0, 1), 1, bias=bias)
+    assert impl.startswith("winograd")
+    expected = np.maximum(_reference("conv", x, w, (3, 2, 0, 1), 1) + bias, 0)
+    assert np.abs(y - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("kind", ["conv", "deconv"])
+@pytest.mark.parametrize(("batch", "dtype"), [(1, np.float32), (16, ml_dtypes.bfloat16)])
+def test_variable_weights_that_gain_nothing_stay_direct(kind: str, batch: int, dtype: type) -> None:
+    x = np.zeros((batch, 14, 14, 64), dtype)
+    _, impl = _variable(kind, x, np.zeros((3, 3, 64, 64), dtype), (3, 2, 0, 1), 1)
+    assert not impl.startswith("winograd")
