@@ -203,6 +203,6 @@ def test_variable_bias_of_a_training_step() -> None:
 @pytest.mark.parametrize("kind", ["conv", "deconv"])
 @pytest.mark.parametrize(("batch", "dtype"), [(1, np.float32), (16, ml_dtypes.bfloat16)])
 def test_variable_weights_that_gain_nothing_stay_direct(kind: str, batch: int, dtype: type) -> None:
-    x = np.zeros((batch, 14, 14, 64), dtype)
+    x: np.ndarray = np.zeros((batch, 14, 14, 64), dtype)
     _, impl = _variable(kind, x, np.zeros((3, 3, 64, 64), dtype), (3, 2, 0, 1), 1)
     assert not impl.startswith("winograd")
