@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.model.model import Model
-from ge.ops.base import plain_type
+from ge.ops.base import is_custom, lookup, plain_type
 
 __all__ = ["Explanation", "Placement", "explain", "placements"]
 
@@ -26,6 +26,7 @@ class Placement:
     engine: str
     reason: str
     origin: tuple[str, ...] = ()
+    choice: bool = False  # a custom operator was there to take it
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def _placements(graph: ir.Graph) -> Iterable[Placement]:
             facts.engine(node),
             facts.reason(node),
             facts.origin(node),
+            is_custom(lookup(node.op_type)) or bool(facts.passed_over(node)),
         )
     for inner in subgraphs_of(graph):
         yield from _placements(inner)
@@ -94,6 +96,7 @@ def _placement(row: dict[str, object]) -> Placement:
         str(row["engine"]),
         str(row["reason"]),
         tuple(map(str, origin)),  # type: ignore[call-overload]
+        bool(row.get("choice")),
     )
 
 

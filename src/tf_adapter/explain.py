@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import ge
 from ge.ir.types import TENSORS
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import functions
 from tf_adapter.flops import estimate
-from tf_adapter.functions import HostRun, Report, StepsRun
+from tf_adapter.functions import HostRun, NpuRun, Report, StepsRun
 from tf_adapter.graphs import ARGUMENT
 
 __all__ = ["Explanation", "Row", "explain", "report"]
@@ -33,7 +34,7 @@ _NAMED = 3  # nodes named for one reason
 
 @dataclass(frozen=True)
 class Row:
-    """One node: where it runs, in which step, why it is not on the NPU and what to do about it."""
+    """One node: where it runs, in which step, why it is not on the NPU, and which implementation it has there."""
 
     node: str
     operator: str
@@ -42,6 +43,7 @@ class Row:
     reason: str = ""
     remedy: str = ""
     flops: float = 0.0
+    implementation: str = ""  # which one was taken and why not the others, where custom operators were there
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class Explanation:
         ranked = sorted(found.items(), key=lambda item: (-sum(r.flops for r in item[1]), -len(item[1])))
         return [(*key, [r.node for r in rows]) for key, rows in ranked]
 
+    def choices(self) -> list[tuple[str, list[str]]]:
+        """Which implementation was taken where custom operators were there, and of which nodes."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.implementation:
+                found.setdefault(row.implementation, []).append(row.node)
+        return list(found.items())
+
     def text(self) -> str:
         """The explanation for a terminal."""
         on_npu = len(self.rows) - len(self.host_rows)
@@ -85,10 +95,11 @@ class Explanation:
             f" {len(self.steps)} step(s): {' → '.join(self.steps)}"
         ]
         for operator, reason, remedy, nodes in self.reasons():
-            named = ", ".join(nodes[:_NAMED]) + (", …" if len(nodes) > _NAMED else "")
-            lines.append(f"  host: {operator or 'all'} ×{len(nodes)}: {reason} [{named}]")
+            lines.append(f"  host: {operator or 'all'} ×{len(nodes)}: {reason} [{_named(nodes)}]")
             if remedy:
                 lines.append(f"        → {remedy}")
+        for implementation, nodes in self.choices():
+            lines.append(f"  NPU: {implementation} [{_named(nodes)}]")
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -111,7 +122,7 @@ class Explanation:
         )
         rows = "".join(
             f'<tr class="{r.place}"><td>{_escaped(r.node)}</td><td>{_escaped(r.operator)}</td><td>{r.place}</td>'
-            f"<td>{r.step}</td><td>{r.flops:,.0f}</td><td>{_escaped(r.reason)}</td></tr>"
+            f"<td>{r.step}</td><td>{r.flops:,.0f}</td><td>{_escaped(r.reason or r.implementation)}</td></tr>"
             for r in self.rows
         )
         return _PAGE.format(
@@ -140,6 +151,10 @@ class Explanation:
 def _share(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed) if listed else 1.0
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:_NAMED]) + (", …" if len(nodes) > _NAMED else "")
 
 
 def _escaped(text: str) -> str:
@@ -253,14 +268,26 @@ def report(name: str) -> Explanation | None:
     found = functions.last_report(name)
     if found is None:
         return None
-    places = _places(found)
+    places, chosen = _places(found), _chosen(found)
     flops = estimate(found.graph, functions.known(name).functions, found.shapes)
     rows = tuple(
-        Row(node.name, node.op, *places[node.name], flops.get(node.name, 0.0))
+        Row(node.name, node.op, *places[node.name], flops.get(node.name, 0.0), chosen.get(node.name, ""))
         for node in found.graph.nodes.values()
         if node.op != ARGUMENT and node.op not in _QUIET
     )
     return Explanation(name, rows, _steps(found))
+
+
+def _chosen(found: Report) -> dict[str, str]:
+    """Which implementation the nodes have for which there were custom operators."""
+    if isinstance(found.plan, StepsRun):
+        inner = (functions.last_report(n) for n, _, _ in found.plan.steps if functions.step_of(n).on_npu)
+        return {node: words for one in inner if one is not None for node, words in _chosen(one).items()}
+    words: dict[str, list[str]] = {}
+    for row in ge.explain(found.plan.lowered.model) if isinstance(found.plan, NpuRun) else ():
+        for node in row.origin if row.choice else ():
+            words.setdefault(node, []).append(f"{row.operator} on {row.engine}: {row.reason}")
+    return {node: " | ".join(dict.fromkeys(said)) for node, said in words.items()}
 
 
 def _steps(found: Report) -> tuple[str, ...]:

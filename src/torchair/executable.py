@@ -15,6 +15,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ge.compiler import compile_graph
+from ge.explanation import Placement, explain
 from ge.options import CompileOptions
 from torchair.gears import gears_of
 from torchair.lowering import Layout, NpuPart, Refusal, lower
@@ -41,6 +42,7 @@ class Report:
     refusals: list[Refusal] = field(default_factory=list)
     operators: dict[str, bool] = field(default_factory=dict)
     failure: str = ""
+    choices: list[Placement] = field(default_factory=list)  # nodes that a custom operator was there to take
 
 
 class observe:
@@ -204,6 +206,7 @@ class CompiledGraph:
                 for part in lowered.steps
                 if isinstance(part, NpuPart)
             ]
+            report.choices = [row for model in models for row in explain(model) if row.choice]
             plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered)
             if self.on_compile is not None:
                 self.on_compile(plan)

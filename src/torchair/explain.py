@@ -40,6 +40,11 @@ class Explanation:
                 lines.append(f"    all on ATen: {graph.failure}")
             reasons = collections.Counter((r.operator, r.reason) for r in graph.refusals)
             lines += [f"    {name} x{count} on ATen: {why}" for (name, why), count in reasons.most_common()]
+            chosen = collections.Counter((c.operator, c.engine, c.reason) for c in graph.choices)
+            lines += [
+                f"    {name} x{count} on {engine}: {why}"
+                for (name, engine, why), count in chosen.most_common()
+            ]
         return "\n".join(lines)
 
 
