@@ -97,7 +97,7 @@ def _define(operator: type[Operator], schema: str) -> Any:
         ]
         return found[0] if len(found) == 1 else tuple(found)
 
-    _library.impl(name, compute, "CompositeExplicitAutograd")
+    _library.impl(name, torch.compiler.disable(compute), "CompositeExplicitAutograd")
     torch.library.register_fake(full, fake, lib=_library)
     if operator.gradient is not None:
         _define_gradient(operator, full)

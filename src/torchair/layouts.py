@@ -46,11 +46,13 @@ def desc_of(value: Any) -> TensorDesc | None:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of axes in which a tensor lies densely in memory; None when it has gaps or overlaps.
+    """The order of axes in which a tensor lies densely in memory; None when it has gaps or overlaps, or open sizes.
 
     >>> memory_order((2, 3, 4), (12, 1, 3))
     (0, 2, 1)
     """
+    if not all(isinstance(n, int) for n in (*shape, *strides)):
+        return None
     order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
     step = 1
     for axis in reversed(order):

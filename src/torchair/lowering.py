@@ -302,6 +302,8 @@ class _Emission:
         expected = self.owner.values.get(node)
         if expected is None:
             raise Unsupported("it gives nothing but has an effect")
+        if any(_is_open(v) for v in _flat(expected)):
+            raise Unsupported("the size of its result is known only after the run")
         call = Call(_target(node.target), node.name, self._arguments(node), _results(expected))
         made = self.emitter.emit(call)
         several = isinstance(expected, (list, tuple))
@@ -329,6 +331,8 @@ class _Emission:
             if fake is None and node.op == "get_attr":
                 return self._attribute(node)
             return fake
+        if _is_open(fake):
+            raise Unsupported("the size of what it reads is known only after the run")
         desc = desc_of(fake)
         if desc is None:
             raise Unsupported(f"no engine accepts {str(fake.dtype).removeprefix('torch.')}")
@@ -451,6 +455,11 @@ def _is_sizes(value: Any) -> bool:
         and bool(value)
         and all(isinstance(v, int) for v in value)
     )
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a tensor's shape is not yet known."""
+    return isinstance(value, torch.Tensor) and not all(isinstance(d, int) for d in value.shape)
 
 
 def _flat(value: Any) -> list[Any]:
