@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,13 +133,15 @@ def test_tensorflow_saved_model(tf: Any, tmp_path: Path) -> None:
     assert any(row.operator == "KitSwoosh" for row in ge.explain(model))
 
 
-def _declare(tf: Any, name: bytes) -> None:
+def _declare(tf: Any, name: bytes, attrs: tuple[bytes, ...] = ()) -> None:
     """Make an operator without any kernel known to TensorFlow, as a library of REGISTER_OPs does."""
     library = ctypes.CDLL(str(Path(tf.__file__).parent / "libtensorflow_framework.so.2"))
     library.TF_NewOpDefinitionBuilder.restype = library.TF_NewStatus.restype = ctypes.c_void_p
     builder = ctypes.c_void_p(library.TF_NewOpDefinitionBuilder(name))
     library.TF_OpDefinitionBuilderAddInput(builder, b"x: float")
     library.TF_OpDefinitionBuilderAddOutput(builder, b"y: float")
+    for attr in attrs:
+        library.TF_OpDefinitionBuilderAddAttr(builder, attr)
     library.TF_OpDefinitionBuilderSetShapeInferenceFunction(
         builder, library.TF_ShapeInferenceContextSetUnknownShape
     )
@@ -162,6 +165,33 @@ def test_tensorflow_function_with_an_operator_of_a_library(tf: Any) -> None:
         return y * 2.0
 
     close(function(tf.constant(X)), (X + 1) ** 3 * 2)
+
+
+def test_tensorflow_function_with_one_operator_into_many(tf: Any) -> None:
+    pytest.importorskip("tf_adapter")
+    from tensorflow.python.framework import op_def_library, op_def_registry
+
+    if op_def_registry.get("KitResidual") is None:
+        _declare(tf, b"KitResidual", (b"scale: float = 1.0",))
+
+    @tf.function
+    def function(x: Any) -> Any:
+        y = op_def_library.apply_op("KitResidual", x=x, scale=0.25)
+        y.set_shape(x.shape)
+        return y * 2.0
+
+    close(function(tf.constant(X)), CASES["Residual"][2] * 2)
+
+
+def test_tensorflow_function_with_an_override(tf: Any) -> None:
+    tf_adapter = pytest.importorskip("tf_adapter")
+    function = tf.function(lambda x: tf.sign(x) + 1.0)
+    close(function(tf.constant(X)), 2 * np.sign(X) + 1)
+    said = str(tf_adapter.explain(function, tf.constant(X)))
+    assert "custom TBE computation of package kit" in said and "before the built-in Sign" in said
+    wide = tf.constant(X.astype(np.float64))
+    close(function(wide), np.sign(X) + 1)
+    assert "not the custom operator of package kit" in str(tf_adapter.explain(function, wide))
 
 
 @pytest.fixture
@@ -302,7 +332,12 @@ def test_torch_ai_cpu_operator(torch: Any, compiled: Any, kit_torch: Any) -> Non
 
 
 def test_torch_override(torch: Any, compiled: Any) -> None:
+    torchair = pytest.importorskip("torchair")
     close(compiled(torch.sign)(torch.from_numpy(X)), 2 * np.sign(X))
+    said = str(torchair.explain(torch.sign, torch.from_numpy(X)))
+    assert "custom TBE computation of package kit" in said and "before the built-in Sign" in said
+    wide = str(torchair.explain(torch.sign, torch.from_numpy(X.astype(np.float64))))
+    assert "not the custom operator of package kit" in wide
 
 
 def test_torch_one_operator_into_many(torch: Any, compiled: Any, kit_torch: Any) -> None:
@@ -338,10 +373,17 @@ def test_torch_training(torch: Any, compiled: Any) -> None:
     np.testing.assert_allclose(weights, expected_weights, rtol=1e-4, atol=1e-5)
 
 
-def test_torch_operator_whose_size_is_known_after_the_run(torch: Any) -> None:
+def test_torch_operator_whose_size_is_known_after_the_run(torch: Any, compiled: Any) -> None:
     torchair = pytest.importorskip("torchair")
     operator = torchair.custom_op("KeepPositive")
     close(operator(torch.from_numpy(FLAT)), FLAT[FLAT > 0])
+    function = compiled(lambda x: operator(x * 2.0) + 1.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "a graph could not be compiled")
+        for array in (FLAT, -FLAT):
+            close(function(torch.from_numpy(array)), 2 * array[array > 0] + 1)
+    said = str(torchair.explain(lambda x: operator(x * 2.0) + 1.0, torch.from_numpy(FLAT)))
+    assert "on the NPU" in said  # also where the graph is cut at the operator
 
 
 def test_torch_eager_operator_with_its_gradient(torch: Any) -> None:
