@@ -16,7 +16,7 @@ from tbe.serialize import fingerprint, structure
 from tbe.target import compile_ir, machine_for
 from tbe.tuning import Tuning, tuning_of
 
-__all__ = ["Kernel", "build"]
+__all__ = ["Kernel", "build", "forget"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ _CACHE_SIZE = 4096
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _cache: OrderedDict[tuple[str, str, str], Kernel] = OrderedDict()
 _lock = threading.Lock()
+
+
+def forget() -> None:
+    """Forget the kernels built so far, so that they are compiled again."""
+    with _lock:
+        _cache.clear()
 
 
 def build(
