@@ -61,6 +61,7 @@ def register() -> None:
     _parse_names()
     _wrap_context()
     _wrap_threads()
+    _wrap_iterators()
     _set_callbacks()
     running = context.context()
     if running._initialized:
@@ -171,6 +172,20 @@ def _logging(original: Function) -> Function:
         native.set_log_placement(bool(enable))
 
     return set_log
+
+
+def _wrap_iterators() -> None:
+    """Iterators that are made where the NPU is the current device prepare batches ahead."""
+    from tf_adapter.channel import ahead
+
+    def make(original: Function) -> Function:
+        def iterate(self: Any) -> Any:
+            here = context.executing_eagerly() and _is_name(context.context().device_name)
+            return original(ahead(self) if here else self)
+
+        return iterate
+
+    _wrap(tf.data.Dataset, "__iter__", make)
 
 
 # -- names --------------------------------------------------------------------------------------------------------

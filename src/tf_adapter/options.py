@@ -224,6 +224,9 @@ class Options:
     cache_dir = Setting[Path | None](
         _path, None, "NPU_CACHE_DIR", "run", "where compiled models are kept between processes; None: nowhere"
     )
+    prefetch = Setting[int](
+        _count, 2, "NPU_PREFETCH", "run", "batches prepared ahead by iterators over datasets; 0: none"
+    )
     device_count = Setting[int](
         _positive, 1, "NPU_DEVICE_COUNT", "start", "how many devices there are, sharing this machine"
     )
