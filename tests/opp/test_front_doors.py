@@ -89,8 +89,14 @@ def test_onnx(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def tf() -> Any:
-    return pytest.importorskip("tensorflow")
+def tf() -> Iterator[Any]:
+    """TensorFlow with the NPU as the place where functions run, whatever other tests have left."""
+    tensorflow = pytest.importorskip("tensorflow")
+    tf_adapter = pytest.importorskip("tf_adapter")
+    before = tf_adapter.is_default()
+    tf_adapter.as_default()
+    yield tensorflow
+    tf_adapter.as_default(before)
 
 
 @pytest.mark.parametrize("name", CASES)

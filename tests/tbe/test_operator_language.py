@@ -378,6 +378,13 @@ def test_a_file_that_does_not_load_says_where(tmp_path: Path) -> None:
         dsl.load_operator(written(tmp_path, "wrong", "def x(:\n"))
 
 
+def test_helpers_of_tik_operators_are_refused_by_name() -> None:
+    with pytest.raises(ImportError, match=r"impl\.constant_util is not provided: .* TIK"):
+        from impl import constant_util  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from impl import nothing  # noqa: F401
+
+
 def test_tik_is_refused_by_name(tmp_path: Path) -> None:
     path = written(
         tmp_path,
