@@ -36,7 +36,8 @@ build: $(VENV)/.project ## Create the environment and build the native runtime
 build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
 
 check: $(VENV)/.project $(VENV_TF215)/.project
-	$(BIN)/$(PYTEST) --doctest-modules src benchmarks
+	$(BIN)/$(PYTEST) --doctest-modules --ignore src/npu_bridge src benchmarks
+	$(BIN_TF215)/$(PYTEST) --doctest-modules src/npu_bridge/contrib_training.py
 	$(BIN_TF215)/$(PYTEST) tests/models/tf215 tests/tensorflow tests/tensorflow_v1
 	$(BIN)/$(PYTEST) --ignore tests/models/tf215 --ignore tests/tensorflow_v1 tests
 

@@ -12,7 +12,7 @@ _DIGITS = {"bfloat16": 7, "float16": 10}  # of the fraction
 
 
 def round_weights(weights: np.ndarray, dtype: str, axes: tuple[int, ...]) -> np.ndarray:
-    """Float32 weights in a narrower type, rounded so that their errors, summed along `axes`, nearly vanish.
+    """Float32 weights in a narrower type, rounded so that their errors, summed along `axes`, largely cancel.
 
     Rounding each weight to the nearest number leaves every sum with an error of its own, the same at every place of an
     image and for every input, so that nothing later averages it out. Here a few weights that lie close to the middle
@@ -20,7 +20,7 @@ def round_weights(weights: np.ndarray, dtype: str, axes: tuple[int, ...]) -> np.
 
     >>> w = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     >>> plain, kept = w.astype(numpy_dtype("bfloat16")), round_weights(w, "bfloat16", (1,))
-    >>> bool(np.abs((kept - w).sum(1)).mean() < 0.3 * np.abs((plain - w).sum(1)).mean())
+    >>> bool(np.abs((kept - w).sum(1)).mean() < 0.5 * np.abs((plain - w).sum(1)).mean())
     True
     """
     narrow = numpy_dtype(dtype)
