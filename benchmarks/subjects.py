@@ -21,8 +21,11 @@ __all__ = ["FORMS", "FULL_SIZE_ONLY", "LIMITS", "Subject", "compiled_error", "na
 
 FORMS = ("frozen", "saved_model", "onnx")
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # largest error allowed, relative to the largest value
-# Deep networks that small images leave a single pixel in their last layers: nothing averages rounding errors out.
-FULL_SIZE_ONLY = frozenset({"InceptionV3", "NASNetMobile", "DenseNet121", "MobileNetV2"})
+# Deep networks that small images leave one to four pixels in their last layers: nothing averages rounding errors out.
+FULL_SIZE_ONLY = frozenset(
+    {"InceptionV3", "NASNetMobile", "DenseNet121", "MobileNet", "MobileNetV2", "MobileNetV3Small"}
+    | {"EfficientNetB0", "EfficientNetV2B0"}
+)
 ZOO = ("bert", "gpt2", "vit", "lstm", "dlrm", "regnet")
 _FAMILIES = {family.name: family for family in FAMILIES}
 
