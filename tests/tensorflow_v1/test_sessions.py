@@ -72,3 +72,9 @@ def test_contrib_by_its_equivalents(run_v1: Callable[..., Any]) -> None:
     assert found["losses"][-1] < 0.5 * found["losses"][0]
     assert found["width"] == 16
     assert "tf.contrib.layers.no_such_layer has no equivalent" in found["missing"]
+
+
+def test_recurrent_layers_equal_numpy(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("recurrent.py")
+    assert max(found["errors"]) < 1e-6
+    assert found["gradients"] == [[10, 24], [24]]

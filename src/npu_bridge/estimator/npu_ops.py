@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from npu_device import gen_npu_ops
+
 __all__ = ["LARS", "LARSV2", "dropout", "initialize_system", "shutdown_system"]
 
 
@@ -29,13 +31,9 @@ def LARSV2(
     name: str | None = None,
 ) -> Any:
     """A gradient scaled by the ratio of the norms of its weight and itself (layer-wise adaptive rate)."""
-    with tf.name_scope(name or "LARSV2"):
-        weight_norm, grad_norm = tf.norm(input_weight), tf.norm(input_grad)
-        rate = hyperpara * weight_norm / (grad_norm + weight_decay * weight_norm + epsilon)
-        if use_clip:
-            rate = tf.clip_by_value(rate / learning_rate, 0.0, 1.0)
-        rate = tf.where(tf.logical_and(weight_norm > 0, grad_norm > 0), rate, tf.ones_like(rate))
-        return rate * (input_grad + input_weight * weight_decay)
+    return gen_npu_ops.lars_v2(
+        input_weight, input_grad, weight_decay, learning_rate, hyperpara, epsilon, use_clip, name
+    )
 
 
 def LARS(

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from npu_device import gen_npu_ops
+
 __all__ = ["DynamicGRUV2", "DynamicRNN"]
 
 
@@ -23,7 +25,7 @@ class _Recurrent:
             raise ValueError("cell_depth must be 1 and activation 'tanh'")
         self._hidden_size = hidden_size
         self._dtype = tf.as_dtype(dtype)
-        self._reverse = direction == "REDIRECTIONAL"
+        self._direction = direction
         self._scope = tf.get_variable_scope()
         self._weights: tuple[Any, ...] | None = None
 
@@ -41,35 +43,6 @@ class _Recurrent:
                 )
                 for name in names
             )
-
-    def _steps(self, length: int) -> range:
-        return range(length - 1, -1, -1) if self._reverse else range(length)
-
-    def _state(self, given: Any, batch: Any) -> Any:
-        if given is None:
-            return tf.zeros([batch, self._hidden_size], self._dtype)
-        return tf.reshape(given, [batch, self._hidden_size])
-
-    @staticmethod
-    def _kept(step: Any, lengths: Any, new: Any, old: Any) -> Any:
-        """The new state where the sequence goes on, the old one behind its end."""
-        return new if lengths is None else tf.where(tf.expand_dims(step < lengths, 1), new, old)
-
-    def _scan(self, x: Any, seq_length: Any, states: tuple[Any, ...], cell: Any) -> list[Any]:
-        """Run the cell over time; its results, stacked along time."""
-        if len(x.shape) != 3 or x.shape[0] is None:
-            raise ValueError(f"inputs must be (time, batch, features) with a known time, got {x.shape}")
-        length = int(x.shape[0])
-        lengths = None if seq_length is None else tf.cast(seq_length, tf.int32)
-        results: list[Any] = [None] * length
-        for step in self._steps(length):
-            values = cell(x[step], states)
-            states = tuple(
-                self._kept(step, lengths, new, old)
-                for new, old in zip(values[: len(states)], states, strict=True)
-            )
-            results[step] = (*states, *values[len(states) :])
-        return [tf.stack(column) for column in zip(*results, strict=True)]
 
 
 class DynamicRNN(_Recurrent):
@@ -110,25 +83,22 @@ class DynamicRNN(_Recurrent):
         weight: Any = None, bias: Any = None,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Run over a sequence."""
-        batch, inputs = tf.shape(x)[1], int(x.shape[2])
+        inputs = int(x.shape[2])
         if weight is None or bias is None:
             if self._weights is None:
                 self._weights = self._make_weights(inputs, inputs + self._hidden_size, ("w", "b"))
             weight, bias = self._weights
-
-        def cell(now: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-            h, c = states
-            i, j, f, o = tf.split(tf.matmul(tf.concat([now, h], 1), weight) + bias, 4, axis=1)
-            i, j, f, o = tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + self._forget_bias), tf.sigmoid(o)
-            c = f * c + i * j
-            if self._cell_clip > 0:
-                c = tf.clip_by_value(c, -self._cell_clip, self._cell_clip)
-            tanhc = tf.tanh(c)
-            return o * tanhc, c, i, j, f, o, tanhc
-
-        states = (self._state(init_h, batch), self._state(init_c, batch))
-        h, c, i, j, f, o, tanhc = self._scan(x, seq_length, states, cell)
-        return h, h, c, i, j, f, o, tanhc
+        return gen_npu_ops.dynamic_rnn(
+            x,
+            weight,
+            bias,
+            seq_length,
+            init_h,
+            init_c,
+            direction=self._direction,
+            cell_clip=self._cell_clip,
+            forget_bias=self._forget_bias,
+        )
 
 
 class DynamicGRUV2(_Recurrent):
@@ -166,7 +136,7 @@ class DynamicGRUV2(_Recurrent):
                 "DynamicGRUV2 runs time first, without dropout, clipping and projection; gate_order is zrh or rzh"
             )
         del is_training
-        self._update_first = gate_order == "zrh"
+        self._gate_order = gate_order
         self._reset_after = reset_after
 
     def __call__(
@@ -174,27 +144,22 @@ class DynamicGRUV2(_Recurrent):
         weight_hidden: Any = None, bias_input: Any = None, bias_hidden: Any = None,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Run over a sequence."""
-        batch, inputs = tf.shape(x)[1], int(x.shape[2])
+        inputs = int(x.shape[2])
         given: tuple[Any, ...] = (weight_input, weight_hidden, bias_input, bias_hidden)
         if any(w is None for w in given):
             if self._weights is None:
                 self._weights = self._make_weights(inputs, 0, ("wx", "wh", "bx", "bh"))
             given = self._weights
         wx, wh, bx, bh = given
-
-        def cell(now: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-            (h,) = states
-            from_x = tf.split(tf.matmul(now, wx) + bx, 3, axis=1)
-            from_h = tf.split(tf.matmul(h, wh) + bh, 3, axis=1)
-            z, r = (0, 1) if self._update_first else (1, 0)
-            update, reset = tf.sigmoid(from_x[z] + from_h[z]), tf.sigmoid(from_x[r] + from_h[r])
-            if self._reset_after:
-                hidden = from_h[2]
-                new = tf.tanh(from_x[2] + reset * hidden)
-            else:
-                hidden = tf.matmul(reset * h, wh[:, 2 * self._hidden_size :]) + bh[2 * self._hidden_size :]
-                new = tf.tanh(from_x[2] + hidden)
-            return (1 - update) * new + update * h, update, reset, new, hidden
-
-        h, update, reset, new, hidden = self._scan(x, seq_length, (self._state(init_h, batch),), cell)
-        return h, h, update, reset, new, hidden
+        return gen_npu_ops.dynamic_gru_v2(
+            x,
+            wx,
+            wh,
+            bx,
+            bh,
+            seq_length,
+            init_h,
+            direction=self._direction,
+            gate_order=self._gate_order,
+            reset_after=self._reset_after,
+        )
