@@ -23,6 +23,7 @@ from tensorflow.python.framework import device_spec, ops
 import npu_runtime
 from ge.ops.base import subscribe
 from npu_runtime import tensorflow as native
+from tf_adapter import calls
 
 __all__ = ["as_default", "device_name", "is_default", "register"]
 
@@ -63,6 +64,7 @@ def register() -> None:
     _wrap_threads()
     _wrap_iterators()
     _set_callbacks()
+    calls.start(_is_name)
     running = context.context()
     if running._initialized:
         _add_physical_devices(running)

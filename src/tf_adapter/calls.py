@@ -1,0 +1,159 @@
+"""Calls of `tf.function` objects that repeat: straight to the traced function.
+
+TensorFlow binds and types the arguments of every call in Python before it finds the function it traced for them, which
+takes several times as long as the call of a small function on the NPU. Here the function that was found is remembered
+for the types and shapes of the arguments. That holds where nothing else can matter: eager code with the NPU as current
+device, arguments that are all tensors given by position, no tape, no strategy, no profiler. Everything else takes
+TensorFlow's own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import (
+    function_type_utils,
+    polymorphic_function,
+    tracing_compilation,
+)
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import ops
+from tensorflow.python.profiler import trace
+from tensorflow.python.saved_model import save_context
+from tensorflow.python.util import traceback_utils
+
+__all__ = ["start"]
+
+MOST_REMEMBERED = 64  # argument types of one function
+_NAME = "_npu_calls"
+_EAGER_TENSOR = ops.EagerTensor
+_WITHOUT_CONTENTS = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
+
+Key = tuple[Any, ...]
+# The settings a function was traced with, how many were traced by then, the traced one, and what it captured.
+Traced = tuple[Any, int, Any, list[Any]]
+
+
+def start(is_npu: Callable[[str], bool]) -> None:
+    """Put the short way before TensorFlow's own; `is_npu` tells the names of devices."""
+    owner = polymorphic_function.Function
+    original = owner.__call__
+    places: dict[str, bool] = {}
+
+    def here() -> bool:
+        """Whether this is eager code on an NPU, with nothing around it that a call depends on."""
+        local = context.context()._thread_local_data
+        name = local.device_name
+        if not local.is_eager or not name:
+            return False
+        on_npu = places.get(name)
+        if on_npu is None:
+            on_npu = places[name] = is_npu(name)
+        return on_npu and pywrap_tfe.TFE_Py_TapeSetIsEmpty() and _undisturbed()
+
+    @traceback_utils.filter_traceback
+    @wraps(original)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        key = None if named else _key(args)
+        if key is None or not here():
+            return original(self, *args, **named)
+        found = _recall(self, key)
+        if found is None:
+            result = original(self, *args)
+            _remember(self, key, args)
+            return result
+        function, captured = found
+        polymorphic_function._frequent_tracing_detector_manager.called_without_tracing(
+            self._key_for_call_stats
+        )
+        return function._inference_function.call_preflattened([*args, *captured])
+
+    owner.__call__ = call
+    _have_changed_captures_seen()
+
+
+def _have_changed_captures_seen() -> None:
+    """A function one of whose captures is replaced gets another list of them: `_recall` notices that."""
+    original = ConcreteFunction.replace_capture_with_deferred_capture
+
+    @wraps(original)
+    def replace(self: Any, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        self._captured_inputs = list(self._captured_inputs)
+
+    ConcreteFunction.replace_capture_with_deferred_capture = replace
+
+
+def _undisturbed() -> bool:
+    graph = ops.get_default_graph()
+    profiling = trace.enabled() if callable(trace.enabled) else trace.enabled
+    return not (
+        graph.building_function
+        or graph._distribution_strategy_stack
+        or profiling
+        or save_context.in_save_context()
+    )
+
+
+def _key(args: Sequence[Any]) -> Key | None:
+    """The types and shapes of arguments that are tensors with contents; None where one is something else."""
+    key: list[Any] = []
+    for value in args:
+        if type(value) is not _EAGER_TENSOR:
+            return None
+        kind = value._datatype_enum()
+        if kind in _WITHOUT_CONTENTS:
+            return None
+        key.append(kind)
+        key.append(value._shape_tuple())
+    return tuple(key)
+
+
+def _settings(function: Any) -> Any:
+    """What TensorFlow would trace this function with; None before its first call."""
+    if function._run_functions_eagerly:
+        return None
+    if function._created_variables:
+        return function._no_variable_creation_config
+    return function._variable_creation_config
+
+
+def _recall(function: Any, key: Key) -> tuple[Any, list[Any]] | None:
+    remembered = function.__dict__.get(_NAME)
+    found = None if remembered is None else remembered.get(key)
+    if found is None:
+        return None
+    settings, traced, concrete, captured = found
+    if settings is not _settings(function) or traced != len(settings.function_cache):
+        return None
+    return (concrete, captured) if concrete._captured_inputs is captured else None
+
+
+def _remember(function: Any, key: Key, args: tuple[Any, ...]) -> None:
+    """Find the function that TensorFlow has traced for these arguments, and keep it if it takes them as they are."""
+    settings = _settings(function)
+    if settings is None or settings.function_cache is None:
+        return
+    captures = settings.function_captures
+    if captures is not None and captures.capture_types:  # values that decide, besides the arguments
+        return
+    traced = len(settings.function_cache)
+    bound = function_type_utils.canonicalize_function_inputs(
+        args, {}, function._function_type, function._default_values, function._is_pure
+    )
+    concrete = tracing_compilation.trace_function(bound.args, bound.kwargs, settings)
+    if len(settings.function_cache) != traced:  # another one was traced just now
+        return
+    given = concrete.function_type.unpack_inputs(concrete.function_type.bind(*bound.args, **bound.kwargs))
+    captured = concrete._captured_inputs
+    plain = all(type(value) is _EAGER_TENSOR for value in captured)  # not asked for at every call
+    if plain and len(given) == len(args) and all(a is b for a, b in zip(given, args, strict=True)):
+        remembered: dict[Key, Traced] = function.__dict__.setdefault(_NAME, {})
+        while len(remembered) >= MOST_REMEMBERED:
+            remembered.pop(next(iter(remembered)), None)
+        remembered[key] = (settings, traced, concrete, captured)
