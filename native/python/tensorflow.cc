@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/errors.h"
@@ -17,6 +18,7 @@
 #include "tensorflow/kernel.h"
 #include "tensorflow/plan.h"
 #include "tensorflow/pool.h"
+#include "tensorflow/timeline.h"
 
 namespace npu::python {
 namespace {
@@ -197,6 +199,48 @@ std::shared_ptr<Plan> steps_plan(const std::vector<std::tuple<std::string, Sourc
   return plan;
 }
 
+const char* kind_of(const Plan& plan) {
+  if (plan.program) return "npu";
+  if (plan.structure.kind == Structure::Kind::Loop) return "loop";
+  if (plan.structure.kind == Structure::Kind::Branch) return "branch";
+  return plan.steps.empty() ? "host" : "steps";
+}
+
+// A loop (its condition and its body) or a branch over functions, which makes a number of tensors.
+std::shared_ptr<Plan> structure_plan(Structure::Kind kind, std::vector<std::string> functions,
+                                     nb::list inputs, std::vector<int> results, int made, std::string name) {
+  auto plan = std::make_shared<Plan>();
+  plan->name = std::move(name);
+  Structure& structure = plan->structure;
+  structure = {kind, std::move(functions), {}, std::move(results), made};
+  for (nb::handle entry : inputs) {
+    const OtherResult other = to_other(0, entry);
+    if (other.port.kind != Port::Kind::Constant && other.port.kind != Port::Kind::Input) {
+      throw InvalidArgument("plan " + plan->name + ": an input is neither input nor constant");
+    }
+    structure.inputs.push_back({other.port.index, other.constant});
+  }
+  const bool known = std::all_of(structure.results.begin(), structure.results.end(),
+                                 [&](int index) { return index >= 0 && index < made; });
+  if (!known) throw InvalidArgument("plan " + plan->name + ": a result is not among what it makes");
+  const bool complete = !structure.functions.empty() && !structure.inputs.empty();
+  if (!complete) throw InvalidArgument("plan " + plan->name + ": nothing to call, or nothing that decides");
+  return plan;
+}
+
+std::shared_ptr<Plan> loop_plan(std::string condition, std::string body, nb::list inputs,
+                                std::vector<int> results, std::string name) {
+  const auto states = static_cast<int>(inputs.size());
+  return structure_plan(Structure::Kind::Loop, {std::move(condition), std::move(body)}, std::move(inputs),
+                        std::move(results), states, std::move(name));
+}
+
+std::shared_ptr<Plan> branch_plan(std::vector<std::string> functions, nb::list inputs,
+                                  std::vector<int> results, int made, std::string name) {
+  return structure_plan(Structure::Kind::Branch, std::move(functions), std::move(inputs), std::move(results),
+                        made, std::move(name));
+}
+
 // -- callbacks
 // -----------------------------------------------------------------------------------------------------
 
@@ -359,10 +403,11 @@ void bind_tensorflow(nb::module_& parent) {
                   "specialised"_a = std::vector<int>())
       .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
                   "specialised"_a = std::vector<int>(), "name"_a = "")
-      .def_prop_ro("kind",
-                   [](const Plan& self) {
-                     return self.program ? "npu" : self.steps.empty() ? "host" : "steps";
-                   })
+      .def_static("loop", &loop_plan, "condition"_a, "body"_a, "inputs"_a, "results"_a, nb::kw_only(),
+                  "name"_a = "")
+      .def_static("branch", &branch_plan, "functions"_a, "inputs"_a, "results"_a, "made"_a, nb::kw_only(),
+                  "name"_a = "")
+      .def_prop_ro("kind", &kind_of)
       .def_ro("name", &Plan::name)
       .def_ro("host_function", &Plan::host_function)
       .def_ro("specialised", &Plan::specialised)
@@ -405,6 +450,18 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("set_log_placement", &set_log_placement, "on"_a);
   m.def("take_counts", &counts,
         "Calls on the NPU and on the host by name, since the last time this was asked.");
+  m.def(
+      "set_timeline", [](bool on) { Timeline::get().turn(on); }, "on"_a);
+  m.def(
+      "take_timeline",
+      [] {
+        nb::list result;
+        for (const Span& span : Timeline::get().take()) {
+          result.append(nb::make_tuple(span.name, span.on_npu, span.thread, span.start, span.end));
+        }
+        return result;
+      },
+      "Calls while the timeline is on: name, whether on the NPU, thread, start and end in nanoseconds.");
   m.def(
       "take_interrupt", [] { return std::exchange(interrupted, false); },
       "Whether a callback on this thread was interrupted since this was last asked.");

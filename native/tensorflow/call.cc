@@ -231,8 +231,7 @@ std::vector<Variable*> Call::variables() const {
 // -----------------------------------------------------------------------------------------------------
 
 void Call::set_output(int index, std::shared_ptr<Storage> storage) {
-  const int dtype = storage->dtype();
-  outputs_[index] = device_.wrap(context_, dtype, {std::move(storage), nullptr}, status_);
+  outputs_[index] = handle_of(std::move(storage));
 }
 
 void Call::set_output(int index, std::shared_ptr<Variable> variable) {
@@ -248,6 +247,11 @@ void Call::set_output_to_input(int index, int input) {
   } else if (TFE_TensorHandle* copy = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_)) {
     set_host_output(index, copy);
   }
+}
+
+TFE_TensorHandle* Call::handle_of(std::shared_ptr<Storage> storage) {
+  const int dtype = storage->dtype();
+  return device_.wrap(context_, dtype, {std::move(storage), nullptr}, status_);
 }
 
 void Call::share_output(int index, TFE_TensorHandle* handle) {

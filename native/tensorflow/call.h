@@ -14,7 +14,26 @@
 
 namespace npu::tf {
 
-class CustomDevice;
+// The device as TensorFlow knows it.
+class CustomDevice {
+ public:
+  CustomDevice(int index, std::string name, bool wrap_variables);
+
+  npu::Device& memory() const { return memory_; }
+  const std::string& name() const { return name_; }
+  bool wraps_variables() const { return wrap_variables_; }
+
+  // What a handle points to; null for a handle that is not on this device.
+  Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
+  TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
+
+ private:
+  npu::Device& memory_;
+  std::string name_;
+  bool wrap_variables_;
+  mutable std::atomic<const char*> handle_name_ =
+      nullptr;  // the very string TensorFlow gives for our handles
+};
 
 // One input: a tensor the NPU can read, a variable, or something only the host knows.
 struct Operand {
@@ -67,6 +86,10 @@ class Call {
   void set_output_to_input(int index, int input);
   // Takes over a handle of the host; tensors become tensors of the device.
   void set_host_output(int index, TFE_TensorHandle* handle);
+  // A tensor as a handle of this device, which the caller deletes.
+  TFE_TensorHandle* handle_of(std::shared_ptr<Storage> storage);
+  // What a handle is to the device.
+  void look_at(Operand& operand, TFE_TensorHandle* handle) { add_input(operand, handle); }
   // Another handle of the same tensor.
   void share_output(int index, TFE_TensorHandle* handle);
   // Gives an output away again.
@@ -91,27 +114,6 @@ class Call {
   bool has_variables_ = false;
   bool host_wanted_ = false;
   bool has_foreign_resources_ = false;
-};
-
-// The device as TensorFlow knows it.
-class CustomDevice {
- public:
-  CustomDevice(int index, std::string name, bool wrap_variables);
-
-  npu::Device& memory() const { return memory_; }
-  const std::string& name() const { return name_; }
-  bool wraps_variables() const { return wrap_variables_; }
-
-  // What a handle points to; null for a handle that is not on this device.
-  Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
-  TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
-
- private:
-  npu::Device& memory_;
-  std::string name_;
-  bool wrap_variables_;
-  mutable std::atomic<const char*> handle_name_ =
-      nullptr;  // the very string TensorFlow gives for our handles
 };
 
 }  // namespace npu::tf

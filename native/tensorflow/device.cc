@@ -18,6 +18,7 @@
 #include "tensorflow/cache.h"
 #include "tensorflow/call.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/timeline.h"
 
 namespace npu::tf {
 namespace {
@@ -332,18 +333,107 @@ void run_steps(Call& call, const Plan& plan) {
   }
 }
 
+// Handles of this device or of the host that are deleted with it.
+class Handles {
+ public:
+  explicit Handles(std::size_t count) : all(count, nullptr) {}
+  ~Handles() {
+    for (TFE_TensorHandle* handle : all) {
+      if (handle) api.TFE_DeleteTensorHandle(handle);
+    }
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+
+  std::vector<TFE_TensorHandle*> all;
+};
+
+// The results of a function called in the course of another call.
+void call_function(const Call& whole, const std::string& function,
+                   const std::vector<TFE_TensorHandle*>& inputs, Handles& results) {
+  auto count = static_cast<int>(results.all.size());
+  Call part(whole, function.c_str(), inputs, &count, results.all.data());
+  if (part.ok()) run_function(part, Entries::get().find(whole.context(), function));
+}
+
+// What a condition or selector says; of other than scalars: whether there is any element.
+std::int64_t decision(Call& call, TFE_TensorHandle* handle) {
+  Operand value;
+  call.look_at(value, handle);
+  const bool known = value.kind == Described::Kind::Tensor && (value.dtype == kBool || value.dtype == kInt32);
+  if (!known) throw CallbackError(kInvalidArgument, std::string("nothing decides in ") + call.name());
+  if (value.shape->rank()) return value.shape->elements() > 0;
+  return value.dtype == kBool ? *static_cast<const bool*>(value.data)
+                              : *static_cast<const std::int32_t*>(value.data);
+}
+
+void share_results(Call& call, const Structure& structure, const std::vector<TFE_TensorHandle*>& made) {
+  for (std::size_t i = 0; i < structure.results.size() && call.ok(); ++i) {
+    call.share_output(static_cast<int>(i), made[static_cast<std::size_t>(structure.results[i])]);
+  }
+}
+
+void run_loop(Call& call, const Structure& loop, const std::vector<TFE_TensorHandle*>& inputs) {
+  auto state = std::make_unique<Handles>(0);
+  const auto current = [&]() -> const std::vector<TFE_TensorHandle*>& {
+    return state->all.empty() ? inputs : state->all;
+  };
+  for (;;) {
+    Handles condition(1);
+    call_function(call, loop.functions[0], current(), condition);
+    if (!call.ok()) return;
+    if (!decision(call, condition.all[0])) break;
+    auto next = std::make_unique<Handles>(inputs.size());
+    call_function(call, loop.functions[1], current(), *next);
+    if (!call.ok()) return;
+    state = std::move(next);
+  }
+  share_results(call, loop, current());
+}
+
+void run_branch(Call& call, const Structure& branch, const std::vector<TFE_TensorHandle*>& inputs) {
+  const auto last = static_cast<std::int64_t>(branch.functions.size()) - 1;
+  std::int64_t chosen = decision(call, inputs[0]);
+  if (chosen < 0 || chosen > last) chosen = last;
+  Handles results(static_cast<std::size_t>(branch.made));
+  call_function(call, branch.functions[static_cast<std::size_t>(chosen)], {inputs.begin() + 1, inputs.end()},
+                results);
+  share_results(call, branch, results.all);
+}
+
+// Runs a loop or branch: every turn is a call of a function, no Python in between.
+void run_structure(Call& call, const Structure& structure) {
+  Handles constants(structure.inputs.size());
+  std::vector<TFE_TensorHandle*> inputs;
+  for (std::size_t i = 0; i < structure.inputs.size(); ++i) {
+    const StructureInput& input = structure.inputs[i];
+    if (input.constant) constants.all[i] = call.handle_of(input.constant);
+    if (!call.ok()) return;
+    inputs.push_back(input.constant ? constants.all[i]
+                                    : call.inputs()[static_cast<std::size_t>(input.index)].handle);
+  }
+  structure.kind == Structure::Kind::Loop ? run_loop(call, structure, inputs)
+                                          : run_branch(call, structure, inputs);
+}
+
 void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
+  if (plan && plan->structure.kind != Structure::Kind::None) {
+    run_structure(call, plan->structure);
+    return;
+  }
   if (plan && !plan->steps.empty()) {
     run_steps(call, *plan);
     return;
   }
   if (!plan || !plan->program) {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    const Timed timed(entry.name, false);
     const bool other = plan && !plan->host_function.empty();
     run_freely(call, other ? plan->host_function.c_str() : nullptr, plan && plan->escapes);
     return;
   }
   entry.on_npu.fetch_add(1, std::memory_order_relaxed);
+  const Timed timed(entry.name, true);
   call.run(plan, entry.generators);
 }
 
@@ -413,6 +503,13 @@ std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
       if (source.step < 0 && source.index >= inputs) refuse("step " + step.function);
     }
   }
+  for (const StructureInput& input : plan->structure.inputs) {
+    if (!input.constant && (input.index < 0 || input.index >= inputs)) refuse("an input of its structure");
+  }
+  const bool structured = plan->structure.kind != Structure::Kind::None;
+  if (structured && static_cast<int>(plan->structure.results.size()) != call.output_count()) {
+    refuse("the number of results");
+  }
   if (!plan->steps.empty() && static_cast<int>(plan->step_results.size()) != call.output_count()) {
     refuse("the number of results");
   }
@@ -460,9 +557,11 @@ void run_operator(Call& call, Entry& entry) {
   if (!call.ok()) return;
   if (plan && plan->program) {
     entry.on_npu.fetch_add(1, std::memory_order_relaxed);
+    const Timed timed(entry.name, true);
     call.run(plan, entry.generators);
   } else {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    const Timed timed(entry.name, false);
     call.run_on_host();
   }
 }

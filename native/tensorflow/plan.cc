@@ -10,6 +10,7 @@ Plan::Plan(Plan&& other) noexcept
       program(std::move(other.program)),
       steps(std::move(other.steps)),
       step_results(std::move(other.step_results)),
+      structure(std::move(other.structure)),
       host_function(std::move(other.host_function)),
       escapes(other.escapes),
       inputs(std::move(other.inputs)),

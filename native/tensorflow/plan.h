@@ -62,16 +62,35 @@ struct PlanStep {
   int results = 0;
 };
 
+// An input of a loop or branch: an input of the function, or a constant.
+struct StructureInput {
+  int index = 0;
+  std::shared_ptr<Storage> constant;
+};
+
+// A loop or branch that calls functions, each with a plan of its own, as its condition says.
+struct Structure {
+  enum class Kind { None, Loop, Branch };
+  Kind kind = Kind::None;
+  // Of a loop: its condition and its body. Of a branch: what to call for a first input of 0 (or false), 1
+  // (or true) and so on; the last for all other values.
+  std::vector<std::string> functions;
+  std::vector<StructureInput> inputs;
+  std::vector<int> results;  // which of what it makes the function returns
+  int made = 0;              // how many tensors it makes
+};
+
 struct Plan {
   Plan() = default;
   Plan(Plan&& other) noexcept;  // before it is used
 
   std::string name;
-  // On the NPU: a program. In turns: steps, each with a plan of its own. Otherwise the host runs a function,
-  // or the operator itself where there is no name.
+  // On the NPU: a program. In turns: steps, each with a plan of its own. As values say: a structure.
+  // Otherwise the host runs a function, or the operator itself where there is no name.
   std::shared_ptr<Program> program;
   std::vector<PlanStep> steps;
   std::vector<StepSource> step_results;
+  Structure structure;
   std::string host_function;
   bool escapes = false;  // the host function keeps its resources
 

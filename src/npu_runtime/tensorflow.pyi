@@ -103,8 +103,23 @@ class FunctionPlan:
         Inputs of a step and results of the whole are ("input", i, 0), an input of the function, or ("step", s, j),
         result j of an earlier step s.
         """
+    @staticmethod
+    def loop(condition: str, body: str, inputs: Sequence[tuple[str, Any]], *, name: str = "") -> FunctionPlan:
+        """Call a body as long as a condition holds, each a function with a plan of its own.
+
+        Both take the loop's state; the body returns the next one. It begins as ("input", i), an input of the
+        function, or ("constant", array); `results` are the states that the function returns in the end.
+        """
+    @staticmethod
+    def branch(
+        functions: Sequence[str], inputs: Sequence[tuple[str, Any]], *, name: str = ""
+    ) -> FunctionPlan:
+        """Call one of several functions: the first input (0 or false, 1 or true, ...) says which, the rest is given to it.
+
+        Other values mean the last one.
+        """
     @property
-    def kind(self) -> Literal["npu", "steps", "host"]: ...
+    def kind(self) -> Literal["npu", "steps", "loop", "branch", "host"]: ...
     @property
     def name(self) -> str: ...
     @property
@@ -172,6 +187,14 @@ def set_eager_threshold(calls: int) -> None:
 def set_log_placement(on: bool) -> None: ...
 def take_counts() -> dict[str, tuple[int, int]]:
     """Calls on the NPU and on the host by name of operator or function, since this was last asked."""
+
+def set_timeline(on: bool) -> None:
+    """Whether the times of calls are written down."""
+
+def take_timeline() -> list[tuple[str, bool, int, int, int]]:
+    """Calls while the timeline was on, since this was last asked: name, whether on the NPU, thread, start and end in
+    nanoseconds; the first million of them.
+    """
 
 def take_interrupt() -> bool:
     """Whether a callback on this thread was interrupted (KeyboardInterrupt) since this was last asked."""

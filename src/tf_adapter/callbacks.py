@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from npu_runtime import tensorflow as native
-from tf_adapter import functions
-from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun
+from tf_adapter import functions, profiling
+from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun, StructureRun
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
 
@@ -41,6 +41,8 @@ def _explain(name: str) -> None:
 def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
         return native.FunctionPlan.host(run.function, escapes=run.keeps)
+    if isinstance(run, StructureRun):
+        return _structure(run)
     if isinstance(run, StepsRun):
         return native.FunctionPlan.steps(
             list(run.steps), list(run.sources), specialised=list(run.specialised), name=run.name
@@ -48,9 +50,18 @@ def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
     return npu_plan(run, inputs)
 
 
+def _structure(run: StructureRun) -> Any:
+    if run.looping:
+        return native.FunctionPlan.loop(*run.functions, list(run.inputs), run.results, name=run.name)
+    return native.FunctionPlan.branch(
+        list(run.functions), list(run.inputs), run.results, run.made, name=run.name
+    )
+
+
 def npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
     """The device's form of a plan that is one model."""
     model, ports = run.lowered.model, run.lowered.ports
+    profiling.tasks_of(model, ports, inputs)
     donated = {output for output, _ in model.plan.donated}
     return native.FunctionPlan(
         model.program,

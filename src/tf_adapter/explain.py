@@ -25,6 +25,8 @@ from tf_adapter import functions
 from tf_adapter.flops import estimate
 from tf_adapter.functions import HostRun, NpuRun, Report, StepsRun
 from tf_adapter.graphs import ARGUMENT
+from tf_adapter.partition import Step
+from tf_adapter.structure import called_by
 
 __all__ = ["Explanation", "Row", "explain", "report"]
 
@@ -52,7 +54,7 @@ class Explanation:
 
     function: str
     rows: tuple[Row, ...]
-    steps: tuple[str, ...]  # place of each step
+    steps: tuple[str, ...]  # place of each step; a loop or branch that the device runs is one of its own
 
     @property
     def node_share(self) -> float:
@@ -98,6 +100,9 @@ class Explanation:
             lines.append(f"  host: {operator or 'all'} ×{len(nodes)}: {reason} [{_named(nodes)}]")
             if remedy:
                 lines.append(f"        → {remedy}")
+        for row in self.rows:
+            if row.place == "NPU" and row.reason:
+                lines.append(f"  NPU: {row.operator}: {row.reason} [{row.node}]")
         for implementation, nodes in self.choices():
             lines.append(f"  NPU: {implementation} [{_named(nodes)}]")
         return "\n".join(lines)
@@ -292,8 +297,22 @@ def _chosen(found: Report) -> dict[str, str]:
 
 def _steps(found: Report) -> tuple[str, ...]:
     if isinstance(found.plan, StepsRun):
-        return tuple("NPU" if functions.step_of(n).on_npu else "host" for n, _, _ in found.plan.steps)
+        return tuple(_kind(functions.step_of(n)) for n, _, _ in found.plan.steps)
     return ("host",) if isinstance(found.plan, HostRun) else ("NPU",)
+
+
+def _turns(step: Step) -> str:
+    """What the functions of a loop or branch became, as far as they have been called."""
+    called = called_by(step.graph.nodes[step.structure])
+    found = [(n, functions.last_report(n)) for n in called]
+    parts = [f"{name} is {' → '.join(_steps(one))}" for name, one in found if one is not None]
+    return "the device calls its functions turn by turn" + (": " + "; ".join(parts) if parts else "")
+
+
+def _kind(step: Step) -> str:
+    if step.structure:
+        return "loop" if "While" in step.graph.nodes[step.structure].op else "branch"
+    return "NPU" if step.on_npu else "host"
 
 
 def _places(found: Report) -> dict[str, tuple[str, int, str, str]]:
@@ -309,7 +328,9 @@ def _places(found: Report) -> dict[str, tuple[str, int, str, str]]:
             inner = functions.last_report(name) if step.on_npu else None
             late = _places(inner) if inner is not None else {}
             for node in step.graph.nodes:
-                if node in found.refused:
+                if node == step.structure:
+                    places[node] = ("NPU", index, _turns(step), "")
+                elif node in found.refused:
                     why_not = found.refused[node]
                     places[node] = ("host", index, why_not.reason, why_not.remedy)
                 elif node in places:

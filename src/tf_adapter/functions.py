@@ -26,7 +26,7 @@ from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, set
 from tf_adapter.lowering import Described, Lowered, Refused, lower
 from tf_adapter.options import options
 
-__all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "forget", "plan_function"]
+__all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "StructureRun", "forget", "plan_function"]
 
 MOST_FUNCTIONS = 256
 PATIENCE = 20  # calls without a change after which variables become part of the model again
@@ -70,7 +70,19 @@ class HostRun:
     keeps: bool = False  # what it makes may use variables after it has returned
 
 
-Plan = NpuRun | StepsRun | HostRun
+@dataclass(frozen=True)
+class StructureRun:
+    """The device runs a loop (its condition, its body) or a branch over functions."""
+
+    name: str
+    looping: bool
+    functions: tuple[str, ...]
+    inputs: tuple[tuple[str, Any], ...]  # ("input", argument) or ("constant", array)
+    results: tuple[int, ...]  # which of the tensors it makes are returned
+    made: int
+
+
+Plan = NpuRun | StepsRun | HostRun | StructureRun
 
 
 @dataclass
@@ -121,12 +133,27 @@ def known(name: str) -> Known:
     return made
 
 
-def host_step(name: str) -> HostRun | None:
-    """How to run a function that was made here for the host; None for others."""
+def host_step(name: str) -> HostRun | StructureRun | None:
+    """How to run a function that was made here for the host, or for a loop or branch; None for others."""
     step = _steps.get(name)
     if step is None or step.on_npu:
         return None
+    if step.structure:
+        return _structure_run(name, step)
     return HostRun(name, partition.keeps_variables(step.graph))
+
+
+def _structure_run(name: str, step: partition.Step) -> StructureRun:
+    graph, node = step.graph, step.graph.nodes[step.structure]
+    inputs = [
+        ("input", graph.args.index(n))
+        if graph.nodes[n].op == ARGUMENT
+        else ("constant", tf.make_ndarray(graph.nodes[n].attr["value"].tensor))
+        for n, _ in node.inputs
+    ]
+    results = tuple(index for _, index in graph.results)
+    looping, called = "While" in node.op, structure.called_by(node)
+    return StructureRun(name, looping, called, tuple(inputs), results, len(node.types))
 
 
 def forget() -> None:
@@ -286,8 +313,9 @@ def _mixed(
 def _cut(
     function: Known, settled: Settled, refused: Mapping[str, Refusal]
 ) -> tuple[Plan, Mapping[str, Refusal]]:
-    done = partition.cut(settled.graph, refused)
-    on_npu = any(step.on_npu for step in done.steps)
+    structures = structure.by_the_device(settled.graph, function.functions, refused)
+    done = partition.cut(settled.graph, refused, structures)
+    on_npu = any(step.on_npu or step.structure for step in done.steps)
     if not on_npu and not structure.worthwhile(settled.graph, function.functions):
         return _host_run(function), done.refused
     steps = []
@@ -301,7 +329,8 @@ def _cut(
 def _register(step: partition.Step, functions: Functions) -> str:
     """Make a step a function that TensorFlow knows."""
     name = f"{step.graph.name}_{next(_serial)}"
-    graph = step.graph if step.on_npu else structure.rewritten(step.graph, functions)
+    as_it_is = step.on_npu or step.structure
+    graph = step.graph if as_it_is else structure.rewritten(step.graph, functions)
     context.context().add_function_def(graph.function_def(functions, name))
     with _lock:
         _steps[name] = step

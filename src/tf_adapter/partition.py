@@ -5,7 +5,8 @@
    branch holds such a node.
 2. Lists of tensors (variants) exist on one side only: whoever shares one with a host node follows it there.
 3. Steps alternate between host and NPU. A node's step follows all steps it depends on, by data or, where it
-   changes state, by order; so nothing ever waits for a later step.
+   changes state, by order; so nothing ever waits for a later step. A loop or branch that the device runs itself,
+   turn by turn, is a step of its own.
 4. An NPU step that would save less than its crossing costs stays on the host.
 5. Constants are repeated in every step that reads them; light nodes and reads of variables wait for the step
    that uses them.
@@ -254,6 +255,10 @@ Source = tuple[str, int, int]
 """Where a step's input comes from: ("input", argument, 0) or ("step", step, result)."""
 
 
+_HOST, _NPU, _STRUCTURE = 0, 1, 2
+_SIDES = 3  # a stage's number modulo this says what runs it
+
+
 @dataclass(frozen=True)
 class Step:
     """One step: a function of its own, where its inputs come from."""
@@ -261,6 +266,7 @@ class Step:
     graph: FlatGraph
     on_npu: bool
     sources: tuple[Source, ...]
+    structure: str = ""  # the loop or branch that is all of it, for the device to run
 
 
 @dataclass(frozen=True)
@@ -272,11 +278,14 @@ class Cut:
     refused: Mapping[str, Refusal]
 
 
-def cut(graph: FlatGraph, refused: Mapping[str, Refusal]) -> Cut:
-    """Cut a function into steps; `refused` are the nodes that must stay on the host."""
+def cut(graph: FlatGraph, refused: Mapping[str, Refusal], structures: Collection[str] = ()) -> Cut:
+    """Cut a function into steps; `refused` are the nodes that must stay on the host.
+
+    `structures` are loops and branches among them that the device runs, calling their functions.
+    """
     all_refused = dict(refused)
     _follow_lists(graph, all_refused)
-    cutter = _Cutter(graph)
+    cutter = _Cutter(graph, frozenset(structures))
     for _ in range(len(graph.nodes)):
         stages = cutter.stages(all_refused)
         moved = cutter.crossing_lists(stages, all_refused) or cutter.too_small(stages, all_refused)
@@ -289,9 +298,10 @@ def cut(graph: FlatGraph, refused: Mapping[str, Refusal]) -> Cut:
 
 @dataclass
 class _Cutter:
-    """Assigns nodes to stages; even ones are the host's."""
+    """Assigns nodes to stages: the host's, the NPU's, and those of one loop or branch each, in turns."""
 
     graph: FlatGraph
+    structures: frozenset[str] = frozenset()
     order: list[str] = field(default_factory=list)
     before: dict[str, set[str]] = field(default_factory=dict)  # effects that must precede an effect
 
@@ -352,7 +362,7 @@ class _Cutter:
             limit = latest.get(name)
             light = node.op in LIGHT and (not self.has_effect(node) or node.op in _READS)
             if name in stage and light and name not in refused and limit is not None:
-                stage[name] = max(stage[name], limit - (limit + 1) % 2)
+                stage[name] = max(stage[name], limit - (limit - _NPU) % _SIDES)
             if name in stage:
                 for other, _ in node.inputs:
                     latest[other] = min(latest.get(other, stage[name]), stage[name])
@@ -360,15 +370,20 @@ class _Cutter:
 
     def _stages(self, refused: Collection[str], floor: Mapping[str, int]) -> dict[str, int]:
         stage: dict[str, int] = {}
+        taken: set[int] = set()
         for name in self.order:
             node = self.graph.nodes[name]
             if node.op in (ARGUMENT, "NoOp") or node.op in _FREE:
                 continue
-            side = 0 if name in refused else 1
+            side = _STRUCTURE if name in self.structures else _HOST if name in refused else _NPU
             earlier = [*(n for n, _ in node.inputs), *self.before.get(name, ())]
             least = max((stage[n] for n in earlier if n in stage), default=0)
             least = max(least, floor.get(name, 0))
-            stage[name] = least + (least - side) % 2
+            stage[name] = least + (side - least) % _SIDES
+            if side == _STRUCTURE:
+                while stage[name] in taken:
+                    stage[name] += _SIDES
+                taken.add(stage[name])
         return stage
 
     def crossing_lists(self, stages: Mapping[str, int], refused: Collection[str]) -> dict[str, Refusal]:
@@ -421,6 +436,8 @@ class _Writer:
         for name in cutter.order:
             if name in stages:
                 self.members[self.index[stages[name]]].append(name)
+        if used[-1] % _SIDES == _STRUCTURE and any(n not in stages for n, _ in graph.results):
+            self.members.append([])  # a step for constants among the results
         self.produced = self._produced()
 
     def write(self) -> Cut:
@@ -469,7 +486,8 @@ class _Writer:
             if self.cutter.has_effect(self.graph.nodes[n]) and self.graph.nodes[n].op not in _READS
         ]
         on_npu = any(n not in self.refused for n in members)
-        return Step(piece, on_npu, tuple(self._source(ref) for ref in taken))
+        structure = next((n for n in members if n in self.cutter.structures), "")
+        return Step(piece, on_npu, tuple(self._source(ref) for ref in taken), structure)
 
     def _controls(self, name: str) -> Iterable[str]:
         return sorted(self.cutter.before.get(name, ()))

@@ -1,18 +1,22 @@
-"""Loops and branches that TensorFlow runs, with the heavy parts of their bodies on the NPU.
+"""Loops and branches that hold host operators.
 
-A body keeps its host nodes; each row of NPU nodes between them becomes one NpuGraph operation, which is compiled
-for the shapes it meets. Variables are read and written around it.
+At the top of a function the device runs them itself: every turn is a call of the body, a function like any other, with
+its variables in place; nothing goes back to Python in between. Those inside of something that TensorFlow runs (a
+dataset that calls functions, say) stay with it: a body keeps its host nodes, and each row of NPU nodes between them
+becomes one NpuGraph operation, which is compiled for the shapes it meets. Variables are read and written around it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context
 
+from ge.ir.types import TENSORS
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import partition
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref, called_functions, read_function
@@ -20,11 +24,47 @@ from tf_adapter.options import options
 from tf_adapter.partition import HEAVY, STRUCTURE
 from tf_adapter.randomness import COUNTED
 
-__all__ = ["rewritten", "worthwhile"]
+__all__ = ["by_the_device", "called_by", "rewritten", "worthwhile"]
 
 # Operators of the host that call functions: loops and branches, and loops over datasets.
 _CALLERS = STRUCTURE | {"ReduceDataset", "ScanDataset", "ExperimentalScanDataset"}
 _serial = itertools.count(1)
+
+
+_LOOPS = frozenset({"While", "StatelessWhile"})
+_CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+_DECIDING = (tf.bool.as_datatype_enum, tf.int32.as_datatype_enum)  # types of conditions that the device reads
+
+
+def by_the_device(graph: FlatGraph, functions: Functions, refused: Collection[str]) -> frozenset[str]:
+    """The loops and branches among the refused nodes that the device runs, calling their functions."""
+    return frozenset(
+        name
+        for name in refused
+        if graph.nodes[name].op in STRUCTURE and _callable(graph, graph.nodes[name], functions)
+    )
+
+
+def _callable(graph: FlatGraph, node: FlatNode, functions: Functions) -> bool:
+    """Whether a loop or branch is worth calling from here, and made of what can be handed over."""
+    if not any(_heavy(name, functions, set()) for name in called_functions(node.op, node.attr)):
+        return False
+    constants = (graph.nodes[n] for n, _ in node.inputs if graph.nodes[n].op == "Const")
+    if any(tf.dtypes.as_dtype(c.types[0]).name not in TENSORS for c in constants):
+        return False
+    if node.op in _LOOPS:
+        condition = functions[node.attr["cond"].func.name].signature
+        return [a.type for a in condition.output_arg] == [_DECIDING[0]]
+    return graph.type_of(node.inputs[0]) in _DECIDING
+
+
+def called_by(node: FlatNode) -> tuple[str, ...]:
+    """What a loop (its condition, its body) or a branch (for 0 or false, for 1 or true, ...) calls."""
+    if node.op in _LOOPS:
+        return node.attr["cond"].func.name, node.attr["body"].func.name
+    if node.op in ("If", "StatelessIf"):
+        return node.attr["else_branch"].func.name, node.attr["then_branch"].func.name
+    return tuple(f.name for f in node.attr["branches"].list.func)
 
 
 def worthwhile(graph: FlatGraph, functions: Functions) -> bool:

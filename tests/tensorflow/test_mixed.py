@@ -284,10 +284,7 @@ def test_summaries(tmp_path: Any) -> None:
     assert list(tmp_path.iterdir())
 
 
-def test_heavy_work_in_a_host_loop_runs_on_the_npu() -> None:
-    from tf_adapter import parts
-
-    before = set(parts._parts)
+def test_heavy_work_in_a_loop_with_host_operators_runs_on_the_npu() -> None:
     weights = tf.Variable(X)
 
     def function(x: Any) -> Any:
@@ -295,6 +292,45 @@ def test_heavy_work_in_a_host_loop_runs_on_the_npu() -> None:
             x = tf.nn.softmax(tf.nn.relu(x @ weights) + 1.0)
             tf.print("step", i, output_stream="file:///dev/null")
         return x
+
+    ran = same(function, X, variables=[weights], calls=2)
+    assert max(n for n, _ in ran.counts.values()) >= 6  # every turn of both calls
+
+
+def test_branches_with_host_operators() -> None:
+    weights = tf.Variable(X)
+
+    def function(x: Any, n: Any) -> Any:
+        if tf.reduce_sum(x) > 0.0:
+            tf.print("above", output_stream="file:///dev/null")
+            weights.assign_add(x)
+            y = tf.nn.softmax(x @ weights)
+        else:
+            y = x
+        z = tf.switch_case(
+            n,
+            [lambda: y @ x, lambda: tf.strings.to_number(tf.strings.as_string(y @ weights), tf.float32)],
+            default=lambda: y - tf.numpy_function(lambda a: a @ a, [x], tf.float32) @ y,
+        )
+        return tf.ensure_shape(z, X.shape), 3
+
+    for n in (0, 1, 2, -1):
+        same(function, X, tf.constant(n), variables=[weights])
+        same(function, -X, tf.constant(n), variables=[weights])
+
+
+def test_heavy_work_in_a_reduction_of_a_dataset_runs_on_the_npu() -> None:
+    from tf_adapter import parts
+
+    before = set(parts._parts)
+    weights = tf.Variable(X)
+
+    def function(x: Any) -> Any:
+        def turn(y: Any, i: Any) -> Any:
+            tf.print("step", i, output_stream="file:///dev/null")
+            return tf.nn.softmax(tf.nn.relu(y @ weights) + 1.0)
+
+        return tf.data.Dataset.range(3).reduce(x, turn)
 
     same(function, X, variables=[weights])
     made = set(parts._parts) - before
@@ -308,12 +344,12 @@ def test_a_part_that_cannot_be_compiled_runs_on_the_host() -> None:
     before = set(parts._parts)
 
     def function(x: Any) -> Any:
-        y = x
-        for i in tf.range(3):
+        def turn(y: Any, i: Any) -> Any:
             tf.print("step", i, output_stream="file:///dev/null")
             size = tf.cast(tf.reduce_sum(tf.cast(y > 0.5, tf.int32)), tf.int32)  # decides a shape
-            y = y @ x * tf.reduce_sum(tf.ones([size])) * 0.1
-        return y
+            return y @ x * tf.reduce_sum(tf.ones([size])) * 0.1
+
+        return tf.data.Dataset.range(3).reduce(x, turn)
 
     same(function, X)
     made = set(parts._parts) - before
