@@ -13,6 +13,7 @@
 #include "core/errors.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/timeline.h"
 
 namespace npu::tf {
 namespace {
@@ -156,6 +157,7 @@ class Run {
   }
 
   void run(Plan& plan, Part& part) {
+    const Timed timed(plan.name, true);
     npu::Device& device = npu::Device::get(part.device);
     std::vector<std::uint64_t> counters;
     if (!plan.random.empty()) counters = part.generators.draw(plan.random);

@@ -73,7 +73,7 @@ def register() -> None:
 
 
 def _set_callbacks() -> None:
-    from tf_adapter import eager
+    from tf_adapter import eager, profiling
     from tf_adapter.callbacks import function_compile
     from tf_adapter.options import options
     from tf_adapter.parts import part_compile, part_run
@@ -84,6 +84,7 @@ def _set_callbacks() -> None:
     )
     options.subscribe(native.forget_all)
     subscribe(native.forget_all)  # other operators, other plans
+    profiling.start()
 
 
 def _variable_types(function: str) -> list[int]:

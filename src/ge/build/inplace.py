@@ -73,8 +73,9 @@ def _same_place(source: View, target: View) -> bool:
 
 
 def accumulate(draft: Draft, number: int, share: Share) -> None:
-    """Turn the addition of an operand into accumulation into the output."""
+    """Turn the addition of an operand into accumulation into the output, which then has its memory."""
     task = draft.tasks[number]
+    draft.shares.pop(number, None)
     post_ops = list(task.attrs["post_ops"])
     post_ops[share.post_op] = "sum"
     task.attrs["post_ops"] = post_ops
