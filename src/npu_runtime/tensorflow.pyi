@@ -104,7 +104,14 @@ class FunctionPlan:
         result j of an earlier step s.
         """
     @staticmethod
-    def loop(condition: str, body: str, inputs: Sequence[tuple[str, Any]], *, name: str = "") -> FunctionPlan:
+    def loop(
+        condition: str,
+        body: str,
+        inputs: Sequence[tuple[str, Any]],
+        results: Sequence[int],
+        *,
+        name: str = "",
+    ) -> FunctionPlan:
         """Call a body as long as a condition holds, each a function with a plan of its own.
 
         Both take the loop's state; the body returns the next one. It begins as ("input", i), an input of the
@@ -112,11 +119,16 @@ class FunctionPlan:
         """
     @staticmethod
     def branch(
-        functions: Sequence[str], inputs: Sequence[tuple[str, Any]], *, name: str = ""
+        functions: Sequence[str],
+        inputs: Sequence[tuple[str, Any]],
+        results: Sequence[int],
+        made: int,
+        *,
+        name: str = "",
     ) -> FunctionPlan:
-        """Call one of several functions: the first input (0 or false, 1 or true, ...) says which, the rest is given to it.
+        """Call one of several functions: the first input (0 or false, 1 or true, ...) says which; it gets the rest.
 
-        Other values mean the last one.
+        Other values mean the last one. Each makes `made` tensors; `results` are those that the function returns.
         """
     @property
     def kind(self) -> Literal["npu", "steps", "loop", "branch", "host"]: ...

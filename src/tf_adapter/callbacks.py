@@ -52,7 +52,8 @@ def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
 
 def _structure(run: StructureRun) -> Any:
     if run.looping:
-        return native.FunctionPlan.loop(*run.functions, list(run.inputs), run.results, name=run.name)
+        condition, body = run.functions
+        return native.FunctionPlan.loop(condition, body, list(run.inputs), run.results, name=run.name)
     return native.FunctionPlan.branch(
         list(run.functions), list(run.inputs), run.results, run.made, name=run.name
     )
