@@ -12,7 +12,7 @@ from ge.ir.values import constant_of, desc_of
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
-from ge.passes.rounding import round_weights
+from ge.passes.rounding import layout_of, round_weights, typical_means
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
@@ -140,23 +140,11 @@ def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:
     """An operand in the narrow type; the errors of constant weights cancel in their sums."""
     value = node.inputs[index]
     assert value is not None
-    axes = _summed(node) if index == 1 else None
-    weights = constant_of(value) if axes else None
-    import os
-
-    if axes is None or weights is None or os.environ.get("COMP") == "nearest":
+    layout = layout_of(node) if index == 1 else None
+    weights = constant_of(value) if layout is not None else None
+    if layout is None or weights is None:
         return r.op("Cast", value, to=dtype)
-    return r.constant(round_weights(weights, dtype, axes))
-
-
-def _summed(node: ir.Node) -> tuple[int, ...] | None:
-    """The axes of a weight that the product sums over."""
-    attrs, rank = attrs_of(node), desc_of(node.inputs[1]).rank  # type: ignore[arg-type]
-    if node.op_type == "Conv":
-        return tuple(range(1, rank)) if attrs["weight_format"] == "OI" else tuple(range(rank - 1))
-    if node.op_type == "MatMul" and rank >= 2:
-        return (rank - 1,) if attrs["transpose_b"] else (rank - 2,)
-    return None
+    return r.constant(round_weights(weights, dtype, layout, typical_means(node)))
 
 
 def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:

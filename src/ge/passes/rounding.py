@@ -2,34 +2,121 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+import onnx_ir as ir
 
-from ge.ir.types import numpy_dtype
+import npu_runtime
+from ge.ir.values import constant_of, desc_of
+from ge.passes.rewrite import attrs_of
 
-__all__ = ["round_weights"]
+__all__ = ["WeightLayout", "layout_of", "round_weights", "typical_means"]
 
-_DIGITS = {"bfloat16": 7, "float16": 10}  # of the fraction
+_PASSING = frozenset({"Cast", "MaxPool", "AvgPool"})  # what channels have on average goes through
 
 
-def round_weights(weights: np.ndarray, dtype: str, axes: tuple[int, ...]) -> np.ndarray:
-    """Float32 weights in a narrower type, rounded so that their errors, summed along `axes`, largely cancel.
+@dataclass(frozen=True)
+class WeightLayout:
+    """How a weight lies: which numbers go into one sum, as channels times the taps of a window.
+
+    Rows (one for each output) come first, as (…, rows, channels, taps…), or last, as (…, taps…, channels, rows).
+    """
+
+    channels: int
+    taps: int = 1
+    rows_last: bool = False
+
+
+def round_weights(
+    weights: np.ndarray, dtype: str, layout: WeightLayout, means: np.ndarray | None = None
+) -> np.ndarray:
+    """Float32 weights in a narrower type, rounded so that the errors of the sums they go into largely cancel.
 
     Rounding each weight to the nearest number leaves every sum with an error of its own, the same at every place of an
-    image and for every input, so that nothing later averages it out. Here a few weights that lie close to the middle
-    between two numbers go to the other one instead, as many as make up for the error of the sum.
+    image and for every input, so that nothing later averages it out. Here weights that lie close to the middle between
+    two numbers go to the other one where that makes up for the errors of the others: first among the taps of a window
+    on one channel, which see nearly the same value, then over all channels, each as much as its mean counts (`means`,
+    by group and channel; all equal where nothing is known).
 
     >>> w = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
-    >>> plain, kept = w.astype(numpy_dtype("bfloat16")), round_weights(w, "bfloat16", (1,))
-    >>> bool(np.abs((kept - w).sum(1)).mean() < 0.5 * np.abs((plain - w).sum(1)).mean())
+    >>> plain = w.astype(npu_runtime.numpy_dtype("bfloat16"))
+    >>> kept = round_weights(w, "bfloat16", WeightLayout(channels=256))
+    >>> bool(np.abs((kept - w).sum(1)).mean() < 0.1 * np.abs((plain - w).sum(1)).mean())
     True
     """
-    narrow = numpy_dtype(dtype)
-    shift = np.ascontiguousarray(weights).view(np.uint32) & np.uint32(0x7F800000)
-    spacing = shift.view(np.float32)
-    spacing *= np.float32(2.0 ** -_DIGITS[dtype])  # the distance to the next number
-    error = weights.astype(narrow).astype(np.float32)
-    error -= weights
-    total = spacing.sum(axis=axes, keepdims=True)
-    total[total == 0] = 1
-    spacing *= error.sum(axis=axes, keepdims=True) / total
-    return np.subtract(weights, spacing, out=error).astype(narrow)
+    if not weights.size:
+        return weights.astype(npu_runtime.numpy_dtype(dtype))
+    rows = weights.shape[-1]
+    shape = (
+        (-1, layout.taps, layout.channels, rows)
+        if layout.rows_last
+        else (1, -1, layout.channels, layout.taps)
+    )
+    if means is None:
+        means = np.ones((1, layout.channels), np.float32)
+    scale = math.sqrt(float(np.mean(np.square(means, dtype=np.float64)))) or 1.0
+    arrays = [weights.reshape(shape), (means / scale).astype(np.float32)]
+    outputs = [(dtype, arrays[0].shape)]
+    rounded = npu_runtime.run_aicpu("round_weights", arrays, outputs, {"rows_last": layout.rows_last})[0]
+    return rounded.reshape(weights.shape)
+
+
+def layout_of(node: ir.Node) -> WeightLayout | None:
+    """How the weight of a product lies; None where it is none that sums run over."""
+    weight = node.inputs[1]
+    assert weight is not None
+    attrs, shape = attrs_of(node), desc_of(weight).shape
+    if node.op_type == "Conv":
+        if attrs["weight_format"] == "OI":
+            return WeightLayout(shape[1], math.prod(shape[2:]))
+        return WeightLayout(shape[-2], math.prod(shape[:-2]), rows_last=True)
+    if node.op_type == "MatMul" and len(shape) >= 2:
+        if attrs["transpose_b"]:
+            return WeightLayout(shape[-1])
+        return WeightLayout(shape[-2], rows_last=True)
+    return None
+
+
+def typical_means(node: ir.Node) -> np.ndarray | None:
+    """What the channels of a convolution's input are on average beside one another, by group and channel.
+
+    Known where the input comes, without an activation, from a depthwise convolution with constant weights: a channel
+    with equal values becomes the sum of its taps.
+    """
+    if node.op_type != "Conv":
+        return None
+    means = _channel_means(node.inputs[0])
+    return None if means is None else means.reshape(attrs_of(node)["groups"], -1)
+
+
+def _channel_means(value: ir.Value | None) -> np.ndarray | None:
+    """The means of a value's channels where those that nothing is known of have 1; None where that is all of them."""
+    node = None if value is None else value.producer()
+    if node is None:
+        return None
+    if node.op_type in _PASSING:
+        return _channel_means(node.inputs[0])
+    weight = _depthwise_weight(node)
+    if weight is None:
+        return None
+    means, source = weight.sum(axis=1), _channel_means(node.inputs[0])
+    if source is not None:
+        means = means * np.repeat(source, means.size // source.size)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None:
+        return means
+    shift = constant_of(bias)
+    return None if shift is None else means + shift
+
+
+def _depthwise_weight(node: ir.Node) -> np.ndarray | None:
+    """The constant weight of a depthwise convolution that no activation follows, as (channels, taps)."""
+    if node.op_type != "Conv":
+        return None
+    attrs, layout, weight = attrs_of(node), layout_of(node), constant_of(node.inputs[1])
+    if weight is None or layout is None or layout.channels != 1 or attrs["post_ops"] or attrs["gated"]:
+        return None
+    wide = weight.astype(np.float32)
+    return wide.reshape(layout.taps, -1).T if layout.rows_last else wide.reshape(-1, layout.taps)
