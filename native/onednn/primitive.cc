@@ -137,7 +137,7 @@ dnnl::primitive_attr base_attr() {
 }
 
 void emit_reorder(Lowering& low, const Desc& from, const Location& source, const Desc& to,
-                  const Location& target) {
+                  const Location& target, bool before_loop) {
   if (!low.building()) return;
   const dnnl::reorder::primitive_desc desc(onednn_engine(), from, onednn_engine(), to, base_attr());
   std::vector<Operand> args = {{DNNL_ARG_FROM, from, source}, {DNNL_ARG_TO, to, target}};
@@ -145,12 +145,17 @@ void emit_reorder(Lowering& low, const Desc& from, const Location& source, const
     args.push_back(
         {DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), low.scratch(desc.scratchpad_desc().get_size())});
   }
-  low.emit(std::make_unique<PrimitiveStep>(dnnl::reorder(desc), std::move(args), low.task().name));
+  auto step = std::make_unique<PrimitiveStep>(dnnl::reorder(desc), std::move(args), low.task().name);
+  before_loop ? low.emit_before_loop(std::move(step)) : low.emit(std::move(step));
 }
 
 void PrimitivePlan::read(int arg, const View& view, const Desc& have, const Desc& want) {
   if (have != want && low_.is_constant(view)) {
     args_.push_back({arg, want, low_.packed(view, have, want)});
+  } else if (have != want && low_.is_steady(view)) {
+    const Location place = low_.held(want.get_size());
+    before_loop_.push_back({have, low_.at(view), want, place});
+    args_.push_back({arg, want, place});
   } else {
     read(arg, low_.at(view), have, want);
   }
@@ -179,6 +184,8 @@ void PrimitivePlan::write(int arg, const View& view, const Desc& have, const Des
 void PrimitivePlan::emit(dnnl::primitive primitive, const Desc& scratchpad) {
   if (scratchpad.get_size())
     args_.push_back({DNNL_ARG_SCRATCHPAD, scratchpad, low_.scratch(scratchpad.get_size())});
+  for (const Move& move : before_loop_)
+    emit_reorder(low_, move.from, move.source, move.to, move.target, true);
   for (const Move& move : before_) emit_reorder(low_, move.from, move.source, move.to, move.target);
   low_.emit(std::make_unique<PrimitiveStep>(std::move(primitive), std::move(args_), low_.task().name));
   for (const Move& move : after_) emit_reorder(low_, move.from, move.source, move.to, move.target);

@@ -68,8 +68,8 @@ class PrimitivePlan {
  public:
   explicit PrimitivePlan(Lowering& low) : low_(low) {}
 
-  // The primitive reads `view` (seen as `have`) and wants it as `want`: packed once when constant, reordered
-  // at every run otherwise.
+  // The primitive reads `view` (seen as `have`) and wants it as `want`: packed once when constant, once a
+  // loop when it is steady there, and otherwise whenever the task runs.
   void read(int arg, const View& view, const Desc& have, const Desc& want);
   // The same for what lies in scratch memory.
   void read(int arg, const Location& where, const Desc& have, const Desc& want);
@@ -98,12 +98,12 @@ class PrimitivePlan {
 
   Lowering& low_;
   std::vector<Operand> args_;
-  std::vector<Move> before_, after_;
+  std::vector<Move> before_loop_, before_, after_;
 };
 
-// Emits one reorder between two places.
+// Emits one reorder between two places, at the task's turn or once before the loop it is in.
 void emit_reorder(Lowering& low, const Desc& from, const Location& source, const Desc& to,
-                  const Location& target);
+                  const Location& target, bool before_loop = false);
 
 // The attribute every primitive starts from: scratchpads belong to the context.
 dnnl::primitive_attr base_attr();

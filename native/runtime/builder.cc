@@ -29,9 +29,12 @@ class ProgramBuilder : public LoweringHost {
     program_.threads_ = program_.device_.threads();
     const TeamScope team(program_.threads_);
     check_arena();
+    program_.preludes_.resize(program_.blocks_.size());
     lower_tasks();
     program_.arena_bytes_ = scratch_base_;
-    program_.scratch_bytes_ = scratch_bytes_;
+    scratch_bytes_ = align_up(scratch_bytes_, kConstantAlignment);
+    program_.held_offset_ = scratch_base_ + scratch_bytes_;
+    program_.scratch_bytes_ = scratch_bytes_ + held_bytes_;
     place_constants();
     fill_constants();
     keep_owners();
@@ -130,10 +133,58 @@ class ProgramBuilder : public LoweringHost {
 
   int block_count() const override { return static_cast<int>(program_.blocks_.size()); }
 
-  void emit(std::unique_ptr<Step> step) override {
-    Program::Block& block = program_.blocks_[static_cast<std::size_t>(program_.tasks_[task_].block)];
+  void emit(std::unique_ptr<Step> step) override { append(program_.blocks_, std::move(step)); }
+
+  bool is_steady(const View& view) const override {
+    const int block = program_.tasks_[task_].block;
+    const TaskDef* loop = loop_over(block);
+    const Buffer& buffer = buffer_of(view.buffer);
+    if (!loop || (buffer.kind != Buffer::Kind::Arena && buffer.kind != Buffer::Kind::Input)) return false;
+    const auto keeps = [&](const View& written) { return !may_change(buffer_of(written.buffer), buffer); };
+    return std::all_of(loop->outputs.begin(), loop->outputs.end(), keeps) && writes_only(block, keeps);
+  }
+
+  Location held(std::size_t bytes) override {
+    const std::size_t place = held_bytes_;
+    held_bytes_ = align_up(held_bytes_ + bytes, kConstantAlignment);
+    return {Location::Space::Held, 0, place};
+  }
+
+  void emit_before_loop(std::unique_ptr<Step> step) override { append(program_.preludes_, std::move(step)); }
+
+  void append(std::vector<Program::Block>& blocks, std::unique_ptr<Step> step) {
+    Program::Block& block = blocks[static_cast<std::size_t>(program_.tasks_[task_].block)];
     block.steps.push_back(std::move(step));
     block.tasks.push_back(static_cast<int>(task_));
+  }
+
+  // Loops
+  const TaskDef* loop_over(int block) const {
+    for (const TaskDef& task : program_.tasks_) {
+      if (task.kind == "while" && task.attrs.integer("body_block", 0) == block) return &task;
+    }
+    return nullptr;
+  }
+
+  // Whether writing to one buffer may change another. An output may be where an input lies.
+  static bool may_change(const Buffer& written, const Buffer& read) {
+    if (read.kind == Buffer::Kind::Input) return written.kind == Buffer::Kind::Output;
+    return written.kind == Buffer::Kind::Arena && written.offset < read.offset + read.nbytes &&
+           read.offset < written.offset + written.nbytes;
+  }
+
+  // Whether all that a block and the blocks inside it write to passes a test.
+  template <class Test>
+  bool writes_only(int block, const Test& test) const {
+    for (const TaskDef& task : program_.tasks_) {
+      if (task.block != block) continue;
+      if (!std::all_of(task.outputs.begin(), task.outputs.end(), test)) return false;
+      for (const char* name : {"then_block", "else_block", "body_block"}) {
+        const auto inner = static_cast<int>(task.attrs.integer(name, 0));
+        if (inner > 0 && !writes_only(inner, test)) return false;
+      }
+    }
+    return true;
   }
 
   // Building
@@ -249,6 +300,7 @@ class ProgramBuilder : public LoweringHost {
   Program& program_;
   std::size_t scratch_base_;
   std::size_t scratch_bytes_ = 0;
+  std::size_t held_bytes_ = 0;
   std::size_t task_ = 0;
   std::vector<Slot> slots_;
   std::vector<int> plain_slots_;
@@ -276,6 +328,7 @@ void Program::discard() {
   if (finalized_) device_.arenas().remove_user(arena_bytes_ + scratch_bytes_);
   finalized_ = false;
   for (Block& block : blocks_) block = Block{};
+  preludes_.clear();
   infos_.clear();
   constants_ = DeviceMemory();
   constant_slots_.clear();

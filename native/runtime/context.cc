@@ -10,16 +10,25 @@ Context::Context(const Program& program)
       stream_(onednn_engine()),
       inputs_(program.input_count()),
       outputs_(program.output_count()),
-      blocks_(program.blocks_.size()) {
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Program::Block& block = program.blocks_[i];
-    blocks_[i].tasks = &block.tasks;
-    blocks_[i].steps.reserve(block.steps.size());
-    for (const auto& step : block.steps) {
+      blocks_(program.blocks_.size()),
+      preludes_(program.preludes_.size()) {
+  bind(program.blocks_, blocks_);
+  bind(program.preludes_, preludes_);
+}
+
+void Context::bind(const std::vector<Program::Block>& blocks, std::vector<BoundBlock>& bound) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    bound[i].tasks = &blocks[i].tasks;
+    bound[i].steps.reserve(blocks[i].steps.size());
+    for (const auto& step : blocks[i].steps) {
       steps_.push_back(step->bind(*this));
-      blocks_[i].steps.push_back(steps_.back().get());
+      bound[i].steps.push_back(steps_.back().get());
     }
   }
+}
+
+std::size_t Context::offset_of(const Location& where) const {
+  return where.space == Location::Space::Held ? program_.held_offset_ + where.offset : where.offset;
 }
 
 void Context::Anchor::move_to(void* address) {
@@ -70,7 +79,7 @@ void Context::address(void** slot, const Location& where) {
     *slot = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
     return;
   }
-  anchor(where).slots.push_back({slot, where.offset});
+  anchor(where).slots.push_back({slot, offset_of(where)});
 }
 
 dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& where) {
@@ -79,7 +88,7 @@ dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& wh
   if (fixed) handle = program_.constant_slots_[static_cast<std::size_t>(where.index)] + where.offset;
   memories_.emplace_back(desc, onednn_engine(), handle);
   dnnl_memory_t memory = memories_.back().get();
-  if (!fixed) anchor(where).handles.push_back({memory, where.offset});
+  if (!fixed) anchor(where).handles.push_back({memory, offset_of(where)});
   return memory;
 }
 

@@ -42,6 +42,9 @@ class Context : private Binder {
   void address(void** slot, const Location& where) override;
   dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) override;
   const BoundBlock* block(int index) override { return &blocks_[static_cast<std::size_t>(index)]; }
+  const BoundBlock* prelude(int index) override { return &preludes_[static_cast<std::size_t>(index)]; }
+  void bind(const std::vector<Program::Block>& blocks, std::vector<BoundBlock>& bound);
+  std::size_t offset_of(const Location& where) const;
   Anchor& anchor(const Location& where);
 
   const Program& program_;
@@ -50,7 +53,7 @@ class Context : private Binder {
   std::vector<Anchor> inputs_, outputs_;
   std::vector<dnnl::memory> memories_;
   std::vector<std::unique_ptr<BoundStep>> steps_;
-  std::vector<BoundBlock> blocks_;
+  std::vector<BoundBlock> blocks_, preludes_;
 };
 
 }  // namespace npu

@@ -54,7 +54,8 @@ using StoredOutputs = std::vector<std::pair<int, Dims>>;
 
 class BoundWhile : public BoundStep {
  public:
-  BoundWhile(const BoundBlock* body, const StoredOutputs& stored) : body_(body), stored_(stored) {}
+  BoundWhile(const BoundBlock* prelude, const BoundBlock* body, const StoredOutputs& stored)
+      : prelude_(prelude), body_(body), stored_(stored) {}
 
   void run(RunState& state) override {
     for (const auto& [output, dims] : stored_) {
@@ -62,6 +63,7 @@ class BoundWhile : public BoundStep {
       none[0] = 0;
       state.report(output, std::move(none));
     }
+    state.run(*prelude_);
     const std::int64_t limit = trip ? load<std::int64_t>(trip) : 0;
     for (std::int64_t i = 0;; ++i) {
       std::memcpy(counter, &i, sizeof(i));
@@ -76,6 +78,7 @@ class BoundWhile : public BoundStep {
   void* counter = nullptr;
 
  private:
+  const BoundBlock* prelude_;
   const BoundBlock* body_;
   const StoredOutputs& stored_;
 };
@@ -85,7 +88,7 @@ class WhileStep : public Step {
   WhileStep(int body, StoredOutputs stored) : body_(body), stored_(std::move(stored)) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundWhile>(binder.block(body_), stored_);
+    auto bound = std::make_unique<BoundWhile>(binder.prelude(body_), binder.block(body_), stored_);
     if (has_trip) binder.address(&bound->trip, trip);
     if (has_condition) binder.address(&bound->condition, condition);
     binder.address(&bound->counter, counter);

@@ -34,6 +34,11 @@ class LoweringHost {
   // The program outputs that a block fills step by step (scan_store), with their full dims.
   virtual std::vector<std::pair<int, Dims>> stored_outputs(int block) const = 0;
   virtual void emit(std::unique_ptr<Step> step) = 0;
+  // Whether the task is in the body of a loop, none of whose steps changes what the view shows.
+  virtual bool is_steady(const View&) const { return false; }
+  // Memory that lasts as long as the loop whose body the task is in, and a step that fills it once before.
+  virtual Location held(std::size_t) { return {}; }
+  virtual void emit_before_loop(std::unique_ptr<Step>) {}
 };
 
 class Lowering {
@@ -67,6 +72,9 @@ class Lowering {
   int block_attr(std::string_view name) const;
   std::vector<std::pair<int, Dims>> stored_outputs(int block) const { return host_.stored_outputs(block); }
   void emit(std::unique_ptr<Step> step) { host_.emit(std::move(step)); }
+  bool is_steady(const View& view) const { return host_.is_steady(view); }
+  Location held(std::size_t bytes) { return host_.held(bytes); }
+  void emit_before_loop(std::unique_ptr<Step> step) { host_.emit_before_loop(std::move(step)); }
   std::size_t scratch_bytes() const { return scratch_bytes_; }
 
   void describe(std::string impl, std::string layout, double flops);

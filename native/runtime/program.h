@@ -100,11 +100,13 @@ class Program {
   std::vector<TaskDef> tasks_;
   std::vector<TaskInfo> infos_;
   std::vector<Block> blocks_;
+  std::vector<Block> preludes_;  // of each block: what a loop over it does once before its first step
   DeviceMemory constants_;
   std::vector<char*> constant_slots_;
   std::vector<std::shared_ptr<void>> kept_;  // owners of constants that are used where they are
   std::size_t arena_bytes_ = 0;
-  std::size_t scratch_bytes_ = 0;
+  std::size_t scratch_bytes_ = 0;  // with what loops hold at its end
+  std::size_t held_offset_ = 0;    // where that begins, from the arena's start
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> free_;

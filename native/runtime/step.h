@@ -16,7 +16,8 @@ namespace npu {
 
 // Where bytes lie: relative to something that is known only when a run begins, or fixed.
 struct Location {
-  enum class Space : std::uint8_t { Constant, Arena, Input, Output };
+  // Held: what a loop keeps between its steps, behind the arena's scratch memory.
+  enum class Space : std::uint8_t { Constant, Arena, Input, Output, Held };
   Space space = Space::Arena;
   int index = 0;  // of the constant slot, the input or the output
   std::size_t offset = 0;
@@ -85,6 +86,8 @@ class Binder {
   // A oneDNN memory object of the context whose handle follows `where`.
   virtual dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) = 0;
   virtual const BoundBlock* block(int index) = 0;
+  // What is to run once before a loop begins whose body is this block.
+  virtual const BoundBlock* prelude(int index) = 0;
 };
 
 // The immutable part of a step, shared by all contexts.

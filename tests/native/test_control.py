@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_support import Array, view
+from native_support import BF16, Array, view
 
 import npu_runtime as rt
 
@@ -198,3 +198,58 @@ def test_an_unknown_kernel_is_refused() -> None:
     program.task("aicpu", "t", [], [], {"op": "nothing"})
     with pytest.raises(rt.UnsupportedTask, match="no AI CPU kernel 'nothing'"):
         program.finalize(0)
+
+
+SIZE = 64  # large enough for oneDNN to prefer packed weights
+
+
+def _repeated_product(dtype: str, source: str, changes: bool) -> rt.Program:
+    """state = state · w, over and over; w is fed or copied to the arena, and `changes` halves it in every step.
+
+    A fed w that changes is halved where an output lies, which the caller lays over the input.
+    """
+    program = rt.Program("powers")
+    matrix = np.zeros((SIZE, SIZE), np.dtype(dtype) if dtype == "float32" else BF16)
+    room = matrix.nbytes
+    fed, x, trip = program.input(0, room), program.input(1, room), program.input(2, 8)
+    last, halved = program.output(0, room), program.output(1, room)
+    counter, state, after, copied = (program.arena(room * i, room) for i in range(4))
+    w = fed if source == "input" else copied
+    half = program.constant(np.eye(SIZE, dtype=matrix.dtype) / 2)
+    body = program.block()
+    program.task("copy", "start", [view(x, matrix)], [view(state, matrix)], {})
+    program.task("copy", "weights", [view(fed, matrix)], [view(copied, matrix)], {})
+    program.task("while", "loop", [view(trip, COUNT)], [view(counter, COUNT)], {"body_block": body})
+    program.task("copy", "end", [view(state, matrix)], [view(last, matrix)], {})
+    factors = [view(state, matrix), view(w, matrix)]
+    program.task("matmul", "multiply", factors, [view(after, matrix)], {}, body)
+    program.task("copy", "state", [view(after, matrix)], [view(state, matrix)], {}, body)
+    if changes:
+        target = halved if source == "input" else copied
+        program.task(
+            "matmul", "halve", [view(w, matrix), view(half, matrix)], [view(after, matrix)], {}, body
+        )
+        program.task("copy", "changed", [view(after, matrix)], [view(target, matrix)], {}, body)
+    program.finalize(4 * room)
+    return program
+
+
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("source", ["input", "arena"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_loop_does_not_change_is_packed_once(dtype: str, source: str, changes: bool) -> None:
+    program = _repeated_product(dtype, source, changes)
+    packed = next(t["layout"] for t in program.task_info() if t["name"] == "multiply")
+    assert any(c.isdigit() for c in packed) != changes or dtype == "float32"
+    random = np.random.default_rng(1)
+    kind = np.dtype(np.float32) if dtype == "float32" else BF16
+    for steps in (3, 1, 0):  # the weights differ from run to run
+        w = (random.standard_normal((SIZE, SIZE)) / 8).astype(kind)
+        x = random.standard_normal((SIZE, SIZE)).astype(kind)
+        expected, factor = x.astype(np.float32), w.astype(np.float32)
+        for _ in range(steps):
+            expected = (expected @ factor).astype(kind).astype(np.float32)
+            factor = factor / 2 if changes else factor
+        y = np.empty_like(x)
+        program.run([w, x, np.array(steps)], [y, w])  # the second output lies where the weights are
+        np.testing.assert_allclose(y.astype(np.float32), expected, rtol=3e-2, atol=3e-2)

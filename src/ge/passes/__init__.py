@@ -25,11 +25,13 @@ from ge.passes.fuse_quantised import FuseQuantised
 from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fuse_recurrent import FuseRecurrent
 from ge.passes.fuse_softmax import FuseSoftmax
+from ge.passes.hoist_casts import HoistCasts
 from ge.passes.hoist_products import HoistProducts
 from ge.passes.inline_branches import InlineBranches
 from ge.passes.lower_precision import LowerPrecision
 from ge.passes.merge_matmuls import MergeMatmuls
 from ge.passes.merge_movements import MergeMovements
+from ge.passes.recompute import Recompute
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.sink_casts import SinkCasts
@@ -66,7 +68,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
-    Stage("tidy", (SinkCasts(), *_TIDY)),
+    Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
+    Stage("recompute", (Recompute(),), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
 )
 
