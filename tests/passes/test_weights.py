@@ -200,6 +200,18 @@ def test_operands_broadcast_along_rows_are_not_post_ops():
     assert types(transformed(build, FusePostOps())) == ["MatMul", "Mul"]
 
 
+@pytest.mark.parametrize("read_twice", [True, False])
+def test_the_momentum_of_a_gradient_is_left_to_the_kernel_that_uses_it(read_twice):
+    def build(b):
+        gradient = b.op("MatMul", b.input("x", (4, 8), "float32"), b.input("w", (8, 5), "float32"))
+        momentum = b.op("Add", gradient, b.op("Mul", b.input("m", (4, 5), "float32"), 0.9))
+        step = b.op("Mul", momentum, 0.01)
+        return [momentum, step] if read_twice else step
+
+    graph = transformed(build, FusePostOps(), DeadCode())
+    assert ("Add" in types(graph)) == read_twice
+
+
 def test_numbers_become_linear_post_ops():
     def build(b):
         return b.op("Add", b.op("Mul", b.op("Relu", conv(b, image(b))), 2.0), 1.0)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ge.engines import placement_of
 from ge.ir.values import desc_of
-from ge.ops.base import Engine
+from ge.ops.base import Engine, Pattern, pattern_of
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FusePostOps"]
@@ -109,9 +109,21 @@ def _fits(node: ir.Node, mine: int, other: int) -> bool:
     desc, whole = desc_of(operand), desc_of(value)
     if whole != desc_of(node.outputs[0]) or desc.dtype != whole.dtype:
         return False
-    if desc.shape == whole.shape or desc.size == 1:
-        return True
-    return _varies_by_channel(cube, desc.shape, whole.shape)
+    if desc.size > 1 and desc.shape == whole.shape:
+        return not _belongs_to_a_kernel(node, operand)
+    return desc.size == 1 or _varies_by_channel(cube, desc.shape, whole.shape)
+
+
+def _belongs_to_a_kernel(node: ir.Node, operand: ir.Value) -> bool:
+    """Whether a kernel that makes the operand for this node alone can be one with a kernel that reads its result."""
+    maker, result = operand.producer(), node.outputs[0]
+    if maker is None or not only_use(operand) or not _is_elementwise(maker) or only_use(result):
+        return False
+    return any(_is_elementwise(use.node) for use in result.uses())
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    return node.domain == "ge" and pattern_of(node) in (Pattern.ELEMENTWISE, Pattern.BROADCAST)
 
 
 def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
@@ -171,7 +183,9 @@ class FusePostOps(RewritePass):
     1. An activation that a primitive knows, reading a product (Conv, ConvTranspose, MatMul) that nobody else reads and
        that the AI Core runs, becomes its post-op.
     2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
-       one number. Sub and Div only with the product first.
+       one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
+       one: the operand is computed for this node alone, and several read the result, elementwise work among them
+       (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
     4. At most four post-ops; they are applied in the order of the graph.
     """
