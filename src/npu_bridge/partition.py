@@ -26,6 +26,7 @@ __all__ = [
     "classify",
     "has_effect",
     "is_free",
+    "may_wait",
     "partition",
     "read_variable",
     "updated_variables",
@@ -35,6 +36,12 @@ _UPDATE = re.compile("Apply[A-Z].*|AssignAdd|AssignSub|Scatter(Add|Sub|Update|Mu
 CONTROL = frozenset(
     {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
     | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
+)
+# Stateful, yet done at once: variables, tables, checkpoints, random numbers, collections of a run.
+_PROMPT = re.compile(
+    "Var.*|ReadVariableOp|IsVariableInitialized|Assign.*|(Resource)?(Sparse)?(Apply|Scatter|Gather).*"
+    "|.*HashTable.*|LookupTable.*|SaveV2|RestoreV2|.*Random.*|TruncatedNormal|Multinomial"
+    "|TensorArray.*|Stack.*|Assert|NpuGraph"
 )
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
@@ -272,6 +279,14 @@ def has_effect(operation: Any) -> bool:
         return False
     written = any(t.dtype._is_ref_dtype for t in operation.inputs) and read_variable(operation) is None
     return written or bool(operation.op_def is not None and operation.op_def.is_stateful)
+
+
+def may_wait(operation: Any) -> bool:
+    """Whether an operation of the host may wait for what happens elsewhere, or repeats others."""
+    if operation.type in CONTROL:
+        return True
+    stateful = operation.op_def is not None and operation.op_def.is_stateful
+    return stateful and not _PROMPT.fullmatch(operation.type)
 
 
 def _stays_within(operation: Any) -> bool:

@@ -30,6 +30,7 @@ from npu_bridge.partition import (
     classify,
     has_effect,
     is_free,
+    may_wait,
     partition,
     read_variable,
     updated_variables,
@@ -42,6 +43,7 @@ __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
 _SCOPE = "npu"
 _DROPPED = ("_class", "_output_shapes")
+_FEW = 64  # operations of the host that one thread does as quickly as several
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Rewritten:
     parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
     unseen: bool = False  # whether some of them were not compiled beforehand
     repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
+    inline: bool = False  # whether the calling thread can do it all, one operation after the other
 
 
 @dataclass
@@ -144,6 +147,7 @@ class Rewriter:
             tuple(ids),
             any(verdict.lowered is None for verdict in verdicts),
             not any(has_effect(region.operations[name]) for name in work.cut.reasons),
+            _is_inline(region, work),
         )
 
     def _divided(
@@ -372,6 +376,17 @@ class _Work:
             return made[self.part_names[self.part_of[operation.name]]]
         copy = self.copies.names.get(operation.name)
         return operation if copy is None else made[copy]
+
+
+def _is_inline(region: Region, work: _Work) -> bool:
+    """Whether the host has little to do beside the parts, and nothing to wait for."""
+    hosts = [o for name, o in region.operations.items() if name not in work.part_of]
+    busy = sum(not is_free(o) and not _is_variable(o) for o in hosts)
+    return busy <= _FEW and not any(map(may_wait, hosts))
+
+
+def _is_variable(operation: Any) -> bool:
+    return operation.type in ("VariableV2", "VarHandleOp", "Placeholder", "NoOp")
 
 
 def _must_run(operation: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.client import pywrap_tf_session as tf_session
 from tensorflow.python.client.session import BaseSession
 
 from npu_bridge.estimator.npu.util import iterations_of
@@ -22,6 +24,7 @@ __all__ = ["install", "partition_report"]
 
 _log = logging.getLogger("npu_bridge")
 _ATTEMPTS = 16
+_INLINE = config_pb2.RunOptions(inter_op_thread_pool=-1)
 
 
 def install() -> None:
@@ -110,13 +113,29 @@ def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return _rewritten(self, fetch_list, target_list, fed, list(feed_dict.values()))
 
         def run(done: Rewritten, metadata: Any) -> Any:
-            return original(self, None, list(done.targets), list(done.fetches), feed_dict, options, metadata)
+            chosen = _inline_options() if done.inline and _says_nothing(options) else options
+            return original(self, None, list(done.targets), list(done.fetches), feed_dict, chosen, metadata)
 
         for _ in range(_iterations((*target_list, *(t.op for t in fetch_list))) - 1):
             _until_compiled(self.graph, rewritten, lambda done: run(done, None))
         return _until_compiled(self.graph, rewritten, lambda done: run(done, run_metadata))
 
     return _do_run
+
+
+@functools.cache
+def _inline_options() -> Any:
+    """Options of a run on the calling thread alone.
+
+    A part then begins at once instead of when one of TensorFlow's threads has woken up, and always on the same thread,
+    whose team of workers is still awake.
+    """
+    return tf_session.TF_NewBufferFromString(_INLINE.SerializeToString())
+
+
+def _says_nothing(options: Any) -> bool:
+    """Whether a run has no options, or those that monitored sessions give to all runs: none set."""
+    return options is None or not tf_session.TF_GetBuffer(options)
 
 
 def _tensor(key: Any) -> Any:
@@ -176,6 +195,8 @@ def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
                 options.CopyFrom(callable_options)
                 options.fetch[:] = [t.name for t in done.fetches]
                 options.target[:] = [o.name for o in done.targets]
+                if done.inline and options.run_options == config_pb2.RunOptions():
+                    options.run_options.CopyFrom(_INLINE)
                 made[id(done)] = (done, original(self, options))
             return made[id(done)][1]
 
