@@ -21,8 +21,8 @@ def profile(model: Model, arrays: Sequence[Any] | None = None, repeats: int = 10
 def lines(tasks: Sequence[TaskProfile]) -> list[str]:
     """One line a task: name, engine, implementation, shape, layout, microseconds, GFLOP/s or GB/s.
 
-    >>> lines([TaskProfile("fc", "AI Core", "matmul", "brg", "ab", (1, 8), "float32", 2e-6, 4000.0, 100.0)])
-    ['fc,AI Core,brg,float32[1x8],ab,2.0 us,2.0 GFLOP/s']
+    >>> lines([TaskProfile("fc", "AI Core", "matmul", "brg", "ab,BA16a", (1, 8), "float32", 2e-6, 4000.0, 100.0)])
+    ['fc,AI Core,brg,float32[1x8],ab/BA16a,2.0 us,2.0 GFLOP/s']
     """
     return [",".join(_fields(task)) for task in tasks]
 
@@ -43,39 +43,41 @@ def table(tasks: Sequence[TaskProfile]) -> str:
 
 
 def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str = "model") -> Path:
-    """Write the tasks, one after another, as a Chrome trace that Perfetto opens."""
-    events: list[dict[str, Any]] = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": model}}]
+    """Write the tasks, one after another, as a Chrome trace that Perfetto opens.
+
+    Numbers of processes and threads begin at 1: Perfetto takes 0 for the idle thread of the system. Times are whole
+    nanoseconds, written in microseconds, so that no task overlaps the next by a rounding error.
+    """
     engines = list(dict.fromkeys(t.engine for t in tasks))
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": model}}]
     events += [
-        {"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": e}}
-        for i, e in enumerate(engines)
+        {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": e}}
+        for i, e in enumerate(engines, 1)
     ]
-    clock = 0.0
+    clock = 0
     for task in tasks:
-        microseconds = task.seconds * 1e6
+        nanoseconds = round(task.seconds * 1e9)
+        times = {"ts": clock / 1e3, "dur": nanoseconds / 1e3}
         events.append(
-            {
-                "ph": "X",
-                "pid": 0,
-                "tid": engines.index(task.engine),
-                "ts": clock,
-                "dur": microseconds,
-                "name": task.name,
-                "cat": task.kind,
-                "args": {
-                    "implementation": task.implementation,
-                    "layout": task.layout,
-                    "shape": list(task.shape),
-                    "dtype": task.dtype,
-                    "flops": task.flops,
-                    "bytes": task.nbytes,
-                },
-            }
+            {"ph": "X", "pid": 1, "tid": engines.index(task.engine) + 1, **times, **_described(task)}
         )
-        clock += microseconds
+        clock += nanoseconds
     target = Path(path)
-    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, allow_nan=False))
     return target
+
+
+def _described(task: TaskProfile) -> dict[str, Any]:
+    """What a trace says of a task besides its time."""
+    args = {
+        "implementation": task.implementation,
+        "layout": task.layout,
+        "shape": list(task.shape),
+        "dtype": task.dtype,
+        "flops": task.flops,
+        "bytes": task.nbytes,
+    }
+    return {"name": task.name, "cat": task.kind, "args": args}
 
 
 def _fields(task: TaskProfile) -> list[str]:
@@ -86,7 +88,7 @@ def _fields(task: TaskProfile) -> list[str]:
         task.engine,
         implementation,
         shape,
-        task.layout or "plain",
+        task.layout.replace(",", "/") or "plain",  # of the data, of packed weights
         f"{task.seconds * 1e6:.1f} us",
         _rate(task),
     ]

@@ -87,15 +87,15 @@ def write() -> Path:
 def _write_timeline(path: Path, spans: Sequence[Span]) -> None:
     first = min((span[3] for span in spans), default=0)
     events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": "calls"}},
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "calls"}},
         *(
-            {"ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": {"name": f"thread {thread}"}}
+            {"ph": "M", "pid": 1, "tid": thread, "name": "thread_name", "args": {"name": f"thread {thread}"}}
             for thread in sorted({span[2] for span in spans})
         ),
     ]
     for name, on_npu, thread, begin, end in spans:
         times = {"ts": (begin - first) / 1e3, "dur": (end - begin) / 1e3}
-        events.append({"ph": "X", "pid": 0, "tid": thread, "name": name, "cat": _place(on_npu), **times})
+        events.append({"ph": "X", "pid": 1, "tid": thread, "name": name, "cat": _place(on_npu), **times})
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
