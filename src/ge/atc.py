@@ -191,6 +191,8 @@ def _compile(arguments: dict[str, Any]) -> None:
     if result is None:
         print(f"ATC done: {request.model.name} can be compiled, nothing is written")
         return
+    for note in result.notes:
+        _note(note)
     _success(result)
     if arguments["display_model_info"] == "1":
         _show(result.path)

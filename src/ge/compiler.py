@@ -16,12 +16,13 @@ from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
 from ge.explanation import placements
+from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan
 from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
-from ge.passes import optimize
+from ge.passes import optimize, switch_names
 from ge.passes.split_batch import split_batch
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
@@ -67,6 +68,8 @@ def compile_plan(
     """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`."""
     options = options if options is not None else CompileOptions.from_environment()
     graph = graph.clone()
+    for unknown in sorted(options.disabled_passes - {"", *switch_names()}):
+        facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
     dump_graph(graph, "parse", options, name)
     optimize(graph, options, name)
     whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
@@ -76,6 +79,7 @@ def compile_plan(
     plan = build_plan(graph, options, name, donated)
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
+    plan.report["notes"] = list(facts.notes(graph))
     plan.steps = steps
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]

@@ -12,6 +12,14 @@ from ge.errors import GeError
 __all__ = ["fusion_switches", "keep_dtype", "mixed_precision_lists", "op_precision", "read_text"]
 
 MAX_BYTES = 16 << 20
+_KEPT, _AS_THE_MODEL = "must_keep_origin_dtype", ""
+_IMPLEMENTATIONS = {
+    "high_precision": _KEPT,
+    "enable_float_32_execution": _KEPT,
+    "enable_hi_float_32_execution": _KEPT,
+    "high_performance": _AS_THE_MODEL,
+    "support_out_of_bound_index": _AS_THE_MODEL,
+}
 
 
 def read_text(path: Path, what: str) -> str:
@@ -37,24 +45,39 @@ def read_json(path: Path, what: str) -> Any:
 def fusion_switches(path: Path) -> frozenset[str]:
     """The passes that a fusion switch file turns off.
 
-    Both forms are read: `{"Switch": {"GraphFusion": {"name": "off"}, "UBFusion": {…}}}` and lines `name:off`.
+    Both forms are read: `{"Switch": {"GraphFusion": {"name": "off"}, "UBFusion": {…}}}` and lines `name:off`. ALL
+    stands for every fusion that is not named itself.
     """
     text = read_text(path, "fusion switch file")
     if text.lstrip().startswith("{"):
-        return frozenset(_switched_off(read_json(path, "fusion switch file")))
-    pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
-    return frozenset(name.strip() for name, state in pairs if state.strip().lower() == "off")
+        states = _switches(read_json(path, "fusion switch file"))
+    else:
+        pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
+        states = {name.strip(): state.strip().lower() for name, state in pairs}
+    off = frozenset(name for name, state in states.items() if state == "off")
+    if not any(name.upper() == "ALL" for name in off):
+        return off
+    from ge.passes import fusion_names
+
+    return frozenset(name for name in off if name.upper() != "ALL") | (fusion_names() - states.keys())
 
 
-def _switched_off(tree: Any) -> list[str]:
+def _switches(tree: Any) -> dict[str, str]:
+    """All names with a state of their own, at any depth."""
     if not isinstance(tree, dict):
-        return []
-    off = [str(name) for name, state in tree.items() if isinstance(state, str) and state.lower() == "off"]
-    return off + [name for state in tree.values() for name in _switched_off(state)]
+        return {}
+    states = {str(name): state.lower() for name, state in tree.items() if isinstance(state, str)}
+    for branch in tree.values():
+        states |= _switches(branch)
+    return states
 
 
 def op_precision(path: Path) -> dict[str, str]:
-    """Precision modes by node or operator name, from an ini file with or without sections."""
+    """Precision modes by node or operator name, from an ini file with or without sections.
+
+    The original tool's choices between implementations are read as well: a precise one keeps its element types, the
+    others are as the whole model.
+    """
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     text = read_text(path, "precision file")
@@ -62,7 +85,9 @@ def op_precision(path: Path) -> dict[str, str]:
         parser.read_string(text if text.lstrip().startswith("[") else "[all]\n" + text)
     except configparser.Error as error:
         raise GeError("E12011", f"the precision file {path} is not valid: {error}") from error
-    return {name: value for section in parser.sections() for name, value in parser.items(section)}
+    given = {name: value.strip() for section in parser.sections() for name, value in parser.items(section)}
+    modes = {name: _IMPLEMENTATIONS.get(value, value) for name, value in given.items()}
+    return {name: mode for name, mode in modes.items() if mode != _AS_THE_MODEL}
 
 
 def keep_dtype(path: Path) -> tuple[str, ...]:

@@ -31,10 +31,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The placements of a model; prints as a table."""
+    """The placements of a model and what else there is to know; prints as a table."""
 
     model: str
     rows: tuple[Placement, ...]
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Placement]:
         return iter(self.rows)
@@ -58,7 +59,7 @@ class Explanation:
             for line in table
         ]
         total = ", ".join(f"{count} on {engine}" for engine, count in self.counts().items())
-        return "\n".join([f"{self.model}: {total}", *lines])
+        return "\n".join([f"{self.model}: {total}", *lines, *(f"note: {note}" for note in self.notes)])
 
 
 def explain(model: Model) -> Explanation:
@@ -66,7 +67,9 @@ def explain(model: Model) -> Explanation:
 
     >>> print(ge.explain(model))     # doctest: +SKIP
     """
-    return Explanation(model.name, tuple(_placement(row) for row in model.plan.report.get("placement", ())))
+    report = model.plan.report
+    rows = tuple(_placement(row) for row in report.get("placement", ()))
+    return Explanation(model.name, rows, tuple(map(str, report.get("notes", ()))))
 
 
 def placements(graph: ir.Graph) -> list[dict[str, object]]:

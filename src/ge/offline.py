@@ -106,6 +106,11 @@ class Result:
     seconds: float
     package: om.Package
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about how the model was read and compiled."""
+        return tuple(dict.fromkeys(note for plan in self.package.plans for note in plan.report["notes"]))
+
 
 def compile_model(request: Request, progress: Progress = _silent) -> Result:
     """Compile a model file to an `.om` file."""

@@ -218,6 +218,40 @@ def test_configuration_files_are_read(rows: Path, tmp_path: Path) -> None:
     assert run(f"--model={rows}", f"--output={tmp_path}/out", *options) == 255
 
 
+def test_all_fusions_can_be_switched_off_but_some(tmp_path: Path) -> None:
+    model, image = model_files.images(tmp_path / "images.onnx"), np.ones((1, 3, 8, 8), np.float32)
+    path = tmp_path / "switch.json"
+    tasks = []
+    for switches in ({}, {"ALL": "off"}, {"ALL": "off", "vector_fusion": "on", "fuse_post_ops": "on"}):
+        path.write_text(json.dumps({"Switch": {"GraphFusion": switches}}))
+        assert run(f"--model={model}", f"--output={tmp_path}/out", f"--fusion_switch_file={path}") == 0
+        loaded = ge.load(tmp_path / "out.om")
+        np.testing.assert_allclose(loaded(image), answer(model, image), rtol=1e-5, atol=1e-6)
+        tasks.append(len(loaded.plan.tasks))
+    assert tasks[1] > tasks[0] == tasks[2]
+
+
+def test_implementations_of_the_original_tool_are_precisions(rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "precision.ini").write_text(
+        "[ByOpType]\nMatMul=high_precision\n[ByNodeName]\ndense=high_performance\n"
+    )
+    options = [f"--op_precision_mode={tmp_path}/precision.ini", "--precision_mode=allow_mix_precision_bf16"]
+    assert run(f"--model={rows}", f"--output={tmp_path}/out", *options) == 0
+    np.testing.assert_allclose(ge.load(tmp_path / "out.om")(X), answer(rows, X), rtol=1e-5, atol=1e-6)
+
+
+def test_names_that_mean_nothing_are_told(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "precision.ini").write_text("NoSuchOperator = force_fp32\n")
+    (tmp_path / "switch.cfg").write_text("NoSuchPass:off\n")
+    options = [f"--op_precision_mode={tmp_path}/precision.ini", f"--fusion_switch_file={tmp_path}/switch.cfg"]
+    assert run(f"--model={rows}", f"--output={tmp_path}/out", *options) == 0
+    told = capsys.readouterr().err
+    assert "'NoSuchOperator' has no effect" in told and "no pass 'NoSuchPass'" in told
+    assert "NoSuchPass" in str(ge.explain(ge.load(tmp_path / "out.om")))
+
+
 # -- other modes -------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,14 @@ from ge.passes.store_narrow import StoreNarrow
 from ge.passes.verify import Verify
 from ge.passes.widen_unsupported import WidenUnsupported
 
-__all__ = ["STAGES", "Stage", "optimize", "pass_names"]
+__all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_names"]
+
+_BUILD_SWITCHES = (
+    "split_batch",
+    "strided_views",
+    "vector_fusion",
+    "in_place",
+)  # of the stages after the passes
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
-    Stage("recompute", (Recompute(),), fixpoint=False),
+    Stage("recompute", (Recompute(), DeadCode()), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
 )
 
@@ -87,3 +94,13 @@ def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
 def pass_names() -> list[str]:
     """The names by which passes can be switched off."""
     return list(dict.fromkeys(p.name for stage in STAGES for p in stage.passes))
+
+
+def switch_names() -> list[str]:
+    """All names that can be switched off: passes, and what the build does beyond them."""
+    return [*pass_names(), *_BUILD_SWITCHES]
+
+
+def fusion_names() -> frozenset[str]:
+    """The switches that only make few operators of many."""
+    return frozenset(name for name in switch_names() if "fus" in name or name.startswith("merge_matmuls"))

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ge.engines.aicore import narrow_floats
 from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
@@ -73,6 +74,10 @@ class LowerPrecision(Pass):
             facts.add_note(
                 graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}"
             )
+        for name in sorted(options.op_precision.keys() - _names(graph)) if options.op_precision else ():
+            facts.add_note(
+                graph, f"the precision of '{name}' has no effect: no node or operator is called so"
+            )
         changed = False
         feeding = feeding_products(graph)
         for node in graph:
@@ -96,11 +101,22 @@ def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
     """The mode of a node: its own by name, by origin, by operator, else the model's."""
     if facts.keep_dtype(node):
         return None
-    for key in (node.name or "", *facts.origin(node), node.op_type):
+    for key in _keys(node):
         text = options.op_precision.get(key)
         if text is not None:
             return _usable(PrecisionMode.parse(text))
     return _usable(options.precision_mode)
+
+
+def _keys(node: ir.Node) -> tuple[str, ...]:
+    """The names that a node's own mode can be given under, the narrowest first."""
+    return (node.name or "", *facts.origin(node), node.op_type)
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    """The names of all nodes, nested ones too."""
+    inner = [_names(subgraph) for subgraph in subgraphs_of(graph)]
+    return {key for node in graph for key in _keys(node)}.union(*inner)
 
 
 def _usable(name: PrecisionMode) -> Mode | None:
