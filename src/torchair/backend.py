@@ -10,7 +10,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from torchair import decompositions
+from torchair import decompositions, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -79,9 +79,11 @@ def get_npu_backend(
     extra = dict(custom_decompositions or {})
 
     def backend(module: fx.GraphModule, example_inputs: list[Any], **options: Any) -> Any:
+        sizes.register()  # torch._dynamo.reset() has forgotten it
         return compile_graphs(module, example_inputs, config, extra)
 
-    return backend
+    sizes.register()
+    return sizes.traced_for_npu(backend)
 
 
 def compile_graphs(

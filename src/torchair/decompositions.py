@@ -132,10 +132,8 @@ def _encoder_layer(
         return NotImplemented
 
     def attention(x: torch.Tensor) -> torch.Tensor:
-        parts = functional.linear(x, qkv_weight, qkv_bias).unflatten(
-            -1, (3, num_heads, embed_dim // num_heads)
-        )
-        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        parts = functional.linear(x, qkv_weight, qkv_bias).chunk(3, -1)
+        q, k, v = (p.unflatten(-1, (num_heads, embed_dim // num_heads)).transpose(1, 2) for p in parts)
         y = functional.scaled_dot_product_attention(q, k, v)
         return functional.linear(y.transpose(1, 2).flatten(2), proj_weight, proj_bias)
 

@@ -20,11 +20,12 @@ from ge.options import CompileOptions
 from torchair.gears import gears_of
 from torchair.lowering import Layout, NpuPart, Refusal, lower
 from torchair.plan import Plan, form_of
+from torchair.symbolic import SymbolicPlan
 
 __all__ = ["CompiledGraph", "Report", "observe"]
 
 MAX_SHAPES = 8  # programs kept for one graph of symbolic sizes
-HOT_CALLS = 4  # calls with the same sizes, on ATen, before a graph of symbolic sizes is compiled for them
+HOT_CALLS = 4  # calls with the same sizes before a graph of symbolic sizes is compiled for them alone
 MAX_COUNTED = 4096  # sizes whose calls are counted
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
@@ -43,6 +44,7 @@ class Report:
     operators: dict[str, bool] = field(default_factory=dict)
     failure: str = ""
     choices: list[Placement] = field(default_factory=list)  # nodes that a custom operator was there to take
+    programs: int = 0  # programs of the engine that were compiled for it so far
 
 
 class observe:
@@ -90,6 +92,9 @@ class CompiledGraph:
         ]
         self.static = _unwritten(module, self.places, static) if kind == "inference" else []
         self.plans: OrderedDict[Any, Callable[[list[Any]], Any]] = OrderedDict()
+        self.general: dict[
+            bool, Callable[[list[Any]], Any]
+        ] = {}  # for any sizes; with parameters as constants or not
         self.bound: list[tuple[int, int, int]] | None = None  # position, address, version
         self.calls_unchanged = 0
         self.patience = 0
@@ -142,6 +147,7 @@ class CompiledGraph:
         self.bound = [(i, args[i].data_ptr(), args[i]._version) for i in self.static]
 
     def _forget_constants(self) -> None:
+        self.general.pop(True, None)
         for key in [k for k in self.plans if isinstance(k, tuple) and k[-1] is True]:
             del self.plans[key]
 
@@ -152,11 +158,11 @@ class CompiledGraph:
             plan = self.plans.get(key)
             if plan is not None:
                 return plan
+            folded = bool(self.static) and key[-1]
             if self.numbers and not self._is_geared(args) and not self._is_hot(key) and self._has_aten:
-                return self._on_aten
+                return self._for_any_sizes(args, folded)
             while len(self.plans) >= 2 * MAX_SHAPES:
                 self.plans.popitem(last=False)
-            folded = bool(self.static) and key[-1]
             plan = self._compiled(args, folded)
             self.plans[key] = plan
             return plan
@@ -183,6 +189,37 @@ class CompiledGraph:
         self.seen[key] = calls
         return False
 
+    def _for_any_sizes(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
+        """The graph with its sizes open."""
+        if folded not in self.general:
+            self.general[folded] = self._opened(args, folded)
+        return self.general[folded]
+
+    def _opened(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
+        report = Report(self.module._get_name(), self.kind)
+        self.reports.append(report)
+
+        def count() -> None:
+            report.programs += 1
+
+        try:
+            constants = {self.places[i]: args[i] for i in self.static} if folded else {}
+            plan = SymbolicPlan(self.module, self.places, constants, self.options, count)
+            report.operators, report.refusals = plan.operators, plan.reasons()
+            report.npu_calls, report.parts = len(plan.native), len(plan.parts)
+            return plan if plan.parts else self._on_aten
+        except Exception as error:  # a fault of ours must not stop the user's program
+            return self._given_up(report, error)
+        finally:
+            _tell(report)
+
+    def _given_up(self, report: Report, error: Exception) -> Callable[[list[Any]], Any]:
+        report.failure = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"a graph could not be compiled for the NPU and runs on ATen: {report.failure}", stacklevel=3
+        )
+        return self._on_aten
+
     def _on_aten(self, args: list[Any]) -> Any:
         """The graph as it is, call by call."""
         return self.module(*args)
@@ -206,17 +243,14 @@ class CompiledGraph:
                 for part in lowered.steps
                 if isinstance(part, NpuPart)
             ]
+            report.programs = len(models)
             report.choices = [row for model in models for row in explain(model) if row.choice]
             plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered)
             if self.on_compile is not None:
                 self.on_compile(plan)
             return plan.fastest()
         except Exception as error:  # a fault of ours must not stop the user's program
-            report.failure = f"{type(error).__name__}: {error}"
-            warnings.warn(
-                f"a graph could not be compiled for the NPU and runs on ATen: {report.failure}", stacklevel=2
-            )
-            return self._on_aten
+            return self._given_up(report, error)
         finally:
             _tell(report)
 

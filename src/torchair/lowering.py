@@ -24,7 +24,7 @@ from torchair import ops as _ops  # noqa: F401  defines the operators of torch.o
 from torchair.converters import custom_converter
 from torchair.layouts import array_of, desc_of, memory_order
 
-__all__ = ["HostCall", "Layout", "Lowered", "NpuPart", "Refusal", "lower"]
+__all__ = ["HostCall", "Layout", "Lowered", "NpuPart", "Refusal", "contiguous_strides", "draws", "lower"]
 
 _COPY = torch.ops.aten.copy_.default
 _RANDOM = frozenset({"bernoulli", "rand", "randn", "randint", "randperm", "normal", "uniform", "multinomial"})
@@ -201,7 +201,7 @@ class _Lowering:
                 if source in stages:
                     before = stages[source]
                     stage = max(stage, before if (before % 2 == 0) == host else before + 1)
-            if host and _draws(node):
+            if host and draws(node):
                 stage = drawn = max(stage, drawn)
             stages[node] = stage
         return stages
@@ -232,7 +232,7 @@ class _Lowering:
             layout = _channels_last(fake) if node in self.free and 4 <= fake.dim() <= 5 else Layout.of(fake)
             if layout.order is None:
                 shape = layout.shape
-                layout = Layout(shape, _contiguous(shape), tuple(range(len(shape))))
+                layout = Layout(shape, contiguous_strides(shape), tuple(range(len(shape))))
             value = emission.made[node]
             if not layout.plain:
                 value = builder.op("Transpose", value, perm=list(layout.order or ()))
@@ -421,7 +421,7 @@ def _channels_last(fake: torch.Tensor) -> Layout:
     """The order in which convolutions leave their results."""
     shape = tuple(fake.shape)
     order = (0, *range(2, len(shape)), 1)
-    stored = _contiguous([shape[a] for a in order])
+    stored = contiguous_strides([shape[a] for a in order])
     strides = tuple(stored[order.index(a)] for a in range(len(shape)))
     found = Layout(shape, strides, memory_order(shape, strides))
     return found if found.order == order else Layout.of(fake)
@@ -441,7 +441,7 @@ def _results(value: Any) -> list[Any]:
     return [desc_of(v) for v in value] if isinstance(value, (list, tuple)) else [desc_of(value)]
 
 
-def _draws(node: fx.Node) -> bool:
+def draws(node: fx.Node) -> bool:
     """Whether the order of a call among its like matters: it draws random numbers, or it prints."""
     if node.target is torch.ops.torchair.npu_print.default:
         return True
@@ -466,7 +466,8 @@ def _flat(value: Any) -> list[Any]:
     return [v for item in value for v in _flat(item)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)

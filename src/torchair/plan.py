@@ -14,9 +14,20 @@ from torch import fx
 import ge
 from torchair.lowering import Layout, Lowered, NpuPart
 
-__all__ = ["HostStep", "NpuStep", "Plan", "PlanForm", "ProgramForm", "form_of"]
+__all__ = [
+    "Former",
+    "HostStep",
+    "NpuStep",
+    "Plan",
+    "PlanForm",
+    "ProgramForm",
+    "form_of",
+    "getter",
+    "host_runner",
+    "make_strided",
+]
 
-_make: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+make_strided: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 
 # -- data ------------------------------------------------------------------------------------------------------
@@ -111,10 +122,12 @@ def form_of(
     module: fx.GraphModule, places: Sequence[fx.Node], lowered: Lowered, values: dict[fx.Node, Any]
 ) -> PlanForm:
     """The plan of a lowered graph."""
-    return _Former(module, places, values).form(lowered)
+    return Former(module, places, values).form(lowered)
 
 
-class _Former:
+class Former:
+    """Nodes as slots of a list of values, and their arguments as plain data."""
+
     def __init__(self, module: fx.GraphModule, places: Sequence[fx.Node], values: dict[fx.Node, Any]) -> None:
         self.module = module
         self.slots: dict[fx.Node, int] = {n: i for i, n in enumerate(places)}
@@ -127,33 +140,38 @@ class _Former:
         steps: list[NpuStep | HostStep] = []
         for step in lowered.steps:
             if isinstance(step, NpuPart):
-                reads = tuple(self._slot(n) for n in step.inputs)
-                steps.append(NpuStep(ProgramForm.of(step), reads, tuple(self._slot(n) for n in step.outputs)))
+                reads = tuple(self.slot(n) for n in step.inputs)
+                steps.append(NpuStep(ProgramForm.of(step), reads, tuple(self.slot(n) for n in step.outputs)))
             else:
-                node = step.node
-                args = tuple(self._argument(a) for a in node.args)
-                named = {k: self._argument(v) for k, v in node.kwargs.items()}
-                steps.append(HostStep(node.target, args, named, self._slot(node)))
+                steps.append(self.host_step(step.node))
         output = next(n for n in self.module.graph.nodes if n.op == "output")
-        returned = tuple(self._argument(r) for r in output.args[0])
-        writes = tuple((self.slots[t], self._argument(v)) for t, v in lowered.writes)
+        returned = tuple(self.argument(r) for r in output.args[0])
+        writes = tuple((self.slots[t], self.argument(v)) for t, v in lowered.writes)
         return PlanForm(self.arguments, len(self.slots), tuple(steps), returned, writes)
 
-    def _slot(self, node: fx.Node) -> int:
+    def host_step(self, node: fx.Node) -> HostStep:
+        """A call as ATen runs it."""
+        args = tuple(self.argument(a) for a in node.args)
+        named = {k: self.argument(v) for k, v in node.kwargs.items()}
+        return HostStep(node.target, args, named, self.slot(node))
+
+    def slot(self, node: fx.Node) -> int:
+        """The place of a node's value."""
         return self.slots.setdefault(node, len(self.slots))
 
-    def _argument(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
+        """An argument of a call as plain data."""
         if isinstance(value, fx.Node):
             if value.op == "get_attr":
                 return operator.attrgetter(str(value.target))(self.module)
             if value in self.numbers and value not in self.slots:
                 return self.numbers[value]
-            return Slot(self._slot(value))
+            return Slot(self.slot(value))
         if isinstance(value, (list, tuple)):
             kind = type(value) if type(value) in (list, tuple) else list
-            return Row(kind, tuple(self._argument(v) for v in value))
+            return Row(kind, tuple(self.argument(v) for v in value))
         if isinstance(value, slice):
-            return Span((self._argument(value.start), self._argument(value.stop), self._argument(value.step)))
+            return Span((self.argument(value.start), self.argument(value.stop), self.argument(value.step)))
         return value
 
 
@@ -189,11 +207,11 @@ class Program:
             addresses.append(tensor.data_ptr())
         donated = self.donated
         if not donated:
-            results = [_make(shape, strides, dtype) for shape, strides, dtype in self.outputs]
+            results = [make_strided(shape, strides, dtype) for shape, strides, dtype in self.outputs]
             self.run(addresses, [r.data_ptr() for r in results])
             return self._on_devices(results) if self.moved else results
         results = [
-            held[donated[i]] if i in donated else _make(shape, strides, dtype)
+            held[donated[i]] if i in donated else make_strided(shape, strides, dtype)
             for i, (shape, strides, dtype) in enumerate(self.outputs)
         ]
         self.run(addresses, [r.data_ptr() for r in results])
@@ -232,9 +250,9 @@ class Plan:
                 self.programs.append(Program(step.form, next(loaded)))
                 self.steps.append(_npu(self.programs[-1], step))
             else:
-                self.steps.append(_host(step))
-        self.returned = [_getter(r) for r in form.returned]
-        self.writes = [(slot, _getter(value)) for slot, value in form.writes]
+                self.steps.append(host_runner(step))
+        self.returned = [getter(r) for r in form.returned]
+        self.writes = [(slot, getter(value)) for slot, value in form.writes]
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
         values = list(args) + [None] * (self.form.slots - self.form.arguments)
@@ -273,9 +291,10 @@ def _npu(program: Program, step: NpuStep) -> Callable[[list[Any]], None]:
     return run
 
 
-def _host(step: HostStep) -> Callable[[list[Any]], None]:
-    arguments = [_getter(a) for a in step.args]
-    named = {k: _getter(v) for k, v in step.kwargs.items()}
+def host_runner(step: HostStep) -> Callable[[list[Any]], None]:
+    """A call of ATen's as a function of the values."""
+    arguments = [getter(a) for a in step.args]
+    named = {k: getter(v) for k, v in step.kwargs.items()}
     target, slot = step.target, step.makes
 
     def run(values: list[Any]) -> None:
@@ -285,14 +304,14 @@ def _host(step: HostStep) -> Callable[[list[Any]], None]:
     return run
 
 
-def _getter(value: Any) -> Callable[[list[Any]], Any]:
+def getter(value: Any) -> Callable[[list[Any]], Any]:
     """An argument as a function of the values."""
     if isinstance(value, Slot):
         return operator.itemgetter(value.index)
     if isinstance(value, Row):
-        parts, kind = [_getter(p) for p in value.parts], value.kind
+        parts, kind = [getter(p) for p in value.parts], value.kind
         return lambda values: kind([p(values) for p in parts])
     if isinstance(value, Span):
-        ends = [_getter(e) for e in value.ends]
+        ends = [getter(e) for e in value.ends]
         return lambda values: slice(*(e(values) for e in ends))
     return lambda values: value

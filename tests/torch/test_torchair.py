@@ -138,27 +138,14 @@ def test_changed_parameters_are_followed_without_endless_compiles() -> None:
 
 
 @torch.no_grad()
-def test_sizes_at_random_are_right_and_rarely_compiled() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)).eval()
-    compiled = torch.compile(model, backend="npu", dynamic=True)
-    generator = torch.Generator().manual_seed(0)
-    with observe() as reports:
-        for _ in range(60):
-            batch, length = (int(torch.randint(2, top, (), generator=generator)) for top in (64, 512))
-            x = torch.randn(batch, length, 8)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
-    assert len(reports) <= 3
-
-
-@torch.no_grad()
 def test_sizes_that_come_back_are_compiled() -> None:
     compiled = torch.compile(lambda x: x.view(-1, 2) * x.shape[0] + 1, backend="npu", dynamic=True)
     with observe() as reports:
         for size in [4, 6] * 6:
             x = torch.randn(size, 2)
             torch.testing.assert_close(compiled(x), x * size + 1)
-    assert len(reports) == 2
-    assert all(r.npu_calls for r in reports)
+    assert [r.programs for r in reports[1:]] == [1, 1]
+    assert all(r.refusals == [] for r in reports[1:])
 
 
 def test_autocast_is_in_the_graph() -> None:

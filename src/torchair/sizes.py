@@ -1,0 +1,61 @@
+"""Sizes of one element: Dynamo traces graphs for this backend so that they hold for open sizes of 0 and 1 as well.
+
+By default an open size of one is a graph of its own, so that an open batch and an open sequence are up to four graphs.
+PyTorch can trace without that assumption, for the whole process; here it does so while a frame is traced for this
+backend, and not for others.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch._dynamo import callback_handler
+from torch.fx.experimental import _config
+
+__all__ = ["register", "traced_for_npu"]
+
+_MARK = "_torchair_backend"
+_before: list[bool] = []  # the setting before each trace that is under way
+
+
+def traced_for_npu(backend: Any) -> Any:
+    """The backend, marked as one whose graphs hold for all sizes."""
+    setattr(backend, _MARK, True)
+    return backend
+
+
+def _is_ours(compiler: Any) -> bool:
+    from torch._dynamo.eval_frame import innermost_backend
+
+    found = innermost_backend(compiler)
+    return bool(getattr(getattr(found, "compiler_fn", found), _MARK, False))
+
+
+def _tracing() -> Any:
+    """The backend of the trace that begins, None where PyTorch does not tell."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and "compiler_fn" in frame.f_locals:
+            return frame.f_locals["compiler_fn"]
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _begin(_: Any) -> None:
+    _before.append(bool(_config.backed_size_oblivious))
+    compiler = _tracing()
+    if compiler is not None and _is_ours(compiler):
+        _config.backed_size_oblivious = True
+
+
+def _end(_: Any) -> None:
+    if _before:
+        _config.backed_size_oblivious = _before.pop()
+
+
+def register() -> None:
+    """Be told of every trace, once a process."""
+    if _begin not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begin)
+        callback_handler.register_end_callback(_end)

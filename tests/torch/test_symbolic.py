@@ -1,0 +1,173 @@
+"""Symbolic sizes: programs for a few numbers of rows answer for all sizes, and few graphs are traced."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.fx.experimental import _config
+from torch.nn import functional as F
+
+import torchair
+from torchair.executable import Report, observe
+from torchair.symbolic import Ladder, cover
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    counters.clear()
+
+
+class Encoder(nn.Module):
+    """Tokens to features of each of them and of the whole text."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, width), nn.Embedding(512, width)
+        self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.layer(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1])))
+        return self.head(x.mean(1)), self.head(x).softmax(-1)
+
+
+def compiled(function: Any, dynamic: bool | None = True) -> Any:
+    return torch.compile(function, backend=torchair.get_npu_backend(), dynamic=dynamic)
+
+
+def same(function: Any, shapes: list[tuple[int, ...]], dynamic: bool | None = True) -> list[Report]:
+    """Compiled and eager results agree for all shapes."""
+    run = compiled(function, dynamic)
+    with torch.no_grad(), observe() as reports:
+        for shape in shapes:
+            x = torch.randn(shape)
+            torch.testing.assert_close(run(x), function(x), rtol=1e-4, atol=1e-5)
+    assert [r.failure for r in reports if r.failure] == []
+    return reports
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@torch.no_grad()
+def test_a_sweep_of_shapes_takes_three_traces_and_few_programs(dynamic: bool | None) -> None:
+    model = Encoder().eval()
+    run = compiled(model, dynamic)
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(1, 7), (5, 1), (1, 1)] + [
+        (
+            int(torch.randint(1, 65, (), generator=generator)),
+            int(torch.randint(1, 513, (), generator=generator)),
+        )
+        for _ in range(40)
+    ]
+    with observe() as reports:
+        for batch, length in sizes[3:6] + sizes:
+            tokens = torch.randint(0, 50, (batch, length))
+            torch.testing.assert_close(run(tokens), model(tokens), rtol=1e-4, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] <= 3
+    assert [r.failure for r in reports if r.failure] == []
+    assert all(r.programs <= 3 * r.parts for r in reports)
+    assert reports[-1].npu_calls > 20
+    assert not _config.backed_size_oblivious  # other backends trace as they always do
+
+
+@torch.no_grad()
+def test_parameters_that_change_are_followed() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)).eval()
+    run = compiled(model)
+    for step, size in enumerate([3, 9, 12, 70, 33]):
+        x = torch.randn(size, 8)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+        if step == 2:
+            model[0].weight.mul_(1.5)
+
+
+def test_a_batch_of_any_size_is_all_the_npus() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 5),
+    ).eval()
+    reports = same(net, [(2, 3, 16, 16), (5, 3, 16, 16), (11, 3, 16, 16), (1, 3, 16, 16)], None)
+    assert reports[-1].refusals == []
+    assert reports[-1].operators["aten.convolution.default"]
+    torch._dynamo.reset()
+    attention = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    reports = same(attention, [(2, 7, 16), (5, 7, 16), (9, 7, 16)], None)
+    assert reports[-1].refusals == []
+
+
+def test_sums_over_open_sizes_are_atens() -> None:
+    reports = same(lambda x: (x.sin() - x.sin().mean(0), x.t() * 2, x.sum()), [(3, 4), (9, 4), (700, 4)])
+    assert {r.operator for r in reports[0].refusals} >= {"aten.mean.dim", "aten.sum.default"}
+
+
+def test_orders_of_open_sizes_are_not_confused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.transpose(0, 1) * 2
+        return (y.reshape(-1, 3).exp() + 1).view(y.shape) + x.cos().transpose(0, 1)
+
+    same(function, [(2, 5, 3), (7, 4, 3), (40, 31, 3)])
+    same(lambda x: x.permute(2, 0, 1).relu().flatten(1) + x.reshape(-1, 3).t().exp(), [(2, 5, 3), (7, 4, 3)])
+    same(lambda x: (x[:, None] + x[None]).tanh().sum(-1), [(2, 3), (7, 3), (40, 3)])
+    same(lambda x: x * x.shape[0] + 1, [(2, 3), (7, 3), (40, 3)])
+    same(lambda x: x.view(x.shape[0], -1).softmax(-1), [(2, 3, 4), (7, 5, 4), (40, 6, 4)])
+
+
+def test_strides_and_written_inputs_are_eager_modes() -> None:
+    conv = nn.Conv2d(3, 4, 3).eval()
+    run = compiled(lambda x: (conv(x) + 1, x.permute(0, 2, 3, 1).exp()))
+    for size in (2, 5, 9):
+        x = torch.randn(size, 3, 8, 8).to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            found, expected = run(x), (conv(x) + 1, x.permute(0, 2, 3, 1).exp())
+        torch.testing.assert_close(found, expected)
+        assert [f.stride() for f in found] == [e.stride() for e in expected]
+
+    def write(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache.mul_(2).add_(x.exp())
+        return cache.sum(-1)
+
+    run = compiled(write)
+    for size in (2, 5, 9):
+        left, x = torch.randn(size, 4), torch.randn(size, 4)
+        right = copy.deepcopy(left)
+        torch.testing.assert_close(run(left, x), write(right, x))
+        torch.testing.assert_close(left, right)
+
+
+def test_gradients_of_open_sizes() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+    run = compiled(model)
+    for size in (3, 17, 600):
+        x = torch.randn(size, 6)
+        grads = []
+        for call in (run, model):
+            model.zero_grad()
+            F.mse_loss(call(x), torch.ones(size, 3)).backward()
+            grads.append([p.grad.clone() for p in model.parameters()])
+        torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-5)
+
+
+@hypothesis.given(rows=st.integers(1, 20000), row=st.integers(1, 1 << 20))
+def test_runs_cover_all_rows(rows: int, row: int) -> None:
+    ladder = Ladder.of(row)
+    runs = cover(rows, ladder)
+    assert all(size in ladder.rungs for _, size in runs)
+    place = 0
+    for begin, size in runs:
+        assert 0 <= begin <= place
+        place = max(place, begin + size)
+    assert place >= rows
+    assert len(runs) == 1 or place == rows
