@@ -25,6 +25,7 @@ __all__ = ["ONE_COPY", "ROW", "Elements", "stack_type"]
 
 ONE_COPY = -1  # the copy number of values that are the same in all copies
 ROW = 64  # copy numbers of the second row of a pair start here
+Place = tuple[Value, int]  # a value of a loop variable, and a number to add to it
 
 
 class Elements(Scopes):
@@ -42,8 +43,8 @@ class Elements(Scopes):
         self.full_width = 1  # the same, also where single lanes are written
         self.streaming = False  # whether outputs are written past the caches
         self.lanes = 1  # lanes of the vectors being written
-        self.bases: list[Value] = []  # the first lane of each copy
-        self.tile_bases: list[Value] = []  # the value of the tile variable of each copy
+        self.bases: list[Place] = []  # the first lane of each copy
+        self.tile_bases: list[Place] = []  # the value of the tile variable of each copy
         self.lane_depth = 0
         self.fixed_lanes = False  # whether the vectors are the same in all rows
         self.masks: list[Value | None] = []
@@ -69,7 +70,7 @@ class Elements(Scopes):
         row = u // ROW * ROW if variables & self.row_bits else 0
         return row + (u % ROW if variables & self.copy_bits else 0)
 
-    def _set_lanes(self, lane: LoopVar, bases: list[Value], masks: Sequence[Value | None] | None) -> None:
+    def _set_lanes(self, lane: LoopVar, bases: list[Place], masks: Sequence[Value | None] | None) -> None:
         self.lane, self.lane_bit = lane, lane.bit
         self.copy_bits = lane.bit | (self.nest.tile.bit if self.nest.tile is not None else 0)
         self.lanes = self.width
@@ -128,8 +129,8 @@ class Elements(Scopes):
         terms.sort(key=lambda term: term[0].uid)
         offset = self._index(Index(tuple(terms), u // ROW * stride), ONE_COPY)[0]
         address = b.gep(stack_type(t), self.slots[t.number], offset)
-        lane = self._number(u * self.lanes) if self.nest.lane_outer else self.bases[u % ROW]
-        return b.gep(stack_type(t), address, lane)
+        lane = (self._number(u * self.lanes), 0) if self.nest.lane_outer else self.bases[u % ROW]
+        return self._gep(stack_type(t), address, lane)
 
     # -- stores and addresses -----------------------------------------------------------------------------
 
@@ -188,14 +189,36 @@ class Elements(Scopes):
 
     def _address(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
         """The address of the first lane of a contiguous access, and its depth."""
-        rest = _without(offset, self.lane)
-        key = ("at", buffer, elem, rest, u, self.lanes)
+        pointer, depth = self._pointer(buffer, elem, _without(offset, self.lane), u)
+        depth = max(depth, self.lane_depth)
+        base, distance = self.bases[u % ROW]
+        first = self._moved(elem, pointer, base, depth)
+        return self._moved(elem, first, self._number(distance), depth), depth
+
+    def _moved(self, elem: str, pointer: Value, offset: Value, depth: int) -> Value:
+        """An address some elements after another, written once."""
+        if offset.name == "0":
+            return pointer
+        key = ("at", elem, pointer.name, offset.name)
         found = self.memo.get(key)
         if found is None:
-            pointer, depth = self._pointer(buffer, elem, rest, u)
-            depth = max(depth, self.lane_depth)
-            address = self._at(depth, lambda: self.b.gep(elem, pointer, self.bases[u % ROW]))
-            found = self._keep(key, address, depth)
+            found = self._keep(key, self._at(depth, lambda: self.b.gep(elem, pointer, offset)), depth)
+        return found[0]
+
+    def _gep(self, elem: str, address: Value, place: Place) -> Value:
+        return self.b.gep(elem, self.b.gep(elem, address, place[0]), self._number(place[1]))
+
+    def _at_place(self, place: Place) -> tuple[Value, int]:
+        """The value of a loop variable for one copy, and its depth."""
+        value, distance = place
+        if not distance:
+            return value, self.lane_depth
+        key = ("place", value.name, distance)
+        found = self.memo.get(key)
+        if found is None:
+            number = self._number(distance)
+            moved = self._at(self.lane_depth, lambda: self.b.op("add nuw nsw", value, number))
+            found = self._keep(key, moved, self.lane_depth)
         return found
 
     def _address_back(self, buffer: int, elem: str, offset: Index, u: int) -> tuple[Value, int]:
@@ -203,9 +226,10 @@ class Elements(Scopes):
         b = self.b
         pointer, depth = self._pointer(buffer, elem, _without(offset, self.lane), u)
         depth = max(depth, self.lane_depth)
+        lane, _ = self._at_place(self.bases[u % ROW])
 
         def write() -> Value:
-            return b.gep(elem, pointer, b.op("sub", self._number(1 - self.lanes), self.bases[u % ROW]))
+            return b.gep(elem, pointer, b.op("sub", self._number(1 - self.lanes), lane))
 
         return self._at(depth, write), depth
 
@@ -214,6 +238,12 @@ class Elements(Scopes):
         copy = self._copy(offset.vars, u)
         key = ("pointer", buffer, elem, offset, copy)
         found = self.memo.get(key)
+        if found is None and self.nest.tile is not None and copy % ROW and copy != ONE_COPY:
+            stride = offset.coefficient(self.nest.tile)
+            if stride is not None:
+                pointer, depth = self._pointer(buffer, elem, offset, copy - copy % ROW)
+                moved = self._number(stride * self.tile_bases[copy % ROW][1])
+                return self._keep(key, self._moved(elem, pointer, moved, depth), depth)
         if found is None:
             index, depth = self._index(offset, copy)
             pointer = self._at(depth, lambda: self.b.gep(elem, self.buffers[buffer], index))
@@ -490,9 +520,9 @@ class Elements(Scopes):
     def _atom(self, atom: Atom, u: int) -> tuple[Value, int]:
         if isinstance(atom, LoopVar):
             if atom is self.lane and self.bases:
-                return self.bases[u % ROW], self.lane_depth
+                return self._at_place(self.bases[u % ROW])
             if atom is self.nest.tile:
-                return self.tile_bases[u % ROW], self.lane_depth
+                return self._at_place(self.tile_bases[u % ROW])
             if atom.bit & self.row_bits:
                 return self.row_values[u // ROW][atom.bit], self.row_depth
             return self.bound[atom.bit]

@@ -20,7 +20,7 @@ from tbe.accumulate import (
     tree,
 )
 from tbe.dtypes import DTYPES
-from tbe.elements import ROW, Elements, stack_type
+from tbe.elements import ROW, Elements, Place, stack_type
 from tbe.index import LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
 from tbe.lower import Reduction, Running
@@ -208,8 +208,8 @@ class _NestWriter(Elements):
 
         extents = [counters[n] for n in live]
 
-        def row(_: Value, values: list[Value]) -> list[Value]:
-            at = dict(zip(live, values, strict=False))
+        def row(count: Value, values: list[Value]) -> list[Value]:
+            at = dict(zip(live, values or [count], strict=False))
             for number, var in enumerate(nest.outer):
                 self._bind(var, at.get(number, self._number(0)))
             tile, chunk = (at.get(len(counters) - k, self._number(0)) for k in (2, 1))
@@ -237,7 +237,7 @@ class _NestWriter(Elements):
         if self.row_bits:
             self._loop(lo, hi, 2, starts, pair)
         else:
-            self._loop(lo, hi, 1, starts, row)
+            self._loop(lo, hi, 1, starts if len(live) > 1 else [], row)
 
     def _advance(self, values: list[Value], extents: list[int]) -> list[Value]:
         """Count up by one, the last counter fastest."""
@@ -285,30 +285,34 @@ class _NestWriter(Elements):
 
     def _tile_block(self, lane: Value, tile: Value) -> None:
         side = self.width
-        self._set_lanes(self.lane, [lane] * side, None)
-        self.tile_bases = [self.b.op("add", tile, self._number(u)) if u else tile for u in range(side)]
+        self._set_lanes(self.lane, [(lane, 0)] * side, None)
+        self.tile_bases = [(tile, u) for u in range(side)]
         for stage in self.nest.stages:
             self._write_all(stage.stores, side)
 
     # -- an outer lane: blocks of lanes, each through all stages ------------------------------------------
 
     def _chunk_in_order(self, chunk: Value) -> None:
-        """Reductions whose accumulators lie on the stack: the loops run as the operands lie in memory."""
-        nest, b, copies = self.nest, self.b, 4
+        """Reductions whose accumulators lie on the stack: the loops run as the operands lie in memory.
+
+        Several steps of the innermost loop are added to an accumulator at a time, in their order.
+        """
+        nest, b = self.nest, self.b
         (stage,) = nest.stages
         start = b.op("mul", chunk, self._number(nest.chunk))
         stop = b.intrinsic(
             "smin", b.op("add", start, self._number(nest.chunk)), self._number(nest.lane.extent)
         )
 
-        def blocks(write: Callable[[Reduction, int, Value], None], after: Callable[[], None]) -> None:
+        def blocks(write: Callable[[Reduction, int, Value], None], copies: int) -> None:
             def body(base: Value, _: list[Value]) -> list[Value]:
                 self._set_lanes(self.lane, self._copy_bases(base, copies), None)
                 for r in stage.reductions:
                     for u in range(copies):
-                        place = b.op("sub", self.bases[u], start)
-                        write(r, u, b.gep(components(r)[0], self.sums[r.node.uid], place))
-                after()
+                        place = (b.op("sub", base, start), self.bases[u][1])
+                        write(r, u, self._gep(components(r)[0], self.sums[r.node.uid], place))
+                if write is finish:
+                    self._write_all(nest.stores, copies)
                 return []
 
             self._loop(start, stop, self.width * copies, [], body)
@@ -316,25 +320,44 @@ class _NestWriter(Elements):
         def begin(r: Reduction, u: int, place: Value) -> None:
             b.store(initial(b, r, self.width)[0], place, DTYPES[r.dtype].size)
 
-        def total(r: Reduction, place: Value) -> Value:
-            return b.load(components(r)[0], self.width, place, DTYPES[r.dtype].size)
+        def loaded(r: Reduction, place: Value) -> list[Value]:
+            return [b.load(components(r)[0], self.width, place, DTYPES[r.dtype].size)]
 
         def add(r: Reduction, u: int, place: Value) -> None:
-            b.store(combine(b, r, [total(r, place)], self._element(r, u))[0], place, DTYPES[r.dtype].size)
+            total = loaded(r, place)
+            for step in range(len(self.row_values)):
+                total = combine(b, r, total, self._element(r, step * ROW + u))
+            b.store(total[0], place, DTYPES[r.dtype].size)
 
         def finish(r: Reduction, u: int, place: Value) -> None:
-            value = result(b, r, [total(r, place)])
+            value = result(b, r, loaded(r, place))
             self._keep((r.node.uid, self._copy(r.node.vars, u)), value, len(self.scopes) - 1)
 
-        def row(values: list[Value]) -> list[Value]:
-            blocks(add, lambda: None)
+        self.stage = stage.number
+        blocks(begin, 4)
+        self._steps_together(nest.groups[stage.group], lambda: blocks(add, 2))
+        self.stage = len(nest.stages) + 1
+        blocks(finish, 4)
+
+    def _steps_together(self, variables: Sequence[LoopVar], body: Callable[[], None]) -> None:
+        """Serial loops around a body that handles several steps of the innermost one as rows."""
+        *outer, inner = [v for v in variables if v.extent > 1]
+        together = next(n for n in (4, 3, 2, 1) if inner.extent % n == 0)
+
+        def turn(counter: Value, values: list[Value]) -> list[Value]:
+            steps = [
+                self.b.op("add nuw nsw", counter, self._number(n)) if n else counter for n in range(together)
+            ]
+            self.row_bits, self.row_values = inner.bit, [{inner.bit: step} for step in steps]
+            self.row_depth = len(self.scopes) - 1
+            body()
+            self.row_bits, self.row_values = 0, [{}]
             return values
 
-        self.stage = stage.number
-        blocks(begin, lambda: None)
-        self._serial(nest.groups[stage.group], [], row)
-        self.stage = len(nest.stages) + 1
-        blocks(finish, lambda: self._write_all(nest.stores, copies))
+        def innermost(values: list[Value]) -> list[Value]:
+            return self._loop(self._number(0), self._number(inner.extent), together, values, turn)
+
+        self._serial(outer, [], innermost)
 
     def _row_of_chunk(self, chunk: Value) -> None:
         nest, b = self.nest, self.b
@@ -364,7 +387,7 @@ class _NestWriter(Elements):
 
     def _blocks(self, start: Value, stop: Value, block: int, copies: int, *, once: bool) -> None:
         if once:
-            self._straight(lambda: self._lane_block([self._number(u * self.width) for u in range(copies)]))
+            self._straight(lambda: self._lane_block(self._fixed_bases(0, copies)))
             return
 
         def body(base: Value, _: list[Value]) -> list[Value]:
@@ -373,18 +396,19 @@ class _NestWriter(Elements):
 
         self._loop(start, stop, block, [], body)
 
-    def _copy_bases(self, base: Value, copies: int) -> list[Value]:
+    def _copy_bases(self, base: Value, copies: int) -> list[Place]:
         """The first lanes of the vectors of a block."""
-        step = self.width
-        return [
-            base if not u else self.b.op("add nuw nsw", base, self._number(u * step)) for u in range(copies)
-        ]
+        return [(base, u * self.width) for u in range(copies)]
+
+    def _fixed_bases(self, start: int, copies: int) -> list[Place]:
+        """The first lanes of vectors that start at a known lane."""
+        return [(self._number(start + u * self.width), 0) for u in range(copies)]
 
     def _rest_of_chunk(self, start: int, extent: int) -> None:
         """The lanes after the last whole block."""
         vectors, tail = divmod(extent - start, self.width)
         masked = tail and self.b.machine.masks and self.width > 1
-        bases = [self._number(start + u * self.width) for u in range(vectors + bool(masked))]
+        bases = self._fixed_bases(start, vectors + bool(masked))
         masks: list[Value | None] = [None] * vectors
         if masked:
             masks.append(self._prefix_mask(tail))
@@ -397,7 +421,7 @@ class _NestWriter(Elements):
         width, self.width = self.width, 1
 
         def body(base: Value, _: list[Value]) -> list[Value]:
-            self._lane_block([base])
+            self._lane_block([(base, 0)])
             return []
 
         self._loop(self._number(start), self._number(extent), 1, [], body)
@@ -406,7 +430,7 @@ class _NestWriter(Elements):
     def _prefix_mask(self, count: int) -> Value:
         return self.b.vector("i1", [lane < count for lane in range(self.width)])
 
-    def _lane_block(self, bases: list[Value], masks: Sequence[Value | None] | None = None) -> None:
+    def _lane_block(self, bases: list[Place], masks: Sequence[Value | None] | None = None) -> None:
         """All stages for the lanes at `bases`."""
         self._set_lanes(self.lane, bases, masks)
         copies = len(bases)
@@ -514,7 +538,7 @@ class _NestWriter(Elements):
     def _scan_block(
         self, stage: Stage, lane: LoopVar, base: Value, mask: Value | None, carried: list[Value]
     ) -> list[Value]:
-        self._set_lanes(lane, [base], [mask])
+        self._set_lanes(lane, [(base, 0)], [mask])
         following = []
         for r, before in zip(self.nest.runnings, carried, strict=False):
             total, shown = prefix(self.b, r, before, self._vector(r.body, 0))
@@ -602,7 +626,7 @@ class _NestWriter(Elements):
         whole = extent // block
 
         def run(
-            bases: list[Value], masks: list[Value | None], values: list[Value], available: int
+            bases: list[Place], masks: list[Value | None], values: list[Value], available: int
         ) -> list[Value]:
             self._set_lanes(lane, bases, masks)
             return self._inner_body(stage, values, len(bases), available)
@@ -615,11 +639,11 @@ class _NestWriter(Elements):
             vectors = self._loop(self._number(0), self._number(whole * block), block, vectors, turn)
         elif whole == 1:
             self._open()
-            vectors = run([self._number(u * width) for u in range(copies)], [None] * copies, vectors, copies)
+            vectors = run(self._fixed_bases(0, copies), [None] * copies, vectors, copies)
             self._close()
         rest, tail = divmod(extent - whole * block, width)
         masked = bool(tail) and b.machine.masks and width > 1
-        bases = [self._number(whole * block + u * width) for u in range(rest + masked)]
+        bases = self._fixed_bases(whole * block, rest + masked)
         masks: list[Value | None] = [None] * rest + [self._prefix_mask(tail)] * masked
         if bases:
             self._open()
@@ -633,7 +657,7 @@ class _NestWriter(Elements):
         width, self.width = self.width, 1
 
         def turn(base: Value, values: list[Value]) -> list[Value]:
-            self._set_lanes(lane, [base], None)
+            self._set_lanes(lane, [(base, 0)], None)
             return self._inner_body(stage, values, 1, 1)
 
         results = self._loop(self._number(start), self._number(lane.extent), 1, carried, turn)

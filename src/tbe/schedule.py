@@ -47,7 +47,7 @@ _LONG_ROW = 8192
 _CHUNK = 4096
 _ORDERED_LANES = 1024  # lanes from which accumulators lie on the stack
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
-_MANY_TILES = 1 << 20  # elements from which longer pieces are read of each row
+_MANY_TILES = 1 << 22  # elements from which longer pieces are read of each row
 _STREAMED = 64 << 20  # bytes from which outputs are gone from the caches before they are read
 
 
@@ -817,7 +817,7 @@ def _access_cost(i: Index, var: LoopVar, lanes: float, tile: LoopVar | None) -> 
 
 def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node]) -> int:
     narrow = all(DTYPES[n.dtype].size <= 2 for n in nodes)
-    most = 32 if narrow or lane.extent * tile.extent >= _MANY_TILES else 16
+    most = 32 if narrow else 128 if lane.extent * tile.extent >= _MANY_TILES else 16
     return 1 << (min(most, lane.extent, tile.extent).bit_length() - 1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tbe.ir import Builder, Value
 
 __all__ = ["transposed"]
@@ -30,30 +32,22 @@ def transposed(b: Builder, rows: list[Value], size: int) -> list[Value]:
                 mixed[block + 2 * j + 1] = b.shuffle(*pair, high)
         rows = mixed
     parts = side // part
-    columns: list[Value] = []
-    for at in range(parts):
-        for j in range(part):
-            columns.append(_gathered(b, [rows[group * part + j] for group in range(parts)], at, part))
-    return columns
+    groups = [_exchanged(b, [rows[group * part + j] for group in range(parts)], part) for j in range(part)]
+    return [groups[j][at] for at in range(parts) for j in range(part)]
 
 
-def _gathered(b: Builder, rows: list[Value], at: int, part: int) -> Value:
-    """Part `at` of every row, one after another."""
-    parts = len(rows)
-    if parts == 1:
-        return rows[0]
+def _exchanged(b: Builder, rows: list[Value], part: int) -> list[Value]:
+    """For each part: that part of every row, one after another."""
     lanes = rows[0].lanes
-    if parts == 2:
-        choice = [*range(at * part, (at + 1) * part), *range(lanes + at * part, lanes + (at + 1) * part)]
-        return b.shuffle(rows[0], rows[1], choice)
-    # two rows into one: parts at, at+2 of each; then the wanted halves of two such
-    key = at % 2
-    assert parts == 4
-    order = [key, key + 2]
 
-    def pick(first: Value, second: Value, which: list[int]) -> Value:
+    def pick(pair: Sequence[Value], which: Sequence[int]) -> Value:
         choice = [p * part + k for p in which for k in range(part)]
-        return b.shuffle(first, second, choice + [lanes + c for c in choice])
+        return b.shuffle(pair[0], pair[1], choice + [lanes + c for c in choice])
 
-    first, second = pick(rows[0], rows[1], order), pick(rows[2], rows[3], order)
-    return pick(first, second, [0, 2] if at < 2 else [1, 3])
+    if len(rows) == 1:
+        return rows
+    if len(rows) == 2:
+        return [pick(rows, [at]) for at in range(2)]
+    assert len(rows) == 4
+    even, odd = ([pick(rows[n : n + 2], which) for n in (0, 2)] for which in ((0, 2), (1, 3)))
+    return [pick(halves, which) for which in ((0, 2), (1, 3)) for halves in (even, odd)]

@@ -7,6 +7,7 @@ import pytest
 from running import check
 
 import tbe
+from tbe.dsl.running import Runner
 
 TARGETS = ("host", "portable")
 NUMBERS = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "uint32")
@@ -116,3 +117,19 @@ def test_what_cannot_be_one_kernel_says_why() -> None:
     for outputs, reason in cases:
         with pytest.raises(tbe.Unfusable, match=reason):
             tbe.schedule([x], outputs)
+
+
+@pytest.mark.parametrize("rows", [16, 17, 18, 21])
+@pytest.mark.parametrize("split", [False, True])
+def test_long_rows_are_added_in_their_order(rows: int, split: bool) -> None:
+    shape = (rows, 2, 1280) if split else (rows, 1280)
+    values = np.random.default_rng(rows).normal(size=shape).astype(np.float32)
+    x = tbe.placeholder(shape, "float32")
+    axes = (0, 1) if split else (0,)
+    outputs = [tbe.reduce("sum", x, axes), tbe.reduce("max", x, axes)]
+    assert tbe.schedule([x], outputs[:1]).nests[0].in_order
+    total = np.zeros(1280, np.float32)
+    for row in values.reshape(-1, 1280):
+        total += row
+    for result, expected in zip(outputs, (total, values.max(axes)), strict=True):
+        np.testing.assert_array_equal(Runner([x], [result])(values)[0], expected)
