@@ -423,7 +423,20 @@ void Call::run_program(Plan& plan, Generators& generators) {
     out.push_back(made[i]->data());
   }
 
-  const ShapeReport report = plan.program->run(in.data(), out.data());
+  const ShapeReport report = [&] {
+    try {
+      return plan.program->run(in.data(), out.data());
+    } catch (...) {
+      // A run that fails half way may have written in place.
+      for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+        const Port& port = plan.outputs[i].port;
+        if (port.kind == Port::Kind::Variable && !made[i]) {
+          inputs_[static_cast<std::size_t>(port.index)].object->variable->written();
+        }
+      }
+      throw;
+    }
+  }();
 
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
     const ProgramOutput& output = plan.outputs[i];

@@ -88,15 +88,15 @@ def _set_callbacks() -> None:
 
 
 def _variable_types(function: str) -> list[int]:
-    """The types of the variables among a function's inputs, as its operators have them; 0 for other inputs."""
+    """The types of the variables among a function's inputs, as its operators have them; of no meaning for others."""
     from tf_adapter.functions import known
 
     graph = known(function).graph
     types = dict.fromkeys(graph.args, 0)
     for node in graph.nodes.values():
-        for name, _ in node.inputs[:1]:
-            if name in types and "Variable" in node.op and "dtype" in node.attr:
-                types[name] = node.attr["dtype"].type
+        if "Variable" in node.op or node.op.startswith("Resource"):
+            kind = next((node.attr[a].type for a in ("dtype", "T") if a in node.attr), 0)
+            types.update({name: kind for name, _ in node.inputs if not types.get(name, 1)})
     return list(types.values())
 
 

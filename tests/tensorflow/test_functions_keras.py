@@ -164,19 +164,34 @@ APPLICATIONS = {
     "EfficientNetB0": 32,
     "ResNet50": 32,
 }
+# Every family, larger members too; some are in one of the two Keras versions only.
 MORE_APPLICATIONS = {
+    "ResNet101": 32,
+    "ResNet152": 32,
     "ResNet50V2": 32,
+    "ResNet101V2": 32,
     "MobileNet": 32,
     "MobileNetV3Large": 32,
+    "EfficientNetB3": 32,
     "EfficientNetV2B0": 32,
+    "EfficientNetV2S": 32,
     "DenseNet121": 32,
+    "DenseNet169": 32,
+    "DenseNet201": 32,
     "NASNetMobile": 32,
+    "NASNetLarge": 32,
     "VGG16": 32,
     "VGG19": 32,
     "InceptionV3": 75,
     "InceptionResNetV2": 75,
     "Xception": 71,
     "ConvNeXtTiny": 32,
+    "ConvNeXtBase": 32,
+    "RegNetX002": 32,
+    "RegNetY002": 32,
+    "RegNetX032": 32,
+    "ResNetRS50": 32,
+    "ResNetRS101": 32,
 }
 
 
@@ -184,10 +199,13 @@ def _check_application(name: str, side: int) -> None:
     make = getattr(keras.applications, name)
     x = tf.constant(np.random.RandomState(1).rand(1, side, side, 3).astype(np.float32) * 255)
     with tf.device(NPU):
-        model = make(weights=None, input_shape=(side, side, 3), classes=10)
+        # Probabilities of an untrained network are all alike: logits tell more.
+        model = make(weights=None, input_shape=(side, side, 3), classes=10, classifier_activation=None)
     call = tf.function(lambda a: model(a, training=False), autograph=False)
     wanted, given = _both(lambda: call(x).numpy())
-    equal(wanted, given)
+    largest = float(np.abs(wanted).max())
+    assert largest > 0
+    equal(wanted / largest, given / largest, rtol=0, atol=1e-4)
     assert explain(call, x).flops_share >= 0.99
 
 
@@ -197,6 +215,6 @@ def test_applications(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MORE_APPLICATIONS)
+@pytest.mark.parametrize("name", [name for name in MORE_APPLICATIONS if hasattr(keras.applications, name)])
 def test_more_applications(name: str) -> None:
     _check_application(name, MORE_APPLICATIONS[name])

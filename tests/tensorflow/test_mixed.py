@@ -206,6 +206,7 @@ def test_loop_with_a_python_function() -> None:
 def test_random_numbers_in_loops() -> None:
     def function(x: Any) -> Any:
         for _ in tf.range(3):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)  # turns draw in their order
             x = x @ x * tf.random.uniform([])
         return x
 

@@ -8,6 +8,7 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     activation,
     binary,
     bits,
+    checks,
     control,
     convolution,
     diagonals,

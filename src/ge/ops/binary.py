@@ -9,6 +9,7 @@ import numpy as np
 import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
+from ge.ops.checks import nonzero
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
@@ -42,10 +43,10 @@ def _binary(
 _binary("Add", "add", onnx="Add", tensorflow=["Add", "AddV2", "BiasAddV1"])
 _binary("Sub", "sub", onnx="Sub", tensorflow="Sub")
 _binary("Mul", "mul", onnx="Mul", tensorflow="Mul")
-_binary("Div", "div", onnx="Div", tensorflow=["Div", "RealDiv"])
-_binary("FloorDiv", "floordiv", tensorflow="FloorDiv")
-_binary("Mod", "mod", tensorflow="FloorMod")
-_binary("FMod", "fmod", tensorflow=["Mod", "TruncateMod"])
+_binary("Div", "div", onnx="Div")
+_binary("FloorDiv", "floordiv")
+_binary("Mod", "mod")
+_binary("FMod", "fmod")
 _binary("Pow", "pow")
 _binary("Maximum", "max", tensorflow="Maximum")
 _binary("Minimum", "min", tensorflow="Minimum")
@@ -181,9 +182,25 @@ def _pow_tf(n: Node) -> Results:
     return n.op("Pow", n.inputs[0], n.inputs[1])
 
 
+_DIVISIONS = {
+    "Div": "Div",
+    "RealDiv": "Div",
+    "FloorDiv": "FloorDiv",
+    "FloorMod": "Mod",
+    "Mod": "FMod",
+    "TruncateMod": "FMod",
+}
+
+
+@plugin(tensorflow=list(_DIVISIONS))
+def _divided(n: Node) -> Results:
+    """Division of whole numbers by zero is an error."""
+    return n.op(_DIVISIONS[n.type], n.inputs[0], nonzero(n.builder, n.inputs[1]))
+
+
 @plugin(tensorflow="TruncateDiv")
 def _truncated_quotient(n: Node) -> Results:
-    quotient = n.op("Div", n.inputs[0], n.inputs[1])
+    quotient = n.op("Div", n.inputs[0], nonzero(n.builder, n.inputs[1]))
     return n.op("Trunc", quotient) if n.desc().dtype in FLOATS else quotient
 
 

@@ -11,6 +11,7 @@ import tbe
 from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.checks import in_range
 from ge.parsers.plugin import Node, Results, plugin
 
 INDICES = frozenset({"int32", "int64"})
@@ -299,6 +300,12 @@ def indices_tf(n: Node, index: int) -> Any:
     return n.inputs[index] if n.desc(index).dtype in INDICES else n.op("Cast", n.inputs[index], to="int64")
 
 
+def nd_indices(n: Node, index: int, shape: Sequence[int]) -> Any:
+    """An input whose last axis holds positions in a tensor of that shape."""
+    indices = indices_tf(n, index)
+    return in_range(n.builder, indices, shape[: desc_of(indices).shape[-1]])
+
+
 @plugin(tensorflow=["Gather", "GatherV2"])
 def _gather_tf(n: Node) -> Results:
     """With batch axes, a negative batch_dims counts in the indices."""
@@ -308,20 +315,22 @@ def _gather_tf(n: Node) -> Results:
     axis = axis + n.desc().rank if axis < 0 else axis
     if batch and axis == 0:
         axis = batch
-    return n.op("Gather", n.inputs[0], indices_tf(n, 1), axis=axis, batch_dims=batch)
+    indices = in_range(n.builder, indices_tf(n, 1), [n.desc().shape[axis]])
+    return n.op("Gather", n.inputs[0], indices, axis=axis, batch_dims=batch)
 
 
 @plugin(tensorflow="GatherNd")
 def _gather_nd_tf(n: Node) -> Results:
-    return n.op("GatherNd", n.inputs[0], indices_tf(n, 1))
+    return n.op("GatherNd", n.inputs[0], nd_indices(n, 1, n.desc().shape))
 
 
 @plugin(tensorflow="ScatterNd")
 def _scatter_nd_tf(n: Node) -> Results:
     """Updates added up in a tensor of zeros."""
     zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
-    zeros = n.op("BroadcastTo", zero, shape=n.ints(2, "the shape"))
-    return n.op("ScatterNd", zeros, indices_tf(n, 0), n.inputs[1], reduction="add")
+    shape = n.ints(2, "the shape")
+    zeros = n.op("BroadcastTo", zero, shape=shape)
+    return n.op("ScatterNd", zeros, nd_indices(n, 0, shape), n.inputs[1], reduction="add")
 
 
 _SCATTERS = {
@@ -337,7 +346,8 @@ _SCATTERS = {
 @plugin(tensorflow=list(_SCATTERS))
 def _tensor_scatter_tf(n: Node) -> Results:
     updates = n.op("Neg", n.inputs[2]) if n.type == "TensorScatterSub" else n.inputs[2]
-    return n.op("ScatterNd", n.inputs[0], indices_tf(n, 1), updates, reduction=_SCATTERS[n.type])
+    indices = nd_indices(n, 1, n.desc().shape)
+    return n.op("ScatterNd", n.inputs[0], indices, updates, reduction=_SCATTERS[n.type])
 
 
 @plugin(tensorflow="OneHot")

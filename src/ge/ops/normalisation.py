@@ -11,6 +11,7 @@ import tbe
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.checks import in_range
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
@@ -459,7 +460,8 @@ def _sparse_softmax_cross_entropy(n: Node) -> Results:
     """The same for labels that are class numbers."""
     logits, desc = n.inputs[0], n.desc()
     one, zero = (np.asarray(v, numpy_dtype(desc.dtype)) for v in (1, 0))
-    labels = n.op("OneHot", n.inputs[1], one, zero, depth=desc.shape[-1])
+    numbers = in_range(n.builder, n.inputs[1], desc.shape[-1:], "labels")
+    labels = n.op("OneHot", numbers, one, zero, depth=desc.shape[-1])
     loss = n.op(
         "Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1])
     )

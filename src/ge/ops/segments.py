@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ge.ir.types import FLOATS, numpy_dtype
+from ge.ops.checks import in_range
 from ge.ops.gather_scatter import indices_tf
 from ge.parsers.plugin import Node, Results, plugin
 
@@ -50,7 +51,9 @@ _UNSORTED = {
 def _unsorted_segments(n: Node) -> Results:
     reduction, count = _UNSORTED[n.type], n.ints(2, "the number of segments")[0]
     empty = _neutral(n, reduction, n.desc().dtype)
-    return _segments(n, n.inputs[0], n.inputs[1], count, reduction, empty)
+    least = np.iinfo(numpy_dtype(n.desc(1).dtype)).min  # rows of negative segments are left out
+    ids = in_range(n.builder, n.inputs[1], [count], "segment_ids", int(least))
+    return _segments(n, n.inputs[0], ids, count, reduction, empty)
 
 
 _SORTED = {
@@ -73,7 +76,9 @@ def _sorted_segments(n: Node) -> Results:
     """Segments whose numbers are known; the sparse forms pick the rows first, empty segments are zero."""
     sparse, reduction = n.type.startswith("Sparse"), _SORTED[n.type]
     ids = n.const(2 if sparse else 1, "the segments")
-    data = n.op("Gather", n.inputs[0], indices_tf(n, 1), axis=0) if sparse else n.inputs[0]
+    data = n.inputs[0]
+    if sparse:
+        data = n.op("Gather", data, in_range(n.builder, indices_tf(n, 1), n.desc().shape[:1]), axis=0)
     count = int(ids.max(initial=-1)) + 1
     if n.type.endswith("WithNumSegments"):
         count = n.ints(3, "the number of segments")[0]

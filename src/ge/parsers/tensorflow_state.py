@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.checks import in_range
 from ge.parsers.plugin import Unsupported
 from ge.parsers.tensorflow_bundle import Checkpoint
 from ge.parsers.tensorflow_convert import EFFECTS, Context, handler
@@ -230,12 +231,15 @@ def _variable_shape(c: Context) -> list[Binding]:
 @handler("ResourceGather")
 def _resource_gather(c: Context) -> list[Binding]:
     table, batch = c.converter.read(_variable(c)), int(c.attr("batch_dims", 0))
-    return [c.builder.op("Gather", table, c.tensor(1), axis=batch, batch_dims=batch)]
+    indices = in_range(c.builder, c.tensor(1), desc_of(table).shape[batch : batch + 1])
+    return [c.builder.op("Gather", table, indices, axis=batch, batch_dims=batch)]
 
 
 @handler("ResourceGatherNd")
 def _resource_gather_nd(c: Context) -> list[Binding]:
-    return [c.builder.op("GatherNd", c.converter.read(_variable(c)), c.tensor(1))]
+    table, indices = c.converter.read(_variable(c)), c.tensor(1)
+    indices = in_range(c.builder, indices, desc_of(table).shape[: desc_of(indices).shape[-1]])
+    return [c.builder.op("GatherNd", table, indices)]
 
 
 @handler("DisableCopyOnRead", "DestroyResourceOp")
@@ -281,7 +285,8 @@ def _assign_sub(c: Context, variable: Variable) -> ir.Value:
 
 def _scatter(c: Context, variable: Variable, reduction: str, values: ir.Value) -> ir.Value:
     """Rows of a variable at given positions combined with new ones."""
-    table, indices = c.converter.read(variable), c.tensor(1)
+    table = c.converter.read(variable)
+    indices = in_range(c.builder, c.tensor(1), desc_of(table).shape[:1])
     index_desc, row = desc_of(indices), desc_of(table).shape[1:]
     spots = c.builder.op("Reshape", indices, shape=(index_desc.size, 1))
     if desc_of(spots).dtype != "int64":

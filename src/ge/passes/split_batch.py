@@ -198,6 +198,7 @@ _PATTERN_RULES: dict[Pattern, _Rule] = {
 }
 _RULES: dict[str, _Rule] = {
     "BatchNorm": _first_only,
+    "Checked": _first_only,
     "BroadcastTo": lambda node, rows, batch: None,
     "OneHot": lambda node, rows, batch: None,
     "MaxPoolIndices": lambda node, rows, batch: None,
