@@ -30,7 +30,7 @@ def onnx(
     filter_: Annotated[
         str, typer.Option("--filter", help="run only cases whose name matches this expression")
     ] = "",
-    kinds: Annotated[str, typer.Option(help=f"comma-separated kinds of {', '.join(KINDS)}, or all")] = "node",
+    kinds: Annotated[str, typer.Option(help=f"comma-separated kinds of {', '.join(KINDS)}, or all")] = "all",
     interpret: Annotated[
         bool, typer.Option(help="run with the NumPy interpreter instead of compiling")
     ] = False,

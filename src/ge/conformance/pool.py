@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
@@ -15,6 +16,7 @@ __all__ = ["Named", "run_cases"]
 
 START_SECONDS = 120.0
 WORKER = "ge.conformance.worker"
+_SLICE = 0.5  # seconds
 
 
 class Named(Protocol):
@@ -63,10 +65,16 @@ class _Worker:
         self.process.stdin.flush()
 
     def _answer(self, seconds: float) -> str:
-        line = self.answers.get(timeout=seconds)
-        if not line:
-            raise EOFError
-        return line
+        """The next line. Waits in slices: while the machine is suspended or its jobs are stopped no time passes."""
+        for waited in range(math.ceil(seconds / _SLICE)):
+            try:
+                line = self.answers.get(timeout=min(_SLICE, seconds - waited * _SLICE))
+            except queue.Empty:
+                continue
+            if not line:
+                raise EOFError
+            return line
+        raise queue.Empty
 
     def ask(self, case: Named, seconds: float) -> dict[str, Any]:
         """The result of a case; a worker that died or hangs gives a crash."""
