@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["GeError", "OutOfMemoryError", "UnmappedOperator", "UnsupportedOperatorsError"]
 
@@ -45,7 +46,22 @@ class GeError(Exception):
 
 
 class OutOfMemoryError(GeError):
-    """The device's memory limit would be exceeded."""
+    """The device's memory limit would be exceeded: by how much, and what fills it (as in a plan's report)."""
+
+    def __init__(
+        self,
+        code: str,
+        cause: str,
+        *,
+        requested: int = 0,
+        available: int = 0,
+        peak: Sequence[dict[str, Any]] = (),
+        **rest: str,
+    ) -> None:
+        self.requested = requested
+        self.available = available
+        self.peak = tuple(peak)
+        super().__init__(code, cause, **rest)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ge.errors import GeError
 
-__all__ = ["CompileOptions", "PrecisionMode"]
+__all__ = ["RECOMPUTE", "CompileOptions", "PrecisionMode"]
 
 
 class PrecisionMode(enum.Enum):
@@ -49,6 +49,10 @@ _SYNONYMS = {
 }
 
 
+RECOMPUTE = ("off", "vector", "segments")
+"""Nothing; activations, normalisations and element-wise work; whole segments, convolutions and products too."""
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """Everything a compile depends on besides the graph."""
@@ -61,11 +65,18 @@ class CompileOptions:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     output_nodes: tuple[str, ...] = ()
     output_types: Mapping[str, str] = field(default_factory=dict)
+    recompute: str = "off"  # one of RECOMPUTE: what is made again rather than kept in memory
     target: str = "host"  # kernels for this machine; "portable" for any x86-64
     progress: bool = False
     opp_path: tuple[Path, ...] = ()  # directories with custom operators, searched in the whole process
 
     def __post_init__(self) -> None:
+        if self.recompute not in RECOMPUTE:
+            raise GeError(
+                "E10010",
+                f"recompute '{self.recompute}' is unknown",
+                remedy=f"use one of {', '.join(RECOMPUTE)}",
+            )
         if self.opp_path:
             from ge.opp import search
 

@@ -74,6 +74,10 @@ def _precision(value: Any) -> str:
     return options.settings()["precision_mode"].read(value).value
 
 
+def _recompute(value: Any) -> str:
+    return str(options.settings()["recompute"].read(value))
+
+
 def _file(value: Any) -> str | None:
     if value is not None and not Path(value).is_file():
         raise ValueError("there is no such file")
@@ -202,6 +206,7 @@ def _tree() -> Branch:
             "fusion_switch_file": _file,
             "mix_compile_mode": _switch,
             "deterministic": _flag,
+            "recompute": _recompute,
             "variable_memory_max_size": _bytes,
             "graph_memory_max_size": _bytes,
             "op_compiler_cache_mode": _one_of("enable", "disable", "force"),
@@ -234,6 +239,7 @@ def _tree() -> Branch:
             "precision_mode_v2": lambda b: options.set(precision_mode=b.precision_mode_v2),
             "modify_mixlist": _same("modify_mixlist"),
             "fusion_switch_file": _same("fusion_switch_file"),
+            "recompute": _same("recompute"),
             "mix_compile_mode": _host_fallback,
             "deterministic": lambda b: options.set(deterministic=b.deterministic in (1, True, "1")),
             "variable_memory_max_size": _memory,

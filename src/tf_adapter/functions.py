@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from ge.errors import OutOfMemoryError
+from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle
@@ -255,13 +256,28 @@ def _lowered(
             name=function.name,
         )
     except OutOfMemoryError as error:
-        raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+        raise tf.errors.ResourceExhaustedError(
+            None, None, f"{error}{_batch_advice(error, inputs)}"
+        ) from error
     except Exception as error:
         if isinstance(error, tf.errors.OpError):
             raise
         _log.warning("%s runs on the host, as it could not be compiled: %s", function.name, error)
         why = Refusal("", f"the function could not be compiled: {error}")
         return Refused(dict.fromkeys(_compute(graph), why))
+
+
+def _batch_advice(error: OutOfMemoryError, inputs: Sequence[Described]) -> str:
+    """The batch that would fit, where the inputs have one."""
+    batches = Counter(d.shape[0] for d in inputs if d.kind == "tensor" and d.shape and d.shape[0] > 1)
+    if not batches or not error.peak:
+        return ""
+    batch = batches.most_common(1)[0][0]
+    fixed = {tuple(d.shape) for d in inputs if d.kind == "variable"}
+    most = fitting_batch(error.peak, error.requested, error.available, batch, fixed)
+    if not most:
+        return f" Not even a batch of 1 would fit; it is {batch}."
+    return f" A batch of about {most} would fit; it is {batch}."
 
 
 def _host_run(function: Known) -> HostRun:

@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from ge import configs
 from ge.errors import GeError
-from ge.options import CompileOptions, PrecisionMode
+from ge.options import RECOMPUTE, CompileOptions, PrecisionMode
 
 __all__ = ["Options", "Setting", "options", "start"]
 
@@ -124,6 +124,12 @@ def _target(value: Any) -> str:
     return str(value)
 
 
+def _recompute(value: Any) -> str:
+    if value not in RECOMPUTE:
+        raise ValueError(f"use one of {', '.join(map(repr, RECOMPUTE))}")
+    return str(value)
+
+
 @dataclass(frozen=True)
 class Setting(Generic[T]):
     """One option: how a value is read, what holds when none is given, and what it decides.
@@ -198,6 +204,9 @@ class Options:
     )
     deterministic = Setting[bool](
         _boolean, False, "NPU_DETERMINISTIC", "compile", "whether a run gives the same bits as the one before"
+    )
+    recompute = Setting[str](
+        _recompute, "off", "NPU_RECOMPUTE", "compile", "what is made again rather than kept in memory"
     )
     target = Setting[str](
         _target, "host", "NPU_TARGET", "compile", "kernels for this machine, or portable ones"
@@ -331,6 +340,7 @@ class Options:
             "dump_stages": self.dump,
             "dump_dir": self.dump_dir or Path("npu_dump"),
             "target": self.target,
+            "recompute": self.recompute,
         }
         return CompileOptions(**{**values, **given})
 
@@ -351,6 +361,7 @@ class Options:
             sorted(self._op_precision().items()),
             sorted(self._disabled_passes()),
             self.target,
+            self.recompute,
             self.allow_host_fallback,
             self.deterministic,
         ]

@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 import tbe
 from ge.build.donate import Donation, check_donated, checked_pairs, settle_donations
-from ge.build.draft import Draft
+from ge.build.draft import Draft, Storage
 from ge.build.inplace import merge_in_place
 from ge.build.kernels import KernelBook
 from ge.build.lower import Workshop, lower_graph
 from ge.build.memory import MemoryPlan, Piece, check, plan_memory
+from ge.build.peak import peak_tensors
 from ge.ir.values import desc_of
 from ge.model.plan import Buffer, Plan, Port, Task, View
 from ge.ops.base import has_dynamic_size
@@ -57,7 +58,9 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str, donated: Seq
         kernels=shop.kernels.images(),
         arena_bytes=memory.nbytes,
         donated=shop.donated,
-        report=_report(draft, memory) | ({"donated_copies": copied} if donated else {}),
+        report=_report(draft, memory)
+        | {"peak": peak_tensors(draft, _used(draft, owner))}
+        | ({"donated_copies": copied} if donated else {}),
     )
     check_donated(plan, lambda task: _leave(task, shop.kernels))
     return plan
@@ -69,13 +72,18 @@ def _leave(task: Task, kernels: KernelBook) -> Sequence[tuple[int, int]]:
 
 
 def _plan_arena(draft: Draft, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:
-    used = [
-        s for s in draft.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes
-    ]
+    used = _used(draft, owner)
     pieces = [Piece(s.nbytes, s.first, s.last) for s in used]
     memory = plan_memory(pieces)
     check(pieces, memory.offsets)
     return memory, {s.id: o for s, o in zip(used, memory.offsets, strict=True)}
+
+
+def _used(draft: Draft, owner: list[int]) -> list[Storage]:
+    """The pieces of the arena."""
+    return [
+        s for s in draft.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes
+    ]
 
 
 def _finish_kernel_tasks(draft: Draft, kernels: KernelBook) -> None:

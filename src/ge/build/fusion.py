@@ -8,6 +8,7 @@
 4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
    never leaves a large kernel with too few pieces for all cores.
 5. Views are not members: a group looks through them.
+6. What is made again does not join the group of what was made before: it would be made there, and kept.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class _Fusion:
         saved: dict[Group, int] = {}
         for value in self._sources(node):
             source = value.producer()
-            if source is not None and self._is_member(source):
+            if source is not None and self._is_member(source) and not _apart(source, node):
                 other = self._find(self.group_of[source])
                 saved[other] = saved.get(other, 0) + desc_of(value).nbytes
         return sorted(saved, key=lambda g: -saved[g])
@@ -296,6 +297,10 @@ class _Fusion:
             return [nodes]
         middle = len(nodes) // 2
         return [*self._checked(nodes[:middle]), *self._checked(nodes[middle:])]
+
+
+def _apart(source: ir.Node, node: ir.Node) -> bool:
+    return facts.recomputed(node) and not facts.recomputed(source)
 
 
 def group_outputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -59,8 +59,8 @@ def in_order(
 ) -> list[Unit]:
     """Units sorted so that producers come first, as near to the graph's own order as that allows.
 
-    A unit takes the place of its last node; `after` names further units it waits for. Raises ValueError when
-    units depend on one another in a circle.
+    A unit takes the place of its last node, or of the first unit that needs it where that comes before; `after` names
+    further units it waits for. Raises ValueError when units depend on one another in a circle.
     """
     units = list(units)
     unit_by_value = {v: u for u in units for n in u.nodes for v in n.outputs}
@@ -74,16 +74,29 @@ def in_order(
         for source in sources:
             readers[source].append(unit)
     place = {u: max(positions[n] for n in u.nodes) for u in units}
+    for unit in reversed(_sorted(units, waits, readers, place)):
+        place[unit] = min([place[unit], *(place[r] for r in readers[unit])])
+    return _sorted(units, waits, readers, place)
+
+
+def _sorted(
+    units: Sequence[Unit],
+    waits: Mapping[Unit, int],
+    readers: Mapping[Unit, Sequence[Unit]],
+    place: Mapping[Unit, int],
+) -> list[Unit]:
+    """Units by place, each after the ones it waits for."""
+    left = dict(waits)
     serial = {u: i for i, u in enumerate(units)}
-    ready = [(place[u], serial[u], u) for u in units if not waits[u]]
+    ready = [(place[u], serial[u], u) for u in units if not left[u]]
     heapq.heapify(ready)
     ordered: list[Unit] = []
     while ready:
         unit = heapq.heappop(ready)[2]
         ordered.append(unit)
         for reader in readers[unit]:
-            waits[reader] -= 1
-            if not waits[reader]:
+            left[reader] -= 1
+            if not left[reader]:
                 heapq.heappush(ready, (place[reader], serial[reader], reader))
     if len(ordered) != len(units):
         raise ValueError("units depend on one another in a circle")

@@ -19,11 +19,13 @@ __all__ = [
     "origin",
     "passed_over",
     "reason",
+    "recomputed",
     "set_engine",
     "set_keep_dtype",
     "set_narrow",
     "set_passed_over",
     "set_reason",
+    "set_recomputed",
     "set_specialised",
     "set_storage_dtype",
     "specialised",
@@ -39,6 +41,7 @@ _NOTES = "ge.notes"
 _PASSED_OVER = "ge.passed_over"
 _SPECIALISED = "ge.specialised"
 _STORAGE_DTYPE = "ge.storage_dtype"
+_RECOMPUTED = "ge.recomputed"
 _SEPARATOR = "\n"
 
 
@@ -73,6 +76,16 @@ def reason(node: ir.Node) -> str:
 def set_reason(node: ir.Node, text: str) -> None:
     """Record why the node was placed where it is."""
     node.metadata_props[_REASON] = text
+
+
+def recomputed(node: ir.Node) -> bool:
+    """Whether the node repeats another one, so that the other's result need not be kept."""
+    return _RECOMPUTED in node.metadata_props
+
+
+def set_recomputed(node: ir.Node) -> None:
+    """Mark a node that repeats another one."""
+    node.metadata_props[_RECOMPUTED] = "1"
 
 
 def passed_over(node: ir.Node) -> str:

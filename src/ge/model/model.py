@@ -14,6 +14,7 @@ import numpy as np
 import npu_runtime
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
+from ge.memory_advice import largest_text
 from ge.model.plan import KernelImage, Plan, Port
 
 __all__ = ["Model", "TaskProfile"]
@@ -213,6 +214,19 @@ def _require_packages(plan: Plan) -> None:
             search.require(name, str(versions.get(name[4:].partition("/")[0], "")))
 
 
+def _out_of_memory(plan: Plan, error: npu_runtime.OutOfDeviceMemory) -> OutOfMemoryError:
+    peak = plan.report.get("peak", [])
+    named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
+    return OutOfMemoryError(
+        "E10030",
+        f"{error}{named}",
+        remedy="a smaller batch, a higher memory limit, or in training the option recompute",
+        requested=error.requested,
+        available=error.available,
+        peak=peak,
+    )
+
+
 def _load(plan: Plan) -> Any:
     program = npu_runtime.Program(plan.name)
     for buffer in plan.buffers:
@@ -237,7 +251,5 @@ def _load(plan: Plan) -> Any:
     try:
         program.finalize(plan.arena_bytes)
     except npu_runtime.OutOfDeviceMemory as error:
-        raise OutOfMemoryError(
-            "E10030", str(error), remedy="a smaller batch, or a higher memory limit"
-        ) from error
+        raise _out_of_memory(plan, error) from error
     return program

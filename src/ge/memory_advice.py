@@ -1,0 +1,48 @@
+"""What to say when memory runs out: the largest tensors, and the batch that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+__all__ = ["fitting_batch", "largest_text"]
+
+NAMED = 4  # tensors named in an error
+
+
+def largest_text(peak: Sequence[dict[str, Any]]) -> str:
+    """The largest tensors in words.
+
+    >>> largest_text([{"name": "conv/Add", "shape": [8, 4], "dtype": "float32", "nbytes": 3 << 20}])
+    'conv/Add float32[8,4] 3.0 MiB'
+    """
+    return ", ".join(
+        f"{t['name']} {t['dtype']}[{','.join(map(str, t['shape']))}] {t['nbytes'] / 2**20:.1f} MiB"
+        for t in peak[:NAMED]
+    )
+
+
+def fitting_batch(
+    peak: Sequence[dict[str, Any]],
+    requested: int,
+    available: int,
+    batch: int,
+    fixed: Collection[tuple[int, ...]] = (),
+) -> int:
+    """The largest batch that should fit, 0 if not even one does; tensors of the `fixed` shapes do not grow with it.
+
+    >>> activations = {"name": "a", "shape": [64, 10], "dtype": "float32", "nbytes": 900}
+    >>> weights = {"name": "w", "shape": [10, 10], "dtype": "float32", "nbytes": 100}
+    >>> fitting_batch([activations, weights], 1000, 550, 64, {(10, 10)})
+    32
+    """
+    growing = sum(t["nbytes"] for t in peak if _grows(tuple(t["shape"]), batch, fixed))
+    if not growing:
+        return 0
+    listed = sum(t["nbytes"] for t in peak)
+    share = requested * growing / listed  # of gaps in the plan, too
+    return max(int(batch * (available - (requested - share)) / share), 0)
+
+
+def _grows(shape: tuple[int, ...], batch: int, fixed: Collection[tuple[int, ...]]) -> bool:
+    return bool(shape) and shape not in fixed and (batch in shape or shape[0] % batch == 0)

@@ -1,0 +1,241 @@
+"""Recomputation: values that are needed again much later are made again there, instead of being kept in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.values import constant_of, desc_of, set_desc
+from ge.ops.base import Engine, is_custom, lookup
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+
+__all__ = ["Recompute"]
+
+MIN_BYTES = 4096
+FAR = 12  # nodes between two uses from which a value counts as kept for later
+MOST_NODES = 16  # that are repeated for one value
+SMALL_SHARE = 8  # a source this many times smaller than what it saves may be kept instead
+_CHEAP = frozenset({Engine.VECTOR, Engine.VIEW})
+_ANY = frozenset({Engine.VECTOR, Engine.VIEW, Engine.AI_CORE})
+_serial = itertools.count(1)
+
+
+class Recompute(Pass):
+    """Trade arithmetic for memory, as `options.recompute` says.
+
+    1. "vector": a large value that nobody reads for a while is made again before its next reader, when vector operators
+       (activations, normalisations, element-wise work) make it from values that are in memory then anyway, from small
+       ones, from inputs or from constants. None of them is made twice for the sake of another.
+    2. "segments": the work up to the moment when the most memory is in use is cut into about as many segments as a
+       segment has values that are kept beyond it; of each but the last only what later ones read is kept, the rest is
+       made again, products and convolutions too, before its first late reader.
+    3. Outputs of the graph are kept. Operators with fresh results (random numbers), nested graphs and users' operators
+       are not repeated: their values are kept.
+    4. What is made again stands right before its first late reader, is made once for all of them, and is marked, so
+       that it is not joined with the original again.
+    """
+
+    name = "recompute"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        work = _WAYS.get(options.recompute)
+        return work is not None and work(_Lives(graph))
+
+
+@dataclass
+class _Late:
+    """A value that is kept for late readers: the position of the first of them, and of its last early use."""
+
+    value: ir.Value
+    first: int
+    early: int
+
+
+class _Lives:
+    """Positions of nodes, and until when values are in use."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.nodes = list(graph)
+        self.position = {node: i for i, node in enumerate(self.nodes)}
+        self.end: dict[ir.Value, int] = {
+            v: max((self.position[n] for n in v.consumers()), default=-1)
+            for node in self.nodes
+            for v in node.outputs
+        }
+
+    def late(self) -> list[_Late]:
+        """The large values that are kept over many nodes, in the order in which they are made."""
+        found = []
+        for place, node in enumerate(self.nodes):
+            for value in node.outputs:
+                if desc_of(value).nbytes < MIN_BYTES or value.is_graph_output():
+                    continue
+                uses = sorted({place, *(self.position[n] for n in value.consumers())})
+                gap, index = max(
+                    ((b - a, i) for i, (a, b) in enumerate(itertools.pairwise(uses))), default=(0, 0)
+                )
+                if gap >= FAR:
+                    found.append(_Late(value, uses[index + 1], uses[index]))
+        return found
+
+    def fullest(self) -> int:
+        """The position at which the most memory is in use: where the way back begins."""
+        change = [0] * (len(self.nodes) + 1)
+        for value, end in self.end.items():
+            change[self.position[_maker(value)]] += desc_of(value).nbytes
+            change[max(end, self.position[_maker(value)]) + 1] -= desc_of(value).nbytes
+        live = list(itertools.accumulate(change))
+        return live.index(max(live))
+
+    def is_given(self, value: ir.Value) -> bool:
+        """Whether a value is in memory all the time."""
+        return value.producer() is None or constant_of(value) is not None
+
+    def is_there(self, value: ir.Value, position: int) -> bool:
+        """Whether a value is in memory at a position anyway."""
+        return self.is_given(value) or self.end[value] >= position
+
+    def repeat(self, nodes: Sequence[ir.Node], before: ir.Node) -> dict[ir.Value, ir.Value]:
+        """Put copies of nodes before a node; what stands for their outputs."""
+        made: dict[ir.Value, ir.Value] = {}
+        for node in sorted(nodes, key=self.position.__getitem__):
+            copy = _copy(node, [made.get(v, v) if v is not None else None for v in node.inputs])
+            self.graph.insert_before(before, copy)
+            made.update(zip(node.outputs, copy.outputs, strict=True))
+        return made
+
+    def hand_over(self, value: ir.Value, other: ir.Value, first: int) -> None:
+        """Let the readers from a position on read another value."""
+        for node, index in value.uses():
+            if self.position.get(node, -1) >= first:
+                node.replace_input_with(index, other)
+
+
+def _copy(node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        num_outputs=len(node.outputs),
+        name=f"{node.name}.again{next(_serial)}",
+        metadata_props=dict(node.metadata_props),
+    )
+    facts.set_recomputed(copy)
+    for new, old in zip(copy.outputs, node.outputs, strict=True):
+        new.name = f"{old.name}.again{next(_serial)}"
+        set_desc(new, desc_of(old))
+        new.metadata_props.update(old.metadata_props)
+    return copy
+
+
+def _repeatable(node: ir.Node, engines: frozenset[Engine]) -> bool:
+    operator = lookup(node.op_type)
+    nested = any(
+        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
+    )
+    plain = operator.foldable and not operator.dynamic_outputs and not is_custom(operator) and not nested
+    return plain and operator.engine in engines
+
+
+def _vector(lives: _Lives) -> bool:
+    """Rule 1."""
+    gone: set[ir.Value] = set()
+    plans = []
+    for late in lives.late():
+        nodes = _chain(lives, late, gone)
+        if nodes:
+            gone.add(late.value)
+            lives.end[late.value] = late.early
+            plans.append((late, nodes))
+    for late, nodes in plans:
+        made = lives.repeat(nodes, lives.nodes[late.first])
+        lives.hand_over(late.value, made[late.value], late.first)
+    return bool(plans)
+
+
+def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> list[ir.Node]:
+    """The vector nodes that make a value from what is there when it is needed again; none if there is no way."""
+    small = desc_of(late.value).nbytes // SMALL_SHARE
+    nodes: dict[ir.Node, None] = {}
+    todo = [late.value]
+    while todo:
+        value = todo.pop()
+        if value is not late.value and lives.is_there(value, late.first):
+            continue
+        if value is not late.value and desc_of(value).nbytes <= small:
+            small -= desc_of(value).nbytes
+            continue
+        node = value.producer()
+        assert node is not None
+        if value in gone or not _repeatable(node, _CHEAP) or len(nodes) >= MOST_NODES:
+            return []
+        if node not in nodes:
+            nodes[node] = None
+            todo += [v for v in node.inputs if v is not None]
+    return list(nodes)
+
+
+def _segments(lives: _Lives) -> bool:
+    """Rule 2."""
+    turn = lives.fullest()
+    lates = [late for late in lives.late() if late.early < turn <= late.first]
+    changed = False
+    for part in _parts(lates)[:-1]:
+        changed |= _repeat_segment(lives, part)
+    return changed
+
+
+def _maker(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def _parts(lates: Sequence[_Late]) -> list[list[_Late]]:
+    size = max(math.isqrt(len(lates)), 1)
+    return [list(lates[i : i + size]) for i in range(0, len(lates), size)]
+
+
+def _repeat_segment(lives: _Lives, part: Sequence[_Late]) -> bool:
+    """Keep what later segments read, and make the rest of a segment again before its first late reader."""
+    start = lives.position[_maker(part[0].value)]
+    stop = lives.position[_maker(part[-1].value)]
+    # Read while later segments are made: the last value, and whatever else reaches over.
+    dropped = [late for late in part if late.early <= stop]
+    nodes = _closure(lives, [late.value for late in dropped], lambda n: start <= lives.position[n] <= stop)
+    able = [late for late in dropped if _maker(late.value) in nodes]
+    if not able:
+        return False
+    first = min(late.first for late in able)
+    made = lives.repeat(list(nodes), lives.nodes[first])
+    for late in able:
+        lives.hand_over(late.value, made[late.value], late.first)
+    return True
+
+
+def _closure(
+    lives: _Lives, values: Iterable[ir.Value], inside: Callable[[ir.Node], bool]
+) -> dict[ir.Node, None]:
+    """The nodes of a segment that make some values from what lies before it, as far as they can be repeated."""
+    nodes: dict[ir.Node, None] = {}
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        node = value.producer()
+        if node is None or node in nodes or lives.is_given(value):
+            continue
+        if inside(node) and _repeatable(node, _ANY):
+            nodes[node] = None
+            todo += [v for v in node.inputs if v is not None]
+    return nodes
+
+
+_WAYS: dict[str, Callable[[_Lives], bool]] = {"vector": _vector, "segments": _segments}
