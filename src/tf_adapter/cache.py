@@ -78,6 +78,7 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
         sorted(options.op_precision.items()),
         sorted(options.disabled_passes),
         options.target,
+        options.recompute,
     )
     own = ge.ops.fingerprint()  # of the user's operators
     facts = (described, counters, sorted(request.bind), chosen, own, _version(), kernels.machine())

@@ -19,6 +19,7 @@ __all__ = ["Recompute"]
 
 MIN_BYTES = 4096
 FAR = 12  # nodes between two uses from which a value counts as kept for later
+SLACK = 6  # nodes for which a value may be kept longer, so that another need not be
 MOST_NODES = 16  # that are repeated for one value
 SMALL_SHARE = 8  # a source this many times smaller than what it saves may be kept instead
 _CHEAP = frozenset({Engine.VECTOR, Engine.VIEW})
@@ -30,8 +31,8 @@ class Recompute(Pass):
     """Trade arithmetic for memory, as `options.recompute` says.
 
     1. "vector": a large value that nobody reads for a while is made again before its next reader, when vector operators
-       (activations, normalisations, element-wise work) make it from values that are in memory then anyway, from small
-       ones, from inputs or from constants. None of them is made twice for the sake of another.
+       (activations, normalisations, element-wise work) make it from values that are in memory then or shortly before,
+       from small ones, from inputs or from constants. None of them is made twice for the sake of another.
     2. "segments": the work up to the moment when the most memory is in use is cut into about as many segments as a
        segment has values that are kept beyond it; of each but the last only what later ones read is kept, the rest is
        made again, products and convolutions too, before its first late reader.
@@ -99,8 +100,8 @@ class _Lives:
         return value.producer() is None or constant_of(value) is not None
 
     def is_there(self, value: ir.Value, position: int) -> bool:
-        """Whether a value is in memory at a position anyway."""
-        return self.is_given(value) or self.end[value] >= position
+        """Whether a value is in memory at a position anyway, or until shortly before."""
+        return self.is_given(value) or self.end[value] >= position - SLACK
 
     def repeat(self, nodes: Sequence[ir.Node], before: ir.Node) -> dict[ir.Value, ir.Value]:
         """Put copies of nodes before a node; what stands for their outputs."""
