@@ -65,8 +65,6 @@ def _report(cases: Sequence[Case], peers: set[str], rounds: int) -> int:
         contenders = {OURS: Ours(case, arrays)} | {n: PEERS[n](case, arrays) for n in PEERS if n in peers}
         ready = {n: c for n, c in contenders.items() if c.call is not None}
         calls = {n: c.call for n, c in ready.items() if n != "NumPy"}
-        if case.bound:
-            calls |= {"copy": memory.copy, "read": memory.read}
         times = interleave(calls, rounds, 0.05)
         medians = {n: statistics.median(t) for n, t in times.items()}
         if "NumPy" in ready:
@@ -77,7 +75,7 @@ def _report(cases: Sequence[Case], peers: set[str], rounds: int) -> int:
         worst = max(worst, error / allowed)
         ours = ready[OURS]
         rate = ours.moved / medians[OURS]
-        share = rate / memory.limit(medians["copy"], medians["read"]) if case.bound else None
+        share = memory.beside(calls[OURS], ours.moved, 3 * rounds)[1] if case.bound else None
         compiles.append(ours.compile_seconds)
         if "torch.compile" in medians:
             ratios.append(medians["torch.compile"] / medians[OURS])

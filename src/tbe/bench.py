@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tbe.widen import widened
 
 __all__ = ["Memory", "Report", "bandwidth", "graph_text", "main", "measure", "tune", "ulp_errors"]
 
+LARGE = 64 << 20  # bytes that no cache holds
 _EPSILON_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
@@ -239,12 +241,16 @@ def measure(
     errors = [ulp_errors(g, np.asarray(x).reshape(g.shape)) for g, x in zip(results, expected, strict=True)]
     moved = sum(a.nbytes for a in arrays) + sum(r.nbytes for r in results)
     flops = sum(step.plan.flops for step in runner.parts.steps)
-    seconds = _time(runner, arrays)
+    if moved >= LARGE:
+        seconds, share = _memory().beside(lambda: runner.into(arrays, results), moved)
+        limit = moved / seconds / share
+    else:
+        seconds, limit = _time(runner, arrays), bandwidth()
     worst, mean = (
         [float(x.max(initial=0)) for x in errors],
         [float(x.mean()) if x.size else 0.0 for x in errors],
     )
-    return Report(worst, mean, seconds, moved, flops, bandwidth(), against)
+    return Report(worst, mean, seconds, moved, flops, limit, against)
 
 
 def ulp_errors(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -305,17 +311,32 @@ class Memory:
         """Bytes a second, given the times of both."""
         return max(2 * self.nbytes / copy_seconds, self.nbytes / read_seconds)
 
+    def beside(self, call: Callable[[], Any], moved: int, turns: int = 21) -> tuple[float, float]:
+        """The median time of a call that moves so many bytes, and the median of the shares of the limit it reaches.
 
-_bandwidth: list[float] = []
+        Calls take turns with copies and sums, and each is held against those right beside it: what else goes on in the
+        machine slows all of them.
+        """
+        times, shares = [], []
+        for work in (call, self.copy, self.read):
+            work()
+        for _ in range(turns):
+            copy, first, read, second = map(_seconds, (self.copy, call, self.read, call))
+            times += [first, second]
+            shares.append(2 * moved / (first + second) / self.limit(copy, read))
+        return statistics.median(times), statistics.median(shares)
 
 
+@lru_cache(maxsize=1)
+def _memory() -> Memory:
+    return Memory()
+
+
+@lru_cache(maxsize=1)
 def bandwidth() -> float:
     """Bytes a second that all cores read and write together, measured once: the best of large copies and sums."""
-    if not _bandwidth:
-        memory = Memory()
-        times = [min(_seconds(work) for _ in range(5)) for work in (memory.copy, memory.read)]
-        _bandwidth.append(memory.limit(*times))
-    return _bandwidth[0]
+    memory = _memory()
+    return memory.limit(*(min(_seconds(work) for _ in range(5)) for work in (memory.copy, memory.read)))
 
 
 def _seconds(work: Callable[[], Any]) -> float:
