@@ -1,10 +1,12 @@
 // Programs and kernel objects for Python.
 #include "runtime/program.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "core/checksum.h"
 #include "core/errors.h"
 #include "core/object.h"
 #include "python/convert.h"
@@ -117,15 +119,46 @@ std::vector<double> profile(Program& program, nb::handle inputs, nb::handle outp
   return program.profile(in.addresses(), out.addresses(), repeats);
 }
 
-int add_constant(Program& program, nb::handle array, bool copy) {
+// A Python object's memory, held for as long as somebody reads it.
+ConstantSource to_source(nb::handle array, bool copy, std::size_t* bytes) {
   auto held = std::make_unique<HeldBuffer>(array, false, "constant", 0);
-  const std::size_t bytes = held->size();
+  *bytes = held->size();
   void* data = held->data();
   std::shared_ptr<void> owner(held.release(), [](void* pointer) {
     const nb::gil_scoped_acquire locked;
     delete static_cast<HeldBuffer*>(pointer);
   });
-  return program.constant({data, std::move(owner), copy}, bytes);
+  return {data, std::move(owner), copy};
+}
+
+int add_constant(Program& program, nb::handle array, bool copy) {
+  std::size_t bytes = 0;
+  ConstantSource source = to_source(array, copy, &bytes);
+  return program.constant(std::move(source), bytes);
+}
+
+void finalize(Program& program, std::size_t arena_bytes, nb::handle image, const std::string& layout) {
+  std::size_t bytes = 0;
+  ConstantSource source = image.is_none() ? ConstantSource{} : to_source(image, false, &bytes);
+  const nb::gil_scoped_release unlocked;
+  program.finalize(arena_bytes, std::move(source), bytes, layout);
+}
+
+nb::object constant_image(nb::object self) {
+  const auto& program = nb::cast<const Program&>(self);
+  const std::size_t bytes = program.image_bytes();
+  return nb::cast(
+      nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(program.constant_image(), {bytes}, self));
+}
+
+nb::bytes chunk_sums_of(nb::handle object) {
+  const HeldBuffer buffer(object, false, "data", 0);
+  std::vector<ChunkSum> sums;
+  {
+    const nb::gil_scoped_release unlocked;
+    sums = chunk_sums(buffer.data(), buffer.size());
+  }
+  return nb::bytes(reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(ChunkSum));
 }
 
 nb::list task_info(const Program& program) {
@@ -168,6 +201,8 @@ void bind_program(nb::module_& m) {
         return KernelObject::load({data, object.size()}, symbol);
       },
       "object"_a, "symbol"_a, "Loads an x86-64 ELF object; raises ObjectError for anything malformed.");
+  m.def("chunk_sums", &chunk_sums_of, "data"_a,
+        "32 bytes for each MiB of a buffer, different where it differs.");
   m.def("query", &query, "kind"_a, "inputs"_a, "outputs"_a, "attrs"_a,
         "The implementation oneDNN would use for a task, or None.");
 
@@ -188,7 +223,13 @@ void bind_program(nb::module_& m) {
           "kind"_a, "name"_a, "inputs"_a, "outputs"_a, "attrs"_a, "block"_a = 0)
       .def("repeat", &Program::repeat, "times"_a, "input_steps"_a, "output_steps"_a,
            "Run the tasks several times a call, inputs and outputs advancing by these bytes each time.")
-      .def("finalize", &Program::finalize, "arena_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("finalize", &finalize, "arena_bytes"_a, "image"_a = nb::none(), "layout"_a = "",
+           "Makes primitives and packs constants; or takes the packed constants of an equal program, by "
+           "their image "
+           "and its layout.")
+      .def_prop_ro("constant_image", &constant_image, "What finalize() has made of the constants.")
+      .def_prop_ro("image_layout", &Program::image_layout)
+      .def_prop_ro("plain_constants", &Program::plain_constants, "The constants that are read as they are.")
       .def("run", &run, "inputs"_a, "outputs"_a)
       .def("run_pointers", &run_pointers, "inputs"_a, "outputs"_a)
       .def("profile", &profile, "inputs"_a, "outputs"_a, "repeats"_a = 1)

@@ -1,10 +1,12 @@
 // Building of programs: every task is lowered, then all constants are placed in one block and filled.
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 #include "core/errors.h"
 #include "core/parallel.h"
 #include "onednn/engine.h"
+#include "onednn/primitive.h"
 #include "runtime/context.h"
 #include "runtime/lowering.h"
 #include "runtime/program.h"
@@ -22,8 +24,13 @@ std::size_t align_up(std::size_t value, std::size_t unit) { return (value + unit
 
 class ProgramBuilder : public LoweringHost {
  public:
-  explicit ProgramBuilder(Program& program, std::size_t arena_bytes)
-      : program_(program), scratch_base_(align_up(arena_bytes, kPage)) {}
+  ProgramBuilder(Program& program, std::size_t arena_bytes, ConstantSource image, std::size_t image_bytes,
+                 std::string layout)
+      : program_(program),
+        scratch_base_(align_up(arena_bytes, kPage)),
+        image_(std::move(image)),
+        image_bytes_(image_bytes),
+        image_layout_(std::move(layout)) {}
 
   void build() {
     program_.threads_ = program_.device_.threads();
@@ -36,7 +43,7 @@ class ProgramBuilder : public LoweringHost {
     program_.held_offset_ = scratch_base_ + scratch_bytes_;
     program_.scratch_bytes_ = scratch_bytes_ + held_bytes_;
     place_constants();
-    fill_constants();
+    if (!image_.data) fill_constants();
     keep_owners();
   }
 
@@ -241,15 +248,44 @@ class ProgramBuilder : public LoweringHost {
       slot.place = end;
       end += slot.bytes;
     }
-    if (end) {
-      program_.constants_ = DeviceMemory(program_.device_, MemoryUse::Constants, end,
-                                         "the constants of program '" + program_.name_ + "'");
-    }
+    program_.image_layout_ = layout_text();
+    program_.image_bytes_ = end;
+    program_.constant_image_ = image_.data ? checked_image() : new_constants(end);
     for (const Slot& slot : slots_) {
-      char* place = program_.constants_.data() + slot.place;
-      if (slot.fill == Fill::External) place = static_cast<char*>(const_cast<void*>(source_of(slot)));
+      char* place = const_cast<char*>(program_.constant_image_) + slot.place;
+      if (slot.fill == Fill::External) {
+        place = static_cast<char*>(const_cast<void*>(source_of(slot)));
+        program_.plain_constants_.push_back(slot.source);
+      }
       program_.constant_slots_.push_back(place);
     }
+  }
+
+  const char* new_constants(std::size_t bytes) {
+    if (!bytes) return nullptr;
+    program_.constants_ = DeviceMemory(program_.device_, MemoryUse::Constants, bytes,
+                                       "the constants of program '" + program_.name_ + "'");
+    return program_.constants_.data();
+  }
+
+  const char* checked_image() const {
+    if (program_.image_layout_ != image_layout_ || program_.image_bytes_ != image_bytes_) {
+      throw InvalidArgument("program '" + program_.name_ +
+                            "': the image of its constants is laid out differently");
+    }
+    return static_cast<const char*>(image_.data);
+  }
+
+  // What decides the contents of the constants' memory, for comparing programs.
+  std::string layout_text() const {
+    std::ostringstream text;
+    for (const Slot& slot : slots_) {
+      text << static_cast<int>(slot.fill) << ',' << slot.source << ',' << slot.byte_offset << ','
+           << slot.bytes << ',' << slot.place;
+      if (slot.fill == Fill::Packed) text << ',' << layout_name(slot.from) << '>' << layout_name(slot.to);
+      text << ';';
+    }
+    return text.str();
   }
 
   const void* source_of(const Slot& slot) const {
@@ -295,10 +331,14 @@ class ProgramBuilder : public LoweringHost {
         program_.kept_.push_back(program_.sources_[static_cast<std::size_t>(slot.source)].owner);
       }
     }
+    if (image_.data) program_.kept_.push_back(image_.owner);
   }
 
   Program& program_;
   std::size_t scratch_base_;
+  ConstantSource image_;
+  std::size_t image_bytes_;
+  std::string image_layout_;
   std::size_t scratch_bytes_ = 0;
   std::size_t held_bytes_ = 0;
   std::size_t task_ = 0;
@@ -306,10 +346,11 @@ class ProgramBuilder : public LoweringHost {
   std::vector<int> plain_slots_;
 };
 
-void Program::finalize(std::size_t arena_bytes) {
+void Program::finalize(std::size_t arena_bytes, ConstantSource image, std::size_t image_bytes,
+                       const std::string& layout) {
   check_building();
   try {
-    ProgramBuilder(*this, arena_bytes).build();
+    ProgramBuilder(*this, arena_bytes, std::move(image), image_bytes, layout).build();
     arena_requester_ = "the arena of program '" + name_ + "'";
     device_.arenas().add_user(arena_bytes_ + scratch_bytes_);
     finalized_ = true;
@@ -331,7 +372,9 @@ void Program::discard() {
   preludes_.clear();
   infos_.clear();
   constants_ = DeviceMemory();
+  constant_image_ = nullptr;
   constant_slots_.clear();
+  plain_constants_.clear();
   kept_.clear();
 }
 

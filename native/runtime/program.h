@@ -46,7 +46,10 @@ class Program {
   void task(TaskDef task);
   // A run goes through the tasks `times` times; inputs and outputs advance by these bytes after each.
   void repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps);
-  void finalize(std::size_t arena_bytes);
+  // `image`: constants as constant_image() of an equal program gave them, used where they lie; with it, only
+  // the contents of plain_constants() are read. Raises InvalidArgument where the program is not equal.
+  void finalize(std::size_t arena_bytes, ConstantSource image = {}, std::size_t image_bytes = 0,
+                const std::string& layout = {});
 
   // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
   // the run could tell, for each output (none: an empty list).
@@ -64,6 +67,11 @@ class Program {
   std::size_t arena_bytes() const { return arena_bytes_; }
   std::size_t scratch_bytes() const { return scratch_bytes_; }
   std::size_t constant_bytes() const { return constants_.size(); }
+  // What finalize() has made of the constants, how it is laid out, and which constants are read as they are.
+  const char* constant_image() const { return constant_image_; }
+  std::size_t image_bytes() const { return image_bytes_; }
+  const std::string& image_layout() const { return image_layout_; }
+  const std::vector<int>& plain_constants() const { return plain_constants_; }
 
  private:
   friend class Context;
@@ -102,6 +110,10 @@ class Program {
   std::vector<Block> blocks_;
   std::vector<Block> preludes_;  // of each block: what a loop over it does once before its first step
   DeviceMemory constants_;
+  const char* constant_image_ = nullptr;
+  std::size_t image_bytes_ = 0;
+  std::string image_layout_;
+  std::vector<int> plain_constants_;
   std::vector<char*> constant_slots_;
   std::vector<std::shared_ptr<void>> kept_;  // owners of constants that are used where they are
   std::size_t arena_bytes_ = 0;

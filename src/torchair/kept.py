@@ -1,4 +1,4 @@
-"""Compiled graphs in files: guards and steps in one sealed container, programs as `.om` files beside it.
+"""Compiled graphs in files: guards and steps in one sealed container, programs with packed weights in files beside it.
 
 1. Nothing of a file is used before its seal proves that this user wrote it; anything else counts as not there.
 2. A file is used where its guards hold, where the tensors that it took for constants have the same contents, and where
@@ -14,7 +14,6 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ import torch
 from torch._dynamo.aot_compile import AOTCompiledFunction
 from torch._dynamo.aot_compile_types import SerializableCallable
 
+import npu_runtime
 from ge.errors import GeError
-from ge.model import keys, om
+from ge.model import keys, packed
 from ge.model.container import Section, read_sections, write_sections
 from ge.model.model import Model
 from torchair.layouts import array_of
@@ -32,7 +32,7 @@ from torchair.plan import Plan, PlanForm
 
 __all__ = ["Changed", "Digests", "StoredGraph", "Unkept", "load", "save"]
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".graph"
 
 
@@ -77,23 +77,21 @@ class StoredGraph(SerializableCallable):
 
 
 class Digests:
-    """Digests of tensors' contents by name, each computed once, several at a time."""
+    """Checksums of tensors' contents by name, each computed once."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
         self._found: dict[str, str] = {}
 
     def of(self, names: Iterable[str]) -> dict[str, str]:
-        """The digests of some tensors."""
+        """The checksums of some tensors."""
         wanted = list(names)
-        missing = [n for n in wanted if n not in self._found]
-        with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), 8))) as pool:
-            self._found.update(zip(missing, pool.map(self._digest, missing), strict=True))
+        self._found.update({n: self._digest(n) for n in wanted if n not in self._found})
         return {name: self._found[name] for name in wanted}
 
     def _digest(self, name: str) -> str:
         array = array_of(self._tensors[name])
-        return hashlib.sha256(array.reshape(-1).view("uint8").data).hexdigest()
+        return npu_runtime.checksum(array.reshape(-1).view("uint8").data).hex()
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
@@ -114,8 +112,7 @@ def save(
         raise Unkept(f"{type(error).__name__}: {error}") from error
     stem = hashlib.sha256(traced + json.dumps(constants, sort_keys=True).encode()).hexdigest()[:24]
     programs = [
-        om.write(om.Package([model.plan]), folder / f"{stem}.{index}.om", portable=False)
-        for index, model in enumerate(models)
+        packed.write(model, folder / f"{stem}.{index}{packed.SUFFIX}") for index, model in enumerate(models)
     ]
     manifest = {
         "format": FORMAT,
@@ -217,12 +214,9 @@ def _same(manifest: dict[str, Any], digests: Digests) -> bool:
 
 def _program(path: Path, head: str) -> Model | None:
     try:
-        if _head(path) != head:
-            return None
-        package = om.read(path)
-    except (OSError, GeError):
+        return packed.read(path) if _head(path) == head else None
+    except OSError:
         return None
-    return Model(package.plans[0]) if package.trusted else None
 
 
 def _function(traced: bytes, scope: dict[str, Any]) -> AOTCompiledFunction:

@@ -98,7 +98,7 @@ def test_changed_parameters_of_a_loaded_model_are_followed(tmp_path: Path) -> No
     assert (cached.loads, cached.compiles) == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ["graph", "om"])
+@pytest.mark.parametrize("kind", ["graph", "program"])
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "foreign"])
 def test_files_that_are_not_this_users_own_are_not_used(
     kind: str, damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,7 +204,7 @@ def test_known_sizes_are_compiled_at_once() -> None:
         for rows in (4, 2, 8, 4, 2, 5, 8, 5):
             x = x if rows == 4 else torch.randn(rows, 3)
             torch.testing.assert_close(compiled(x), function(x))
-    assert len(reports) == 3
+    assert len([r for r in reports if not r.refusals]) == 3
     assert all(r.npu_calls for r in reports)
 
 

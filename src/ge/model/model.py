@@ -17,7 +17,7 @@ from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.model.plan import KernelImage, Plan, Port
 
-__all__ = ["Model", "TaskProfile"]
+__all__ = ["Model", "PackedConstants", "TaskProfile"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,14 @@ class TaskProfile:
     nbytes: float
 
 
+@dataclass(frozen=True)
+class PackedConstants:
+    """The constants of a program as it packed them, and how they are laid out."""
+
+    image: np.ndarray
+    layout: str
+
+
 class Model:
     """A compiled model. Calls from several threads run side by side.
 
@@ -43,9 +51,9 @@ class Model:
     >>> y, z = model.run([x1, x2])       # doctest: +SKIP
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, packed: PackedConstants | None = None) -> None:
         self.plan = plan
-        self.program = _load(plan)
+        self.program = _load(plan, packed)
         self._announce = os.environ.get("NPU_PROFILE", "0") not in ("", "0")
 
     @property
@@ -227,7 +235,7 @@ def _out_of_memory(plan: Plan, error: npu_runtime.OutOfDeviceMemory) -> OutOfMem
     )
 
 
-def _load(plan: Plan) -> Any:
+def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
     program = npu_runtime.Program(plan.name)
     for buffer in plan.buffers:
         if buffer.kind == "constant":
@@ -249,7 +257,10 @@ def _load(plan: Plan) -> Any:
     if plan.steps > 1:
         program.repeat(plan.steps, plan.strides("input"), plan.strides("output"))
     try:
-        program.finalize(plan.arena_bytes)
+        if packed is None:
+            program.finalize(plan.arena_bytes)
+        else:
+            program.finalize(plan.arena_bytes, packed.image, packed.layout)
     except npu_runtime.OutOfDeviceMemory as error:
         raise _out_of_memory(plan, error) from error
     return program

@@ -1,0 +1,16 @@
+// Checksums of large memory at the speed of memory: they tell changed contents, not forged ones.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace npu {
+
+using ChunkSum = std::array<std::uint64_t, 4>;
+
+// One sum for each MiB of the data, by all threads.
+std::vector<ChunkSum> chunk_sums(const void* data, std::size_t bytes);
+
+}  // namespace npu
