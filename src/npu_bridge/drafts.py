@@ -11,6 +11,7 @@ import numpy as np
 from ge.errors import GeError
 from ge.options import CompileOptions
 from npu_bridge.partition import CONTROL
+from npu_bridge.variables import is_resource, sizes_of, type_of
 from tf_adapter.graphs import FlatGraph, Functions
 from tf_adapter.lowering import Lowered, lower
 
@@ -28,6 +29,12 @@ class Draft:
     outputs: Sequence[Any]
     controls: Sequence[str]
     written: frozenset[int]
+
+    @property
+    def assigned(self) -> dict[int, int]:
+        """Inputs that are handles of variables it writes to, and which of its results the new values are."""
+        places = [p for p in sorted(self.written) if is_resource(self.inputs[p])]
+        return {place: len(self.outputs) + k for k, place in enumerate(places)}
 
     def has_loops(self) -> bool:
         """Whether it holds control flow of version 1, which cannot be in a function of the host."""
@@ -96,7 +103,7 @@ def judge(
     if len(inputs) < len(expected):
         return unsure
     try:
-        found = lower(draft.graph, functions, inputs, options, name=draft.graph.name)
+        found = lower(draft.graph, functions, inputs, options, name=draft.graph.name, kept=draft.assigned)
     except _ValueNeeded:
         return unsure
     except GeError as error:
@@ -118,8 +125,8 @@ def _expected(
     elif tensor.name in sizes:
         shape = sizes[tensor.name]
     else:
-        shape = tuple(tensor.shape.as_list()) if tensor.shape.is_fully_defined() else None
+        shape = sizes_of(tensor)
     if shape is None:
         return None
     kind = "variable" if written else "tensor"
-    return _Expected(kind, tensor.dtype.base_dtype.name, tuple(map(int, shape)), value)
+    return _Expected(kind, type_of(tensor).name, tuple(map(int, shape)), value)

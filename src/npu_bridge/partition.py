@@ -17,10 +17,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
+from npu_bridge.variables import (
+    ASSIGNS,
+    bytes_of,
+    changes_rows,
+    is_update,
+    read_resource,
+    read_variable,
+    sizes_of,
+    type_of,
+    updated_variables,
+    variable_of,
+)
 
 __all__ = [
     "ASSERT",
     "CONTROL",
+    "ENDS",
     "Partition",
     "Region",
     "classify",
@@ -28,11 +41,8 @@ __all__ = [
     "is_free",
     "may_wait",
     "partition",
-    "read_variable",
-    "updated_variables",
 ]
 
-_UPDATE = re.compile("Apply[A-Z].*|AssignAdd|AssignSub|Scatter(Add|Sub|Update|Mul|Div|Max|Min)")
 CONTROL = frozenset(
     {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
     | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
@@ -45,6 +55,7 @@ _PROMPT = re.compile(
 )
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
+ENDS = frozenset({*_EXIT, *_MERGE})
 _HANDLES = frozenset({"TensorArrayV3", "TensorArrayGradV3", "StackV2"})
 ASSERT = "Assert"  # on the NPU where the shapes at hand decide it
 RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"})
@@ -59,23 +70,9 @@ _KEPT_ON_HOST = frozenset(
         "NoOp",
     }
     | {"Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
-    | {"ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
+    | {"VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
 )
-
-
-def read_variable(operation: Any) -> Any:
-    """The tensor of the version-1 variable that an operation does nothing but read; None for all others."""
-    if operation.type != "Identity":
-        return None
-    source = operation.inputs[0]
-    return source if source.op.type in ("VariableV2", "Variable") else None
-
-
-def updated_variables(operation: Any) -> list[Any]:
-    """The tensors of the version-1 variables that an operation of the NPU writes to."""
-    if not _UPDATE.fullmatch(operation.type):
-        return []
-    return [t for t in operation.inputs if t.dtype._is_ref_dtype]
+_LARGE = 1 << 20  # bytes of a table that is not copied to change some of its rows
 
 
 def is_free(operation: Any) -> bool:
@@ -184,16 +181,47 @@ def _units(region: Region) -> _Units:
 
 
 def _sharers(region: Region) -> list[tuple[str, ...]]:
-    """Operations that share a TensorArray or a stack: they are on one side, and on the NPU in one part."""
+    """Operations that share a TensorArray, a stack or a reference: they are on one side, on the NPU in one part."""
     groups = _Units()
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
-            if tensor.dtype.base_dtype.name == "resource" and _is_handle(tensor):
+            handle = tensor.dtype.base_dtype.name == "resource" and _is_handle(tensor)
+            if handle or (tensor.dtype._is_ref_dtype and is_update(tensor.op)):
                 groups.join(name, tensor.op.name)
     members: dict[str, list[str]] = defaultdict(list)
     for name in {*groups.parent, *groups.parent.values()}:
         members[groups.find(name)].append(name)
     return [tuple(names) for names in members.values()]
+
+
+def _updates(region: Region) -> list[tuple[str, ...]]:
+    """Operations that update the same variable: they are on one side."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, operation in region.operations.items():
+        for variable in updated_variables(operation):
+            if variable is not None:
+                groups[variable.name].append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]
+
+
+def _idle_reads(region: Region, reasons: Mapping[str, str]) -> list[str]:
+    """Reads of variables that only the host uses; those that are just waited for are nobody's."""
+    used: set[str] = set()  # by the NPU
+    waited: set[str] = set()
+    read: set[str] = set()
+    for name in region.operations:
+        read.update(region.inputs[name])
+        waited.update(region.controls[name])
+        if name not in reasons:
+            used.update(region.inputs[name])
+    return [
+        name
+        for name, operation in region.operations.items()
+        if operation.type == "ReadVariableOp"
+        and name not in reasons
+        and name not in used
+        and (name in read or name not in waited)
+    ]
 
 
 def _join_until(units: _Units, region: Region, consumers: Mapping[str, list[str]], start: str) -> None:
@@ -224,8 +252,10 @@ def classify(
     found = {}
     for name, operation in region.operations.items():
         reason = _reason(operation, mapped, supported)
-        if not reason and updated_variables(operation) and any(t.name in wanted for t in operation.outputs):
+        if not reason and is_update(operation) and any(t.name in wanted for t in operation.outputs):
             reason = "its result, a variable, is fetched"
+        if not reason and operation.type in ASSIGNS and not _has_value(region, operation):
+            reason = "its variable may not have a value yet"
         if reason:
             found[name] = reason
     return found
@@ -238,10 +268,11 @@ def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[
         return "the script keeps it on the host"
     if operation.type in _KEPT_ON_HOST:
         return "it belongs to the host"
-    if any(t.dtype._is_ref_dtype for t in (*operation.inputs, *operation.outputs)):
-        return (
-            "" if mapped(operation.type) and _updates_alone(operation) else "it works on a variable in place"
-        )
+    if is_update(operation) or read_resource(operation) is not None:
+        return _variable_reason(operation, mapped, supported)
+    if _takes_reference(operation):
+        handed = operation.type in CONTROL and variable_of(operation.inputs[0]) is not None
+        return "" if handed else "it works on a variable in place"
     if operation.type in CONTROL or operation.type in RANDOM:
         return ""
     if not mapped(operation.type):
@@ -258,11 +289,45 @@ def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[
     return ""
 
 
-def _updates_alone(operation: Any) -> bool:
-    """Whether an update writes to variables whose sizes are known and nobody reads its result."""
-    targets = updated_variables(operation)
-    known = all(t.op.type in ("VariableV2", "Variable") and t.shape.is_fully_defined() for t in targets)
-    return bool(targets) and known and not any(t.consumers() for t in operation.outputs)
+def _takes_reference(operation: Any) -> bool:
+    """Whether an operation takes, or gives, a reference to a variable, not just its value."""
+    refs = any(t.dtype._is_ref_dtype for t in operation.outputs)
+    return refs or any(a.is_ref for a in operation.op_def.input_arg)
+
+
+def _variable_reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[str], bool]) -> str:
+    """Why an operation that reads or updates variables stays on the host."""
+    if not mapped(operation.type):
+        return "no plugin maps it"
+    variables = updated_variables(operation) or [read_resource(operation)]
+    if any(v is None for v in variables):
+        return "it works on a variable in place"
+    if any(sizes_of(v) is None for v in variables):
+        return "the size of its variable is not known"
+    kinds = [type_of(v).name for v in variables]
+    if not all(map(supported, kinds)):
+        return f"no engine accepts {next(k for k in kinds if not supported(k))}"
+    if changes_rows(operation) and max(map(bytes_of, variables)) > _LARGE:
+        return "it changes rows of a large table, which the host does in place"
+    return ""
+
+
+def _has_value(region: Region, operation: Any) -> bool:
+    """Whether something that an assignment waits for uses the variable it assigns to."""
+    variable = variable_of(operation.inputs[0])
+    todo, seen = list(region.before(operation.name)), {operation.name}
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        other = region.operations[name]
+        used = [read_variable(other), read_resource(other)]
+        used += updated_variables(other) if other.type not in ASSIGNS else []
+        if any(v is not None and v.name == variable.name for v in used):
+            return True
+        todo += region.before(name)
+    return False
 
 
 def _is_handle(tensor: Any) -> bool:
@@ -277,7 +342,9 @@ def has_effect(operation: Any) -> bool:
     """Whether running an operation of the host twice is not running it once."""
     if operation.type in _KEPT_ON_HOST - {"PyFunc", "EagerPyFunc", "Print", "PrintV2"} | {ASSERT}:
         return False
-    written = any(t.dtype._is_ref_dtype for t in operation.inputs) and read_variable(operation) is None
+    if read_variable(operation) is not None or read_resource(operation) is not None:
+        return False
+    written = any(t.dtype._is_ref_dtype for t in operation.inputs)
     return written or bool(operation.op_def is not None and operation.op_def.is_stateful)
 
 
@@ -316,15 +383,17 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
     for name in region.operations:
         members[units.find(name)].append(name)
     reasons = dict(reasons)
-    sharers = _sharers(region)
+    sharers, updates = _sharers(region), _updates(region)
     for name in (n for names in members.values() if len(names) > 1 for n in names):
         if region.operations[name].type == ASSERT:
             reasons.setdefault(name, "it belongs to the host")
     _follow(members.values(), reasons, "it belongs to a loop or branch with")
     while True:
         before = len(reasons)
-        _follow(sharers, reasons, "it shares a TensorArray or a stack with")
+        _follow(sharers, reasons, "it shares a TensorArray, a stack or a reference with")
+        _follow(updates, reasons, "it updates the same variable as")
         _follow(members.values(), reasons, "it belongs to a loop or branch with")
+        reasons.update(dict.fromkeys(_idle_reads(region, reasons), "only the host reads it"))
         if len(reasons) > before:
             continue
         stages = _stages(region, units, members, reasons)
@@ -333,7 +402,11 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
         ]
         if not apart:
             break
-        reasons.update(dict.fromkeys(apart[0], "a host operation lies between the uses of a TensorArray"))
+        reasons.update(
+            dict.fromkeys(
+                apart[0], "a host operation lies between its uses of one TensorArray, stack or reference"
+            )
+        )
     parts: dict[int, list[str]] = defaultdict(list)
     for name, stage in stages.items():
         if stage % 2 and name not in reasons:

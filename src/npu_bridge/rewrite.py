@@ -25,6 +25,7 @@ from ge.parsers.tensorflow_tensor import CHECKED
 from npu_bridge.drafts import Draft, Verdict, judge
 from npu_bridge.partition import (
     ASSERT,
+    ENDS,
     Partition,
     Region,
     classify,
@@ -32,10 +33,17 @@ from npu_bridge.partition import (
     is_free,
     may_wait,
     partition,
-    read_variable,
-    updated_variables,
 )
 from npu_bridge.report import Report
+from npu_bridge.variables import (
+    is_resource,
+    is_update,
+    read_resource,
+    read_variable,
+    type_of,
+    updated_variables,
+    variable_of,
+)
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref
 from tf_adapter.parts import register_part
 
@@ -142,7 +150,7 @@ class Rewriter:
         made = self._imported(work.copies, f"{_SCOPE}/run{self._count}")
         return Rewritten(
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
-            tuple(work.operation(o, made) for o in targets),
+            tuple(dict.fromkeys([*(work.operation(o, made) for o in targets), *work.ends(made)])),
             Report.of(region, work.cut),
             tuple(ids),
             any(verdict.lowered is None for verdict in verdicts),
@@ -211,6 +219,7 @@ class _Work:
         self.copies = _Copies()
         self.part_of = cut.part_of()
         self.part_names = [f"geop_{index}" for index in range(len(cut.parts))]
+        self.done_names = list(self.part_names)  # what to wait for until a part's variables are written
         self.written: set[str] = set()  # variables that the part at hand writes to
         self.results: dict[str, tuple[int, int]] = {}  # tensor name -> part, position among its outputs
         self.consumers = region.consumers()
@@ -241,15 +250,54 @@ class _Work:
         self.written = {t.name for name in members for t in updated_variables(self.region.operations[name])}
         for name in members:
             operation = self.region.operations[name]
-            inputs = [self._input(flat, taken, inside, tensor) for tensor in operation.inputs]
+            inputs = [self._operand(flat, taken, inside, operation, t) for t in operation.inputs]
             kept = [c for c in self.region.controls[name] if c in inside]
+            if is_update(operation):
+                kept += [t.op.name for t in operation.inputs if t.dtype._is_ref_dtype and is_update(t.op)]
             controls.update(dict.fromkeys(c for c in self.region.controls[name] if c not in inside))
-            flat.nodes[name] = _flat_node(operation, inputs, kept)
+            flat.nodes[name] = self._node(flat, operation, inputs, kept)
         outputs = self._outputs(members, inside)
         flat.results = [(t.op.name, t.value_index) for t in outputs]
-        flat.effects = [name for name in members if _must_run(self.region.operations[name])]
+        flat.effects = self._effects(members)
         written = frozenset(place for place, name in enumerate(taken) if name in self.written)
         return Draft(flat, [t for _, t in taken.values()], outputs, list(controls), written)
+
+    def _effects(self, members: Sequence[str]) -> list[str]:
+        """The operations that must run though nobody reads their results; in a branch or a loop, what ends it."""
+        ends: dict[str, list[str]] = {}
+        for names in self.cut.units:
+            inner = {producer for n in names for producer in self.region.inputs[n]}
+            last = [n for n in names if self.region.operations[n].type in ENDS and n not in inner]
+            ends.update(dict.fromkeys(names, last))
+        effects = (name for name in members if _must_run(self.region.operations[name]))
+        return list(dict.fromkeys(end for name in effects for end in ends.get(name) or [name]))
+
+    def _node(self, flat: FlatGraph, operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
+        """An operation of a part. Variables that it only reads are tensors there, whether or not they have a handle."""
+        node = _flat_node(operation, inputs, controls)
+        reference = read_variable(operation)
+        if reference is not None and reference.name in self.written:
+            node.op, node.attr = "ReadVariableOp", {"dtype": node.attr["T"]}
+            return node
+        variable = read_resource(operation)
+        if variable is None or variable.name in self.written:
+            return node
+        kind = attr_value_pb2.AttrValue(type=type_of(variable).as_datatype_enum)
+        if operation.type == "ReadVariableOp":
+            node.op, node.attr = "Identity", {"T": kind}
+            return node
+        indices = {"Tparams": kind, "Tindices": node.attr["Tindices"]}
+        if operation.type == "ResourceGatherNd":
+            node.op, node.attr = "GatherNd", indices
+            return node
+        batch = int(operation.get_attr("batch_dims"))
+        axis = f"{operation.name}.axis"
+        number = attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(batch, tf.int32))
+        index = attr_value_pb2.AttrValue(type=tf.int32.as_datatype_enum)
+        flat.nodes[axis] = FlatNode(axis, "Const", [], [], {"value": number, "dtype": index}, (index.type,))
+        node.op, node.inputs = "GatherV2", [*inputs, (axis, 0)]
+        node.attr = {**indices, "Taxis": index, "batch_dims": attr_value_pb2.AttrValue(i=batch)}
+        return node
 
     def verdicts(self, fed: Mapping[str, np.ndarray | None], options: CompileOptions) -> list[Verdict]:
         """What can be said of each part before anything runs; sizes go from part to part."""
@@ -264,7 +312,7 @@ class _Work:
         return found
 
     def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:
-        """Add the operation of a part; returns the number of its graph."""
+        """Add the operation of a part, reads of its variables before it, assignments behind; returns its number."""
         draft = verdict.draft
         self.results.update({t.name: (index, position) for position, t in enumerate(draft.outputs)})
         part = register_part(
@@ -273,15 +321,99 @@ class _Work:
             options,
             host_fallback=not draft.written and not draft.has_loops(),
             variables=draft.written,
+            assigned=draft.assigned,
             ready=verdict.ready(),
         )
+        waits = [self.done_names[other] for other in range(index) if self._conflict(other, index)]
+        handles = [p for p, t in enumerate(draft.inputs) if is_resource(t)]
+        reads = {p: self._add_read(index, draft, p, waits) for p in handles}
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
-        node.attr["Tin"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in draft.inputs)
-        node.attr["Tout"].list.type.extend(t.dtype.base_dtype.as_datatype_enum for t in draft.outputs)
-        node.input.extend(self._reference(t) for t in draft.inputs)
+        results = [*draft.outputs, *(draft.inputs[p] for p in draft.assigned)]
+        node.attr["Tin"].list.type.extend(type_of(t).as_datatype_enum for t in draft.inputs)
+        node.attr["Tout"].list.type.extend(type_of(t).as_datatype_enum for t in results)
+        node.input.extend(reads[p] if p in reads else self._reference(t) for p, t in enumerate(draft.inputs))
         self._add_controls(node, draft.controls)
+        node.input.extend(f"^{name}" for name in waits)
+        self._add_assignments(index, draft)
         return part
+
+    def _conflict(self, first: int, second: int) -> bool:
+        """Whether a part writes to a variable that another uses."""
+        used = [self._used_variables(part) for part in (first, second)]
+        return any((one & other) for one, other in ((used[0][1], used[1][0]), (used[0][0], used[1][1])))
+
+    def _used_variables(self, index: int) -> tuple[set[str], set[str]]:
+        """Names of the variables that a part uses, and of those it writes to."""
+        operations = [self.region.operations[name] for name in self.cut.parts[index]]
+        written = {t.name for o in operations for t in updated_variables(o)}
+        read = {t.name for o in operations for t in (read_resource(o),) if t is not None}
+        by_reference = (read_variable(t.op) for o in operations for t in o.inputs)
+        return written | read | {t.name for t in by_reference if t is not None}, written
+
+    def _add_read(self, index: int, draft: Draft, place: int, waits: Sequence[str]) -> str:
+        """The value of a variable that a part uses, as it is when the part begins."""
+        tensor = draft.inputs[place]
+        node = self.copies.definition.node.add(
+            name=f"{self.part_names[index]}_read_{place}", op="ReadVariableOp"
+        )
+        node.attr["dtype"].type = type_of(tensor).as_datatype_enum
+        node.input.append(self._reference(tensor))
+        self._add_controls(node, draft.controls)
+        node.input.extend(f"^{name}" for name in waits)
+        return str(node.name)
+
+    def _add_assignments(self, index: int, draft: Draft) -> None:
+        if not draft.assigned:
+            return
+        part = self.part_names[index]
+        done = []
+        for place, result in draft.assigned.items():
+            tensor = draft.inputs[place]
+            node = self.copies.definition.node.add(name=f"{part}_assign_{place}", op="AssignVariableOp")
+            node.attr["dtype"].type = type_of(tensor).as_datatype_enum
+            node.input.extend([self._reference(tensor), f"{part}:{result}"])
+            done.append(f"^{node.name}")
+        self.done_names[index] = f"{part}_done"
+        self.copies.definition.node.add(name=self.done_names[index], op="NoOp", input=done)
+
+    def _operand(
+        self,
+        flat: FlatGraph,
+        taken: dict[str, tuple[str, Any]],
+        inside: set[str],
+        operation: Any,
+        tensor: Any,
+    ) -> Ref:
+        """What an operation of a part reads: a variable itself where it updates it."""
+        read = (
+            None if tensor.name in self.region.fed or tensor.op.name in inside else read_variable(tensor.op)
+        )
+        if read is not None and read.name in self.written:
+            awaited = [n for n in self.region.before(operation.name) if n in inside]
+            return self._value(flat, taken, inside, read, awaited, f"{tensor.op.name}.{operation.name}")
+        if not (tensor.dtype._is_ref_dtype and is_update(tensor.op)):
+            return self._input(flat, taken, inside, tensor)
+        variable = variable_of(tensor)
+        if is_update(operation):
+            return self._input(flat, taken, inside, variable)
+        return self._value(flat, taken, inside, variable, [tensor.op.name], f"{tensor.op.name}.value")
+
+    def _value(
+        self,
+        flat: FlatGraph,
+        taken: dict[str, tuple[str, Any]],
+        inside: set[str],
+        variable: Any,
+        awaited: list[str],
+        name: str,
+    ) -> Ref:
+        """The value of a variable when other operations are done: references show what their variable is by then."""
+        kind = type_of(variable).as_datatype_enum
+        source = self._input(flat, taken, inside, variable)
+        attrs = {"dtype": attr_value_pb2.AttrValue(type=kind)}
+        flat.nodes.setdefault(name, FlatNode(name, "ReadVariableOp", [source], awaited, attrs, (kind,)))
+        return name, 0
 
     def _input(
         self, flat: FlatGraph, taken: dict[str, tuple[str, Any]], inside: set[str], tensor: Any
@@ -292,17 +424,12 @@ class _Work:
         if is_free(operation) and tensor.name not in self.region.fed:
             variable = read_variable(operation)
             inputs = [] if variable is None else [self._input(flat, taken, inside, variable)]
-            node = _flat_node(operation, inputs, [])
-            if variable is not None and variable.name in self.written:
-                node.op, node.attr = "ReadVariableOp", {"dtype": node.attr["T"]}
-            flat.nodes.setdefault(operation.name, node)
+            flat.nodes.setdefault(operation.name, _flat_node(operation, inputs, []))
             return operation.name, 0
         if tensor.name not in taken:
             name = f"argument.{len(taken)}"
             taken[tensor.name] = (name, tensor)
-            flat.nodes[name] = FlatNode(
-                name, ARGUMENT, [], [], {}, (tensor.dtype.base_dtype.as_datatype_enum,)
-            )
+            flat.nodes[name] = FlatNode(name, ARGUMENT, [], [], {}, (type_of(tensor).as_datatype_enum,))
             flat.args.append(name)
         return taken[tensor.name][0], 0
 
@@ -314,7 +441,8 @@ class _Work:
                 read = any(
                     c.name in self.region.operations and c.name not in inside for c in tensor.consumers()
                 )
-                if (read or tensor.name in self.wanted) and tensor.name not in self.region.fed:
+                value = not tensor.dtype._is_ref_dtype
+                if value and (read or tensor.name in self.wanted) and tensor.name not in self.region.fed:
                     found.append(tensor)
         return found
 
@@ -354,7 +482,7 @@ class _Work:
     def _add_controls(self, node: Any, controls: Any) -> None:
         for name in controls:
             if name in self.part_of:
-                node.input.append(f"^{self.part_names[self.part_of[name]]}")
+                node.input.append(f"^{self.done_names[self.part_of[name]]}")
             elif name in set(self.copied):
                 node.input.append(f"^{self._copy_name(name)}")
             else:
@@ -370,10 +498,16 @@ class _Work:
         copy = self.copies.names.get(tensor.op.name)
         return tensor if copy is None else made[copy].outputs[tensor.value_index]
 
+    def ends(self, made: Mapping[str, Any]) -> list[Any]:
+        """What has to be waited for although nobody may ask for it: new values of variables."""
+        return [
+            made[done] for done, part in zip(self.done_names, self.part_names, strict=True) if done != part
+        ]
+
     def operation(self, operation: Any, made: Mapping[str, Any]) -> Any:
         """What stands for an operation after the rewrite."""
         if operation.name in self.part_of:
-            return made[self.part_names[self.part_of[operation.name]]]
+            return made[self.done_names[self.part_of[operation.name]]]
         copy = self.copies.names.get(operation.name)
         return operation if copy is None else made[copy]
 

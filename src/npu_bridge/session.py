@@ -186,9 +186,6 @@ def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
         fed = [element(name) for name in callable_options.feed]
         made: dict[int, Any] = {}
 
-        def rewritten() -> Rewritten:
-            return _rewritten(self, fetches, targets, fed)
-
         def callable_of(done: Rewritten) -> Any:
             if id(done) not in made:
                 options = config_pb2.CallableOptions()
@@ -201,7 +198,11 @@ def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
             return made[id(done)][1]
 
         def call(*feeds: Any, **named: Any) -> Any:
-            return _until_compiled(self.graph, rewritten, lambda done: callable_of(done)(*feeds, **named))
+            return _until_compiled(
+                self.graph,
+                lambda: _rewritten(self, fetches, targets, fed, feeds),
+                lambda done: callable_of(done)(*feeds, **named),
+            )
 
         return call
 

@@ -81,7 +81,8 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
         options.recompute,
     )
     own = ge.ops.fingerprint()  # of the user's operators
-    facts = (described, counters, sorted(request.bind), chosen, own, _version(), kernels.machine())
+    variables = (sorted(request.bind), sorted(request.kept))
+    facts = (described, counters, variables, chosen, own, _version(), kernels.machine())
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)

@@ -97,6 +97,7 @@ class Request:
     counters: list[Counter] = field(default_factory=list)
     bind: frozenset[int] = frozenset()
     specialised: set[int] = field(default_factory=set)
+    kept: frozenset[int] = frozenset()
 
     def tensors(self) -> dict[str, TensorDesc]:
         found = {
@@ -145,15 +146,19 @@ def lower(
     bind: Sequence[int] = (),
     host: Mapping[str, Refusal] | None = None,
     specialise: Collection[int] = (),
+    kept: Collection[int] = (),
     name: str = "",
 ) -> Lowered | Refused:
     """Compile a function for its inputs; `bind` are variables whose value becomes part of the model.
 
     `host` are nodes that are known to stay on the host: then this only finds out what else has to.
-    `specialise` are inputs whose values the graph was made for.
+    `specialise` are inputs whose values the graph was made for, `kept` variables whose new values do not take the
+    memory of the old ones.
     """
     counted, counters = with_counters(graph)
-    request = Request(_own_results(counted), inputs, counters, frozenset(bind), set(specialise))
+    request = Request(
+        _own_results(counted), inputs, counters, frozenset(bind), set(specialise), frozenset(kept)
+    )
     key = None if host or specialise else cache.key(request, functions, options)
     found = cache.find(key)
     if found is not None:
@@ -170,7 +175,7 @@ def lower(
     if attempt.parsed is None:
         return Refused(attempt.refused, attempt.unknown, attempt.settled, frozenset(request.specialised))
     ports = _ports(request, attempt.parsed)
-    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports))
+    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports, request.kept))
     model = cache.store(None if ports.specialised else key, plan, ports)
     return Lowered(model, ports, len(graph.results))
 
@@ -270,9 +275,10 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
     )
 
 
-def _donated(ports: Ports) -> list[tuple[int, int]]:
+def _donated(ports: Ports, kept: Collection[int]) -> list[tuple[int, int]]:
     """Outputs that are new values of variables which are inputs too: they share their memory."""
-    inputs = {index: k for k, (kind, index) in enumerate(ports.inputs) if kind == "variable"}
+    variables = ((k, index) for k, (kind, index) in enumerate(ports.inputs) if kind == "variable")
+    inputs = {index: k for k, index in variables if index not in kept}
     return [
         (k, inputs[index])
         for k, (kind, index) in enumerate(ports.outputs)

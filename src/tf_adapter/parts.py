@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class _Part:
     options: CompileOptions
     host_fallback: bool = True
     variables: frozenset[int] = frozenset()
+    assigned: Mapping[int, int] = field(default_factory=dict)
     ready: Mapping[tuple[tuple[int, ...], ...], Lowered] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     host_function: str = ""
@@ -45,17 +46,20 @@ def register_part(
     *,
     host_fallback: bool = True,
     variables: Collection[int] = (),
+    assigned: Mapping[int, int] | None = None,
     ready: Mapping[tuple[tuple[int, ...], ...], Lowered] | None = None,
 ) -> int:
     """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets.
 
     Where it cannot be, the host runs it; without `host_fallback` that is an UnimplementedError. `variables` are
-    arguments that are version-1 variables: the part reads them, and writes new values to the same memory. `ready`
-    are models that exist already, by the shapes of the inputs.
+    arguments that are variables: the part reads them, and writes new values to the same memory, or to the result that
+    `assigned` gives. `ready` are models that exist already, by the shapes of the inputs.
     """
     number = native.new_part()
     with _lock:
-        _parts[number] = _Part(graph, functions, options, host_fallback, frozenset(variables), ready or {})
+        _parts[number] = _Part(
+            graph, functions, options, host_fallback, frozenset(variables), assigned or {}, ready or {}
+        )
     return number
 
 
@@ -94,18 +98,25 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     inputs = [_InPlace(given) if i in part.variables else given for i, given in enumerate(inputs)]
     ready = part.ready.get(tuple(tuple(given.shape) for given in inputs))
     if ready is not None:
-        return npu_plan(NpuRun(ready), inputs)
+        return npu_plan(NpuRun(_placed(part, ready)), inputs)
     try:
-        found = lower(part.graph, part.functions, inputs, part.options, name=name)
+        found = lower(part.graph, part.functions, inputs, part.options, name=name, kept=part.assigned)
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except GeError as error:
         part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
         return _refused(part)
     if isinstance(found, Lowered):
-        return npu_plan(NpuRun(found), inputs)
+        return npu_plan(NpuRun(_placed(part, found)), inputs)
     part.refused.update({node: why.reason for node, why in found.nodes.items()})
     return _refused(part)
+
+
+def _placed(part: _Part, found: Lowered) -> Lowered:
+    """A model whose new values of variables are results, where they are assigned by others."""
+    places = {("variable", place): ("output", result) for place, result in part.assigned.items()}
+    outputs = tuple(places.get(port, port) for port in found.ports.outputs)
+    return replace(found, ports=replace(found.ports, outputs=outputs))
 
 
 def _refused(part: _Part) -> None:
