@@ -155,6 +155,11 @@ _ERF64 = (
     5.2239776247808746e-3, -2.6866170645072896e-2, 1.1283791670954857e-1, -3.7612638903183748e-1,
     1.2837916709551257e-1,
 )  # fmt: skip
+# erfc(x) exp(x^2) (x+3)/3 as a polynomial of (x-3)/(x+3), 0 <= x <= 10.1
+_ERFC32 = (
+    -1.08673653448e-4, -1.61495737688e-4, 1.02669375552e-3, -4.08579045949e-4, -8.94652816997e-3, 3.98429823784e-2,
+    -1.03488682252e-1, 1.96742768693e-1, -2.94464828386e-1, 3.58002302561e-1,
+)  # fmt: skip
 # erfc(x) exp(x^2) (1+2x) as a polynomial of (x-4)/(x+4), 0.99 <= x <= 27.5
 _ERFC64 = (
     -2.5285796212806052e-8, 8.8065990217162999e-8, 9.2297915058860700e-8, -8.1022225153759140e-7,
@@ -715,6 +720,25 @@ def _erf64(b: Builder, x: Value) -> Value:
     return b.select(b.fcmp("olt", a, b.like(x, 1.0)), near, far)
 
 
+def _erfc32(b: Builder, x: Value) -> Value:
+    if not b.machine.fma:  # nothing to square exactly with
+        return b.convert("fptrunc", _erfc(b, b.convert("fpext", x, "double")), "float")
+    a = _at_most(b, _abs(b, x), 10.1)
+    three = b.like(a, 3.0)
+    total = b.fadd(a, three)
+    lost = b.fsub(a, b.fsub(total, three))
+    share = b.fdiv(three, total)
+    rest = b.fma(b.fneg(share), lost, b.fma(b.fneg(share), total, three))  # of the division, times total
+    more = b.fmul(rest, b.fmul(share, b.like(a, 1.0 / 3.0)))
+    t = b.fma(more, b.like(a, -2.0), b.fma(share, b.like(a, -2.0), b.like(a, 1.0)))
+    share = b.fadd(share, more)
+    high, low = _square_exact(b, a)
+    n, r = _reduced(b, b.fneg(high))
+    scale = b.polynomial(b.fsub(r, low), (*_EXP32, 1.0, 1.0))
+    tail = _ldexp(b, b.fmul(scale, b.fmul(share, b.polynomial(t, _ERFC32))), n)
+    return b.select(b.fcmp("olt", x, b.like(x, 0.0)), b.fsub(b.like(x, 2.0), tail), tail)
+
+
 def _erfc(b: Builder, x: Value) -> Value:
     a = _abs(b, x)
     one = b.like(x, 1.0)
@@ -993,6 +1017,7 @@ _SINGLE: dict[str, Function] = {
     "softplus": _softplus,
     "tanh": _tanh32,
     "erf": _erf32,
+    "erfc": _erfc32,
 }
 _DOUBLE: dict[str, Function] = {
     **_SINGLE,

