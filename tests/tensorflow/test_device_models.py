@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,31 +101,83 @@ def test_datasets_feed_functions() -> None:
     assert abs(sum(float(total(a, b)) for a, b in dataset) - x.sum() - y.sum()) < 1e-2
 
 
+def _five_models() -> list[tuple[Any, Callable[[int], np.ndarray]]]:
+    """Models of five kinds, each with inputs of a shape that a number decides."""
+    layers, random = tf.keras.layers, np.random.RandomState(0)
+
+    def network(shape: tuple[int | None, ...], *made: Any, dtype: str = "float32") -> Any:
+        given = layers.Input(shape, dtype=dtype)
+        value = given
+        for layer in made:
+            value = layer(value)
+        return tf.keras.Model(given, value)
+
+    def noise(*shape: int) -> np.ndarray:
+        return random.rand(*shape).astype(np.float32)
+
+    words = layers.Embedding(40, 8)
+    sequence = layers.Input((None,), dtype="int32")
+    h = words(sequence)
+    attended = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, 4)(h, h))
+    transformer = tf.keras.Model(sequence, layers.GlobalAveragePooling1D()(attended))
+    return [
+        (network((6,), layers.Dense(16, "tanh"), layers.Dense(3)), lambda n: noise(n, 6)),
+        (
+            network((None, None, 3), layers.Conv2D(4, 3, activation="relu"), layers.GlobalAveragePooling2D()),
+            lambda n: noise(1, 6 + n, 8, 3),
+        ),
+        (network((None, 5), layers.LSTM(6)), lambda n: noise(2, 2 + n, 5)),
+        (transformer, lambda n: random.randint(0, 40, (2, 3 + n)).astype(np.int32)),
+        (
+            network(
+                (8,), layers.Lambda(lambda x: tf.boolean_mask(x, x[:, 0] > 0.5)), layers.Dense(4, "relu")
+            ),
+            lambda n: noise(4 + n, 8),
+        ),
+    ]
+
+
 def test_two_threads_five_models_changing_shapes() -> None:
-    layers = tf.keras.layers
-    models = [tf.keras.Sequential([layers.Dense(4 + i, "tanh"), layers.Dense(3)]) for i in range(5)]
-    functions = [tf.function(m) for m in models]
-    inputs = [np.random.RandomState(n).rand(n, 6).astype(np.float32) for n in (1, 2, 5)]
+    """Each thread calls each model a thousand times: the answers are the CPU's, and memory does not grow."""
+    with tf.device("/NPU:0"):
+        models = _five_models()
+    functions = [tf.function(model, reduce_retracing=True) for model, _ in models]
+    inputs = [[tf.constant(make(n)) for n in (1, 2, 3, 5, 7)] for _, make in models]
     with tf.device("/CPU:0"):
-        wanted = [[m(x).numpy() for x in inputs] for m in models]
+        hosted = [tf.function(model, reduce_retracing=True) for model, _ in models]
+        wanted = [[hosted[k](x).numpy() for x in inputs[k]] for k in range(len(models))]
     wrong: list[Any] = []
 
-    def work(start: int) -> None:
-        for i in range(150):
-            k, n = (start + i) % 5, (start + i // 5) % 3
-            got = functions[k](inputs[n]).numpy()
-            if not np.allclose(got, wanted[k][n], rtol=1e-4, atol=1e-5):
-                wrong.append((k, n))
+    def work(start: int, count: int) -> None:
+        try:
+            for i in range(count * len(models)):
+                k, n = (start + i) % len(models), (start + i // len(models)) % 5
+                np.testing.assert_allclose(
+                    functions[k](inputs[k][n]).numpy(), wanted[k][n], rtol=1e-4, atol=1e-5
+                )
+        except Exception as error:
+            wrong.append(error)
 
-    work(0)
-    before = npu_runtime.memory_info()["current"]
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    def together(count: int) -> None:
+        threads = [threading.Thread(target=work, args=(i, count)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    together(30)
+    gc.collect()
+    before, resident = npu_runtime.memory_info()["current"], _resident()
+    together(1000)
+    gc.collect()
+    assert not wrong, wrong[0]
     assert npu_runtime.memory_info()["current"] - before < 1 << 20
+    assert _resident() - resident < 24 << 20
+
+
+def _resident() -> int:
+    """Bytes of memory this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_an_interrupt_during_a_compile_is_raised_and_the_next_call_works(
