@@ -249,5 +249,7 @@ from ge.parsers import (  # noqa: E402,F401  the plugins, which need the names a
     aten_layers,
     aten_math,
     aten_movement,
+    aten_order,
     aten_reduce,
+    aten_special,
 )

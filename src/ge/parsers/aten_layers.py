@@ -304,10 +304,28 @@ def _adaptive_avg_pool(n: AtenNode) -> Any:
     if set(target) == {1}:
         axes = list(range(len(shape) - space, len(shape)))
         return n.op("ReduceMean", x, axes=axes, keepdims=True)
-    if any(t == 0 or s % t for s, t in zip(sizes, target, strict=True)):
-        raise Unsupported("windows of different sizes")
+    if 0 in target or 0 in shape:
+        raise Unsupported("windows of nothing")
+    if any(s % t for s, t in zip(sizes, target, strict=True)):
+        return n.back(_averaged(n, n.wide(x), sizes, target, False))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]
     return n.shaped(n.op("AvgPool", _batched(n, x, space), kernel=kernel, strides=kernel), n.out().shape)
+
+
+def _averaged(n: AtenNode, x: Any, sizes: Sequence[int], target: Sequence[int], backward: bool) -> Any:
+    """Means over windows of different sizes, one axis after another, as products with constant matrices."""
+    for axis, (size, count) in enumerate(zip(sizes, target, strict=True), desc_of(x).rank - len(sizes)):
+        means = np.zeros((size, count), np.float32)
+        for i in range(count):
+            begin, end = i * size // count, -(-(i + 1) * size // count)
+            means[begin:end, i] = 1 / (end - begin)
+        rank = desc_of(x).rank
+        swap = [*(a for a in range(rank) if a != axis), axis]
+        moved = n.turned(x, swap)
+        matrix = np.ascontiguousarray(means.T if backward else means).astype(numpy_dtype(desc_of(x).dtype))
+        made = n.op("MatMul", moved, n.builder.constant(matrix))
+        x = n.turned(made, [swap.index(a) for a in range(rank)])
+    return x
 
 
 @aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
@@ -316,8 +334,10 @@ def _adaptive_backward(n: AtenNode) -> Any:
     g, x = n.wide(n.arg("grad_output")), desc_of(n.arg("self"))
     space = 3 if "3d" in n.type else 2
     target, sizes = desc_of(g).shape[-space:], x.shape[-space:]
+    if not desc_of(g).size or not x.size:
+        raise Unsupported("windows of nothing")
     if any(s % t for s, t in zip(sizes, target, strict=True)):
-        raise Unsupported("windows of different sizes")
+        return n.back(_averaged(n, g, sizes, target, True))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]
     share = n.op("Mul", g, 1 / math.prod(kernel))
     outer = list(x.shape[:-space])
