@@ -1,14 +1,16 @@
 """A workbench for operator files: `python -m tbe.bench my_op.py --input 1024x768:float32 --attr axis=1`.
 
-Shows the expression graph, the generated code, the error in units in the last place against a NumPy reference (a
-function `NAME_reference` of the file, or the same expression in double precision), and the time against what the
-memory's bandwidth allows. `--tune` measures other loops and keeps what is faster for every later build.
+The file holds an operator function of the vector DSL, or an operator class. Shown are the expression graph, the
+generated code, the error in units in the last place against a NumPy reference (given by the file, or else the same
+expression evaluated by NumPy in double precision), and the time against what the memory's bandwidth allows. `--tune`
+measures other loops and keeps what is faster for every later build.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import itertools
 import statistics
 import sys
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,33 @@ import numpy as np
 
 from tbe import expr as e
 from tbe.dsl.running import Runner, aligned_empty
-from tbe.dsl.tracing import OperatorError, load_operator, trace
+from tbe.dsl.tracing import (
+    OperatorError,
+    OperatorFile,
+    is_operator_class,
+    load_operator,
+    of_class,
+    trace,
+)
 from tbe.dtypes import dtype_of, numpy_dtype
 from tbe.evaluate import evaluate
-from tbe.kernel import build
-from tbe.schedule import retuned
+from tbe.kernel import Kernel, build
 from tbe.serialize import structure
 from tbe.substitute import inputs_first
 from tbe.tuning import Tuning, forget, remember, tuning_file, tuning_of
 from tbe.widen import widened
 
-__all__ = ["Memory", "Report", "bandwidth", "graph_text", "main", "measure", "tune", "ulp_errors"]
+__all__ = [
+    "Memory",
+    "Reference",
+    "Report",
+    "bandwidth",
+    "graph_text",
+    "main",
+    "measure",
+    "tune",
+    "ulp_errors",
+]
 
 LARGE = 64 << 20  # bytes that no cache holds
 _EPSILON_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -44,33 +62,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     options = _parser().parse_args(arguments)
     try:
-        operator = load_operator(options.file, options.entry)
-        inputs = [_input(text) for text in options.input or ["1024x1024:float32"] * _count(operator.entry)]
+        file = load_operator(options.file, options.entry)
+        inputs = [_input(text) for text in options.input or ["1024x1024:float32"] * _count(file.entry)]
         attrs = dict(_attribute(text) for text in options.attr)
-        places = [e.placeholder(shape, dtype, f"x{n}") for n, (shape, dtype) in enumerate(inputs)]
-        outputs = trace(operator.entry, places, None, attrs)
+        places = [i and e.placeholder(*i, f"x{n}") for n, i in enumerate(inputs)]
+        outputs = _expressions(file.entry, places, attrs)
     except (OperatorError, ValueError, TypeError) as error:
         print(error, file=sys.stderr)
         return 1
-    arrays = [_values(p, options.low, options.high, n) for n, p in enumerate(places)]
-    reference = getattr(operator.module, f"{operator.entry.__name__}_reference", None)
-    print(f"== {operator.entry.__name__} of {', '.join(f'{d}{list(s)}' for s, d in inputs)}\n")
+    present = [p for p in places if p is not None]
+    arrays = [_values(p, options.low, options.high, n) for n, p in enumerate(present)]
+    print(f"== {file.entry.__name__} of {', '.join(f'{p.dtype}{list(p.shape)}' for p in present)}\n")
     print(graph_text(outputs), "\n")
     if options.tune:
-        _print_tuning(places, outputs, arrays)
-    _print_code(places, outputs, options.code)
-    report = measure(places, outputs, arrays, reference and (lambda *a: reference(*a, **attrs)))
-    print(report.text())
+        _print_tuning(present, outputs, arrays)
+    _print_code(present, outputs, options.code)
+    rest = iter(arrays)
+    given = [None if p is None else next(rest) for p in places]
+    print(measure(present, outputs, arrays, _own_reference(file, given, attrs)).text())
     return 0
+
+
+def _expressions(
+    entry: Callable[..., Any], places: Sequence[e.Tensor | None], attrs: dict[str, Any]
+) -> tuple[e.Tensor, ...]:
+    return of_class(entry, places, attrs) if is_operator_class(entry) else trace(entry, places, None, attrs)
+
+
+def _own_reference(
+    file: OperatorFile, arrays: Sequence[np.ndarray | None], attrs: dict[str, Any]
+) -> Reference | None:
+    """What the file's own reference gives: `reference` of the class, or the first of some functions of the file."""
+    entry: Any = file.entry
+    function = getattr(entry, "reference", None)
+    for name in (f"{entry.__name__}_reference", "numpy_reference", "reference"):
+        function = function or getattr(file.module, name, None)
+    if function is None:
+        return None
+    whole = entry.complete(attrs) if is_operator_class(entry) else attrs
+    known = inspect.signature(function).parameters
+    every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+    with np.errstate(all="ignore"):
+        found = function(*arrays, **{k: v for k, v in whole.items() if every or k in known})
+    results = list(found) if isinstance(found, (list, tuple)) else [found]
+    return Reference(f"NumPy: {function.__qualname__} of {file.path.name}", results)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m tbe.bench", description=__doc__.split("\n")[0] if __doc__ else ""
     )
-    parser.add_argument("file", type=Path, help="an operator file of the vector DSL")
-    parser.add_argument("--entry", help="the operator function, when it is not named like the file")
-    parser.add_argument("--input", action="append", help="an input as 1024x768:float32 (one option for each)")
+    parser.add_argument(
+        "file", type=Path, help="an operator file: of the vector DSL, or with an operator class"
+    )
+    parser.add_argument("--entry", help="the operator function or class, when it is not named like the file")
+    parser.add_argument(
+        "--input",
+        action="append",
+        help="an input as 1024x768:float32 (one option for each; none for one left out)",
+    )
     parser.add_argument("--attr", action="append", default=[], help="an attribute as name=value")
     parser.add_argument("--low", type=float, default=-2.0, help="the least value of the inputs")
     parser.add_argument("--high", type=float, default=2.0, help="the greatest")
@@ -82,17 +132,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(function: Callable[..., Any]) -> int:
-    """How many inputs a function declares; one when it does not say."""
+    """How many inputs an operator asks for; one when it does not say."""
+    if is_operator_class(function):
+        ports = function.prototype.inputs.values()  # type: ignore[attr-defined]
+        return sum(1 for port in ports if not port.optional) or 1
     kinds = getattr(function, "op_params", ())
     return sum(1 for kind in kinds if kind == "required_input") or 1
 
 
-def _input(text: str) -> tuple[tuple[int, ...], str]:
-    """A shape and a type.
+def _input(text: str) -> tuple[tuple[int, ...], str] | None:
+    """A shape and a type, None for an input left out.
 
-    >>> _input("2x3:float16")
-    ((2, 3), 'float16')
+    >>> _input("2x3:float16"), _input("none")
+    (((2, 3), 'float16'), None)
     """
+    if text == "none":
+        return None
     shape, _, dtype = text.partition(":")
     return tuple(int(d) for d in shape.split("x")), dtype_of(dtype or "float32").name
 
@@ -189,6 +244,14 @@ def _print_code(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], how: st
 
 
 @dataclass(frozen=True)
+class Reference:
+    """The right answer, and where it comes from."""
+
+    source: str
+    results: list[Any]
+
+
+@dataclass(frozen=True)
 class Report:
     """What was measured of an operator."""
 
@@ -205,6 +268,10 @@ class Report:
         """The part of the memory's bandwidth that is used."""
         return self.bytes_moved / self.seconds / self.bandwidth
 
+    def _why_more(self) -> str:
+        fits = self.bytes_moved < LARGE
+        return "the data fits the caches" if fits else "more than large copies and sums reach"
+
     def text(self) -> str:
         """The report as it is printed."""
         lines = [f"-- error against {self.against}"]
@@ -215,7 +282,7 @@ class Report:
             f"-- time {self.seconds * 1e6:.1f} µs: {rate / 1e9:.1f} GB/s, "
             f"{self.flops / self.seconds / 1e9:.1f} Gflop/s",
             f"   {self.share:.0%} of the memory's {self.bandwidth / 1e9:.1f} GB/s"
-            + (" (more than all: the data fits the caches)" if self.share > 1 else ""),
+            + (f" ({self._why_more()})" if self.share > 1 else ""),
         ]
         return "\n".join(lines)
 
@@ -224,20 +291,15 @@ def measure(
     inputs: Sequence[e.Tensor],
     outputs: Sequence[e.Tensor],
     arrays: Sequence[np.ndarray],
-    reference: Callable[..., Any] | None = None,
+    reference: Reference | None = None,
 ) -> Report:
     """Error and time of an expression on arrays."""
     runner = Runner(inputs, outputs)
     results = runner(*arrays)
-    if reference is not None:
-        answer = reference(*arrays)
-        expected = list(answer) if isinstance(answer, (list, tuple)) else [answer]
-        against = "the file's reference"
-    else:
-        wide_inputs, wide_outputs = widened(inputs, outputs)
-        feeds = {p: a.astype(numpy_dtype(p.dtype)) for p, a in zip(wide_inputs, arrays, strict=True)}
-        expected = evaluate(wide_outputs, feeds)
-        against = "the same expression in double precision"
+    right = reference or _in_double(inputs, outputs, arrays)
+    if len(right.results) != len(results):
+        raise ValueError(f"{right.source} gives {len(right.results)} results, the operator {len(results)}")
+    expected = right.results
     errors = [ulp_errors(g, np.asarray(x).reshape(g.shape)) for g, x in zip(results, expected, strict=True)]
     moved = sum(a.nbytes for a in arrays) + sum(r.nbytes for r in results)
     flops = sum(step.plan.flops for step in runner.parts.steps)
@@ -250,7 +312,16 @@ def measure(
         [float(x.max(initial=0)) for x in errors],
         [float(x.mean()) if x.size else 0.0 for x in errors],
     )
-    return Report(worst, mean, seconds, moved, flops, limit, against)
+    return Report(worst, mean, seconds, moved, flops, limit, right.source)
+
+
+def _in_double(
+    inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], arrays: Sequence[np.ndarray]
+) -> Reference:
+    """The same expression in double precision by NumPy."""
+    wide_inputs, wide_outputs = widened(inputs, outputs)
+    feeds = {p: a.astype(numpy_dtype(p.dtype)) for p, a in zip(wide_inputs, arrays, strict=True)}
+    return Reference("NumPy: the same expression in double precision", evaluate(wide_outputs, feeds))
 
 
 def ulp_errors(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -380,27 +451,45 @@ def tune(
             continue
         hashed = structure(step.inputs, step.outputs)
         forget(hashed)
-        own = build(step.inputs, step.outputs, plan=step.plan)
-        kernels = list(runner.kernels)
-        kernels[number] = own
-        before = best = _time(Runner(inputs, outputs, kernels), arrays, 0.1)
-        chosen: Tuning | None = None
+
+        def with_kernel(kernel: Kernel, number: int = number) -> Runner:
+            kernels = list(runner.kernels)
+            kernels[number] = kernel
+            return Runner(inputs, outputs, kernels)
+
+        own = with_kernel(build(step.inputs, step.outputs, plan=step.plan))
+        chosen, best, tried = None, own, 1 - least_gain
         for choice in candidates(step.plan):
-            kernels[number] = build(step.inputs, step.outputs, plan=step.plan, tuning=choice)
-            taken = _time(Runner(inputs, outputs, kernels), arrays, 0.05)
-            if taken < best * (1 - least_gain):
-                best, chosen = taken, choice
-        if chosen is not None:
-            kernels[number] = own  # once more, in turn, so that a quiet moment does not decide
-            before = _time(Runner(inputs, outputs, kernels), arrays, 0.1)
-            kernels[number] = build(step.inputs, step.outputs, plan=retuned(step.plan, chosen), tuning=chosen)
-            best = _time(Runner(inputs, outputs, kernels), arrays, 0.1)
-            if best < before * (1 - least_gain):
-                remember(hashed, chosen)
-            else:
-                chosen, best = None, before
-        found.append((number, chosen, before, best))
+            other = with_kernel(build(step.inputs, step.outputs, plan=step.plan, tuning=choice))
+            before, after, gain = _compare(own, other, arrays, 0.08)
+            if gain < tried:
+                chosen, best, tried = choice, other, gain
+        before, after, gain = _compare(own, best, arrays, 0.3)
+        if chosen is not None and gain < 1 - least_gain:
+            remember(hashed, chosen)
+        else:
+            chosen, after = None, before
+        found.append((number, chosen, before, after))
     return found
+
+
+def _compare(
+    own: Runner, other: Runner, arrays: Sequence[np.ndarray], seconds: float
+) -> tuple[float, float, float]:
+    """The median times of two programs that take turns, and the median of the second's time over the first's."""
+    runs = [(r, [aligned_empty(shape, dtype) for shape, dtype in r.outputs]) for r in (own, other)]
+    for run, results in runs:
+        run.into(arrays, results)
+    times: list[list[float]] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
+        times.append([_seconds(partial(run.into, arrays, results)) for run, results in runs])
+    first, second = zip(*times, strict=True)
+    return (
+        statistics.median(first),
+        statistics.median(second),
+        statistics.median(b / a for a, b in times),
+    )
 
 
 def _print_tuning(

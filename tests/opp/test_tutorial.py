@@ -54,7 +54,7 @@ def test_the_tutorial_has_its_parts() -> None:
         "operators/broken.py",
         "use_package.py",
     ]
-    assert sum(bool(s.command) for s in steps()) == 16
+    assert sum(bool(s.command) for s in steps()) == 17
 
 
 def test_output_is_compared() -> None:

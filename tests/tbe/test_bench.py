@@ -49,14 +49,71 @@ def test_the_command_says_what_is_wrong_with_a_file(
     assert "broken.py:2" in capsys.readouterr().err
 
 
-def test_a_reference_of_the_file_is_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["square_reference", "numpy_reference", "reference"])
+def test_a_reference_of_the_file_is_used(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "square.py"
-    path.write_text(
-        (OPERATORS / "square.py").read_text() + "\n\ndef square_reference(x):\n    return x * x + 1\n"
-    )
+    path.write_text((OPERATORS / "square.py").read_text() + f"\n\ndef {name}(x):\n    return x * x + 1\n")
     assert bench.main([str(path), "--input", "8x8"]) == 0
     printed = capsys.readouterr().out
-    assert "the file's reference" in printed and " 0.00 ulp at most" not in printed
+    assert f"NumPy: {name} of square.py" in printed and " 0.00 ulp at most" not in printed
+
+
+def test_without_a_reference_numpy_evaluates_the_expression(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([str(OPERATORS / "square.py"), "--input", "8x8", "--code", "none"]) == 0
+    assert "error against NumPy: the same expression in double precision" in capsys.readouterr().out
+
+
+CLASS = """
+import numpy as np
+import tbe
+from ge import ops
+
+@ops.register
+class BenchScaled(ops.Operator):
+    x = ops.Input("T", ops.FLOATS)
+    bias = ops.Input("T", ops.FLOATS, optional=True)
+    y = ops.Output("T")
+    scale = ops.Attr(float, 2.0)
+
+    @staticmethod
+    def compute(op, x, bias=None):
+        scaled = x * op.scale
+        return scaled if bias is None else scaled + bias
+
+    @staticmethod
+    def reference(x, bias=None, scale=1.0):
+        return x.astype(np.float64) * scale + (0 if bias is None else bias)
+"""
+
+
+@pytest.mark.parametrize("inputs", [["8x8"], ["8x8", "none"], ["8x8", "8x8"]])
+def test_an_operator_class_is_shown_too(
+    inputs: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "scaled.py"
+    path.write_text(CLASS)
+    given = [part for text in inputs for part in ("--input", text)]
+    try:
+        assert bench.main([str(path), *given, "--attr", "scale=3.0"]) == 0
+        printed = capsys.readouterr().out
+        assert "BenchScaled of float32[8, 8]" in printed and "constant 3.0" in printed
+        assert "NumPy: BenchScaled.reference of scaled.py" in printed
+        assert bench.main([str(path), "--input", "8x8:int32"]) == 1
+        assert "no engine accepts int32" in capsys.readouterr().err
+        path.write_text(CLASS.replace("x * op.scale", "x.nothing"))
+        assert bench.main([str(path), "--input", "8x8"]) == 1
+        assert capsys.readouterr().err.count("scaled.py:15") == 1
+        path.write_text(CLASS)
+        x = np.linspace(-1, 1, 6, dtype=np.float32)
+        np.testing.assert_array_equal(tbe.run_operator(path, x, scale=4.0), x * 4)
+    finally:
+        from ge.ops import base
+
+        for loaded in base.registered_custom():
+            if loaded.type == "BenchScaled":
+                base.unregister(loaded)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16", "float64"])
@@ -116,10 +173,11 @@ def test_tuning_measures_and_keeps_only_what_is_faster(
     outputs = [tbe.unary("exp", x)]
     times = {"unroll": 1.0}
 
-    def pretended(runner: Runner, arrays: object, seconds: float = 0.3) -> float:
-        return times["unroll"] / (2 if "'unroll': 2" in runner.kernels[0].fingerprint else 1)
+    def pretended(own: Runner, other: Runner, arrays: object, seconds: float) -> tuple[float, float, float]:
+        after = times["unroll"] / (2 if "'unroll': 2" in other.kernels[0].fingerprint else 1)
+        return times["unroll"], after, after / times["unroll"]
 
-    monkeypatch.setattr(bench, "_time", pretended)
+    monkeypatch.setattr(bench, "_compare", pretended)
     ((_, chosen, before, after),) = bench.tune([x], outputs, [np.ones(x.shape, np.float32)])
     assert chosen is not None and chosen.unroll == 2 and (before, after) == (1.0, 0.5)
     assert tuning_of(structure([x], outputs)) == chosen

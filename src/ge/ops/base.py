@@ -203,6 +203,9 @@ class Operator:
     gradient: ClassVar[Callable[..., Any] | None] = None
     sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
 
+    # The outputs as arrays for arrays and attributes, in NumPy: what the workbench (tbe.bench) compares with.
+    reference: ClassVar[Callable[..., Any] | None] = None
+
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
     # An AI Core operator: its task for the runtime; the operator permutes or extends the views it is handed.
@@ -314,6 +317,23 @@ class Operator:
         assert cls.compute is not None
         result = cls.compute(op, *tensors)
         return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    @classmethod
+    def on_tensors(
+        cls, tensors: Sequence[tbe.Tensor | None], attrs: Mapping[str, Any]
+    ) -> tuple[tbe.Tensor, ...]:
+        """The operator over expressions outside any graph, with the checks of a node."""
+        from ge.ir.builder import GraphBuilder
+
+        if cls.compute is None:
+            raise GeError("E10003", "has no computation by expressions", operator=cls.type)
+        builder = GraphBuilder(cls.type)
+        values = [
+            None if t is None else builder.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(tensors)
+        ]
+        op = NodeView(cls.type, cls.type, values, cls.complete(attrs))
+        cls.check(op)
+        return cls.apply(op, tensors)
 
     @classmethod
     def describe(cls, op: NodeView) -> list[TensorDesc]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tbe import expr as e
-from tbe.dsl.tracing import compute_function, load_operator, trace
+from tbe.dsl.tracing import compute_function, is_operator_class, load_operator, of_class, trace
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.kernel import Kernel, build
 from tbe.partition import partition
@@ -31,9 +31,10 @@ def run_operator(
 ) -> Any:
     """Build an operator for arrays and run it on them.
 
-    `function` is an operator function (which calls `build`), a compute function (which returns tensors) or the path of
-    an operator file. An absent optional input is None, a dynamic input a list. `outputs` gives shapes and types of the
-    results where the function needs to be told; attributes go by name. Gives one array, or a list of several.
+    `function` is an operator function (which calls `build`), a compute function (which returns tensors), an operator
+    class or the path of an operator file. An absent optional input is None, a dynamic input a list. `outputs` gives
+    shapes and types of the results where the function needs to be told; attributes go by name. Gives one array, or a
+    list of several.
 
     >>> import numpy as np
     >>> from tbe import dsl
@@ -56,6 +57,8 @@ def run_operator(
 def _expressions(
     function: Callable[..., Any], places: Sequence[Any], outputs: Any, attrs: dict[str, Any]
 ) -> tuple[e.Tensor, ...]:
+    if is_operator_class(function):
+        return of_class(function, _flat(places), attrs)
     if not _is_compute(function):
         return trace(function, places, outputs, attrs)
     from tbe.dsl.tracing import Signature, _guess, _results, description, located

@@ -34,7 +34,7 @@ __all__ = [
     "trace",
 ]
 
-_OWN = frozenset(["tbe", "te", "topi", "impl"])
+_OWN = frozenset(["tbe", "te", "topi", "impl", "ge"])
 _HERE = Path(__file__).resolve().parents[2]
 
 
@@ -446,8 +446,21 @@ class OperatorFile:
             raise located(error, function.__name__) from error
 
 
+def is_operator_class(value: Any) -> bool:
+    """Whether this is a class that declares an operator in the form of the layer above."""
+    return isinstance(value, type) and callable(getattr(value, "on_tensors", None))
+
+
+def of_class(operator: Any, places: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[e.Tensor, ...]:
+    """The expressions of an operator class."""
+    try:
+        return tuple(operator.on_tensors(list(places), attrs))
+    except Exception as error:
+        raise located(error, operator.__name__) from error
+
+
 def load_operator(path: str | Path, entry: str | None = None) -> OperatorFile:
-    """Load an operator file; its operator function is `entry`, or the one named like the file or registered."""
+    """Load an operator file; its operator is `entry`, or the function named like the file or registered, or a class."""
     path = Path(path)
     known = dict(computes), dict(operators)
     name = f"_operator_{path.stem}_{abs(hash(str(path.resolve())))}"
@@ -462,10 +475,11 @@ def load_operator(path: str | Path, entry: str | None = None) -> OperatorFile:
         del sys.modules[name]
         raise located(error, str(path)) from error
     added = [_new(now, before) for now, before in zip((computes, operators), known, strict=True)]
-    candidates = [entry] if entry else [path.stem, *(f.__name__ for f in added[1].values())]
+    declared = [n for n, x in vars(module).items() if is_operator_class(x) and x.__module__ == name]
+    candidates = [entry] if entry else [path.stem, *(f.__name__ for f in added[1].values()), *declared]
     found = next((getattr(module, n) for n in candidates if callable(getattr(module, n or "", None))), None)
     if found is None:
-        raise OperatorError(f"{path} has no function {' or '.join(map(str, candidates))}", str(path))
+        raise OperatorError(f"{path} has no operator {' or '.join(map(str, candidates))}", str(path))
     return OperatorFile(path, module, found, added[0])
 
 
