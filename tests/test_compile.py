@@ -129,6 +129,25 @@ def test_mixed_precision_adds_no_tasks_to_an_encoder():
     assert len(narrow.plan.tasks) <= len(wide.plan.tasks) + 1  # one cast of the input
 
 
+def test_a_residual_stream_is_not_rounded_at_every_sum():
+    """A value that is normalised for each layer and added to by each layer stays float32 from end to end."""
+    layers, width = 6, 32
+
+    def build(b):
+        stream = b.input("x", (4, width), "float32")
+        for i in range(layers):
+            normal = b.op("LayerNorm", stream, axes=[-1])
+            inner = b.op("Relu", b.op("MatMul", normal, floats(width, 64, seed=i)))
+            stream = b.op("Add", stream, b.op("MatMul", inner, floats(64, width, seed=i) / 8))
+        return b.op("MatMul", b.op("LayerNorm", stream, axes=[-1]), floats(width, 8))
+
+    model = compiled(build, CompileOptions(precision_mode=PrecisionMode.MIX_BF16), tolerance=0.06)
+    products = [t for t in model.plan.tasks if t.kind == "matmul"]
+    assert all(v.dtype == "bfloat16" for t in products for v in t.inputs[:2])
+    sums = [t.outputs[0].dtype for t in products if "MatMul+add" in t.name]
+    assert sums == ["float32"] * layers
+
+
 def test_one_operator_can_keep_its_precision():
     options = CompileOptions(
         precision_mode=PrecisionMode.MIX_BF16, op_precision={"MatMul": "must_keep_origin_dtype"}

@@ -23,6 +23,7 @@ _LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
 _BIAS = {"LSTM": 3}  # the input that stays wide; 2 for all others
 # Readers whose statistics need the full precision of what they are given.
 _SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
+_NORMALISATIONS = frozenset({"LayerNorm", "RmsNorm"})
 _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
 
 
@@ -51,10 +52,11 @@ class LowerPrecision(Pass):
     1. The default mode changes nothing.
     2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool, and their
        gradients) run in the narrow type, accumulating in float32; biases stay float32.
-    3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, and so does a
-       product that is the model's answer or that no other product depends on (a gradient on its way into the update
-       of a weight; the weights themselves are float32 inputs and outputs). Vector kernels compute in float32; what
-       they hand to one another is `store_narrow`'s business.
+    3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, also sums that are
+       added to again after it (the residual stream of a transformer, where every rounding would stay to the end). So
+       does a product that is the model's answer or that no other product depends on (a gradient on its way into the
+       update of a weight; the weights themselves are float32 inputs and outputs). Vector kernels compute in float32;
+       what they hand to one another is `store_narrow`'s business.
     4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
        that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
@@ -138,7 +140,13 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     r = Rewriter(graph, node, options)
     wide_result = node.op_type == "ConvGradWeight" or (
         node.op_type == "MatMul"
-        and (not mode.stores or last or _feeds_sensitive(node.outputs[0]) or _is_answer(node.outputs[0]))
+        and (
+            not mode.stores
+            or last
+            or _feeds_sensitive(node.outputs[0])
+            or _is_residual(node.outputs[0])
+            or _is_answer(node.outputs[0])
+        )
     )
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
@@ -172,6 +180,24 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
         n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
         for n in readers
     )
+
+
+def _is_residual(value: ir.Value) -> bool:
+    """Whether a value goes into a normalisation and beside that only into sums."""
+    uses = _uses(value)
+    normalised = [n.op_type in _NORMALISATIONS for n, _ in uses]
+    return any(normalised) and all(
+        normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > _BIAS.get(n.op_type, 2))
+        for normal, (n, index) in zip(normalised, uses, strict=True)
+    )
+
+
+def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """Who reads a value, also under another shape, and as which input."""
+    found = []
+    for node, index in value.uses():
+        found += _uses(node.outputs[0]) if node.op_type == "Reshape" else [(node, index)]
+    return found
 
 
 def _is_answer(value: ir.Value) -> bool:
