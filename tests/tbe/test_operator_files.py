@@ -56,7 +56,7 @@ def test_an_operator_file_runs_as_it_is(name: str, dtype: str) -> None:
 
 def test_every_file_has_a_reference_and_every_reference_a_file() -> None:
     assert {p.stem for p in FOLDER.glob("*.py")} == set(REFERENCES)
-    assert len(REFERENCES) >= 60
+    assert sum(r.ulp == 0 for r in REFERENCES.values()) >= 60  # of these every bit is NumPy's
 
 
 @pytest.mark.parametrize("name", ["add", "gelu", "softmax", "layer_norm", "apply_adam"])
