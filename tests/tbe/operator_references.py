@@ -282,8 +282,8 @@ REFERENCES: dict[str, Reference] = {
         FLOATS,
         attrs={"negative_slope": 0.2},
     ),
-    "elu": _r(elu, ONE, ("float32",), 16, attrs={"alpha": 0.7}, low=-3, high=-0.5),
-    "selu": _r(selu, ONE, ("float32",), 16, low=0.5),
+    "elu": _r(elu, ONE, ("float32",), 2, attrs={"alpha": 0.7}, low=-3, high=-0.5),
+    "selu": _r(selu, ONE, ("float32",), 2, low=0.5),
     "softplus": _r(
         lambda x: np.maximum(x, k(0, x)) + log(exp(-np.abs(x)) + k(1, x)), ONE, ("float32",), 3, scale=1.0
     ),
@@ -347,19 +347,19 @@ REFERENCES: dict[str, Reference] = {
     "tanh_grad": _r(lambda y, d: d * fma(y * y, k(-1, y), np.full_like(y, 1)), TWO, WIDE),
     "sqrt_grad": _r(lambda y, d: d * k(0.5, d) / y, TWO, FLOATS, **POSITIVE),
     "smooth_l1_loss": _r(smooth_l1, TWO, ("float32",), attrs={"sigma": 1.3}),
-    "sigmoid_cross_entropy": _r(cross_entropy, TWO, ("float32",), 64, low=-3, high=-0.1),
+    "sigmoid_cross_entropy": _r(cross_entropy, TWO, ("float32",), 2, low=-3, high=-0.1, scale=1.0),
     "mse_loss": _r(
         lambda a, b: wide(lambda u, v: ((u - v) ** 2).mean(), a, b),
         TWO,
         ("float32",),
-        8,
+        2,
         outputs=lambda a, b: [((1,), a.dtype.name)],
     ),
     "kl_div": _r(
         lambda x, t: wide(lambda u, v: (v * (np.log(v) - u)).sum(-1), x, t),
         TWO,
         ("float32",),
-        32,
+        4,
         low=0.1,
         high=0.2,
     ),
@@ -407,7 +407,7 @@ REFERENCES: dict[str, Reference] = {
         attrs=AXES,
     ),
     "softmax": _r(softmax, ONE, FLOATS, 6, attrs=LAST),
-    "log_softmax": _r(log_softmax, ONE, ("float32",), 16, attrs=LAST, low=0.0),
+    "log_softmax": _r(log_softmax, ONE, ("float32",), 2, attrs=LAST, low=0.0),
     "l2_normalize": _r(
         lambda x, axis: wide(lambda v: v / np.sqrt((v * v).sum(tuple(axis), keepdims=True)), x),
         ONE,
@@ -416,11 +416,11 @@ REFERENCES: dict[str, Reference] = {
         attrs=LAST,
     ),
     "layer_norm": _r(
-        layer_norm, ((6, 40), (40,), (40,)), ("float32",), 400, attrs={"epsilon": 1e-5}, low=0.5
+        layer_norm, ((6, 40), (40,), (40,)), ("float32",), 8, attrs={"epsilon": 1e-5}, low=0.5, scale=1.0
     ),
     "rms_norm": _r(rms_norm, ((6, 40), (40,)), ("float32", "bfloat16"), 6, attrs={"epsilon": 1e-6}),
     "batch_norm_infer": _r(
-        batch_norm, ((6, 40), *((40,),) * 4), ("float32",), 400, attrs={"epsilon": 1e-4}, **POSITIVE
+        batch_norm, ((6, 40), *((40,),) * 4), ("float32",), 4, attrs={"epsilon": 1e-4}, **POSITIVE, scale=1.0
     ),
     "bn_training_reduce": _r(
         lambda x: [total(x, (0, 1)), total(x.astype(np.float64) ** 2, (0, 1)).astype(x.dtype)],
@@ -429,7 +429,7 @@ REFERENCES: dict[str, Reference] = {
         3,
         low=0.5,
     ),
-    "instance_norm": _r(instance_norm, ((2, 3, 5, 6),), ("float32",), 400, attrs={"epsilon": 1e-5}),
+    "instance_norm": _r(instance_norm, ((2, 3, 5, 6),), ("float32",), 4, attrs={"epsilon": 1e-5}, scale=1.0),
     "apply_gradient_descent": _r(
         lambda v, d, alpha: fma(-d, k(alpha, d), v), TWO, FLOATS, attrs={"alpha": 0.1}
     ),
