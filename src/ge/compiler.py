@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from ge.passes import optimize, switch_names
 from ge.passes.split_batch import split_batch
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
+
+_log = logging.getLogger(__name__)
 
 
 def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
@@ -84,7 +87,19 @@ def compile_plan(
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
     dump_plan(plan, options)
+    _log_plan(plan)
     return plan
+
+
+def _log_plan(plan: Plan) -> None:
+    report = plan.report
+    _log.info(
+        "%s: %d tasks, %d bytes of memory (at least %d, by %s), %d bytes of constants",
+        *(plan.name, len(plan.tasks), plan.arena_bytes),
+        *(report["arena_lower_bound"], report["arena_strategy"], report["constant_bytes"]),
+    )
+    for task in plan.tasks:
+        _log.debug("task %s: %s on %s", task.name, task.kind, task.engine)
 
 
 def _packages(plan: Plan) -> dict[str, str]:

@@ -252,6 +252,30 @@ def test_names_that_mean_nothing_are_told(
     assert "NoSuchPass" in str(ge.explain(ge.load(tmp_path / "out.om")))
 
 
+@pytest.mark.parametrize(
+    "level, told",
+    [
+        ("debug", ("read as ONNX", "stage format", "pass ", "task ")),
+        ("info", ("read as ONNX", "stage format", "tasks, ")),
+        ("error", ()),
+    ],
+)
+def test_the_log_tells_what_happens(tmp_path: Path, level: str, told: tuple[str, ...]) -> None:
+    model = model_files.images(tmp_path / "images.onnx")
+    command = [
+        sys.executable,
+        "-m",
+        "ge.atc",
+        f"--model={model}",
+        f"--output={tmp_path}/out",
+        f"--log={level}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(words in done.stderr for words in told)
+    assert told or not done.stderr
+    assert ("pass " in done.stderr) == (level == "debug")
+
+
 # -- other modes -------------------------------------------------------------------------------------
 
 

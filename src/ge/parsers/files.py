@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from ge.errors import GeError
 from ge.options import CompileOptions
 
 __all__ = ["Framework", "framework_of", "parse_file"]
+
+_log = logging.getLogger(__name__)
 
 
 class Framework(enum.Enum):
@@ -83,4 +86,7 @@ def parse_file(
     path: str | os.PathLike[str], options: CompileOptions, framework: Framework | None = None
 ) -> ir.Graph:
     """The GE graph of a model file."""
-    return PARSERS[framework or framework_of(Path(path))](Path(path), options)
+    kind = framework or framework_of(Path(path))
+    graph = PARSERS[kind](Path(path), options)
+    _log.info("%s: read as %s, %d nodes", Path(path).name, kind.name, len(graph))
+    return graph

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +45,7 @@ from ge.passes.widen_unsupported import WidenUnsupported
 
 __all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_names"]
 
+_log = logging.getLogger(__name__)
 _BUILD_SWITCHES = (
     "split_batch",
     "strided_views",
@@ -84,10 +87,13 @@ STAGES: tuple[Stage, ...] = (
 def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
     """Take a graph through all stages, in place; each can be dumped."""
     for stage in STAGES:
+        start, nodes = time.perf_counter(), len(graph)
         if stage.fixpoint:
             to_fixpoint(graph, stage.passes, options)
         else:
             run_passes(graph, stage.passes, options)
+        taken = (time.perf_counter() - start) * 1e3
+        _log.info("%s: stage %s, %d nodes to %d, %.1f ms", name, stage.name, nodes, len(graph), taken)
         dump_graph(graph, stage.name, options, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from ge.options import CompileOptions
 __all__ = ["Pass", "run_passes", "to_fixpoint"]
 
 FIXPOINT_LIMIT = 20
+_log = logging.getLogger(__name__)
 
 
 class Pass:
@@ -41,7 +43,9 @@ def run_passes(graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions)
     """Run each pass once, in order."""
     changed = False
     for item in passes:
-        changed |= item.apply(graph, options)
+        if item.apply(graph, options):
+            _log.debug("pass %s changed the graph, %d nodes now", item.name, len(graph))
+            changed = True
     return changed
 
 
