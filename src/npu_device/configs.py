@@ -74,6 +74,10 @@ def _precision(value: Any) -> str:
     return options.settings()["precision_mode"].read(value).value
 
 
+def _loop_size(value: Any) -> int:
+    return int(options.settings()["loop_size"].read(value))
+
+
 def _recompute(value: Any) -> str:
     return str(options.settings()["recompute"].read(value))
 
@@ -141,6 +145,12 @@ def _memory(branch: Branch) -> None:
     halves = (branch.variable_memory_max_size, branch.graph_memory_max_size)
     if None not in halves:
         options.memory_limit = sum(halves)
+
+
+def _iterations(branch: Branch) -> None:
+    from npu_device.devices import set_npu_loop_size
+
+    set_npu_loop_size(branch.iterations_per_loop)
 
 
 def _host_fallback(branch: Branch) -> None:
@@ -215,7 +225,7 @@ def _tree() -> Branch:
             "hcom_parallel": _switch,
             "is_tailing_optimization": _switch,
             "graph_run_mode": _one_of(0, 1),
-            "iterations_per_loop": _whole,
+            "iterations_per_loop": _loop_size,
             "enable_data_pre_proc": _switch,
             "dynamic_input": _switch,
             "dynamic_graph_execute_mode": _one_of("lazy_recompile", "dynamic_execute"),
@@ -240,6 +250,7 @@ def _tree() -> Branch:
             "modify_mixlist": _same("modify_mixlist"),
             "fusion_switch_file": _same("fusion_switch_file"),
             "recompute": _same("recompute"),
+            "iterations_per_loop": _iterations,
             "mix_compile_mode": _host_fallback,
             "deterministic": lambda b: options.set(deterministic=b.deterministic in (1, True, "1")),
             "variable_memory_max_size": _memory,

@@ -85,14 +85,20 @@ def open(device_id: int | None = None) -> NpuDevice:
 
 
 def set_npu_loop_size(loop_size: int) -> None:
-    """How many steps a loop inside a function makes.
+    """How many training steps the device makes in one call.
 
-    Loops of any length run on the device here, so that the number needs no announcing.
+    Keras models that are compiled from now on make that many (their `steps_per_execution`), unless `compile()` names
+    another number. A loop that a function writes itself (`for _ in tf.range(n)`) makes as many as it says, whatever the
+    number here.
+
+    >>> set_npu_loop_size(10)
+    >>> options.loop_size
+    10
+    >>> set_npu_loop_size(1)
     """
     if isinstance(loop_size, bool) or not isinstance(loop_size, int) or loop_size < 1:
         raise ValueError(f"the loop size must be a whole number above 0, not {loop_size!r}")
-    if loop_size > 1:
-        say_once("set_npu_loop_size has no effect on this device: loops of any length run on it")
+    options.loop_size = loop_size
 
 
 @contextmanager

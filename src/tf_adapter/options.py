@@ -236,6 +236,9 @@ class Options:
     prefetch = Setting[int](
         _count, 2, "NPU_PREFETCH", "run", "batches prepared ahead by iterators over datasets; 0: none"
     )
+    loop_size = Setting[int](
+        _positive, 1, "NPU_LOOP_SIZE", "run", "steps in one call of Keras models whose compile() names none"
+    )
     device_count = Setting[int](
         _positive, 1, "NPU_DEVICE_COUNT", "start", "how many devices there are, sharing this machine"
     )
@@ -418,9 +421,13 @@ options = Options()
 
 def start() -> None:
     """What follows from options once the devices are registered: limits, threads, TensorFlow's own switches."""
+    from tf_adapter import loops
+
     install(options)
     options.freeze_start()
     options.subscribe(_Limits().apply)
+    options.subscribe(loops.install)
+    loops.install()
 
 
 class _Limits:

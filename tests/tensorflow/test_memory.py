@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +28,7 @@ def limited() -> Iterator[None]:
         yield
 
 
-def model(depth: int = 6) -> Any:
+def model(depth: int = 10) -> Any:
     keras.utils.set_random_seed(3)
     x = inputs = keras.Input((16, 16, 3))
     for _ in range(depth):
@@ -49,7 +50,9 @@ def arena() -> int:
     return max(p.lowered.model.plan.arena_bytes for p in plans if isinstance(p, functions.NpuRun))
 
 
+@functools.cache
 def trained(way: str) -> tuple[list[float], int]:
+    """The losses of three steps, and their working memory."""
     functions.forget()
     with tf.device(NPU), tf_adapter.options.override(recompute=way):
         made, data = model(), batch(8)
@@ -59,7 +62,7 @@ def trained(way: str) -> tuple[list[float], int]:
 def test_recomputation_takes_less_memory_and_gives_the_same_losses() -> None:
     (losses, whole), (vector, less), (segments, least) = (trained(w) for w in ("off", "vector", "segments"))
     assert less < 0.8 * whole
-    assert least < 0.6 * whole
+    assert least < 0.65 * whole
     np.testing.assert_allclose(vector, losses, rtol=1e-5)
     np.testing.assert_allclose(segments, losses, rtol=1e-5)
 
@@ -91,9 +94,11 @@ def test_running_out_names_tensors_and_a_batch_that_fits(limited: None) -> None:
             made.train_on_batch(*batch(int(1.1 * size)))
 
 
-def test_recomputation_makes_room_for_a_larger_batch(limited: None) -> None:
-    with tf.device(NPU):
+def test_recomputation_makes_room_for_a_larger_batch() -> None:
+    whole, least = trained("off")[1], trained("segments")[1]
+    size = int(8 * LIMIT / (whole * least) ** 0.5)  # too much as it is, little enough with recomputation
+    with tf.device(NPU), tf_adapter.options.override(memory_limit=LIMIT):
         with pytest.raises(tf.errors.ResourceExhaustedError, match="recompute"):
-            model().train_on_batch(*batch(100))
+            model().train_on_batch(*batch(size))
         with tf_adapter.options.override(recompute="segments"):
-            model().train_on_batch(*batch(100))
+            model().train_on_batch(*batch(size))

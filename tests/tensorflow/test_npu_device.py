@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,9 +44,36 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 
 def test_loop_size_is_checked() -> None:
-    npu_device.set_npu_loop_size(10)
     with pytest.raises(ValueError):
         npu_device.set_npu_loop_size(0)
+    with pytest.raises(ValueError, match="iterations_per_loop"):
+        npu_device.global_options().iterations_per_loop = 0
+
+
+@pytest.mark.parametrize("by_option", [False, True])
+def test_loop_size_is_the_number_of_steps_that_keras_makes_at_once(by_option: bool) -> None:
+    seen: list[int] = []
+    watch = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+    x = np.ones((40, 3), np.float32)
+
+    def made(**named: Any) -> list[int]:
+        seen.clear()
+        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **named)
+        model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[watch])
+        assert int(np.asarray(model.optimizer.iterations)) == 10  # every step was made
+        return list(seen)
+
+    try:
+        if by_option:
+            npu_device.global_options().iterations_per_loop = 4
+        else:
+            npu_device.set_npu_loop_size(4)
+        assert len(made()) == 3  # 4, 4 and the rest
+        assert len(made(steps_per_execution=2)) == 5  # what a model says counts
+    finally:
+        npu_device.set_npu_loop_size(1)
+    assert len(made()) == 10
 
 
 def test_options_with_a_meaning_are_set(tmp_path: Path) -> None:

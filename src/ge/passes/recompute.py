@@ -32,7 +32,8 @@ class Recompute(Pass):
 
     1. "vector": a large value that nobody reads for a while is made again before its next reader, when vector operators
        (activations, normalisations, element-wise work) make it from values that are in memory then or shortly before,
-       from small ones, from inputs or from constants. None of them is made twice for the sake of another.
+       from small ones, from inputs or from constants; or when one further value that is kept for it replaces several.
+       None of them is made twice for the sake of another.
     2. "segments": the work up to the moment when the most memory is in use is cut into about as many segments as a
        segment has values that are kept beyond it; of each but the last only what later ones read is kept, the rest is
        made again, products and convolutions too, before its first late reader.
@@ -149,39 +150,60 @@ def _repeatable(node: ir.Node, engines: frozenset[Engine]) -> bool:
 def _vector(lives: _Lives) -> bool:
     """Rule 1."""
     gone: set[ir.Value] = set()
-    plans = []
+    plans: list[tuple[_Late, list[ir.Node]]] = []
+    wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
     for late in lives.late():
-        nodes = _chain(lives, late, gone)
-        if nodes:
+        found = _chain(lives, late, gone)
+        if found is None:
+            continue
+        if found.missing is None:
             gone.add(late.value)
             lives.end[late.value] = late.early
-            plans.append((late, nodes))
+            plans.append((late, found.nodes))
+        else:
+            wanting.setdefault(found.missing, []).append((late, found.nodes))
+    for source, waiting in wanting.items():
+        saved = sum(desc_of(late.value).nbytes for late, _ in waiting)
+        if saved > desc_of(source).nbytes and source not in gone:
+            plans += waiting
     for late, nodes in plans:
         made = lives.repeat(nodes, lives.nodes[late.first])
         lives.hand_over(late.value, made[late.value], late.first)
     return bool(plans)
 
 
-def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> list[ir.Node]:
-    """The vector nodes that make a value from what is there when it is needed again; none if there is no way."""
+@dataclass
+class _Chain:
+    """Vector nodes that make a value again, and the one source of theirs that would have to be kept for it."""
+
+    nodes: list[ir.Node]
+    missing: ir.Value | None = None
+
+
+def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> _Chain | None:
+    """How to make a value from what is there when it is needed again; None if there is no way."""
     small = desc_of(late.value).nbytes // SMALL_SHARE
     nodes: dict[ir.Node, None] = {}
+    missing: ir.Value | None = None
     todo = [late.value]
     while todo:
         value = todo.pop()
-        if value is not late.value and lives.is_there(value, late.first):
+        if value is missing or (value is not late.value and lives.is_there(value, late.first)):
             continue
         if value is not late.value and desc_of(value).nbytes <= small:
             small -= desc_of(value).nbytes
             continue
-        node = value.producer()
-        assert node is not None
-        if value in gone or not _repeatable(node, _CHEAP) or len(nodes) >= MOST_NODES:
-            return []
-        if node not in nodes:
+        node = _maker(value)
+        if value in gone or len(nodes) >= MOST_NODES:
+            return None
+        if not _repeatable(node, _CHEAP):
+            if missing is not None or value is late.value:
+                return None
+            missing = value
+        elif node not in nodes:
             nodes[node] = None
             todo += [v for v in node.inputs if v is not None]
-    return list(nodes)
+    return _Chain(list(nodes), missing)
 
 
 def _segments(lives: _Lives) -> bool:
