@@ -448,6 +448,8 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("set_eager_threshold", &set_eager_threshold, "calls"_a,
         "Operators are compiled once they were called more often than this with the same signature.");
   m.def("set_log_placement", &set_log_placement, "on"_a);
+  m.def("set_hard_placement", &set_hard_placement, "on"_a,
+        "Whether `classify` is asked at every call of an operator that the host would run.");
   m.def("take_counts", &counts,
         "Calls on the NPU and on the host by name, since the last time this was asked.");
   m.def(

@@ -171,6 +171,7 @@ class Entries {
 
 std::atomic<std::uint64_t> eager_threshold = 3;
 std::atomic<bool> log_placement = false;
+std::atomic<bool> hard_placement = false;
 
 // TensorFlow runs a few operators with Python's lock held; nothing here may wait for another thread with it.
 class WithoutPythonLock {
@@ -659,6 +660,10 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
       run_freely(call, nullptr, false);
       break;
     case Route::Host:
+      if (Callbacks* python = callbacks(); python && hard_placement.load() && !InCallback::active()) {
+        const InCallback inside;
+        python->classify(entry.name);  // raises where the operator must not run on the host
+      }
       entry.on_host.fetch_add(1, std::memory_order_relaxed);
       run_freely(call, nullptr, call.has_variables());
       break;
@@ -750,6 +755,7 @@ void* new_device(const DeviceOptions& options) {
 
 void set_eager_threshold(std::uint64_t calls) { eager_threshold.store(calls); }
 void set_log_placement(bool on) { log_placement.store(on); }
+void set_hard_placement(bool on) { hard_placement.store(on); }
 
 void forget_plans(const std::string& name) {
   Entries::get().each([&](Entry& entry) {

@@ -22,6 +22,8 @@ void* new_device(const DeviceOptions& options);
 // An operator is compiled once a signature has been seen more often than this.
 void set_eager_threshold(std::uint64_t calls);
 void set_log_placement(bool on);
+// Whether Python is asked at every call of an operator that the host would run.
+void set_hard_placement(bool on);
 
 // Drops the plans of a function or operator, or of all.
 void forget_plans(const std::string& name);

@@ -196,6 +196,9 @@ def reset_random() -> None:
 def set_eager_threshold(calls: int) -> None:
     """Compile an operator once it was called more often than this with the same signature; the host runs it before."""
 
+def set_hard_placement(on: bool) -> None:
+    """Whether `classify` is asked, and may raise, at every call of an operator that the host would run."""
+
 def set_log_placement(on: bool) -> None: ...
 def take_counts() -> dict[str, tuple[int, int]]:
     """Calls on the NPU and on the host by name of operator or function, since this was last asked."""

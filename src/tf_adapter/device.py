@@ -80,11 +80,28 @@ def _set_callbacks() -> None:
 
     eager.start()
     native.set_callbacks(
-        eager.classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
+        _classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
     )
     options.subscribe(native.forget_all)
     subscribe(native.forget_all)  # other operators, other plans
     profiling.start()
+
+
+def _classify(op: str) -> tuple[bool, bool]:
+    """What the device asks of an operator; without soft placement, one that the NPU lacks is refused."""
+    from tf_adapter import eager
+
+    current = context.context()
+    hard = not current.soft_device_placement and isinstance(current.device_spec, _Asked)
+    if hard and not eager.is_supported(op):
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"Could not satisfy device specification '{current.device_name}': Op type '{op}' is not supported on "
+            "NPU, and soft placement is off. Place it with tf.device('/CPU:0'), or call "
+            "tf.config.set_soft_device_placement(True).",
+        )
+    return eager.classify(op)
 
 
 def _variable_types(function: str) -> list[int]:
@@ -148,6 +165,8 @@ def _wrap_context() -> None:
     _wrap(ops, "raise_from_not_ok_status", _interruptible)
     placement = owner.log_device_placement
     owner.log_device_placement = property(placement.fget, _logging(placement.fset))
+    soft = owner.soft_device_placement
+    owner.soft_device_placement = property(soft.fget, _soft(soft.fset))
     context._device_parsing_cache = _ParsedNames(context._device_parsing_cache)
 
 
@@ -177,6 +196,15 @@ def _logging(original: Function) -> Function:
     return set_log
 
 
+def _soft(original: Function) -> Function:
+    def set_soft(self: Any, enable: bool) -> None:
+        original(self, enable)
+        native.set_hard_placement(not enable)
+        native.forget_all()
+
+    return set_soft
+
+
 def _wrap_iterators() -> None:
     """Iterators that are made where the NPU is the current device prepare batches ahead."""
     from tf_adapter.channel import ahead
@@ -200,6 +228,10 @@ def _parse_names() -> None:
     device_spec.DeviceSpecV2._get_valid_device_types = staticmethod(lambda: original() | {TYPE})
 
 
+class _Asked(device_spec.DeviceSpecV2):
+    """The device of a scope that names an NPU, unlike the default device."""
+
+
 class _ParsedNames(dict[Any, Any]):
     """TensorFlow's cache of device scopes, which knows NPUs in any spelling.
 
@@ -207,10 +239,12 @@ class _ParsedNames(dict[Any, Any]):
     """
 
     def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
-        index = _default_index() if key[1] is None else _local_index(key[1])
+        kind, index = (
+            (device_spec.DeviceSpecV2, _default_index()) if key[1] is None else (_Asked, _local_index(key[1]))
+        )
         if index is None:
             raise KeyError(key)
-        return device_name(index), device_spec.DeviceSpecV2.from_string(device_name(index))
+        return device_name(index), kind.from_string(device_name(index))
 
 
 def _default_index() -> int | None:

@@ -24,7 +24,7 @@ from npu_runtime import UnsupportedTask
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 
-__all__ = ["classify", "compile_op", "everything_on_npu", "start"]
+__all__ = ["classify", "compile_op", "everything_on_npu", "is_supported", "start"]
 
 SPECIAL_SIZE = 64  # elements of an input whose value may become part of a model
 THRESHOLD = 3
@@ -54,6 +54,7 @@ _INDEXED = frozenset(
 )
 # TensorFlow's kernels raise for a whole number divided by zero; a model gives zero.
 _DIVISIONS = frozenset({"FloorDiv", "Div", "TruncateDiv", "FloorMod", "Mod", "TruncateMod"})
+_HANDLES = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 _ON_HOST = _VIEWS | _SLICES | _SHAPES | _INDEXED
 
 
@@ -89,6 +90,19 @@ def classify(op: str) -> tuple[bool, bool]:
     if find("tensorflow", op) is None:
         return False, False
     return True, _attrs_follow(definition)
+
+
+def is_supported(op: str) -> bool:
+    """Whether the NPU runs an operator, or it is one of those that only hold or hand on what the host has.
+
+    >>> is_supported("AddV2"), is_supported("Reshape"), is_supported("StringJoin"), is_supported("IteratorGetNext")
+    (True, True, False, True)
+    """
+    definition = op_def_registry.get(op)
+    if definition is None or definition.is_stateful or find("tensorflow", op) is not None:
+        return True
+    arguments = [*definition.input_arg, *definition.output_arg]
+    return any(arg.type in _HANDLES for arg in arguments)
 
 
 def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:

@@ -316,7 +316,11 @@ def _mixed(
     function: Known, settled: Settled, refused: Mapping[str, Refusal], inputs: Sequence[Described]
 ) -> Plan:
     if not options.allow_host_fallback:
-        _complain(function, refused)
+        _complain(refused, "Set tf_adapter.options.allow_host_fallback = True to run them on the host.")
+    if not context.context().soft_device_placement:
+        placed = {n.name for n in function.functions[function.name].node_def if ":NPU:" in n.device}
+        asked = {name: why for name, why in refused.items() if name in placed}
+        _complain(asked, "Call tf.config.set_soft_device_placement(True) to run them on the host.")
     key = (settled.choices, frozenset(refused), options.fingerprint())
     if key not in function.cuts:
         while len(function.cuts) >= MOST_CUTS:
@@ -353,18 +357,15 @@ def _register(step: partition.Step, functions: Functions) -> str:
     return name
 
 
-def _complain(function: Known, refused: Mapping[str, Refusal]) -> None:
+def _complain(refused: Mapping[str, Refusal], remedy: str) -> None:
     """Raise one error that names every operator that cannot run on the NPU."""
     lines = []
     for name, why in refused.items():
         if not any(word in why.operator for word in _HOST_BY_NATURE):
-            remedy = f" ({why.remedy})" if why.remedy else ""
-            lines.append(
-                f"Op type '{why.operator}' is not supported on NPU: node {name}: {why.reason}{remedy}"
-            )
+            hint = f" ({why.remedy})" if why.remedy else ""
+            lines.append(f"Op type '{why.operator}' is not supported on NPU: node {name}: {why.reason}{hint}")
     if lines:
-        rest = "Set tf_adapter.options.allow_host_fallback = True to run them on the host."
-        raise tf.errors.UnimplementedError(None, None, "\n".join([*lines, rest]))
+        raise tf.errors.UnimplementedError(None, None, "\n".join([*lines, remedy]))
 
 
 def _reported(

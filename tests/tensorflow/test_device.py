@@ -257,3 +257,38 @@ def test_without_tensorflow_the_import_says_what_to_install(tmp_path: Path) -> N
     code = "try:\n    import tf_adapter\nexcept ImportError as error:\n    print(error)"
     printed = _in_new_process(code, PYTHONPATH=str(tmp_path))
     assert "pip install" in printed and "tensorflow" in printed
+
+
+def test_without_soft_placement_what_the_npu_lacks_is_refused_where_the_npu_was_asked_for() -> None:
+    def joined() -> str:
+        return tf.strings.join(["a", "b"]).numpy().decode()
+
+    def inside(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/NPU:0"):
+            return tf.strings.length(tf.strings.as_string(x))
+
+    assert joined() == "ab"
+    with tf.device("/NPU:0"):
+        assert joined() == "ab"
+    assert tf.function(inside)(tf.constant([1])).numpy().tolist() == [1]
+    tf.config.set_soft_device_placement(False)
+    try:
+        assert joined() == "ab"  # nobody asked for a device
+        for _ in range(2):
+            with (
+                tf.device("/NPU:0"),
+                pytest.raises(tf.errors.InvalidArgumentError, match="'StringJoin' is not supported"),
+            ):
+                joined()
+        with tf.device("/NPU:0"), tf.device("/CPU:0"):
+            assert joined() == "ab"
+        with tf.device("/NPU:0"):  # the NPU has these, or they only hand on what others made
+            v = tf.Variable([1.0, 2.0])
+            v.assign_add(tf.reshape(tf.constant([[1.0, 1.0]]), [2]))
+            assert [float(tf.reduce_sum(x)) for x in tf.data.Dataset.from_tensors(v)] == [5.0]
+        with pytest.raises(tf.errors.UnimplementedError, match="Op type 'AsString' is not supported on NPU"):
+            tf.function(inside)(tf.constant([1]))
+    finally:
+        tf.config.set_soft_device_placement(True)
+    with tf.device("/NPU:0"):
+        assert joined() == "ab"

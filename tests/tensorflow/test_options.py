@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,3 +170,36 @@ def test_the_switch_is_there_under_the_guides_name_too(mixed_precision_of_tensor
     options.subscribe(lambda: heard.append(1))
     tf.config.set_optimizer_experimental_options({"auto_mixed_precision": False})
     assert heard
+
+
+def test_the_same_inputs_give_the_same_bits() -> None:
+    """Training with sums by many threads and rows added to the same places, whatever `deterministic` says."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [layers.Input((16, 16, 3)), layers.Conv2D(32, 3), layers.GlobalAveragePooling2D(), layers.Dense(5)]
+    )
+    table = tf.Variable(tf.random.stateless_normal([50, 5], [1, 2]))
+    x = tf.random.stateless_normal([16, 16, 16, 3], [3, 4])
+    rows = tf.random.stateless_uniform([16, 20], [5, 6], 0, 50, tf.int32)
+    variables = [*model.trainable_variables, table]
+    start = [v.numpy() for v in variables]
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            found = tf.reduce_sum(tf.nn.embedding_lookup(table, rows), 1)
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - found))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * tf.convert_to_tensor(gradient))
+        return loss
+
+    def trained() -> list[bytes]:
+        for variable, value in zip(variables, start, strict=True):
+            variable.assign(value)
+        losses = [step().numpy().tobytes() for _ in range(3)]
+        return [*losses, *(v.numpy().tobytes() for v in variables)]
+
+    first = trained()
+    assert all(trained() == first for _ in range(4))
+    with options.override(deterministic=True):
+        assert trained() == first
