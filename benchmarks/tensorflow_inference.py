@@ -218,6 +218,8 @@ def _measured(row: Row, calls: Calls, rounds: int, burst_seconds: float = 0.1) -
 
 
 def _overhead(row: Row, make: Callable[[], Calls], rounds: int) -> Row:
+    import tf_adapter  # noqa: F401  (registers the device)
+
     return _measured(row, make(), rounds, burst_seconds=0.02)
 
 

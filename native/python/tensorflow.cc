@@ -452,8 +452,7 @@ void bind_tensorflow(nb::module_& parent) {
         "Whether `classify` is asked at every call of an operator that the host would run.");
   m.def("take_counts", &counts,
         "Calls on the NPU and on the host by name, since the last time this was asked.");
-  m.def(
-      "set_timeline", [](bool on) { Timeline::get().turn(on); }, "on"_a);
+  m.def("set_timeline", [](bool on) { Timeline::get().turn(on); }, "on"_a);
   m.def(
       "take_timeline",
       [] {
