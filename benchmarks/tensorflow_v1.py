@@ -9,7 +9,7 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 LIMIT = 1e-3  # relative difference of the losses after the warm-up steps
 WARM_UP = 3
+Network = Callable[[Any, Callable[[Any], Any], int], tuple[Any, Any, dict[Any, np.ndarray]]]
 VARIANTS = ("NPU", "NPU, one operator retained", "TensorFlow")
 
 
@@ -41,27 +42,38 @@ def _cnn(tf: Any, retain: Callable[[Any], Any], batch: int) -> tuple[Any, Any, d
     return tf.train.AdamOptimizer(1e-3).minimize(loss), loss, feed
 
 
-def _mlp(tf: Any, retain: Callable[[Any], Any], batch: int) -> tuple[Any, Any, dict[Any, np.ndarray]]:
-    """A multilayer perceptron with momentum."""
-    rng = np.random.default_rng(0)
-    x = tf.placeholder(tf.float32, [None, 256])
-    y = tf.placeholder(tf.int64, [None])
-    net = x
-    for index, width in enumerate((512, 512, 256, 10)):
-        shape = [int(net.shape[1]), width]
-        w = tf.Variable(tf.random_normal(shape, stddev=math.sqrt(2 / shape[0]), seed=index))
-        net = tf.matmul(net, w) + tf.Variable(tf.zeros([width]))
-        net = tf.nn.relu(net) if index < 3 else net
-        net = retain(net) if index == 1 else net
-    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=net))
-    feed = {x: rng.normal(size=(batch, 256)).astype(np.float32), y: rng.integers(0, 10, batch)}
-    return tf.train.MomentumOptimizer(0.01, 0.9).minimize(loss), loss, feed
+def _mlp(widths: Sequence[int]) -> Network:
+    """A multilayer perceptron with momentum; `widths` from the input to the classes."""
+
+    def build(tf: Any, retain: Callable[[Any], Any], batch: int) -> tuple[Any, Any, dict[Any, np.ndarray]]:
+        rng = np.random.default_rng(0)
+        x = tf.placeholder(tf.float32, [None, widths[0]])
+        y = tf.placeholder(tf.int64, [None])
+        net = x
+        for index, width in enumerate(widths[1:], 1):
+            shape = [int(net.shape[1]), width]
+            w = tf.Variable(tf.random_normal(shape, stddev=math.sqrt(2 / shape[0]), seed=index))
+            net = tf.matmul(net, w) + tf.Variable(tf.zeros([width]))
+            net = tf.nn.relu(net) if index < len(widths) - 1 else net
+            net = retain(net) if index == 2 else net
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=net))
+        feed = {
+            x: rng.normal(size=(batch, widths[0])).astype(np.float32),
+            y: rng.integers(0, widths[-1], batch),
+        }
+        return tf.train.MomentumOptimizer(0.01, 0.9).minimize(loss), loss, feed
+
+    return build
 
 
-NETWORKS = {"CNN": _cnn, "MLP": _mlp}
+NETWORKS = {
+    "CNN": _cnn,
+    "MLP 256-512-512-256-10": _mlp((256, 512, 512, 256, 10)),
+    "MLP 784-1024-1024-10": _mlp((784, 1024, 1024, 10)),
+}
 
 
-def _training(tf: Any, network: Any, variant: str, batch: int) -> Callable[[], float]:
+def _training(tf: Any, network: Network, variant: str, batch: int) -> Callable[[], float]:
     """A training step that returns its loss."""
     from npu_bridge.npu_init import npu_config_proto, npu_scope
 
@@ -95,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--network", choices=list(NETWORKS), action="append", help="only this one, or these")
     parser.add_argument("--quick", action="store_true", help="a few rounds of a small batch")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -112,7 +125,8 @@ def main() -> int:
         ["network", *(f"{v}, ms" for v in VARIANTS), "ratio", "retained"],
     )
     worst = 0.0
-    for name, network in NETWORKS.items():
+    for name in arguments.network or NETWORKS:
+        network = NETWORKS[name]
         steps = {v: _training(tf, network, v, arguments.batch) for v in VARIANTS}
         losses = {v: [step() for _ in range(WARM_UP)] for v, step in steps.items()}
         plain = np.array(losses[VARIANTS[2]])

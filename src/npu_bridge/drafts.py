@@ -15,9 +15,9 @@ from npu_bridge.variables import is_resource, sizes_of, type_of
 from tf_adapter.graphs import FlatGraph, Functions
 from tf_adapter.lowering import Lowered, lower
 
-__all__ = ["Draft", "Verdict", "judge"]
+__all__ = ["UNKNOWN_SIZES", "Draft", "Verdict", "judge"]
 
-_UNKNOWN_SIZES = "it works on tensors whose sizes are not known before the run, and has an effect"
+UNKNOWN_SIZES = "it works on tensors whose sizes are not known before the run, and has an effect"
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def judge(
     sizes: Mapping[str, tuple[int, ...]],
     options: CompileOptions,
 ) -> Verdict:
-    """Compile a part if the sizes of all its inputs are known; `sizes` are those of earlier parts' outputs."""
+    """Compile a part if the sizes of all its inputs are known; `sizes` are those of tensors made by others."""
     expected = [_expected(t, i in draft.written, fed, sizes) for i, t in enumerate(draft.inputs)]
-    unsure = Verdict(draft, None, dict.fromkeys(draft.graph.effects, _UNKNOWN_SIZES))
+    unsure = Verdict(draft, None, dict.fromkeys(draft.graph.effects, UNKNOWN_SIZES))
     inputs = [e for e in expected if e is not None]
     if len(inputs) < len(expected):
         return unsure

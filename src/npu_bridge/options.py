@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ from tensorflow.core.protobuf import config_pb2
 
 from ge.options import CompileOptions
 from tf_adapter.options import Options
+from tf_adapter.options import options as process_options
 
-__all__ = ["OPTIMIZER", "SessionOptions", "configured", "known_names", "set_parameters"]
+__all__ = ["OPTIMIZER", "SessionOptions", "configured", "known_names", "set_parameters", "valid_names"]
 
 OPTIMIZER = "NpuOptimizer"
 _log = logging.getLogger("npu_bridge")
@@ -132,6 +134,17 @@ def known_names() -> dict[str, type]:
     return {**_MEANING, **_WITHOUT_EFFECT}
 
 
+def valid_names(name: str, known: Collection[str]) -> str:
+    """What to use instead of an unknown name: the nearest ones, then all.
+
+    >>> valid_names("precison_mode", ["precision_mode", "dump_path"])
+    'did you mean precision_mode? Valid names: dump_path, precision_mode'
+    """
+    near = difflib.get_close_matches(name, known, 3)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return f"{hint}Valid names: {', '.join(sorted(known))}"
+
+
 @dataclass(frozen=True)
 class SessionOptions:
     """What the configuration of a session asks for."""
@@ -140,6 +153,12 @@ class SessionOptions:
     mixed: bool = False
     iterations_per_loop: int = 1
     compile_options: CompileOptions = field(default_factory=CompileOptions)
+    process: Mapping[str, Any] = field(default_factory=dict)  # options that hold for the whole process
+
+    def start(self) -> None:
+        """Put into effect what holds for the whole process: profiles, and where compiled models are kept."""
+        if self.process:
+            process_options.set(**self.process)
 
     @classmethod
     def of(cls, config: Any) -> SessionOptions:
@@ -163,7 +182,30 @@ class SessionOptions:
             )
         if iterations < 1:
             raise ValueError(f"iterations_per_loop must be 1 or more, not {iterations}")
-        return cls(values.get("use_off_line", True), mixed, iterations, _compile_options(values))
+        offload = values.get("use_off_line", True)
+        return cls(offload, mixed, iterations, _compile_options(values), _process(values))
+
+
+def _process(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the process that parameters of a session mean."""
+    found: dict[str, Any] = {}
+    if values.get("op_compiler_cache_mode", "enable") != "disable" and values.get("op_compiler_cache_dir"):
+        found["cache_dir"] = values["op_compiler_cache_dir"]
+    if values.get("profiling_mode"):
+        found["profiling"] = True
+        folder = _profiling_folder(values.get("profiling_options", ""))
+        found.update({"profiling_dir": folder} if folder else {})
+    return found
+
+
+def _profiling_folder(text: str) -> str:
+    """Where profiles go: "output" in profiling_options, which are JSON."""
+    if not text.strip():
+        return ""
+    try:
+        return str(json.loads(text).get("output", ""))
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f'profiling_options must be JSON such as {{"output": "folder"}}: {error}') from error
 
 
 def _compile_options(values: Mapping[str, Any]) -> CompileOptions:
@@ -220,12 +262,8 @@ def _value(name: str, message: Any) -> Any:
 
 
 def _check_name(name: str) -> None:
-    known = known_names()
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"did you mean {', '.join(near)}?" if near else f"valid ones are {', '.join(sorted(known))}"
-    raise ValueError(f"NpuOptimizer has no parameter '{name}'; {hint}")
+    if name not in known_names():
+        raise ValueError(f"NpuOptimizer has no parameter '{name}'; {valid_names(name, known_names())}")
 
 
 _announced: set[str] = set()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from npu_bridge.partition import Partition, Region, is_free
+from npu_bridge.variables import bytes_of, is_resource, variable_of
 
 __all__ = ["Report"]
 
@@ -28,7 +30,7 @@ class Placed:
 class Report:
     """Where the operations of a run are.
 
-    `crossing` counts the bytes that enter and leave the parts, as far as shapes are known beforehand.
+    `crossing` counts the bytes that enter and leave the parts; sizes that are not known beforehand count as 1.
     """
 
     operations: tuple[Placed, ...]
@@ -36,8 +38,8 @@ class Report:
     crossing: int
 
     @classmethod
-    def of(cls, region: Region, cut: Partition) -> Report:
-        """The report of a partition."""
+    def of(cls, region: Region, cut: Partition, sizes: Mapping[str, tuple[int, ...]] | None = None) -> Report:
+        """The report of a partition; `sizes` are those of tensors, by name, where the graph does not know them."""
         part_of = cut.part_of()
         placed = [
             Placed(
@@ -50,7 +52,7 @@ class Report:
             for name, operation in region.operations.items()
             if not is_free(operation)
         ]
-        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of))
+        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of, sizes or {}))
 
     def on_host(self) -> list[str]:
         """Names of the operations on the host."""
@@ -80,7 +82,7 @@ class Report:
         return self.text()
 
 
-def _crossing(region: Region, part_of: dict[str, int]) -> int:
+def _crossing(region: Region, part_of: dict[str, int], sizes: Mapping[str, tuple[int, ...]]) -> int:
     tensors: dict[str, Any] = {}
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
@@ -89,10 +91,14 @@ def _crossing(region: Region, part_of: dict[str, int]) -> int:
             sides = part_of.get(name), None if fed else part_of.get(source)
             if sides[0] != sides[1] and not is_free(tensor.op):
                 tensors[tensor.name] = tensor
-    return sum(_bytes(t) for t in tensors.values())
+    return sum(_bytes(t, sizes.get(t.name)) for t in tensors.values())
 
 
-def _bytes(tensor: Any) -> int:
-    if tensor.shape.rank is None:
+def _bytes(tensor: Any, known: tuple[int, ...] | None) -> int:
+    handle = variable_of(tensor) if is_resource(tensor) else None
+    if handle is not None:
+        return bytes_of(handle)
+    if known is None and tensor.shape.rank is None:
         return 0
-    return math.prod(d or 1 for d in tensor.shape.as_list()) * max(1, tensor.dtype.base_dtype.size)
+    dims = known if known is not None else [d or 1 for d in tensor.shape.as_list()]
+    return math.prod(dims) * max(1, tensor.dtype.base_dtype.size)

@@ -22,7 +22,7 @@ from ge.options import CompileOptions
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
 from ge.parsers.tensorflow_tensor import CHECKED
-from npu_bridge.drafts import Draft, Verdict, judge
+from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
 from npu_bridge.partition import (
     ASSERT,
     ENDS,
@@ -64,6 +64,9 @@ class Rewritten:
     parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
     unseen: bool = False  # whether some of them were not compiled beforehand
     repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
+    unsized: tuple[
+        tuple[int, tuple[str, ...]], ...
+    ] = ()  # parts whose inputs' sizes would help, and those inputs
     inline: bool = False  # whether the calling thread can do it all, one operation after the other
 
 
@@ -85,6 +88,7 @@ class Rewriter:
         self._lock = threading.RLock()
         self._done: dict[Any, Rewritten] = {}
         self._refused: dict[str, str] = {}  # operations that a compile has refused
+        self._sizes: dict[str, tuple[int, ...]] = {}  # of tensors, as a run has shown them
         self._count = 0
         self.generation = 0  # grows when rewrites are no longer valid
 
@@ -116,6 +120,15 @@ class Rewriter:
                 self._done.clear()
                 self.generation += 1
             return bool(new)
+
+    def learn(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the sizes that tensors had in a run for those they will have, where nothing else is known."""
+        with self._lock:
+            new = {name: shape for name, shape in sizes.items() if name not in self._sizes}
+            self._sizes.update(new)
+            if new:
+                self._done.clear()
+                self.generation += 1
 
     def _operation(self, name: str) -> str:
         graph = self._graph()
@@ -151,10 +164,11 @@ class Rewriter:
         return Rewritten(
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
             tuple(dict.fromkeys([*(work.operation(o, made) for o in targets), *work.ends(made)])),
-            Report.of(region, work.cut),
+            Report.of(region, work.cut, {**self._sizes, **_known_sizes(fed, verdicts)}),
             tuple(ids),
             any(verdict.lowered is None for verdict in verdicts),
             not any(has_effect(region.operations[name]) for name in work.cut.reasons),
+            _unsized(work, verdicts, ids),
             _is_inline(region, work),
         )
 
@@ -169,7 +183,7 @@ class Rewriter:
         """Divide a region such that whatever can be compiled beforehand does compile."""
         while True:
             work = _Work(region, partition(region, reasons), wanted)
-            verdicts = work.verdicts(fed, options)
+            verdicts = work.verdicts(fed, self._sizes, options)
             refused = {self._operation(n): why for v in verdicts for n, why in v.refused.items()}
             new = {n: why for n, why in refused.items() if n not in reasons}
             if not new:
@@ -299,10 +313,15 @@ class _Work:
         node.attr = {**indices, "Taxis": index, "batch_dims": attr_value_pb2.AttrValue(i=batch)}
         return node
 
-    def verdicts(self, fed: Mapping[str, np.ndarray | None], options: CompileOptions) -> list[Verdict]:
+    def verdicts(
+        self,
+        fed: Mapping[str, np.ndarray | None],
+        learned: Mapping[str, tuple[int, ...]],
+        options: CompileOptions,
+    ) -> list[Verdict]:
         """What can be said of each part before anything runs; sizes go from part to part."""
         functions = Functions(_library(self.region))
-        sizes: dict[str, tuple[int, ...]] = {}
+        sizes = dict(learned)
         found = []
         for index in range(len(self.cut.parts)):
             verdict = judge(self._draft(index), functions, fed, sizes, options)
@@ -510,6 +529,25 @@ class _Work:
             return made[self.done_names[self.part_of[operation.name]]]
         copy = self.copies.names.get(operation.name)
         return operation if copy is None else made[copy]
+
+
+def _unsized(
+    work: _Work, verdicts: Sequence[Verdict], ids: Sequence[int]
+) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Parts whose inputs' sizes were not known, when updates of variables are on the host for that reason."""
+    if UNKNOWN_SIZES not in work.cut.reasons.values():
+        return ()
+    unsure = [(part, v.draft.inputs) for part, v in zip(ids, verdicts, strict=True) if v.lowered is None]
+    return tuple((part, tuple(t.name for t in inputs)) for part, inputs in unsure)
+
+
+def _known_sizes(
+    fed: Mapping[str, np.ndarray | None], verdicts: Sequence[Verdict]
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of tensors that are fed and that parts compute."""
+    given = {name: value.shape for name, value in fed.items() if value is not None}
+    made = [v.sizes for v in verdicts if v.lowered is not None]
+    return {**given, **{name: shape for sizes in made for name, shape in sizes.items()}}
 
 
 def _is_inline(region: Region, work: _Work) -> bool:

@@ -18,7 +18,7 @@ from npu_bridge.estimator.npu.util import iterations_of
 from npu_bridge.options import OPTIMIZER, SessionOptions
 from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
-from tf_adapter.parts import refusals_of
+from tf_adapter.parts import refusals_of, shapes_of
 
 __all__ = ["install", "partition_report"]
 
@@ -55,6 +55,7 @@ def _with_options(original: Callable[..., None]) -> Callable[..., None]:
 
     def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         self._npu_options = SessionOptions.of(config)
+        self._npu_options.start()
         self._npu_runs = {}
         original(self, target, graph, _plain(config))
 
@@ -163,6 +164,8 @@ def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callabl
             continue
         if done.unseen:
             _learn(graph, done)
+        for part, names in done.unsized:
+            rewriter_of(graph).learn(dict(zip(names, shapes_of(part), strict=False)))
         return result
     raise RuntimeError("a graph could not be divided between host and NPU: please report it with the graph")
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from tensorflow.core.framework import attr_value_pb2
 
 from ge.compiler import compile_plan
+from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.model.model import Model
@@ -25,6 +26,7 @@ from tf_adapter.randomness import Counter, steps_of, with_counters
 __all__ = ["Described", "Lowered", "Ports", "Refused", "Request", "lower"]
 
 SPECIAL_SIZE = 16  # elements of an input (a number, or a row of them) whose value may become part of a model
+_KEEP_DTYPE = "_keep_dtype"  # attribute of nodes that keep their element types
 _SPECIAL_TYPES = frozenset({"int32", "int64", "bool", "uint8", "int8", "int16"})
 
 Port = tuple[str, int]
@@ -174,10 +176,21 @@ def lower(
         attempt = _attempt(request, functions, host or {}, name or graph.name)
     if attempt.parsed is None:
         return Refused(attempt.refused, attempt.unknown, attempt.settled, frozenset(request.specialised))
+    _keep_types(request.graph, attempt.parsed.graph)
     ports = _ports(request, attempt.parsed)
     plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports, request.kept))
     model = cache.store(None if ports.specialised else key, plan, ports)
     return Lowered(model, ports, len(graph.results))
+
+
+def _keep_types(source: FlatGraph, graph: ir.Graph) -> None:
+    """Exempt from precision modes what comes from nodes that the user marked so."""
+    marked = {n.name for n in source.nodes.values() if _KEEP_DTYPE in n.attr and n.attr[_KEEP_DTYPE].b}
+    if not marked:
+        return
+    for node in graph:
+        if not marked.isdisjoint(facts.origin(node)):
+            facts.set_keep_dtype(node)
 
 
 def _attempt(request: Request, functions: Functions, host: Mapping[str, Refusal], name: str) -> Attempt:

@@ -17,7 +17,7 @@ from npu_runtime import tensorflow as native
 from tf_adapter.graphs import FlatGraph, Functions
 from tf_adapter.lowering import Described, Lowered, lower
 
-__all__ = ["drop_part", "part_compile", "part_run", "refusals_of", "register_part"]
+__all__ = ["drop_part", "part_compile", "part_run", "refusals_of", "register_part", "shapes_of"]
 
 
 @dataclass
@@ -32,6 +32,7 @@ class _Part:
     assigned: Mapping[int, int] = field(default_factory=dict)
     ready: Mapping[tuple[tuple[int, ...], ...], Lowered] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the inputs it was compiled for last
     host_function: str = ""
 
 
@@ -88,6 +89,12 @@ def refusals_of(number: int) -> Mapping[str, str]:
         return dict(_parts[number].refused) if number in _parts else {}
 
 
+def shapes_of(number: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the inputs that a part was last compiled for; none when it was not."""
+    with _lock:
+        return _parts[number].shapes if number in _parts else ()
+
+
 def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     """The device's plan for a part; None where the host has to run it (`part_run`)."""
     from tf_adapter.callbacks import npu_plan
@@ -95,8 +102,9 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
 
     part = _parts[number]
     name = f"{part.graph.name}_{number}"
+    part.shapes = tuple(tuple(given.shape) for given in inputs)
     inputs = [_InPlace(given) if i in part.variables else given for i, given in enumerate(inputs)]
-    ready = part.ready.get(tuple(tuple(given.shape) for given in inputs))
+    ready = part.ready.get(part.shapes)
     if ready is not None:
         return npu_plan(NpuRun(_placed(part, ready)), inputs)
     try:

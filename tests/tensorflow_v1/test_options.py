@@ -10,7 +10,10 @@ from tests.tensorflow_v1.support import has_keras2
 
 def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     found = run_v1("options.py")
-    assert "no parameter 'precison_mode'; did you mean" in found["unknown"]
+    assert "no parameter 'precison_mode'; did you mean precision_mode" in found["unknown"]
+    assert "Valid names: HCCL_algorithm, " in found["unknown"]
+    assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_repeats"]
+    assert "profiling_options must be JSON" in found["profile"]
     assert 'parameter_map["precision_mode"] takes .s' in found["type"]
     assert "no_such_mode" in found["value"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_loop"]
@@ -19,6 +22,7 @@ def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     assert "keep_prob must be above 0" in found["keep_prob"]
     wanted = "no option 'save_checkpoint_step'" if has_keras2() else "needs tf.estimator"
     assert wanted in found["run_config"]
+    assert not has_keras2() or "iterations_per_loop, " in found["run_config"].split("Valid names")[1]
 
 
 def test_the_command_line_says_how_it_is_used() -> None:

@@ -31,6 +31,19 @@ def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> No
     assert (found["fed_middle"], found["after"]) == (6.0, 2.5)
 
 
+def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
+    """Updates move to the NPU once the sizes around them are known; batches of another size are right too."""
+    found = run_v1("sizes.py")
+    for source, resource, ours, plain in found["trained"]:
+        np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5, err_msg=f"{source} {resource}")
+        assert ours["update"] == "npu", (source, resource)
+    assert found["kept"] < 1e-5 < 1e-4 < found["coarse"]
+    one, e = [1.0, math.e], math.e
+    np.testing.assert_allclose(
+        found["partial"], [one, [1.0, e * e], [2.0, 2 * e], one, [6.0, 6.0]], rtol=1e-6
+    )
+
+
 def test_mixed_computing_cuts_where_the_host_is_needed(run_v1: Callable[..., Any]) -> None:
     found = run_v1("mixed.py")
     assert found["loss"] == pytest.approx(found["expected"], rel=1e-5)

@@ -24,6 +24,11 @@ def session(**parameters):
     return lambda: tf.Session(config=config).close()
 
 
+mixed = tf.ConfigProto()
+mixed.graph_options.rewrite_options.custom_optimizers.add(name="NpuOptimizer").parameter_map[
+    "mix_compile_mode"
+].b = True
+
 found = {
     "unknown": message(session(precison_mode="force_fp32")),
     "type": message(session(precision_mode=True)),
@@ -31,6 +36,8 @@ found = {
     "mixed_loop": message(session(mix_compile_mode=True, iterations_per_loop=4)),
     "fine": message(session(precision_mode="allow_mix_precision", hcom_parallel=True, use_off_line=True)),
     "run_config": message(lambda: NPURunConfig(save_checkpoint_step=3)),
+    "mixed_repeats": message(lambda: util.set_iteration_per_loop(tf.Session(config=mixed), tf.no_op(), 4)),
+    "profile": message(session(profiling_mode=True, profiling_options="{")),
     "scale": message(lambda: FixedLossScaleManager(0.5)),
     "keep_prob": message(lambda: npu_ops.dropout(tf.ones([3]), 1.5)),
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from npu_bridge.options import configured, known_names
+from npu_bridge.options import configured, known_names, valid_names
 
 __all__ = ["DumpConfig", "DynamicInputConfig", "NPURunConfig", "ProfilingConfig"]
 
@@ -151,15 +151,16 @@ def _checkpoints(steps: int | None, seconds: int | None) -> dict[str, int]:
     return {} if seconds is None else {"save_checkpoints_secs": seconds}
 
 
+def _option_names() -> set[str]:
+    own = inspect.signature(NPURunConfig.__init__).parameters
+    return {*known_names(), *_RUN_CONFIG_ONLY, *(n for n in own if n not in ("self", "options"))}
+
+
 def _parameters(iterations_per_loop: int, options: dict[str, Any]) -> dict[str, Any]:
     known = known_names()
     for name in options:
         if name not in known and name not in _RUN_CONFIG_ONLY:
-            near = difflib.get_close_matches(name, known, 3)
-            hint = (
-                f"did you mean {', '.join(near)}?" if near else f"valid ones are {', '.join(sorted(known))}"
-            )
-            raise TypeError(f"NPURunConfig has no option '{name}'; {hint}")
+            raise TypeError(f"NPURunConfig has no option '{name}'; {valid_names(name, _option_names())}")
     values = {name: value for name, value in options.items() if name in known and value is not None}
     for name, value in values.items():
         if known[name] is str and not isinstance(value, str):

@@ -23,7 +23,7 @@ def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 
 
     train_op = util.set_iteration_per_loop(sess, train_op, 10)
     """
-    del sess
+    _check_session(sess, iterations_per_loop)
     return repeated(train_op, iterations_per_loop)
 
 
@@ -34,7 +34,7 @@ def create_iteration_per_loop_var(train_op: Any) -> Any:
 
 def load_iteration_per_loop_var(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> None:
     """Set how often an operation of `create_iteration_per_loop_var` runs; valid from the next run on."""
-    del sess
+    _check_session(sess, iterations_per_loop)
     _check(iterations_per_loop)
     _iterations[_operation(train_op)] = iterations_per_loop
 
@@ -76,6 +76,15 @@ def set_graph_exec_config(
 def variable_initializer_in_host(var_list: Any) -> Any:
     """An initializer of variables; host and device share their memory."""
     return tf.initializers.variables(var_list)
+
+
+def _check_session(sess: Any, iterations: int) -> None:
+    options = getattr(sess, "_npu_options", None)
+    if options is not None and options.mixed and iterations > 1:
+        raise ValueError(
+            f"iterations_per_loop={iterations} cannot be used with mix_compile_mode: host operators run once per "
+            "sess.run; leave iterations_per_loop at 1 or switch mix_compile_mode off"
+        )
 
 
 def _operation(fetch: Any) -> Any:
