@@ -68,7 +68,8 @@ class CompileOptions:
     recompute: str = "off"  # one of RECOMPUTE: what is made again rather than kept in memory
     target: str = "host"  # kernels for this machine; "portable" for any x86-64
     progress: bool = False
-    opp_path: tuple[Path, ...] = ()  # directories with custom operators, searched in the whole process
+    # Directories with custom operators, searched in the whole process; text is split as NPU_OPP_PATH is.
+    opp_path: tuple[Path, ...] | str = ()
 
     def __post_init__(self) -> None:
         if self.recompute not in RECOMPUTE:
@@ -77,10 +78,11 @@ class CompileOptions:
                 f"recompute '{self.recompute}' is unknown",
                 remedy=f"use one of {', '.join(RECOMPUTE)}",
             )
-        if self.opp_path:
+        folders = self.opp_path.split(os.pathsep) if isinstance(self.opp_path, str) else self.opp_path
+        if folders:
             from ge.opp import search
 
-            search.add_paths(self.opp_path)
+            search.add_paths(f for f in folders if f)
 
     @classmethod
     def from_environment(cls, **given: object) -> CompileOptions:

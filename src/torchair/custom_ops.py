@@ -19,7 +19,7 @@ from ge.ops.base import REQUIRED, Attr, Operator, candidates
 from ge.ops.functions import snake_case
 from ge.ops.gradients import gradient_type
 from ge.ops.running import describe, run
-from ge.parsers.plugin import Plugin, add, find, mapping
+from ge.parsers.plugin import Node, Plugin, add, find
 
 __all__ = ["custom_op"]
 
@@ -59,7 +59,7 @@ def _schema(operator: type[Operator]) -> str:
 
 
 def _tensor(port: Any) -> str:
-    return "Tensor[]" if port.variadic else "Tensor?" if port.optional else "Tensor"
+    return f"Tensor{'?' if port.optional else ''}{'[]' if port.variadic else ''}"
 
 
 def _argument(name: str, attr: Attr) -> str:
@@ -82,47 +82,64 @@ def _define(operator: type[Operator], schema: str) -> Any:
         raise ValueError(f"{type_} was defined before with another prototype: start the program again")
     _library.define(schema)
     full = f"{NAMESPACE}::{name}"
+    many = any(port.variadic for port in operator.prototype.outputs.values())
+
+    def results(found: list[Any]) -> Any:
+        return found if many else found[0] if len(found) == 1 else tuple(found)
 
     def compute(*args: Any, **attrs: Any) -> Any:
         made = run(type_, *_flat(args, _array), **_given(attrs))
-        found = [_to_torch(x) for x in (made if isinstance(made, tuple) else (made,))]
-        return found[0] if len(found) == 1 else tuple(found)
+        return results([_to_torch(x) for x in (made if isinstance(made, tuple) else (made,))])
 
     def fake(*args: Any, **attrs: Any) -> Any:
         descs = describe(type_, _flat(args, _desc), **_given(attrs))
         like = next(a for a in _flat(args, lambda a: a) if a is not None)
         sizes = [_open(d.shape) if operator.dynamic_outputs else d.shape for d in descs]
-        found = [
-            like.new_empty(size, dtype=getattr(torch, d.dtype)) for size, d in zip(sizes, descs, strict=True)
-        ]
-        return found[0] if len(found) == 1 else tuple(found)
+        kinds = [getattr(torch, d.dtype) for d in descs]
+        return results([like.new_empty(s, dtype=kind) for s, kind in zip(sizes, kinds, strict=True)])
 
     _library.impl(name, torch.compiler.disable(compute), "CompositeExplicitAutograd")
     torch.library.register_fake(full, fake, lib=_library)
     if operator.gradient is not None:
         _define_gradient(operator, full)
     if find("aten", f"{NAMESPACE}.{name}") is None:
-        function = mapping(type_, list(operator.prototype.attrs))
-        add(Plugin("aten", f"{NAMESPACE}.{name}", 0, "", function))
+        add(Plugin("aten", f"{NAMESPACE}.{name}", 0, "", _mapping(operator)))
     return getattr(getattr(torch.ops, NAMESPACE), name)
+
+
+def _mapping(operator: type[Operator]) -> Callable[[Node], Any]:
+    """The plugin of the PyTorch operator: absent inputs keep their places."""
+    ports, attrs = operator.prototype.inputs, operator.prototype.attrs
+
+    def emitted(n: Node) -> Any:
+        given = {name: n.attr(name) for name in attrs if n.attr(name) is not None}
+        return n.builder.ops(operator.type, _flat([n.attr(name) for name in ports], lambda a: a), **given)
+
+    return emitted
 
 
 def _define_gradient(operator: type[Operator], full: str) -> None:
     backward = custom_op(gradient_type(operator.type))
+    backward_ports = candidates(gradient_type(operator.type))[0].prototype.inputs
+
+    together = next(iter(backward_ports.values())).variadic
 
     def setup(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*inputs, *outputs)
+        outputs = output if isinstance(output, list | tuple) else (output,)
+        ctx.save_for_backward(*_flat(inputs, lambda a: a), *outputs)
         ctx.attrs = keyword_only_inputs
+        ctx.lengths = [len(x) if isinstance(x, list | tuple) else None for x in inputs]
 
     def apply(ctx: Any, *grads: Any) -> Any:
         saved = ctx.saved_tensors
-        made = backward(*saved, *(g.contiguous() for g in grads), **ctx.attrs)
-        made = made if isinstance(made, tuple) else (made,)
-        return tuple(
-            g if str(x.dtype).removeprefix("torch.") in FLOATS else None
+        tensors = [*saved, *(g.contiguous() for g in _flat(grads, lambda a: a))]
+        made = backward(tensors, **ctx.attrs) if together else backward(*tensors, **ctx.attrs)
+        made = made if isinstance(made, list | tuple) else (made,)
+        found = iter(
+            g if x is not None and str(x.dtype).removeprefix("torch.") in FLOATS else None
             for g, x in zip(made, saved, strict=False)
         )
+        return tuple(next(found) if n is None else [next(found) for _ in range(n)] for n in ctx.lengths)
 
     torch.library.register_autograd(full, apply, setup_context=setup, lib=_library)
 

@@ -6,8 +6,8 @@
         return [dy * ops.sigmoid(x)]
 
 The function gets tensors of the graph API and returns the gradient of every input, None where there is none. The
-operator `<Type>Grad` takes the operator's inputs, its outputs and their gradients, has its attributes, and gives
-the gradients of its inputs. Front doors call it when they differentiate.
+operator `<Type>Grad` takes the operator's inputs (None for absent ones), its outputs and their gradients, has its
+attributes, and gives the gradients of its inputs. Front doors call it when they differentiate.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ def gradient_type(type_: str) -> str:
 def gradient_operator(operator: type[Operator]) -> type[Operator]:
     """The operator that computes the gradients of another."""
     ports = operator.prototype
-    if any(p.variadic for p in ports.inputs.values()) or any(p.variadic for p in ports.outputs.values()):
-        raise ValueError(f"{operator.type} takes any number of tensors: declare its gradient as an operator")
+    many = [any(p.variadic for p in side.values()) for side in (ports.inputs, ports.outputs)]
+    if all(many):
+        raise ValueError(
+            f"{operator.type} takes and gives any number of tensors: declare its gradient as an operator"
+        )
     made: type[Operator] = type(
         gradient_type(operator.type),
         (Operator,),
@@ -47,8 +50,20 @@ def gradient_operator(operator: type[Operator]) -> type[Operator]:
     outputs = {name: Input() for name in ports.outputs}
     grads = {f"grad_{name}": Input() for name in ports.outputs}
     results = {f"grad_{name}": Output() for name in ports.inputs}
-    made.prototype = Prototype({**inputs, **outputs, **grads}, results, dict(ports.attrs))
+    if any(many):
+        every = {"values": Input(optional=True, variadic=True)}
+        made.prototype = Prototype(every, {"grads": Output(variadic=True)}, dict(ports.attrs))
+    else:
+        made.prototype = Prototype({**inputs, **outputs, **grads}, results, dict(ports.attrs))
     return made
+
+
+def _counts(operator: type[Operator], given: int) -> tuple[int, int]:
+    """How many of the tensors that a gradient is given are inputs, and how many are outputs."""
+    ports = operator.prototype
+    if any(p.variadic for p in ports.inputs.values()):
+        return given - 2 * len(ports.outputs), len(ports.outputs)
+    return len(ports.inputs), (given - len(ports.inputs)) // 2
 
 
 def _expand(operator: type[Operator], builder: Any, op: NodeView, values: Any) -> list[Any]:
@@ -57,7 +72,7 @@ def _expand(operator: type[Operator], builder: Any, op: NodeView, values: Any) -
     assert operator.gradient is not None
     graph = Graph.over(builder)
     tensors = [None if v is None else Tensor(graph, v) for v in values]
-    count, results = len(operator.prototype.inputs), len(operator.prototype.outputs)
+    count, results = _counts(operator, len(tensors))
     inputs, outputs = tensors[:count], tensors[count : count + results]
     with graph:
         made = operator.gradient(op, inputs, outputs, tensors[count + results :])

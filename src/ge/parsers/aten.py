@@ -10,7 +10,7 @@ something else is refused, so that a call is either mapped exactly or left to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,15 @@ class AtenNode(Node):
         """An argument, the default where it is None or does not exist."""
         value = self.attrs.get(name)
         return default if value is None else value
+
+    def operands(self, attrs: Collection[str] = ()) -> list[ir.Value | None]:
+        """The tensors in their order; an argument that is None and no attribute is an absent one."""
+        found: list[ir.Value | None] = []
+        for name, given in self.attrs.items():
+            found += [None] if given is None and name not in attrs else _tensors(given)
+        while found and found[-1] is None:
+            found.pop()
+        return found
 
     def out(self, index: int = 0) -> TensorDesc:
         """What the call gives."""

@@ -12,7 +12,7 @@ A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,10 @@ class Node:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute or its default."""
         return self.attrs.get(name, default)
+
+    def operands(self, attrs: Collection[str] = ()) -> Sequence[ir.Value | None]:
+        """The inputs, None for absent ones before the last; `attrs` names what is an attribute."""
+        return self.inputs
 
     def input(self, index: int) -> ir.Value | None:
         """An input, None when absent."""
@@ -210,7 +214,7 @@ def mapping(type_: str, attrs: Mapping[str, str] | Sequence[str] = ()) -> Callab
 
     def same_inputs(n: Node) -> Results:
         given = {ours: n.attr(theirs) for ours, theirs in names.items() if n.attr(theirs) is not None}
-        return n.builder.ops(type_, n.inputs, **given)
+        return n.builder.ops(type_, n.operands(names.values()), **given)
 
     return same_inputs
 

@@ -23,7 +23,7 @@ from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import has_dynamic_size
 from ge.parsers.plugin import Node, Unsupported, find, find_custom
-from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological
+from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological, with_absent
 from ge.parsers.tensorflow_tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow_values import (
     DEAD,
@@ -283,8 +283,8 @@ class Converter:
             self._effectful[key] = any(self.has_effect(n) for n in body.nodes.values())
         return self._effectful[key]
 
-    def _stands_for(self, node: GraphNode) -> tuple[str, dict[str, Any]] | None:
-        """The operator of the library, with its attributes, that a call stands for."""
+    def _stands_for(self, node: GraphNode) -> tuple[str, dict[str, Any], tuple[int, ...]] | None:
+        """The operator of the library that a call stands for, its attributes and its absent inputs."""
         ref = node.attrs.get("f")
         name = ref.name if isinstance(ref, FunctionRef) else node.op
         return self.library.implements(name)
@@ -376,8 +376,10 @@ class Converter:
             return self._plugin(custom.apply, context)
         operator = self._stands_for(node)
         if operator is not None:
-            type_, attrs = operator
-            return self._plugin(lambda n: n.builder.ops(type_, n.inputs, **attrs), context)
+            type_, attrs, absent = operator
+            return self._plugin(
+                lambda n: n.builder.ops(type_, with_absent(n.inputs, absent), **attrs), context
+            )
         for binding in context.inputs:
             if type(binding) in _SPECIAL:
                 return _SPECIAL[type(binding)](context)  # type: ignore[index]

@@ -10,7 +10,17 @@ from typing import Any
 from ge.errors import GeError
 from ge.parsers.tensorflow_tensor import FunctionRef, attribute, attributes
 
-__all__ = ["ARGUMENT", "Body", "GraphNode", "Library", "Ref", "graph_body", "parse_ref", "topological"]
+__all__ = [
+    "ARGUMENT",
+    "Body",
+    "GraphNode",
+    "Library",
+    "Ref",
+    "graph_body",
+    "parse_ref",
+    "topological",
+    "with_absent",
+]
 
 ARGUMENT = "_Arg"  # operator of the pseudo nodes that stand for a body's arguments
 
@@ -201,14 +211,14 @@ class Library:
     def __contains__(self, name: str) -> bool:
         return name in self._functions
 
-    def implements(self, name: str) -> tuple[str, dict[str, Any]] | None:
-        """The operator of the library, with its attributes, that a function stands for (see tf_adapter.custom_op)."""
+    def implements(self, name: str) -> tuple[str, dict[str, Any], tuple[int, ...]] | None:
+        """The operator that a function stands for (see tf_adapter.custom_op), its attributes and absent inputs."""
         proto = self._functions.get(name)
         if proto is None or "_implements" not in proto.attr:
             return None
         try:
             said = json.loads(proto.attr["_implements"].s)
-            return str(said["ge"]), dict(said["attrs"])
+            return str(said["ge"]), dict(said["attrs"]), tuple(map(int, said.get("absent", ())))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -230,6 +240,18 @@ class Library:
         if op in self._functions:
             return tuple(a.name for a in self._functions[op].signature.output_arg)
         return _OUTPUT_ARGS.get(op)
+
+
+def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
+    """Inputs with None in the places of absent ones.
+
+    >>> with_absent(["a", "b"], [0, 2])
+    [None, 'a', None, 'b']
+    """
+    found = list(given)
+    for place in sorted(absent):
+        found.insert(place, None)
+    return found
 
 
 class _FunctionReader:
