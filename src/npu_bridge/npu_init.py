@@ -18,7 +18,7 @@ from hccl.manage.api import (
     get_rank_size,
 )
 from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
-from npu_bridge.estimator import npu_ops, npu_unary_ops
+from npu_bridge.estimator import npu_cube_ops, npu_ops, npu_unary_ops
 from npu_bridge.estimator.npu import npu_scope, util
 from npu_bridge.estimator.npu.npu_dynamic_rnn import DynamicGRUV2, DynamicRNN
 from npu_bridge.estimator.npu.npu_hook import (

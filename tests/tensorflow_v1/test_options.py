@@ -18,6 +18,7 @@ def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     assert "no_such_mode" in found["value"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_loop"]
     assert found["fine"] == "no error"
+    assert "npu_cube_ops.deformable_conv2d is not provided" in found["lacking"]
     assert "at least 1" in found["scale"]
     assert "keep_prob must be above 0" in found["keep_prob"]
     wanted = "no option 'save_checkpoint_step'" if has_keras2() else "needs tf.estimator"

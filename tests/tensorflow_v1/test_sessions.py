@@ -80,6 +80,19 @@ def test_keras_in_a_session(run_v1: Callable[..., Any]) -> None:
 
 
 @needs_keras2
+def test_keras_models_as_estimators_and_recurrent_layers(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("keras_estimator.py")
+    ours, plain = found["fit"]
+    np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)
+    assert ours["parts"] == 1
+    assert {h.split(":")[0] for h in ours["host"]} == {"NoOp", "VarHandleOp"}
+    estimator = found["estimator"]
+    assert estimator["step"] == 40
+    assert estimator["after"] < 0.5 * estimator["before"]
+    assert estimator["error"] == pytest.approx(estimator["after"], rel=1e-4)
+
+
+@needs_keras2
 def test_contrib_by_its_equivalents(run_v1: Callable[..., Any]) -> None:
     found = run_v1("contrib.py")
     assert found["losses"][-1] < 0.5 * found["losses"][0]

@@ -10,7 +10,7 @@ from npu_bridge.npu_init import *
 def message(call):
     try:
         call()
-    except (TypeError, ValueError, ImportError) as error:
+    except (AttributeError, TypeError, ValueError, ImportError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -38,6 +38,7 @@ found = {
     "run_config": message(lambda: NPURunConfig(save_checkpoint_step=3)),
     "mixed_repeats": message(lambda: util.set_iteration_per_loop(tf.Session(config=mixed), tf.no_op(), 4)),
     "profile": message(session(profiling_mode=True, profiling_options="{")),
+    "lacking": message(lambda: npu_cube_ops.deformable_conv2d(None)),
     "scale": message(lambda: FixedLossScaleManager(0.5)),
     "keep_prob": message(lambda: npu_ops.dropout(tf.ones([3]), 1.5)),
 }
