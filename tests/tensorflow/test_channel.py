@@ -189,3 +189,69 @@ def test_fit_reads_ahead_and_sees_every_batch_once() -> None:
     model.fit(dataset, epochs=1, verbose=0, callbacks=[watch])
     assert seen == list(range(12))
     assert counter.made == 12
+
+
+# -- who uses it ---------------------------------------------------------------------------------------------
+
+
+def test_batches_are_made_during_a_step_and_not_between_steps() -> None:
+    """Every step waits, before it ends, for the element after its own: that would never come if nobody worked ahead."""
+    counter = Counter()
+    ends: list[bool] = []
+
+    def wait(number: Any) -> Any:
+        ends.append(counter.reaches(min(int(number) + 2, 6)))
+        return np.float32(0)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        heavy = tf.reduce_sum(tf.fill([8, 8], x) @ tf.eye(8))
+        return heavy + tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), [])
+
+    for x in counted(counter, 6):
+        step(x)
+    assert ends == [True] * 6
+
+
+@pytest.mark.parametrize("kind", [tf.distribute.OneDeviceStrategy, tf.distribute.MirroredStrategy])
+def test_iterators_of_strategies_work_ahead(kind: Any) -> None:
+    strategy = kind("/NPU:0") if kind is tf.distribute.OneDeviceStrategy else kind(["/NPU:0"])
+    counter = Counter()
+    iterator = iter(strategy.experimental_distribute_dataset(counted(counter, 8).batch(1)))
+    assert float(strategy.experimental_local_results(next(iterator))[0][0]) == 0.0
+    assert counter.reaches(3)
+    rest = [float(strategy.experimental_local_results(x)[0][0]) for x in iterator]
+    assert rest == [1, 2, 3, 4, 5, 6, 7]
+    assert counter.made == 8
+
+
+def test_a_batch_is_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tf_adapter import functions
+
+    seen: list[int] = []
+    original = functions.plan_function
+
+    def watch(name: str, inputs: Any, *rest: Any) -> Any:
+        seen.extend(d.address for d in inputs if d.kind == "tensor")
+        return original(name, inputs, *rest)
+
+    monkeypatch.setattr(functions, "plan_function", watch)
+    batch = next(iter(tf.data.Dataset.from_tensor_slices(np.ones((64, 256), np.float32)).batch(64)))
+    made = np.asarray(memoryview(batch)).ctypes.data
+    tf.function(lambda x: tf.nn.softmax(x @ tf.transpose(x)))(batch)
+    assert seen == [made]
+
+
+def test_an_error_in_the_middle_of_fit_is_told_and_the_next_fit_works() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    good = tf.data.Dataset.range(6).map(lambda i: (tf.ones([4, 2]), tf.ones([4, 1])))
+    bad = tf.data.Dataset.range(6).map(
+        lambda i: (
+            tf.debugging.check_numerics(tf.ones([4, 2]) / tf.cast(3 - i, tf.float32), "bad"),
+            tf.ones([4, 1]),
+        )
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+        model.fit(bad, epochs=1, verbose=0)
+    assert len(model.fit(good, epochs=2, verbose=0).history["loss"]) == 2
