@@ -1,9 +1,9 @@
 """Which operations of a version-1 graph run on the NPU, and the parts (GEOPs) they form.
 
 1. Operations that belong together form a unit: a loop of version 1 from Enter to Exit, a branch from Switch to
-   Merge, whatever shares a TensorArray or a stack.
+   Merge, whatever shares a TensorArray, a stack or a reference to a variable.
 2. A unit stays on the host when it holds an operation that only the host can run, that the user keeps there
-   (`without_npu_compile_scope`), or that the parser refuses.
+   (`without_npu_compile_scope`), or that the parser refuses. All updates of a variable are on one side.
 3. Stages alternate between host and NPU; a unit's stage follows those of everything it waits for. All units of
    one NPU stage form one part.
 """

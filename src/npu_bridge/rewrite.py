@@ -2,7 +2,8 @@
 
 The parts are added to the user's own graph, beside the operations they stand for, so that variables, queues and
 iterators are the session's own. Host operations that read what a part computes are added a second time, reading
-the part instead; everything else is used as it is.
+the part instead; everything else is used as it is. Variables by reference are written in place; those by handle are
+read before the part begins and assigned when it has ended, and parts that use the same one wait for each other.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ def _rewritten(
     found = session._npu_runs.get(key)
     if found is not None and found[0] == rewriter.generation:
         return found[1]
-    known = [v if isinstance(v, np.ndarray) else None for v in values] or [None] * len(fed)
+    known = [v if isinstance(v, np.ndarray) else None for v in values]
+    if len(known) != len(fed):  # not known, or wrong: TensorFlow will say so
+        known = [None] * len(fed)
     given = {t.name: v for t, v in zip(fed, known, strict=True)}
     done = rewriter.rewritten(fetches, targets, given, session._npu_options.compile_options)
     session._npu_runs[key] = (rewriter.generation, done, (*fetches, *targets, *fed))
