@@ -9,7 +9,7 @@ import torch
 from torch import DispatchKey, DispatchKeySet
 from torch.utils import _pytree as pytree
 
-from torch_npu.memory import as_cpu, as_npu, is_npu
+from torch_npu.memory import as_cpu, as_npu, host_of, is_npu, made_npu
 
 __all__ = ["register"]
 
@@ -42,7 +42,7 @@ def _to_host(value: Any) -> Any:
     if kind in _NUMBERS:
         return value
     if isinstance(value, torch.Tensor):
-        return as_cpu(value) if value.device.type == "npu" else value
+        return value if value.is_cpu or value.device.type != "npu" else host_of(value)
     if kind is list or kind is tuple:
         return kind([_to_host(v) for v in value])
     if kind is torch.device and value.type == "npu":
@@ -57,7 +57,7 @@ def _from_host(value: Any) -> Any:
 def _results(result: Any) -> Any:
     """What an operator that writes nothing gives."""
     if isinstance(result, torch.Tensor):
-        return as_npu(result)
+        return made_npu(result)
     return pytree.tree_map(_from_host, result)
 
 
@@ -117,14 +117,14 @@ def _empty(
     size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
     memory_format: Any = None,
 ) -> torch.Tensor:  # fmt: skip
-    return as_npu(torch.empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format))
+    return made_npu(torch.empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format))
 
 
 def _empty_strided(
     size: list[int], stride: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None,
 ) -> torch.Tensor:  # fmt: skip
-    return as_npu(torch.empty_strided(size, stride, dtype=dtype))
+    return made_npu(torch.empty_strided(size, stride, dtype=dtype))
 
 
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -175,6 +175,48 @@ def _lowered(op: Any) -> Callable[..., Any]:
     return run
 
 
+def _plain(op: Any) -> Callable[..., Any]:
+    """An operator that writes nothing."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return _results(op(*[_to_host(v) for v in args], **{k: _to_host(v) for k, v in kwargs.items()}))
+        return _results(op(*[_to_host(v) for v in args]))
+
+    return run
+
+
+def _in_place(op: Any) -> Callable[..., Any]:
+    """An operator that writes its first operand and gives it back."""
+
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        op(_to_host(self), *[_to_host(v) for v in args], **{k: _to_host(v) for k, v in kwargs.items()})
+        return self
+
+    return run
+
+
+_STRUCTURED = "CompositeExplicitAutogradNonFunctional"
+
+
+def _structured() -> dict[str, Callable[..., Any]]:
+    """Operators that PyTorch would run in two steps, an empty tensor and its filling: one step here."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key(_STRUCTURED):
+        if not name.startswith("aten::"):
+            continue
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(aten, packet), overload or "default")
+        writes = [
+            i
+            for i, a in enumerate(op._schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+        if writes in ([], [0]):
+            found[name.removeprefix("aten::")] = _in_place(op) if writes else _plain(op)
+    return found
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
@@ -199,7 +241,7 @@ def register() -> None:
         "convolution_backward_overrideable": _convolution_backward,
         "_fused_sdp_choice": lambda *args, **kwargs: 0,
     }
-    for name, kernel in kernels.items():
+    for name, kernel in (_structured() | kernels).items():
         own.impl(name, kernel)
     lowered = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     for name in _LOWERED:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
@@ -14,7 +15,7 @@ from torchair import decompositions, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
-__all__ = ["compile_graphs", "get_compiler", "get_npu_backend"]
+__all__ = ["compile_graphs", "get_compiler", "get_npu_backend", "why_wrapped"]
 
 Compiler = Any  # what AOT Autograd takes: (module, example_inputs) -> a boxed callable
 
@@ -97,16 +98,71 @@ def compile_graphs(
 
     `inference` may replace the compiler of graphs without gradients.
     """
-    return aot_module_simplified(
+    keeper = _Keeper(inference if inference is not None else get_compiler(config, "inference"))
+    run = aot_module_simplified(
         module,
         example_inputs,
         fw_compiler=get_compiler(config, "forward"),
         bw_compiler=get_compiler(config, "backward"),
-        inference_compiler=inference if inference is not None else get_compiler(config, "inference"),
+        inference_compiler=keeper,  # type: ignore[arg-type]
         partition_fn=min_cut_rematerialization_partition,
         decompositions={**decompositions.table(), **(extra or {})},
         keep_inference_input_mutations=True,
     )
+    return keeper.direct(module, len(example_inputs)) or run
+
+
+class _Keeper:
+    """The compiler of graphs for inference; the graph may be called without what AOT Autograd puts around it."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.found: list[tuple[Any, Any, int]] = []  # graph, metadata, arguments
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        context = TracingContext.try_get()
+        graph = self.compiler(module, example_inputs)
+        self.found.append((graph, context.fw_metadata if context is not None else None, len(example_inputs)))
+        return graph
+
+    def direct(self, module: fx.GraphModule, arguments: int) -> Callable[..., Any] | None:
+        """The graph itself as a function, where nothing else is to be done before or after it."""
+        if (
+            len(self.found) != 1
+            or type(module) is not fx.GraphModule
+            or [*module.parameters(), *module.buffers()]
+        ):
+            return None
+        graph, metadata, count = self.found[0]
+        if not isinstance(graph, CompiledGraph) or count != arguments or why_wrapped(metadata):
+            return None
+        if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
+            return None
+        return lambda *args: graph(list(args))
+
+
+def why_wrapped(metadata: Any) -> str:
+    """What AOT Autograd does beside calling a graph for inference; "" for nothing.
+
+    >>> why_wrapped(None)
+    'PyTorch does not say what its results are'
+    """
+    if metadata is None:
+        return "PyTorch does not say what its results are"
+    plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    if any(info.output_type not in plain for info in metadata.output_info):
+        return "a result is an argument or a view of one"
+    if metadata.mutated_inp_runtime_indices:
+        return "it changes more of an argument than its contents"
+    if metadata.is_rng_op_functionalized or metadata.tokens:
+        return "its effects are kept in order by PyTorch"
+    if _has_subclasses(metadata):
+        return "its arguments are tensors of other kinds"
+    return ""
+
+
+def _has_subclasses(metadata: Any) -> bool:
+    return any(type(meta).__name__ == "SubclassCreationMeta" for meta in metadata.subclass_inp_meta)
 
 
 def register() -> None:

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 
 import npu_runtime
 from torchair import kept
-from torchair.backend import compile_graphs, get_compiler, get_npu_backend
+from torchair.backend import compile_graphs, get_compiler, get_npu_backend, why_wrapped
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 from torchair.gears import set_dim_gears
@@ -249,7 +249,9 @@ class _Tracer:
 
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         context = TracingContext.try_get()
-        _check_plain(context.fw_metadata if context is not None else None)
+        reason = why_wrapped(context.fw_metadata if context is not None else None)
+        if reason:
+            raise Unkept(reason)
         graph = get_compiler(self.config, "inference")(module, example_inputs)
         if not isinstance(graph, CompiledGraph):
             raise Unkept("debug.run_eagerly leaves it to ATen")
@@ -273,23 +275,6 @@ class _Tracer:
         self.live.first = ()
         models = [program.model for program in plan.programs]
         kept.save(folder, entry, StoredGraph(plan.form, static), models, digests.of(names))
-
-
-def _check_plain(metadata: Any) -> None:
-    """Raise where AOT Autograd does more than call the graph: views of arguments are made again after a call."""
-    from torch._functorch._aot_autograd.schemas import OutputType
-
-    if metadata is None:
-        raise Unkept("PyTorch does not say what its results are")
-    if any(
-        info.output_type not in (OutputType.non_alias, OutputType.unsafe_view_alias)
-        for info in metadata.output_info
-    ):
-        raise Unkept("a result is an argument or a view of one")
-    if metadata.mutated_inp_runtime_indices:
-        raise Unkept("it changes more of an argument than its contents")
-    if metadata.is_rng_op_functionalized or metadata.tokens:
-        raise Unkept("its effects are kept in order by PyTorch")
 
 
 def _names(tensors: Mapping[str, torch.Tensor], wanted: Sequence[torch.Tensor]) -> list[str]:

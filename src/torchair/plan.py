@@ -220,6 +220,34 @@ class Program:
                 tensors[source].copy_(held[source])
         return self._on_devices(results) if self.moved else results
 
+    def on_arguments(self, reads: Sequence[int], arguments: int) -> Callable[[list[Any]], list[torch.Tensor]]:
+        """The program as a function of a graph's arguments: a short way where all of them lie as they should."""
+        if self.donated or self.moved or not all(self.plain):
+            return lambda args: self([args[r] for r in reads])
+        count, run, make, outputs = len(reads), self.run, make_strided, self.outputs
+        if list(reads) == list(range(arguments)):
+
+            def all_of(args: list[Any]) -> list[torch.Tensor]:
+                addresses = [t.data_ptr() for t in args if t.is_contiguous()]
+                if len(addresses) != count:
+                    return self(args)
+                results = [make(shape, strides, dtype) for shape, strides, dtype in outputs]
+                run(addresses, [r.data_ptr() for r in results])
+                return results
+
+            return all_of
+
+        def some_of(args: list[Any]) -> list[torch.Tensor]:
+            tensors = [args[r] for r in reads]
+            addresses = [t.data_ptr() for t in tensors if t.is_contiguous()]
+            if len(addresses) != count:
+                return self(tensors)
+            results = [make(shape, strides, dtype) for shape, strides, dtype in outputs]
+            run(addresses, [r.data_ptr() for r in results])
+            return results
+
+        return some_of
+
     def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
         from torch_npu.memory import as_npu
@@ -274,7 +302,7 @@ class Plan:
             return self
         order = [made[r.index] for r in self.form.returned]
         if order == list(range(len(made))):
-            return lambda args: program([args[r] for r in reads])
+            return program.on_arguments(reads, self.form.arguments)
 
         def direct(args: list[Any]) -> Any:
             results = program([args[r] for r in reads])
