@@ -17,7 +17,7 @@ from benchmarks.contenders import OURS, THREADS, start_tensorflow
 __all__ = ["CONTENDERS", "Step", "Subject", "start"]
 
 RATE = 1e-5
-FIT_STEPS = 16  # of one call of `fit`
+FIT_STEPS = 64  # of one call of `fit`
 MODES = {"fp32": "must_keep_origin_dtype", "bf16": "allow_mix_precision_bf16"}
 
 Step = Callable[[], float]  # the steps of one call; the loss of the last, of `fit` their mean
