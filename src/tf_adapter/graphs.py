@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2, types_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
@@ -33,6 +33,7 @@ ARGUMENT = "_Arg"
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 IMPLEMENTS = "_implements"
 _MAX_DEPTH = 64
+_RESOURCE = types_pb2.DT_RESOURCE
 _DROPPED_ATTRS = frozenset({"_XlaMustCompile", "config_proto", "executor_type"})
 
 
@@ -264,7 +265,7 @@ def read_function(name: str, functions: Functions | None = None) -> FlatGraph:
     functions = functions if functions is not None else Functions()
     reader = _Reader(functions)
     graph = reader.body(functions[name], "")
-    return graph.pruned()
+    return _handles_traced(graph, functions).pruned()
 
 
 def settle(graph: FlatGraph, functions: Functions, known: Mapping[str, np.ndarray]) -> FlatGraph:
@@ -286,7 +287,26 @@ def settle(graph: FlatGraph, functions: Functions, known: Mapping[str, np.ndarra
         if branch:
             func = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=branch))
             node.op, node.attr, node.inputs = "StatefulPartitionedCall", {"f": func}, node.inputs[1:]
-    return _Reader(functions).inlined(made).pruned()
+    return _handles_traced(_Reader(functions).inlined(made), functions).pruned()
+
+
+def _handles_traced(graph: FlatGraph, functions: Functions) -> FlatGraph:
+    """Who reads a handle that a loop hands on reads what the loop was given, after the loop."""
+    moved: dict[Ref, Ref] = {}
+    for node in graph.nodes.values():
+        if node.op in ("While", "StatelessWhile"):
+            body = functions[node.attr["body"].func.name]
+            for index, number in enumerate(node.types):
+                given = body.signature.input_arg[index].name
+                if number == _RESOURCE and body.ret[body.signature.output_arg[index].name] == given:
+                    moved[node.name, index] = node.inputs[index]
+    settle = _Settle(moved)
+    for node in graph.nodes.values():
+        loops = [name for name, index in node.inputs if (name, index) in moved]
+        node.inputs = [settle(ref) for ref in node.inputs]
+        node.controls += [name for name in dict.fromkeys(loops) if node.op != "VariableShape"]
+    graph.results = [settle(ref) for ref in graph.results]
+    return graph
 
 
 def _taken(node: FlatNode, value: np.ndarray) -> str:
