@@ -1,15 +1,29 @@
 """Scopes of a model's code: hints that other devices schedule by. Results are the same with and without them.
 
 A program here runs its steps on all cores one after another, in an order that respects every dependence, so streams,
-fusion into one kernel and numbers of cores have nothing to choose; the scopes check their arguments and are traced by
-torch.compile without cutting the graph.
+fusion into one kernel and numbers of cores have nothing to choose; the scopes check their arguments, are traced by
+torch.compile without cutting the graph, and say once, in the log `torchair`, that they change nothing.
 """
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 __all__ = ["limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
+
+
+_log = logging.getLogger("torchair")
+_said: set[str] = set()
+
+
+@torch._dynamo.assume_constant_result
+def _say(name: str) -> None:
+    """Say once that a scope changes nothing; while a function is traced, too."""
+    if name not in _said:
+        _said.add(name)
+        _log.warning("torchair.scope.%s changes nothing on this device: every step runs on all cores", name)
 
 
 class _Scope:
@@ -34,6 +48,7 @@ class npu_stream_switch(_Scope):
             raise ValueError("a stream needs a name")
         if stream_priority < 0:
             raise ValueError("a priority is not negative")
+        _say("npu_stream_switch")
 
 
 class super_kernel(_Scope):
@@ -46,6 +61,7 @@ class super_kernel(_Scope):
     def __init__(self, scope: str, options: str = "") -> None:
         if not isinstance(scope, str) or not isinstance(options, str):
             raise TypeError("a scope has a name and options, both texts")
+        _say("super_kernel")
 
 
 class limit_core_num(_Scope):
@@ -58,6 +74,7 @@ class limit_core_num(_Scope):
     def __init__(self, op_aicore_num: int, op_vectorcore_num: int) -> None:
         if op_aicore_num < 1 or op_vectorcore_num < 1:
             raise ValueError("at least one core is needed")
+        _say("limit_core_num")
 
 
 class op_never_timeout(_Scope):
@@ -70,6 +87,7 @@ class op_never_timeout(_Scope):
     def __init__(self, enable: bool = True) -> None:
         if not isinstance(enable, bool):
             raise TypeError("it is switched on or off by a bool")
+        _say("op_never_timeout")
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:

@@ -198,6 +198,22 @@ def test_idle_options_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len([r for r in caplog.records if "cc_parallel_enable" in r.message]) == 1
 
 
+@torch.no_grad()
+def test_scopes_are_traced_and_say_once_that_they_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    from torchair import scope
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with scope.limit_core_num(1, 1), scope.npu_stream_switch("second"):
+            return x + 1
+
+    scope._said.clear()
+    with caplog.at_level("WARNING", "torchair"):
+        check(function, torch.ones(3), fullgraph=True)
+        function(torch.ones(3))
+    told = [r.message for r in caplog.records if "scope.limit_core_num" in r.message]
+    assert len(told) == 1
+
+
 def test_graphs_are_dumped(tmp_path: Any) -> None:
     config = torchair.CompilerConfig()
     config.debug.graph_dump.type = "py"
