@@ -385,12 +385,13 @@ def test_helpers_of_tik_operators_are_refused_by_name() -> None:
         from impl import nothing  # noqa: F401
 
 
-def test_tik_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["te", "tbe", "impl.util.platform_adapter"])
+def test_tik_is_refused_by_name(package: str, tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "direct",
-        """
-        from te import tik
+        f"""
+        from {package} import tik
 
 
         def direct(x, y, kernel_name="direct"):

@@ -1,7 +1,8 @@
 """All that newer operator files import, in one place."""
 
 from tbe import dsl as tbe
-from tbe import tvm
+from tbe import tik, tvm
+from tbe.common import context as tbe_context
 from tbe.common import platform as tbe_platform
 from tbe.common import register as tbe_register
 from tbe.common.context import get_context
@@ -40,7 +41,9 @@ __all__ = [
     "register_operator_compute",
     "shape_util",
     "tbe",
+    "tbe_context",
     "tbe_platform",
     "tbe_register",
+    "tik",
     "tvm",
 ]

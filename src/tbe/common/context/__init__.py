@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["get_context", "op_context"]
+__all__ = ["add_compile_info", "get_context", "op_context"]
 
 
 class Context:
@@ -34,6 +34,16 @@ _context = Context()
 def get_context() -> Context:
     """The build context."""
     return _context
+
+
+def add_compile_info(key: str, value: Any) -> None:
+    """Remember something about the build.
+
+    >>> add_compile_info("_pattern", "Broadcast")
+    >>> get_context().get("_pattern")
+    'Broadcast'
+    """
+    _context.add_compile_info(key, value)
 
 
 class op_context:
