@@ -55,11 +55,21 @@ class Verdict:
         """Sizes of the part's outputs, by name."""
         assert self.lowered is not None
         ports = zip(self.lowered.ports.outputs, self.lowered.model.outputs, strict=True)
-        return {
+        made = {
             self.draft.outputs[index].name: tuple(port.desc.shape)
             for (kind, index), port in ports
             if kind == "output" and not port.dynamic
         }
+        passed = [(j, index) for j, (kind, index) in self.lowered.ports.others if kind != "constant"]
+        return {**made, **{self.draft.outputs[j].name: self.shapes[index] for j, index in passed}}
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """Values of the part's outputs that do not depend on the run, by name."""
+        assert self.lowered is not None
+        ports = self.lowered.ports
+        known = [(j, index) for j, (kind, index) in ports.others if kind == "constant"]
+        return {self.draft.outputs[j].name: ports.constants[index] for j, index in known}
 
     def ready(self) -> dict[tuple[tuple[int, ...], ...], Lowered]:
         """Models that need not be compiled again, by the shapes of the inputs."""

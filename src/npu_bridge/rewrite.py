@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2
+from tensorflow.core.framework import graph_pb2
 
 from ge.ir.types import TENSORS
 from ge.options import CompileOptions
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
-from ge.parsers.tensorflow_tensor import CHECKED
 from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
+from npu_bridge.part_graphs import DROPPED, PartGraph
 from npu_bridge.partition import (
-    ASSERT,
-    ENDS,
     Partition,
     Region,
     classify,
@@ -38,20 +36,17 @@ from npu_bridge.partition import (
 from npu_bridge.report import Report
 from npu_bridge.variables import (
     is_resource,
-    is_update,
     read_resource,
     read_variable,
     type_of,
     updated_variables,
-    variable_of,
 )
-from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref
+from tf_adapter.graphs import Functions
 from tf_adapter.parts import register_part
 
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
 _SCOPE = "npu"
-_DROPPED = ("_class", "_output_shapes")
 _FEW = 64  # operations of the host that one thread does as quickly as several
 
 
@@ -235,7 +230,6 @@ class _Work:
         self.part_of = cut.part_of()
         self.part_names = [f"geop_{index}" for index in range(len(cut.parts))]
         self.done_names = list(self.part_names)  # what to wait for until a part's variables are written
-        self.written: set[str] = set()  # variables that the part at hand writes to
         self.results: dict[str, tuple[int, int]] = {}  # tensor name -> part, position among its outputs
         self.consumers = region.consumers()
         self.copied = self._downstream()
@@ -255,65 +249,6 @@ class _Work:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    def _draft(self, index: int) -> Draft:
-        """What a part computes, reads and writes."""
-        members = self.cut.parts[index]
-        inside = set(members)
-        flat = FlatGraph(f"geop_{index}")
-        taken: dict[str, tuple[str, Any]] = {}  # tensor name -> argument, tensor
-        controls: dict[str, None] = {}
-        self.written = {t.name for name in members for t in updated_variables(self.region.operations[name])}
-        for name in members:
-            operation = self.region.operations[name]
-            inputs = [self._operand(flat, taken, inside, operation, t) for t in operation.inputs]
-            kept = [c for c in self.region.controls[name] if c in inside]
-            if is_update(operation):
-                kept += [t.op.name for t in operation.inputs if t.dtype._is_ref_dtype and is_update(t.op)]
-            controls.update(dict.fromkeys(c for c in self.region.controls[name] if c not in inside))
-            flat.nodes[name] = self._node(flat, operation, inputs, kept)
-        outputs = self._outputs(members, inside)
-        flat.results = [(t.op.name, t.value_index) for t in outputs]
-        flat.effects = self._effects(members)
-        written = frozenset(place for place, name in enumerate(taken) if name in self.written)
-        return Draft(flat, [t for _, t in taken.values()], outputs, list(controls), written)
-
-    def _effects(self, members: Sequence[str]) -> list[str]:
-        """The operations that must run though nobody reads their results; in a branch or a loop, what ends it."""
-        ends: dict[str, list[str]] = {}
-        for names in self.cut.units:
-            inner = {producer for n in names for producer in self.region.inputs[n]}
-            last = [n for n in names if self.region.operations[n].type in ENDS and n not in inner]
-            ends.update(dict.fromkeys(names, last))
-        effects = (name for name in members if _must_run(self.region.operations[name]))
-        return list(dict.fromkeys(end for name in effects for end in ends.get(name) or [name]))
-
-    def _node(self, flat: FlatGraph, operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
-        """An operation of a part. Variables that it only reads are tensors there, whether or not they have a handle."""
-        node = _flat_node(operation, inputs, controls)
-        reference = read_variable(operation)
-        if reference is not None and reference.name in self.written:
-            node.op, node.attr = "ReadVariableOp", {"dtype": node.attr["T"]}
-            return node
-        variable = read_resource(operation)
-        if variable is None or variable.name in self.written:
-            return node
-        kind = attr_value_pb2.AttrValue(type=type_of(variable).as_datatype_enum)
-        if operation.type == "ReadVariableOp":
-            node.op, node.attr = "Identity", {"T": kind}
-            return node
-        indices = {"Tparams": kind, "Tindices": node.attr["Tindices"]}
-        if operation.type == "ResourceGatherNd":
-            node.op, node.attr = "GatherNd", indices
-            return node
-        batch = int(operation.get_attr("batch_dims"))
-        axis = f"{operation.name}.axis"
-        number = attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(batch, tf.int32))
-        index = attr_value_pb2.AttrValue(type=tf.int32.as_datatype_enum)
-        flat.nodes[axis] = FlatNode(axis, "Const", [], [], {"value": number, "dtype": index}, (index.type,))
-        node.op, node.inputs = "GatherV2", [*inputs, (axis, 0)]
-        node.attr = {**indices, "Taxis": index, "batch_dims": attr_value_pb2.AttrValue(i=batch)}
-        return node
-
     def verdicts(
         self,
         fed: Mapping[str, np.ndarray | None],
@@ -322,12 +257,14 @@ class _Work:
     ) -> list[Verdict]:
         """What can be said of each part before anything runs; sizes go from part to part."""
         functions = Functions(_library(self.region))
-        sizes = dict(learned)
+        sizes, values = dict(learned), dict(fed)
         found = []
         for index in range(len(self.cut.parts)):
-            verdict = judge(self._draft(index), functions, fed, sizes, options)
+            draft = PartGraph(self.region, self.cut, index, self.wanted).draft()
+            verdict = judge(draft, functions, values, sizes, options)
             if verdict.lowered is not None:
                 sizes.update(verdict.sizes)
+                values.update(verdict.constants)
             found.append(verdict)
         return found
 
@@ -397,75 +334,6 @@ class _Work:
         self.done_names[index] = f"{part}_done"
         self.copies.definition.node.add(name=self.done_names[index], op="NoOp", input=done)
 
-    def _operand(
-        self,
-        flat: FlatGraph,
-        taken: dict[str, tuple[str, Any]],
-        inside: set[str],
-        operation: Any,
-        tensor: Any,
-    ) -> Ref:
-        """What an operation of a part reads: a variable itself where it updates it."""
-        read = (
-            None if tensor.name in self.region.fed or tensor.op.name in inside else read_variable(tensor.op)
-        )
-        if read is not None and read.name in self.written:
-            awaited = [n for n in self.region.before(operation.name) if n in inside]
-            return self._value(flat, taken, inside, read, awaited, f"{tensor.op.name}.{operation.name}")
-        if not (tensor.dtype._is_ref_dtype and is_update(tensor.op)):
-            return self._input(flat, taken, inside, tensor)
-        variable = variable_of(tensor)
-        if is_update(operation):
-            return self._input(flat, taken, inside, variable)
-        return self._value(flat, taken, inside, variable, [tensor.op.name], f"{tensor.op.name}.value")
-
-    def _value(
-        self,
-        flat: FlatGraph,
-        taken: dict[str, tuple[str, Any]],
-        inside: set[str],
-        variable: Any,
-        awaited: list[str],
-        name: str,
-    ) -> Ref:
-        """The value of a variable when other operations are done: references show what their variable is by then."""
-        kind = type_of(variable).as_datatype_enum
-        source = self._input(flat, taken, inside, variable)
-        attrs = {"dtype": attr_value_pb2.AttrValue(type=kind)}
-        flat.nodes.setdefault(name, FlatNode(name, "ReadVariableOp", [source], awaited, attrs, (kind,)))
-        return name, 0
-
-    def _input(
-        self, flat: FlatGraph, taken: dict[str, tuple[str, Any]], inside: set[str], tensor: Any
-    ) -> Ref:
-        operation = tensor.op
-        if operation.name in inside and tensor.name not in self.region.fed:
-            return operation.name, tensor.value_index
-        if is_free(operation) and tensor.name not in self.region.fed:
-            variable = read_variable(operation)
-            inputs = [] if variable is None else [self._input(flat, taken, inside, variable)]
-            flat.nodes.setdefault(operation.name, _flat_node(operation, inputs, []))
-            return operation.name, 0
-        if tensor.name not in taken:
-            name = f"argument.{len(taken)}"
-            taken[tensor.name] = (name, tensor)
-            flat.nodes[name] = FlatNode(name, ARGUMENT, [], [], {}, (type_of(tensor).as_datatype_enum,))
-            flat.args.append(name)
-        return taken[tensor.name][0], 0
-
-    def _outputs(self, members: Sequence[str], inside: set[str]) -> list[Any]:
-        """The tensors of a part that somebody outside of it reads."""
-        found = []
-        for name in members:
-            for tensor in self.region.operations[name].outputs:
-                read = any(
-                    c.name in self.region.operations and c.name not in inside for c in tensor.consumers()
-                )
-                value = not tensor.dtype._is_ref_dtype
-                if value and (read or tensor.name in self.wanted) and tensor.name not in self.region.fed:
-                    found.append(tensor)
-        return found
-
     # -- host operations -------------------------------------------------------------------------------------
 
     def add_hosts(self) -> None:
@@ -476,7 +344,7 @@ class _Work:
             operation = self.region.operations[name]
             node = self.copies.definition.node.add(name=self.copies.names[name], op=operation.type)
             for key, value in operation.node_def.attr.items():
-                if key not in _DROPPED:
+                if key not in DROPPED:
                     node.attr[key].CopyFrom(value)
             node.input.extend(self._reference(t) for t in operation.inputs)
             self._add_controls(node, self.region.controls[name])
@@ -560,19 +428,6 @@ def _is_inline(region: Region, work: _Work) -> bool:
 
 def _is_variable(operation: Any) -> bool:
     return operation.type in ("VariableV2", "VarHandleOp", "Placeholder", "NoOp")
-
-
-def _must_run(operation: Any) -> bool:
-    """Whether a part holds an operation although nobody reads its results."""
-    return operation.type == ASSERT or bool(updated_variables(operation))
-
-
-def _flat_node(operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
-    attrs = {k: v for k, v in operation.node_def.attr.items() if k not in _DROPPED}
-    if operation.type == ASSERT:
-        attrs[CHECKED] = attr_value_pb2.AttrValue(b=True)
-    types = tuple(t.dtype.base_dtype.as_datatype_enum for t in operation.outputs)
-    return FlatNode(operation.name, operation.type, inputs, controls, attrs, types)
 
 
 def _library(region: Region) -> list[Any]:
