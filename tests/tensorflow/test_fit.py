@@ -18,7 +18,7 @@ from tf_adapter import functions
 
 keras = tf.keras
 L = keras.layers
-KERAS_3 = keras.__version__ >= "3"
+KERAS_3 = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16)
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((24, 6)).astype(np.float32)
 Y = RANDOM.integers(0, 3, 24)
