@@ -273,7 +273,10 @@ def test_reductions(name: str, data: st.DataObject) -> None:
         expected = reference(accumulated, axis=tuple(axes), keepdims=keepdims, dtype=kind).astype(x.dtype)
     shifted = [a - len(shape) if data.draw(st.booleans()) else a for a in axes]
     (got,) = evaluate(lambda v: getattr(dsl, name)(v, shifted, keepdims), [x])
-    agree(got, expected, limit)
+    added = math.prod(shape[a] for a in axes)
+    agree(
+        got, expected, limit and limit + added // 8
+    )  # a sum of positive numbers errs by half a unit a number at most
 
 
 def test_means_and_several_sums() -> None:
