@@ -359,7 +359,8 @@ class _Reader:
             made[node.name] = node
         graph.nodes = made
         graph.results = [outputs.ref(definition.ret[a.name]) for a in definition.signature.output_arg]
-        graph.effects = list(dict.fromkeys(prefix + n for n in definition.control_ret.values()))
+        wanted = set(definition.control_ret.values())  # a map, in another order in every process
+        graph.effects = [prefix + proto.name for proto in definition.node_def if proto.name in wanted]
         return self.inlined(graph)
 
     def inlined(self, graph: FlatGraph) -> FlatGraph:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +111,26 @@ def test_memory_holds_the_latest(store: Store) -> None:
         for size in range(cache.MOST + 3):
             tf.function(lambda x: x * 3.0 + 1.0)(tf.ones([size + 1]))
     assert cache.size() == cache.MOST
+
+
+def test_another_process_finds_what_the_first_one_compiled(tmp_path: Path) -> None:
+    code = """
+        import tensorflow as tf, tf_adapter
+        variables = [tf.Variable(tf.fill([4, 4], float(i))) for i in range(6)]
+
+        @tf.function
+        def f(x):
+            for v in variables:
+                x = tf.nn.relu(x @ v)
+            return x
+
+        f(tf.ones([2, 4]))
+    """
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "NPU_CACHE_DIR": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            check=True,
+            timeout=600,
+        )
+        assert len(list(tmp_path.rglob("*.om"))) == 1
