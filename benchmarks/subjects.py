@@ -98,7 +98,11 @@ class Subject:
 
 
 def _convert(frozen: Path) -> Path:
-    """A frozen graph as ONNX, by tf2onnx."""
+    """A frozen graph as ONNX, by tf2onnx.
+
+    The converter copies every constant again and again (24 GiB for VGG16), so large weights go around it: they are
+    inputs while it works, and initializers afterwards.
+    """
     import logging
 
     import onnx
@@ -107,10 +111,34 @@ def _convert(frozen: Path) -> Path:
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     graph = tf.compat.v1.GraphDef.FromString(frozen.read_bytes())
-    model, _ = tf2onnx.convert.from_graph_def(graph, input_names=["x:0"], output_names=["y:0"], opset=17)
+    weights = _take_large_weights(graph)
+    inputs = ["x:0", *(f"{name}:0" for name in weights)]
+    model, _ = tf2onnx.convert.from_graph_def(graph, input_names=inputs, output_names=["y:0"], opset=17)
+    for value in [v for v in model.graph.input if v.name.removesuffix(":0") in weights]:
+        weight = weights[value.name.removesuffix(":0")]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, value.name))
+        model.graph.input.remove(value)
     path = frozen.with_suffix(".onnx")
     onnx.save(model, path)
     return path
+
+
+def _take_large_weights(graph: Any, elements: int = 1 << 22) -> dict[str, np.ndarray]:
+    """Turn the large constants of a GraphDef into placeholders; their values by name."""
+    import tensorflow as tf
+
+    weights = {}
+    for node in graph.node:
+        if (
+            node.op != "Const"
+            or tf.TensorShape(node.attr["value"].tensor.tensor_shape).num_elements() < elements
+        ):
+            continue
+        weights[node.name] = tf.make_ndarray(node.attr["value"].tensor)
+        node.op = "Placeholder"
+        node.attr["shape"].shape.CopyFrom(node.attr["value"].tensor.tensor_shape)
+        del node.attr["value"]
+    return weights
 
 
 def _write_convnext(small: bool, folder: Path) -> tuple[Path, list[np.ndarray], np.ndarray]:
