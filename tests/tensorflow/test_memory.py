@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,16 @@ from tf_adapter import functions
 keras = tf.keras
 L = keras.layers
 RANDOM = np.random.default_rng(0)
-LIMIT = 24 << 20
+ROOM = 24 << 20
 
 
-@pytest.fixture
+@contextmanager
 def limited() -> Iterator[None]:
-    with tf_adapter.options.override(memory_limit=LIMIT):
+    """A device with so much room beside what earlier tests have left on it."""
+    functions.forget()
+    gc.collect()
+    taken = tf.config.experimental.get_memory_info("NPU:0")["current"]
+    with tf_adapter.options.override(memory_limit=taken + ROOM):
         yield
 
 
@@ -77,8 +83,8 @@ def test_the_option_has_names_in_ported_scripts() -> None:
         npu_device.global_options().recompute = "off"
 
 
-def test_running_out_names_tensors_and_a_batch_that_fits(limited: None) -> None:
-    with tf.device(NPU):
+def test_running_out_names_tensors_and_a_batch_that_fits() -> None:
+    with tf.device(NPU), limited():
         made = model()
         with pytest.raises(tf.errors.ResourceExhaustedError) as raised:
             made.train_on_batch(*batch(200))
@@ -96,8 +102,8 @@ def test_running_out_names_tensors_and_a_batch_that_fits(limited: None) -> None:
 
 def test_recomputation_makes_room_for_a_larger_batch() -> None:
     whole, least = trained("off")[1], trained("segments")[1]
-    size = int(8 * LIMIT / (whole * least) ** 0.5)  # too much as it is, little enough with recomputation
-    with tf.device(NPU), tf_adapter.options.override(memory_limit=LIMIT):
+    size = int(8 * ROOM / (whole * least) ** 0.5)  # too much as it is, little enough with recomputation
+    with tf.device(NPU), limited():
         with pytest.raises(tf.errors.ResourceExhaustedError, match="recompute"):
             model().train_on_batch(*batch(size))
         with tf_adapter.options.override(recompute="segments"):
