@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ X = RANDOM.standard_normal((24, 6)).astype(np.float32)
 Y = RANDOM.integers(0, 3, 24)
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 Results = dict[str, Any]
+Found = TypeVar("Found")
 
 
 def model(**compiled: Any) -> Any:
@@ -232,7 +233,7 @@ WAYS: tuple[Callable[[], Results], ...] = (
 )
 
 
-def run(way: Callable[[], Results], device: str) -> Results:
+def run(way: Callable[[], Found], device: str) -> Found:
     keras.utils.set_random_seed(1)
     with tf.device(device):
         return way()
@@ -247,18 +248,18 @@ def test_it_trains_as_plain_tensorflow_does(way: Callable[[], Results]) -> None:
 
 
 def test_a_scale_that_overflows_leaves_steps_out() -> None:
-    def way() -> Results:
-        scaled = keras.mixed_precision.LossScaleOptimizer
-        optimizer = scaled(keras.optimizers.SGD(0.1), initial_scale=2.0**127, dynamic_growth_steps=2)
-        made = model(optimizer=optimizer)
-        before = made.get_weights()
-        found = fitted(made, epochs=1, batch_size=12)
-        assert any(np.any(a != b) for a, b in zip(before, made.get_weights(), strict=True))
-        return found
+    def way() -> float:
+        optimizer = keras.mixed_precision.LossScaleOptimizer(
+            keras.optimizers.SGD(0.1), initial_scale=2.0**126
+        )
+        made = model(optimizer=optimizer, loss_weights=[1e4])  # times the scale: infinite in both steps
+        before = [v.numpy() for v in made.trainable_variables]
+        fitted(made, epochs=1, batch_size=12)
+        for variable, value in zip(made.trainable_variables, before, strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+        return float(optimizer.dynamic_scale if KERAS_3 else optimizer.loss_scale)
 
-    wanted, found = run(way, CPU), run(way, NPU)
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
+    assert run(way, CPU) == run(way, NPU) == 2.0**124
 
 
 # -- the step is one model -----------------------------------------------------------------------------------
@@ -289,9 +290,11 @@ MOVING = {"_Arg", "Const", "NoOp", "Identity", "IteratorGetNext", "IteratorGetNe
     "OptionalGetValue",
     "OptionalHasValue",
     "OptionalNone",
-    "LogicalAnd",
+    "LogicalAnd",  # turns of the loop over steps are counted there, too
     "Less",
     "AddV2",
+    "Cast",
+    "Assert",
     "If",
     "ReadVariableOp",
 }
