@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import kept
 from benchmarks.contenders import limit_threads
 from benchmarks.subjects import LIMITS, compiled_error, names, open_subject
 
@@ -83,19 +84,6 @@ def main() -> int:
     return report(arguments)
 
 
-def read_found(path: Path | None) -> dict[str, dict[str, float | str]]:
-    """What an earlier run found, by subject."""
-    return json.loads(path.read_text()) if path is not None and path.exists() else {}
-
-
-def write_found(path: Path | None, found: dict[str, dict[str, float | str]]) -> None:
-    """Keep what was found, the file never half written."""
-    if path is not None:
-        aside = path.with_suffix(".part")
-        aside.write_text(json.dumps(found, indent=1))
-        aside.replace(path)
-
-
 def report(arguments: argparse.Namespace) -> int:
     """The table, then what failed and why."""
     from benchmarks.measure import console, new_table
@@ -104,11 +92,11 @@ def report(arguments: argparse.Namespace) -> int:
     titles = [c.replace("frozen", "TensorFlow").replace("onnx", "ONNX") for c in columns]
     table = new_table("Largest error relative to the largest value", ["model", *titles, OWN])
     wrong, notes = 0, []
-    known = read_found(arguments.json)
+    known = kept.read(arguments.json)
     for number, name in enumerate(arguments.subjects, 1):
         if not set(columns) <= known.get(name, {}).keys():
             known[name] = known.get(name, {}) | check_apart(name, arguments)
-            write_found(arguments.json, known)
+            kept.write(arguments.json, known)
         found = known[name]
         shown = " ".join(f"{c}={e:.1e}" for c, e in found.items() if not isinstance(e, str))
         console.print(f"[dim]{number}/{len(arguments.subjects)} {name} {shown}[/]")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import kept
 from benchmarks.contenders import CONTENDERS, LABELS, OURS, THREADS
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio
 from benchmarks.row import TOLERANCE
@@ -210,26 +211,10 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def read_rows(path: Path | None) -> dict[str, Row]:
-    """The rows of an earlier run by title; none when there is no file."""
-    if path is None or not path.exists():
-        return {}
-    return {row.title: row for row in (Row(**fields) for fields in json.loads(path.read_text()))}
-
-
-def write_rows(path: Path | None, rows: dict[str, Row]) -> None:
-    """Keep rows, the file never half written."""
-    if path is None:
-        return
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps([asdict(row) for row in rows.values()], indent=1))
-    aside.replace(path)
-
-
 def main() -> int:
     """Measure and report; the exit status says whether ours ran everywhere with right answers."""
     arguments = parse_arguments()
-    known = read_rows(arguments.json)
+    known = {title: Row(**fields) for title, fields in kept.read(arguments.json).items()}
     rows = list(cases(arguments))
     for number, row in enumerate(rows, 1):
         console.print(f"[dim]{number}/{len(rows)} {row.title}[/]", end=" ")
@@ -238,7 +223,7 @@ def main() -> int:
         else:
             measure(row, [OURS, *arguments.peers], arguments)
             known[row.title] = row
-            write_rows(arguments.json, known)
+            kept.write(arguments.json, {title: asdict(row) for title, row in known.items()})
         console.print(f"[dim]{' '.join(f'{n}={milliseconds(s)}' for n, s in row.medians.items())}[/]")
     report(rows, arguments.peers)
     return int(any(OURS in row.failures for row in rows))

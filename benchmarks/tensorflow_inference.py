@@ -8,7 +8,6 @@ every row with the faster of the two.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import kept
 from benchmarks.contenders import limit_threads
 from benchmarks.measure import (
     console,
@@ -75,12 +75,12 @@ def main() -> int:
     """Measure and print; the exit status says whether the answers agree."""
     arguments = _parse_arguments()
     limit_threads()
-    known = _read(arguments.json)
+    known = {key: Row(**fields) for key, fields in kept.read(arguments.json).items()}
     rows = []
     for key, measure in _cases(arguments):
         if key not in known:
             known[key] = measure()
-            _write(arguments.json, known)
+            kept.write(arguments.json, {key: asdict(row) for key, row in known.items()})
         rows.append(known[key])
         times = " ".join(f"{name}={milliseconds(seconds)}" for name, seconds in known[key].medians.items())
         console.print(f"[dim]{key}: {times} ms[/]")
@@ -120,18 +120,6 @@ def _cases(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Ro
     for name, make in OVERHEADS.items() if arguments.overheads else ():
         row = Row(name, 1, OVERHEAD, {}, 0.0)
         yield row.key, partial(_overhead, row, make, arguments.rounds)
-
-
-def _read(path: Path | None) -> dict[str, Row]:
-    """The rows of an earlier run by key; none when there is no file."""
-    if path is None or not path.exists():
-        return {}
-    return {row.key: row for row in (Row(**fields) for fields in json.loads(path.read_text()))}
-
-
-def _write(path: Path | None, rows: Mapping[str, Row]) -> None:
-    if path is not None:
-        path.write_text(json.dumps([asdict(row) for row in rows.values()], indent=1))
 
 
 # -- what is printed -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import kept
 from benchmarks.contenders import LABELS, OURS, limit_threads
 from benchmarks.measure import console, geometric_mean, interleave, milliseconds, new_table, ratio
 from benchmarks.memory import reset_peak, status
@@ -158,22 +159,6 @@ def cases(given: argparse.Namespace) -> Iterator[Row]:
         yield Row("overlap", "cnn", 16 if given.quick else 64, "fp32")
 
 
-def read_rows(path: Path | None) -> dict[str, Row]:
-    """The rows of an earlier run by title; none when there is no file."""
-    if path is None or not path.exists():
-        return {}
-    return {row.title: row for row in (Row(**fields) for fields in json.loads(path.read_text()))}
-
-
-def write_rows(path: Path | None, rows: dict[str, Row]) -> None:
-    """Keep rows, the file never half written."""
-    if path is None:
-        return
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps([asdict(row) for row in rows.values()], indent=1))
-    aside.replace(path)
-
-
 # -- tables --------------------------------------------------------------------------------------------------
 
 
@@ -254,13 +239,13 @@ def main() -> int:
         measure(row, given.contenders, given.rounds, given.quick)
         print(json.dumps(asdict(row)), flush=True)
         os._exit(0)  # skip the libraries' tear-down
-    known = read_rows(given.json)
+    known = {title: Row(**fields) for title, fields in kept.read(given.json).items()}
     rows = list(cases(given))
     for number, row in enumerate(rows):
         if row.title not in known or given.again:
             rounds = min(given.rounds, 3) if given.quick else given.rounds
             known[row.title] = _measured(row, given.contenders, rounds, given.quick)
-            write_rows(given.json, known)
+            kept.write(given.json, {title: asdict(row) for title, row in known.items()})
         rows[number] = known[row.title]
         console.print(f"[dim]{number + 1}/{len(rows)} {row.title}[/]")
     show(rows, given.contenders)
