@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Any
 
@@ -54,6 +55,22 @@ def register() -> None:
     dispatch.register()
     storage.register()
     distributed.register()
+    atexit.register(_let_autograd_end)
+
+
+def _let_autograd_end() -> None:
+    """Wait until autograd's thread has let go of the backward passes before.
+
+    It frees what they held, the caller's context among it, only after `backward` has returned; a thread that asks for
+    Python while the interpreter ends takes the process down. It takes one pass after the other, so the end of a
+    pass that holds nothing of Python's, straight from the engine, is the end of all others.
+    """
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    start = torch.ones((), device="npu", requires_grad=True)
+    torch.autograd.Variable._execution_engine.run_backward(
+        (start.clone(),), (start.detach(),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def npu_format_cast(tensor: torch.Tensor, acl_format: int) -> torch.Tensor:

@@ -169,6 +169,15 @@ def _run(script: str, tmp_path: Path) -> str:
     return done.stdout
 
 
+def test_a_process_ends_well_right_after_a_backward_pass(tmp_path: Path) -> None:
+    script = """
+import torch, torch_npu
+torch.nn.Linear(3, 2).npu()(torch.ones(4, 3, device="npu")).sum().backward()
+"""
+    for _ in range(4):  # without a wait at the end, more than half of them are aborted
+        _run(script, tmp_path)
+
+
 def test_scripts_for_cuda_run(tmp_path: Path) -> None:
     script = """
 import torch
