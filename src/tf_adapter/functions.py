@@ -318,8 +318,8 @@ def _mixed(
     if not options.allow_host_fallback:
         _complain(refused, "Set tf_adapter.options.allow_host_fallback = True to run them on the host.")
     if not context.context().soft_device_placement:
-        placed = {n.name for n in function.functions[function.name].node_def if ":NPU:" in n.device}
-        asked = {name: why for name, why in refused.items() if name in placed}
+        nodes = settled.graph.nodes
+        asked = {name: why for name, why in refused.items() if name in nodes and nodes[name].on_npu}
         _complain(asked, "Call tf.config.set_soft_device_placement(True) to run them on the host.")
     key = (settled.choices, frozenset(refused), options.fingerprint())
     if key not in function.cuts:

@@ -48,6 +48,7 @@ class FlatNode:
     attr: dict[str, attr_value_pb2.AttrValue]
     types: tuple[int, ...]  # element types of its outputs (DataType numbers)
     device: str = ""
+    on_npu: bool = False  # the program places it there by name
 
 
 class Functions:
@@ -355,6 +356,7 @@ class _Reader:
                 [prefix + i[1:] for i in proto.input if i.startswith("^")],
                 dict(proto.attr),
                 output_types(self.functions, proto.op, proto.attr),
+                on_npu=":NPU:" in proto.device,
             )
             made[node.name] = node
         graph.nodes = made

@@ -288,6 +288,9 @@ def test_without_soft_placement_what_the_npu_lacks_is_refused_where_the_npu_was_
             assert [float(tf.reduce_sum(x)) for x in tf.data.Dataset.from_tensors(v)] == [5.0]
         with pytest.raises(tf.errors.UnimplementedError, match="Op type 'AsString' is not supported on NPU"):
             tf.function(inside)(tf.constant([1]))
+        nested = tf.function(lambda x: tf.function(inside)(x) + 1)
+        with pytest.raises(tf.errors.UnimplementedError, match="Op type 'AsString' is not supported on NPU"):
+            nested(tf.constant([1]))
     finally:
         tf.config.set_soft_device_placement(True)
     with tf.device("/NPU:0"):
