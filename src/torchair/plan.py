@@ -225,20 +225,10 @@ class Program:
         if self.donated or self.moved or not all(self.plain):
             return lambda args: self([args[r] for r in reads])
         count, run, make, outputs = len(reads), self.run, make_strided, self.outputs
-        if list(reads) == list(range(arguments)):
+        as_given = list(reads) == list(range(arguments))
 
-            def all_of(args: list[Any]) -> list[torch.Tensor]:
-                addresses = [t.data_ptr() for t in args if t.is_contiguous()]
-                if len(addresses) != count:
-                    return self(args)
-                results = [make(shape, strides, dtype) for shape, strides, dtype in outputs]
-                run(addresses, [r.data_ptr() for r in results])
-                return results
-
-            return all_of
-
-        def some_of(args: list[Any]) -> list[torch.Tensor]:
-            tensors = [args[r] for r in reads]
+        def short(args: list[Any]) -> list[torch.Tensor]:
+            tensors = args if as_given else [args[r] for r in reads]
             addresses = [t.data_ptr() for t in tensors if t.is_contiguous()]
             if len(addresses) != count:
                 return self(tensors)
@@ -246,7 +236,7 @@ class Program:
             run(addresses, [r.data_ptr() for r in results])
             return results
 
-        return some_of
+        return short
 
     def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
