@@ -72,6 +72,8 @@ class Lowering {
   int block_attr(std::string_view name) const;
   std::vector<std::pair<int, Dims>> stored_outputs(int block) const { return host_.stored_outputs(block); }
   void emit(std::unique_ptr<Step> step) { host_.emit(std::move(step)); }
+  // Whether an algorithm with less arithmetic and larger rounding errors may be taken (Winograd, Strassen).
+  bool may_save_arithmetic() const { return attrs().text("algorithm", "auto") == "auto"; }
   bool is_steady(const View& view) const { return host_.is_steady(view); }
   Location held(std::size_t bytes) { return host_.held(bytes); }
   void emit_before_loop(std::unique_ptr<Step> step) { host_.emit_before_loop(std::move(step)); }

@@ -106,8 +106,7 @@ bool is_plain_3x3(const Lowering& low) {
          bias_is_float(low) && (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) &&
          attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
          all_are(attrs.integers("dilations", {1}), 1) && !attrs.has("src_scale") &&
-         !attrs.flag("has_weight_scales") && !attrs.flag("has_gate") &&
-         attrs.text("algorithm", "auto") != "direct";
+         !attrs.flag("has_weight_scales") && !attrs.flag("has_gate") && low.may_save_arithmetic();
 }
 
 // A transposed convolution is one with its kernel turned by half a turn.

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from ge.explanation import explain
     from ge.model.model import Model
     from ge.model.om import load, save
-    from ge.options import CompileOptions, PrecisionMode
+    from ge.options import CompileOptions, Implementation, PrecisionMode
     from ge.session import Session
 
 __all__ = [
     "CompileOptions",
     "GeError",
     "Graph",
+    "Implementation",
     "Model",
     "OutOfMemoryError",
     "PrecisionMode",
@@ -41,6 +42,7 @@ _MODULES = {
     "CompileOptions": "ge.options",
     "GeError": "ge.errors",
     "Graph": "ge.builder",
+    "Implementation": "ge.options",
     "Model": "ge.model.model",
     "OutOfMemoryError": "ge.errors",
     "PrecisionMode": "ge.options",

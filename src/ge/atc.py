@@ -116,6 +116,19 @@ def atc(
     op_precision_mode: Annotated[
         str, _option("op_precision_mode", "Precision by operator (ini file)", _NUMBERS, "PATH")
     ] = "",
+    op_select_implmode: Annotated[
+        str,
+        _option(
+            "op_select_implmode",
+            "high_performance, or high_precision: no arithmetic saved at the cost of rounding errors",
+            _NUMBERS,
+            "NAME",
+        ),
+    ] = "",
+    optypelist_for_implmode: Annotated[
+        str,
+        _option("optypelist_for_implmode", 'Operators that it is for: "Conv2D,MatMul"', _NUMBERS, "NAMES"),
+    ] = "",
     keep_dtype: Annotated[
         str, _option("keep_dtype", "Nodes that keep their precision, one a line", _NUMBERS, "PATH")
     ] = "",
@@ -295,6 +308,8 @@ def _request(arguments: dict[str, Any]) -> Request:
         aipp_file=_path(arguments["insert_op_conf"]),
         fusion_switch_file=_path(arguments["fusion_switch_file"]),
         op_precision_file=_path(arguments["op_precision_mode"]),
+        op_select_implmode=arguments["op_select_implmode"],
+        optypelist_for_implmode=arguments["optypelist_for_implmode"],
         keep_dtype_file=_path(arguments["keep_dtype"]),
         mixlist_file=_path(arguments["modify_mixlist"]),
         target=target,

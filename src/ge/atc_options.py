@@ -31,9 +31,9 @@ _NO_EFFECT = """
     input_hint_shape is_input_adjust_hw_layout is_output_adjust_hw_layout jit_compile mdl_bank_path
     model_relation_config net_format oo_constant_folding oo_dead_code_elimination oo_level
     op_bank_path op_bank_update op_compiler_cache_dir op_compiler_cache_mode op_debug_config
-    op_debug_level op_name_map op_select_implmode optypelist_for_implmode quant_dumpable
-    save_original_model shape_generalized_build_mode sparsity status_check tiling_schedule_optimize
-    topo_sorting_mode virtual_type weight
+    op_debug_level op_name_map quant_dumpable save_original_model
+    shape_generalized_build_mode sparsity status_check tiling_schedule_optimize topo_sorting_mode
+    virtual_type weight
 """
 NO_EFFECT = frozenset(_NO_EFFECT.split())
 _OUTPUT_TYPES = {

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
+from ge.build.implementations import unknown_names
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
@@ -78,6 +79,8 @@ def compile_plan(
     whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
     steps = 1 if donated else split_batch(graph, options)
     place(graph)
+    for unknown in unknown_names(graph, options):
+        facts.add_note(graph, f"the implementation of '{unknown}' has no effect: no product is called so")
     dump_graph(graph, "place", options, name)
     plan = build_plan(graph, options, name, donated)
     plan.report["placement"] = placements(graph)

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ge.errors import GeError
+from ge.options import Implementation
 
-__all__ = ["fusion_switches", "keep_dtype", "mixed_precision_lists", "op_precision", "read_text"]
+__all__ = [
+    "fusion_switches",
+    "implementation_choice",
+    "keep_dtype",
+    "mixed_precision_lists",
+    "op_implementation",
+    "op_precision",
+    "read_text",
+]
 
 MAX_BYTES = 16 << 20
 _KEPT, _AS_THE_MODEL = "must_keep_origin_dtype", ""
@@ -78,6 +87,33 @@ def op_precision(path: Path) -> dict[str, str]:
     The original tool's choices between implementations are read as well: a precise one keeps its element types, the
     others are as the whole model.
     """
+    modes = {name: _IMPLEMENTATIONS.get(value, value) for name, value in _by_name(path).items()}
+    return {name: mode for name, mode in modes.items() if mode != _AS_THE_MODEL}
+
+
+def op_implementation(path: Path) -> dict[str, Implementation]:
+    """Implementations by node or operator name, from the file that `op_precision` reads."""
+    choices = {choice.value for choice in Implementation}
+    return {name: Implementation(value) for name, value in _by_name(path).items() if value in choices}
+
+
+def implementation_choice(mode: Any, types: Any = ()) -> dict[str, Any]:
+    """The fields of CompileOptions that a choice means: for the operators named (a list, or text with commas), or for
+    the whole model.
+
+    >>> implementation_choice("high_precision", "Conv2D,MatMul")["op_implementation"]["MatMul"].name
+    'PRECISE'
+    >>> implementation_choice("high_precision")["implementation"].name
+    'PRECISE'
+    """
+    choice = Implementation.parse(mode or Implementation.FAST)
+    listed = types.split(",") if isinstance(types, str) else types or ()
+    names = [name.strip() for name in listed if name.strip()]
+    return {"op_implementation": dict.fromkeys(names, choice)} if names else {"implementation": choice}
+
+
+def _by_name(path: Path) -> dict[str, str]:
+    """The values of a precision file by name."""
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     text = read_text(path, "precision file")
@@ -85,9 +121,7 @@ def op_precision(path: Path) -> dict[str, str]:
         parser.read_string(text if text.lstrip().startswith("[") else "[all]\n" + text)
     except configparser.Error as error:
         raise GeError("E12011", f"the precision file {path} is not valid: {error}") from error
-    given = {name: value.strip() for section in parser.sections() for name, value in parser.items(section)}
-    modes = {name: _IMPLEMENTATIONS.get(value, value) for name, value in given.items()}
-    return {name: mode for name, mode in modes.items() if mode != _AS_THE_MODEL}
+    return {name: value.strip() for section in parser.sections() for name, value in parser.items(section)}
 
 
 def keep_dtype(path: Path) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ class Request:
     aipp_file: Path | None = None
     fusion_switch_file: Path | None = None
     op_precision_file: Path | None = None
+    op_select_implmode: str = ""
+    optypelist_for_implmode: str = ""  # operators, separated by commas; "": the whole model
     keep_dtype_file: Path | None = None
     mixlist_file: Path | None = None
     target: str = "host"
@@ -70,6 +72,7 @@ class Request:
             target=self.target,
             opp_path=self.opp_path,
         )
+        options = replace(options, **self._implementations())
         if self.fusion_switch_file is not None:
             off = options.disabled_passes | configs.fusion_switches(self.fusion_switch_file)
             options = replace(options, disabled_passes=off)
@@ -78,6 +81,15 @@ class Request:
                 options, dump_dir=self.debug_dir, dump_stages=options.dump_stages or frozenset({"all"})
             )
         return options
+
+    def _implementations(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.op_select_implmode:
+            found = configs.implementation_choice(self.op_select_implmode, self.optypelist_for_implmode)
+        if self.op_precision_file is not None:
+            by_name = configs.op_implementation(self.op_precision_file)
+            found["op_implementation"] = {**found.get("op_implementation", {}), **by_name}
+        return found
 
     def _op_precision(self) -> dict[str, str]:
         modes: dict[str, str] = {}

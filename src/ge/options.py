@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ge.errors import GeError
 
-__all__ = ["RECOMPUTE", "CompileOptions", "PrecisionMode"]
+__all__ = ["RECOMPUTE", "CompileOptions", "Implementation", "PrecisionMode"]
 
 
 class PrecisionMode(enum.Enum):
@@ -49,7 +49,33 @@ _SYNONYMS = {
 }
 
 
-RECOMPUTE = ("off", "vector", "segments")
+class Implementation(enum.Enum):
+    """Which of several ways to compute the same product: that with the least time, or that with the least errors.
+
+    FAST may save arithmetic at the cost of larger rounding errors (convolutions by Winograd, matrix products by
+    Strassen); PRECISE never does.
+    """
+
+    FAST = "high_performance"
+    PRECISE = "high_precision"
+
+    @classmethod
+    def parse(cls, text: str | Implementation) -> Implementation:
+        """The implementation of a name; "…_for_all" means the same.
+
+        >>> Implementation.parse("high_precision_for_all").name
+        'PRECISE'
+        """
+        if isinstance(text, cls):
+            return text
+        for choice in cls:
+            if str(text).removesuffix("_for_all") == choice.value:
+                return choice
+        valid = ", ".join(choice.value for choice in cls)
+        raise GeError("E10010", f"implementation '{text}' is unknown", remedy=f"use one of {valid}")
+
+
+RECOMPUTE = ("off", "light", "vector", "segments")
 """Nothing; activations, normalisations and element-wise work; whole segments, convolutions and products too."""
 
 
@@ -59,6 +85,10 @@ class CompileOptions:
 
     precision_mode: PrecisionMode = PrecisionMode.KEEP
     op_precision: Mapping[str, str] = field(default_factory=dict)  # node or operator name -> mode
+    implementation: Implementation = Implementation.FAST
+    op_implementation: Mapping[str, Implementation] = field(
+        default_factory=dict
+    )  # node or operator name -> choice
     disabled_passes: frozenset[str] = frozenset()
     dump_stages: frozenset[str] = frozenset()  # "all" or stage names
     dump_dir: Path = Path("npu_dump")
@@ -86,7 +116,7 @@ class CompileOptions:
 
     @classmethod
     def from_environment(cls, **given: object) -> CompileOptions:
-        """Options with NPU_DUMP, NPU_DUMP_DIR and NPU_DISABLE_PASSES taken into account."""
+        """Options with NPU_DUMP, NPU_DUMP_DIR, NPU_DISABLE_PASSES and NPU_OP_SELECT_IMPLMODE taken into account."""
         values: dict[str, object] = {}
         if os.environ.get("NPU_DUMP"):
             values["dump_stages"] = frozenset(os.environ["NPU_DUMP"].split(","))
@@ -94,4 +124,6 @@ class CompileOptions:
             values["dump_dir"] = Path(os.environ["NPU_DUMP_DIR"])
         if os.environ.get("NPU_DISABLE_PASSES"):
             values["disabled_passes"] = frozenset(os.environ["NPU_DISABLE_PASSES"].split(","))
+        if os.environ.get("NPU_OP_SELECT_IMPLMODE"):
+            values["implementation"] = Implementation.parse(os.environ["NPU_OP_SELECT_IMPLMODE"])
         return cls(**{**values, **given})  # type: ignore[arg-type]

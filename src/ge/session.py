@@ -155,6 +155,9 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "opp_path": ("opp_path", _directories),
     "custom_opp_path": ("opp_path", _directories),
 }
+# The choice between implementations, and the operators it is for.
+_IMPLEMENTATION = frozenset({"op_select_implmode", "opselectimplmode"})
+_IMPLEMENTED = frozenset({"optypelist_for_implmode", "optypelistforimplmode"})
 # Options of ported programs that have no meaning on this device.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -193,15 +196,23 @@ def parse_options(
         return given
     options = base if base is not None else CompileOptions.from_environment()
     changes: dict[str, Any] = {}
+    implementation: dict[str, Any] = {}
     for name, value in (given or {}).items():
         short = name.lower().removeprefix("ge.").removeprefix("exec.")
         if short in _WITHOUT_EFFECT:
             continue
+        if short in _IMPLEMENTATION | _IMPLEMENTED:
+            implementation["mode" if short in _IMPLEMENTATION else "types"] = value
+            continue
         if short not in _OPTIONS:
-            near = difflib.get_close_matches(short, _OPTIONS, 3, 0.5)
+            near = difflib.get_close_matches(short, [*_OPTIONS, *_IMPLEMENTATION, *_IMPLEMENTED], 3, 0.5)
             raise GeError(
                 "E10010", f"option '{name}' is unknown", remedy=f"did you mean {', '.join(near or _OPTIONS)}"
             )
         target, convert = _OPTIONS[short]
         changes[target] = convert(value)
+    if implementation.get("mode"):
+        from ge.configs import implementation_choice
+
+        changes |= implementation_choice(**implementation)
     return replace(options, **changes)

@@ -74,6 +74,10 @@ def _precision(value: Any) -> str:
     return options.settings()["precision_mode"].read(value).value
 
 
+def _implementation(value: Any) -> str:
+    return options.settings()["op_select_implmode"].read(value).value
+
+
 def _loop_size(value: Any) -> int:
     return int(options.settings()["loop_size"].read(value))
 
@@ -232,7 +236,7 @@ def _tree() -> Branch:
             "dynamic_inputs_shape_range": _text,
             "customize_dtypes": _text,
             "op_debug_level": _one_of(0, 1, 2, 3, 4),
-            "op_select_implmode": _text,
+            "op_select_implmode": _implementation,
             "optypelist_for_implmode": _text,
             "jit_compile": _one_of(True, False, "auto"),
             "min_group_size": _whole,
@@ -248,6 +252,10 @@ def _tree() -> Branch:
             "precision_mode": _same("precision_mode"),
             "precision_mode_v2": lambda b: options.set(precision_mode=b.precision_mode_v2),
             "modify_mixlist": _same("modify_mixlist"),
+            "op_select_implmode": _same("op_select_implmode"),
+            "optypelist_for_implmode": lambda b: options.set(
+                optypelist_for_implmode=b.optypelist_for_implmode or ""
+            ),
             "fusion_switch_file": _same("fusion_switch_file"),
             "recompute": _same("recompute"),
             "iterations_per_loop": _iterations,

@@ -79,6 +79,8 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
         sorted(options.disabled_passes),
         options.target,
         options.recompute,
+        options.implementation.value,
+        sorted((name, choice.value) for name, choice in options.op_implementation.items()),
     )
     own = ge.ops.fingerprint()  # of the user's operators
     variables = (sorted(request.bind), sorted(request.kept))

@@ -42,6 +42,8 @@ def export(model: Any, path: str | Path, signature: Signature | None = None) -> 
             precision_mode=options.effective_precision,
             fusion_switch_file=options.fusion_switch_file,
             mixlist_file=options.modify_mixlist,
+            op_select_implmode=options.op_select_implmode.value,
+            optypelist_for_implmode=",".join(sorted(options.optypelist_for_implmode)),
             target=options.target,
         )
         try:

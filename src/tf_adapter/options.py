@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from ge import configs
 from ge.errors import GeError
-from ge.options import RECOMPUTE, CompileOptions, PrecisionMode
+from ge.options import RECOMPUTE, CompileOptions, Implementation, PrecisionMode
 
 __all__ = ["Options", "Setting", "options", "start"]
 
@@ -92,6 +92,10 @@ def _size(value: Any) -> int:
 
 def _mode(value: Any) -> PrecisionMode:
     return value if isinstance(value, PrecisionMode) else PrecisionMode.parse(str(value))
+
+
+def _implementation(value: Any) -> Implementation:
+    return Implementation.parse(value)
 
 
 def _path(value: Any) -> Path | None:
@@ -185,6 +189,16 @@ class Options:
     )
     op_precision = Setting[dict[str, str]](
         _modes, {}, "NPU_OP_PRECISION", "compile", "precision modes of single operators or nodes"
+    )
+    op_select_implmode = Setting[Implementation](
+        _implementation,
+        Implementation.FAST,
+        "NPU_OP_SELECT_IMPLMODE",
+        "compile",
+        "whether products may save arithmetic at the cost of rounding errors",
+    )
+    optypelist_for_implmode = Setting[frozenset[str]](
+        _names, frozenset(), "NPU_OPTYPELIST_FOR_IMPLMODE", "compile", "operators it is for; none: all"
     )
     modify_mixlist = Setting[Path | None](
         _file, None, "NPU_MODIFY_MIXLIST", "compile", "file that moves operators between precision lists"
@@ -344,6 +358,7 @@ class Options:
             "dump_dir": self.dump_dir or Path("npu_dump"),
             "target": self.target,
             "recompute": self.recompute,
+            **configs.implementation_choice(self.op_select_implmode, self.optypelist_for_implmode),
         }
         return CompileOptions(**{**values, **given})
 
@@ -365,6 +380,8 @@ class Options:
             sorted(self._disabled_passes()),
             self.target,
             self.recompute,
+            self.op_select_implmode.value,
+            sorted(self.optypelist_for_implmode),
             self.allow_host_fallback,
             self.deterministic,
         ]

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from ge.configs import fusion_switches
-from ge.options import CompileOptions, PrecisionMode
+from ge.configs import fusion_switches, implementation_choice
+from ge.options import CompileOptions, Implementation, PrecisionMode
 
 __all__ = ["CompilerConfig"]
 
@@ -174,6 +174,8 @@ class CompilerConfig:
                 optimization_switch=Option(None, idle="NPU_DISABLE_PASSES switches passes off"),
                 export_compile_stat=Option("1", idle="torchair.explain tells what was compiled"),
                 precision_mode=Option("must_keep_origin_dtype", tuple(m.value for m in PrecisionMode)),
+                op_select_implmode=Option(None, (None, *(i.value for i in Implementation))),
+                optypelist_for_implmode=Option(None, kind=str),
             ),
             "fusion_config": Section("fusion_config", fusion_switch_file=Option(None, kind=(str, Path))),
             "dump_config": Section(
@@ -217,6 +219,9 @@ class CompilerConfig:
     def options(self) -> CompileOptions:
         """The Graph Engine's options."""
         given: dict[str, Any] = {"precision_mode": PrecisionMode.parse(self.ge_config.precision_mode.value)}
+        if self.ge_config.op_select_implmode.value is not None:
+            types = self.ge_config.optypelist_for_implmode.value
+            given.update(implementation_choice(self.ge_config.op_select_implmode.value, types))
         if self.dump_config.enable_dump.value:
             given.update(dump_stages=frozenset({"all"}), dump_dir=Path(self.dump_config.dump_path.value))
         switches = self.fusion_config.fusion_switch_file.value

@@ -15,6 +15,7 @@ from ge.build.carries import Carry, coalesce_carries
 from ge.build.donate import Donation
 from ge.build.draft import Draft, Share
 from ge.build.expression import Expression, express
+from ge.build.implementations import choose_algorithm
 from ge.build.kernels import KernelBook
 from ge.build.partition import partition
 from ge.build.units import Unit
@@ -180,6 +181,7 @@ class _GraphLowering:
         wanted = [self.view(v) for v in node.outputs]
         outputs = [v if accepts_output(node.op_type, v) else self.draft.arena(v.desc) for v in wanted]
         task = operator.task(op, inputs, outputs)
+        choose_algorithm(task, node, self.shop.options)
         self._describe(task, unit, operator.flops(op))
         self.emit(task, _accumulations(task))
         for view, target in zip(outputs, wanted, strict=True):

@@ -1,0 +1,54 @@
+"""Which products may save arithmetic at the cost of rounding errors: the choice for each node."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
+from ge.model.plan import Task
+from ge.options import CompileOptions, Implementation
+
+__all__ = ["choose_algorithm", "implementation_of", "unknown_names"]
+
+# Operators with more than one algorithm, and what scripts call them in other vocabularies.
+_PRODUCTS = {
+    "Conv": ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative"),
+    "ConvTranspose": (
+        "Conv2DBackpropInput",
+        "Conv2DTranspose",
+        "Conv3DBackpropInput",
+        "Conv3DTranspose",
+        "Deconvolution",
+    ),
+    "ConvGradWeight": ("Conv2DBackpropFilter", "Conv3DBackpropFilter"),
+    "MatMul": ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMulV2", "MatMulV3", "Gemm", "GEMM"),
+}
+
+
+def choose_algorithm(task: Task, node: ir.Node, options: CompileOptions) -> None:
+    """Tell the runtime where a product must not be computed by an algorithm with larger errors."""
+    if node.op_type in _PRODUCTS and implementation_of(node, options) is Implementation.PRECISE:
+        task.attrs["algorithm"] = "precise"
+
+
+def implementation_of(node: ir.Node, options: CompileOptions) -> Implementation:
+    """The choice for a node: its own by name, by origin, by operator, else the model's."""
+    for key in _keys(node) if options.op_implementation else ():
+        if key in options.op_implementation:
+            return options.op_implementation[key]
+    return options.implementation
+
+
+def unknown_names(graph: ir.Graph, options: CompileOptions) -> list[str]:
+    """Names that an implementation was chosen for and that no product of the graph has."""
+    return sorted(options.op_implementation.keys() - _names(graph)) if options.op_implementation else []
+
+
+def _keys(node: ir.Node) -> tuple[str, ...]:
+    return (node.name or "", *facts.origin(node), node.op_type, *_PRODUCTS.get(node.op_type, ()))
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    inner = [_names(subgraph) for subgraph in subgraphs_of(graph)]
+    return {key for node in graph if node.op_type in _PRODUCTS for key in _keys(node)}.union(*inner)
