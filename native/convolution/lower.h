@@ -1,13 +1,16 @@
-// Entries of our own convolutions: tasks of kind "conv" that they take from oneDNN.
+// Entries of our own convolutions and their gradients: tasks that they take from oneDNN.
 #pragma once
 
 #include "runtime/lowering.h"
 
 namespace npu {
 
-// Both return false, having done nothing, when the task is not theirs.
+// Tasks of kind "conv". Both return false, having done nothing, when the task is not theirs.
 bool lower_depthwise(Lowering& low);
 bool lower_pointwise(Lowering& low);
+
+// The same for tasks of kind "conv_grad_weights".
+bool lower_weight_gradient(Lowering& low);
 
 // Whether a convolution's last post-operation is better done in place after it; the step that does it.
 bool has_late_activation(const Lowering& low);

@@ -4,6 +4,7 @@
 #include "convolution/activation.h"
 #include "convolution/depthwise.h"
 #include "convolution/pointwise.h"
+#include "convolution/weight_gradient.h"
 
 namespace npu::convolution {
 namespace {
@@ -41,6 +42,10 @@ DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
 ActivationFn activation(DType type) { return machine_has_bf16_vectors() ? activation_avx512(type) : nullptr; }
 
 PointwiseFn pointwise(DType type) { return machine_has_bf16_vectors() ? pointwise_avx512(type) : nullptr; }
+
+const GradientKernels* weight_gradient(DType type) {
+  return machine_has_bf16_vectors() ? weight_gradient_avx512(type) : nullptr;
+}
 
 std::int64_t pointwise_chunk(const Pointwise& plan, DType type) {
   const std::int64_t row = (plan.depth + plan.outputs) * static_cast<std::int64_t>(dtype_size(type));

@@ -1,4 +1,5 @@
 // Task kinds "conv_grad_weights" and "pool_grad"; the gradient of a convolution's source is a "deconv".
+#include "convolution/lower.h"
 #include "onednn/engine.h"
 #include "onednn/geometry.h"
 #include "onednn/pool_kinds.h"
@@ -15,9 +16,11 @@ void check_images(const Lowering& low, const View& a, const View& b) {
 
 }  // namespace
 
-// Inputs: x, gradient of y. Outputs: gradient of w (O, I/g, k) and, if given, of the bias.
+// Inputs: x, gradient of y. Outputs: gradient of w (O, I/g, k) and, if given, of the bias. The algorithm
+// "library" is oneDNN's where we have one of our own.
 void lower_conv_grad_weights(Lowering& low) {
   using Gradient = dnnl::convolution_backward_weights;
+  if (low.attrs().text("algorithm", "auto") != "library" && lower_weight_gradient(low)) return;
   const View& x = low.input(0);
   const View& dy = low.input(1);
   const View& dw = low.output(0);

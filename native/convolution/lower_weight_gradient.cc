@@ -1,0 +1,300 @@
+// Tasks "conv_grad_weights" that are ours, and their step.
+#include <omp.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "convolution/lower.h"
+#include "convolution/weight_gradient.h"
+#include "core/parallel.h"
+
+namespace npu {
+namespace {
+
+using namespace convolution;
+
+constexpr std::int64_t kMaxSteps = 400;       // of a product: its panels lie in the second-level cache
+constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
+constexpr std::int64_t kPixelsOfChannel = 8;  // more than these are shared out rather than the channels
+
+// A strided image, channels last.
+struct Pixels {
+  std::int64_t image, row, column;  // distances in elements
+  std::int64_t height, width, channels;
+};
+
+// What the threads share out among themselves.
+enum class Split : std::uint8_t { Pixels, Rows, Columns };
+
+struct Plan {
+  const GradientKernels* kernels = nullptr;
+  Pixels source{}, gradient{};
+  std::int64_t images = 0;
+  Dims kernel, strides, dilations, pads;
+  bool source_has_rows = true;  // the source's channels are the rows of a tap's product
+  std::int64_t target_row = 0;  // distances in elements of the weights
+  std::int64_t tap_row = 0, tap_column = 0;
+  std::int64_t block_lines = 0;  // of the gradient, multiplied at once
+  Split split = Split::Pixels;
+  std::int64_t parts = 1;
+
+  const Pixels& rows() const { return source_has_rows ? source : gradient; }
+  const Pixels& columns() const { return source_has_rows ? gradient : source; }
+  std::int64_t steps(std::int64_t pixels) const { return (pixels + kernels->depth - 1) / kernels->depth; }
+  std::int64_t tap_elements() const { return source.channels * gradient.channels; }
+  std::int64_t partial_elements() const { return kernel[0] * kernel[1] * tap_elements(); }
+  std::int64_t lines() const { return images * gradient.height; }
+  std::int64_t block_pixels() const { return block_lines * gradient.width; }
+  // Of one part: packed rows and columns, then the places of pixels, now and next.
+  std::int64_t buffer_bytes() const {
+    const std::int64_t packed = (source.channels + gradient.channels) * steps(block_pixels());
+    return (packed * 4 + 4 * block_pixels() * 8 + 63) / 64 * 64;
+  }
+};
+
+Pixels pixels_of(const View& v) {
+  return {v.strides[0], v.strides[2], v.strides[3], v.dims[2], v.dims[3], v.dims[1]};
+}
+
+struct Range {
+  std::int64_t first, last;
+  std::int64_t count() const { return std::max<std::int64_t>(last - first, 0); }
+};
+
+// The outputs along one axis whose source lies inside for a tap.
+Range seen(std::int64_t offset, std::int64_t stride, std::int64_t size, std::int64_t outputs) {
+  const std::int64_t first = offset >= 0 ? 0 : (-offset + stride - 1) / stride;
+  const std::int64_t last = size - offset <= 0 ? 0 : (size - offset - 1) / stride + 1;
+  return {first, std::min(last, outputs)};
+}
+
+// The work of one thread: some of the gradient's lines (those of all images in a row), rows and columns.
+struct Part {
+  std::int64_t index;
+  Range lines, rows, columns;
+};
+
+// Where the pixels lie that meet at a tap.
+struct Meeting {
+  std::int64_t* source;
+  std::int64_t* gradient;
+  std::int64_t count = 0;
+};
+
+class BoundWeightGradient : public BoundStep {
+ public:
+  explicit BoundWeightGradient(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    parallel_for(plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t p = begin; p < end; ++p) compute(part(p));
+    });
+    if (plan_.split == Split::Pixels && plan_.parts > 1) add_partial_sums();
+  }
+
+  void* source = nullptr;
+  void* gradient = nullptr;
+  void* target = nullptr;
+  void* buffers = nullptr;
+  void* partial = nullptr;
+
+ private:
+  Part part(std::int64_t index) const {
+    const std::int64_t rows = plan_.rows().channels, columns = plan_.columns().channels;
+    Part part{index, {0, plan_.lines()}, {0, rows}, {0, columns}};
+    if (plan_.split == Split::Pixels) part.lines = share(plan_.lines(), 1, index);
+    if (plan_.split == Split::Rows) part.rows = share(rows, kGradientRows, index);
+    if (plan_.split == Split::Columns) part.columns = share(columns, kGradientVector, index);
+    return part;
+  }
+
+  // One of `parts` shares of whole blocks.
+  Range share(std::int64_t size, std::int64_t block, std::int64_t index) const {
+    const std::int64_t blocks = size / block;
+    return {blocks * index / plan_.parts * block, blocks * (index + 1) / plan_.parts * block};
+  }
+
+  // The results of all parts but the first go to memory of their own where they are sums over some pixels.
+  bool sums_apart(const Part& part) const { return plan_.split == Split::Pixels && part.index > 0; }
+
+  float* target_of(const Part& part, std::int64_t tap) const {
+    if (sums_apart(part)) {
+      return static_cast<float*>(partial) + (part.index - 1) * plan_.partial_elements() +
+             tap * plan_.tap_elements();
+    }
+    return static_cast<float*>(target) + tap / plan_.kernel[1] * plan_.tap_row +
+           tap % plan_.kernel[1] * plan_.tap_column;
+  }
+
+  // Blocks of lines, all taps of each while it is in the cache. What comes next is fetched meanwhile.
+  void compute(const Part& part) {
+    auto* packed_rows =
+        reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * plan_.buffer_bytes());
+    float* packed_columns = packed_rows + plan_.rows().channels * plan_.steps(plan_.block_pixels());
+    auto* places = reinterpret_cast<std::int64_t*>(packed_columns + plan_.columns().channels *
+                                                                        plan_.steps(plan_.block_pixels()));
+    Meeting now{places, places + plan_.block_pixels()};
+    Meeting next{now.gradient + plan_.block_pixels(), now.gradient + 2 * plan_.block_pixels()};
+    const std::int64_t taps = plan_.kernel[0] * plan_.kernel[1];
+    const std::int64_t blocks = (part.lines.count() + plan_.block_lines - 1) / plan_.block_lines;
+    const std::int64_t to_row = sums_apart(part) ? plan_.columns().channels : plan_.target_row;
+    meet(part, 0, now);
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(blocks, 1) * taps; ++i) {
+      meet(part, i + 1, next);
+      if (now.count || i < taps) {
+        multiply(part, now, next, packed_rows, packed_columns, i >= taps,
+                 target_of(part, i % taps) + part.rows.first * to_row + part.columns.first, to_row);
+      }
+      std::swap(now, next);
+    }
+  }
+
+  // The pixels of the i-th pair of a block and a tap, none beyond the last block.
+  void meet(const Part& part, std::int64_t i, Meeting& meeting) const {
+    const std::int64_t taps = plan_.kernel[0] * plan_.kernel[1], tap = i % taps;
+    const std::int64_t first = part.lines.first + i / taps * plan_.block_lines;
+    const std::int64_t last = std::min(first + plan_.block_lines, part.lines.last);
+    const Pixels &s = plan_.source, &g = plan_.gradient;
+    const std::int64_t offset_y = tap / plan_.kernel[1] * plan_.dilations[0] - plan_.pads[0];
+    const std::int64_t offset_x = tap % plan_.kernel[1] * plan_.dilations[1] - plan_.pads[1];
+    const Range ys = seen(offset_y, plan_.strides[0], s.height, g.height);
+    const Range xs = seen(offset_x, plan_.strides[1], s.width, g.width);
+    meeting.count = 0;
+    for (std::int64_t line = first; line < last; ++line) {
+      const std::int64_t image = line / g.height, y = line % g.height;
+      if (y < ys.first || y >= ys.last) continue;
+      const std::int64_t from = image * s.image + (y * plan_.strides[0] + offset_y) * s.row;
+      for (std::int64_t x = xs.first; x < xs.last; ++x, ++meeting.count) {
+        meeting.source[meeting.count] = from + (x * plan_.strides[1] + offset_x) * s.column;
+        meeting.gradient[meeting.count] = image * g.image + y * g.row + x * g.column;
+      }
+    }
+  }
+
+  GradientSide source_of(const Meeting& meeting) const { return {source, meeting.source, meeting.count}; }
+  GradientSide gradient_of(const Meeting& meeting) const {
+    return {gradient, meeting.gradient, meeting.count};
+  }
+
+  void multiply(const Part& part, const Meeting& now, const Meeting& next, float* packed_rows,
+                float* packed_columns, bool add, float* to, std::int64_t to_row) const {
+    const GradientSide sides[] = {source_of(now), gradient_of(now), source_of(next), gradient_of(next)};
+    const int rows = plan_.source_has_rows ? 0 : 1, columns = 1 - rows;
+    plan_.kernels->pack(sides[rows], part.rows.first, part.rows.last, false, packed_rows);
+    plan_.kernels->pack(sides[columns], part.columns.first, part.columns.last, true, packed_columns);
+    const GradientAhead ahead[] = {{sides[2 + rows], part.rows.first, part.rows.last},
+                                   {sides[2 + columns], part.columns.first, part.columns.last}};
+    plan_.kernels->multiply(packed_rows, part.rows.count(), packed_columns, part.columns.count(),
+                            plan_.steps(now.count), add, to, to_row, ahead);
+  }
+
+  void add_partial_sums() {
+    const std::int64_t rows = plan_.rows().channels, columns = plan_.columns().channels;
+    parallel_for(plan_.kernel[0] * plan_.kernel[1] * rows, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t y = i / rows / plan_.kernel[1], x = i / rows % plan_.kernel[1];
+        float* to = static_cast<float*>(target) + y * plan_.tap_row + x * plan_.tap_column +
+                    i % rows * plan_.target_row;
+        for (std::int64_t p = 0; p + 1 < plan_.parts; ++p) {
+          const float* from = static_cast<const float*>(partial) + p * plan_.partial_elements() + i * columns;
+          for (std::int64_t c = 0; c < columns; ++c) to[c] += from[c];
+        }
+      }
+    });
+  }
+
+  const Plan& plan_;
+};
+
+struct Places {
+  Location source, gradient, target, buffers, partial;
+};
+
+class WeightGradientStep : public Step {
+ public:
+  WeightGradientStep(Plan plan, const Places& places) : plan_(std::move(plan)), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundWeightGradient>(plan_);
+    binder.address(&bound->source, places_.source);
+    binder.address(&bound->gradient, places_.gradient);
+    binder.address(&bound->target, places_.target);
+    binder.address(&bound->buffers, places_.buffers);
+    binder.address(&bound->partial, places_.partial);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  Places places_;
+};
+
+bool is_whole_vectors(const View& view) {
+  return view.strides[1] == 1 && view.dims[1] % kGradientVector == 0 && view.elements() > 0;
+}
+
+// Many pixels are shared out at the price of adding up what the threads found; otherwise the longer side of
+// the product is, and each thread packs all of the other. What one core writes another reads slowly.
+Split split_of(const Plan& plan, std::int64_t pixels) {
+  const std::int64_t rows = plan.rows().channels, columns = plan.columns().channels;
+  if (pixels > kPixelsOfChannel * std::max(rows, columns)) return Split::Pixels;
+  return rows > columns ? Split::Rows : Split::Columns;
+}
+
+std::optional<Plan> make_plan(const Lowering& low) {
+  const View& x = low.input(0);
+  const View& dy = low.input(1);
+  const View& dw = low.output(0);
+  const Attrs& attrs = low.attrs();
+  if (x.dims.size() != 4 || dy.dims.size() != 4 || dw.dims.size() != 4 || low.output_count() != 1 ||
+      attrs.integer("groups", 1) != 1 || x.dtype != dy.dtype || dw.dtype != DType::Float32 ||
+      dy.dims[3] > kMaxWidth || !is_whole_vectors(x) || !is_whole_vectors(dy) ||
+      (dw.strides[0] != 1 && dw.strides[1] != 1)) {
+    return std::nullopt;
+  }
+  Plan plan;
+  plan.kernels = weight_gradient(x.dtype);
+  if (!plan.kernels) return std::nullopt;
+  plan.source = pixels_of(x);
+  plan.gradient = pixels_of(dy);
+  plan.images = x.dims[0];
+  plan.kernel = {dw.dims[2], dw.dims[3]};
+  plan.strides = attrs.integers("strides", {1, 1});
+  plan.dilations = attrs.integers("dilations", {1, 1});
+  plan.pads = attrs.integers("pads_begin", {0, 0});
+  plan.source_has_rows = dw.strides[0] == 1;
+  plan.target_row = dw.strides[plan.source_has_rows ? 1 : 0];
+  plan.tap_row = dw.strides[2];
+  plan.tap_column = dw.strides[3];
+  const std::int64_t pixels = plan.images * plan.gradient.height * plan.gradient.width;
+  plan.parts = omp_get_max_threads();
+  plan.split = split_of(plan, pixels);
+  plan.block_lines = std::clamp<std::int64_t>(kMaxSteps * plan.kernels->depth / plan.gradient.width, 1,
+                                              std::max<std::int64_t>(plan.lines(), 1));
+  return plan;
+}
+
+}  // namespace
+
+bool lower_weight_gradient(Lowering& low) {
+  const std::optional<Plan> plan = make_plan(low);
+  if (!plan) return false;
+  const View& dw = low.output(0);
+  const double flops =
+      2.0 * static_cast<double>(low.input(1).elements()) * static_cast<double>(dw.elements() / dw.dims[0]);
+  low.describe("weight_gradient:avx512", "acdb", flops);
+  if (!low.building()) return true;
+  Places places;
+  places.source = low.at(low.input(0));
+  places.gradient = low.at(low.input(1));
+  places.target = low.at(dw);
+  places.buffers = low.scratch(static_cast<std::size_t>(plan->parts * plan->buffer_bytes()));
+  places.partial =
+      low.scratch(plan->split == Split::Pixels
+                      ? static_cast<std::size_t>((plan->parts - 1) * plan->partial_elements()) * sizeof(float)
+                      : 0);
+  low.emit(std::make_unique<WeightGradientStep>(*plan, places));
+  return true;
+}
+
+}  // namespace npu
