@@ -1,4 +1,4 @@
-// Parallel loops on the OpenMP team that oneDNN uses too: one pool of threads in the process.
+// Parallel loops on the pool of threads that oneDNN uses too (threads/).
 #pragma once
 
 #include <omp.h>
@@ -26,8 +26,7 @@ class TeamScope {
 };
 
 // Calls body(begin, end) on disjoint ranges that cover [0, total), none shorter than `grain` unless it is the
-// only one. Small work stays on the calling thread. The whole team is always woken: a team that changes its
-// size makes the OpenMP runtime end and create threads. `body` must not throw.
+// only one. Small work stays on the calling thread. `body` must not throw.
 template <class Body>
 void parallel_for(std::int64_t total, std::int64_t grain, Body&& body) {
   if (total <= 0) return;
@@ -37,16 +36,14 @@ void parallel_for(std::int64_t total, std::int64_t grain, Body&& body) {
     body(std::int64_t{0}, total);
     return;
   }
-#pragma omp parallel
+#pragma omp parallel num_threads(static_cast<int>(parts))
   {
-    const std::int64_t team = std::min<std::int64_t>(parts, omp_get_num_threads());
+    const std::int64_t team = omp_get_num_threads();
     const std::int64_t self = omp_get_thread_num();
-    if (self < team) {
-      const std::int64_t step = total / team;
-      const std::int64_t extra = total % team;
-      const std::int64_t begin = self * step + std::min(self, extra);
-      body(begin, begin + step + (self < extra ? 1 : 0));
-    }
+    const std::int64_t step = total / team;
+    const std::int64_t extra = total % team;
+    const std::int64_t begin = self * step + std::min(self, extra);
+    body(begin, begin + step + (self < extra ? 1 : 0));
   }
 }
 

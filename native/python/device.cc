@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "python/module.h"
+#include "threads/adopt.h"
 
 namespace npu::python {
 namespace {
@@ -52,6 +53,7 @@ nb::dict version() {
   nb::dict result;
   result["onednn"] = onednn_version();
   result["isa"] = isa_name();
+  result["threads"] = onednn_threads();
   return result;
 }
 

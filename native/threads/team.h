@@ -1,0 +1,36 @@
+// Teams of threads that share one pool: what OpenMP's parallel regions run on, ours and oneDNN's.
+//
+// A region consists of shares, one for each member of the team. The thread that opens a region does the first
+// share and then every other one that no worker has begun: on a machine whose cores are busy with other
+// programs a worker may be off its core for milliseconds, and nothing waits for it unless it is in the middle
+// of a share.
+#pragma once
+
+namespace npu {
+
+using RegionFunction = void (*)(void*);
+
+// The size of teams that the calling thread opens: OMP_NUM_THREADS or the number of its processors, until
+// set.
+int team_size();
+void set_team_size(int size);
+
+// The calling thread's place in its region; 0 of 1 outside of regions.
+int member_index();
+int member_count();
+
+// Calls the function once for each member, at the same time where there are workers for them. A region inside
+// of a region has one member. `size` 0 means team_size().
+void run_region(RegionFunction function, void* data, int size);
+
+// The same in two parts, between which the caller does the first share itself.
+void open_region(RegionFunction function, void* data, int size);
+void close_region();
+
+// Waits until all members of the region have come here.
+void member_barrier();
+
+// How far this member has come in a loop that the region's members divide among themselves.
+long& member_trip();
+
+}  // namespace npu

@@ -1,0 +1,127 @@
+"""The pool of threads: who uses it, what a busy machine does to it, and children of the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from native_support import constant, randn, single
+
+import npu_runtime as rt
+
+SIZE = 192
+RUNS = 100
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = rt.num_threads()
+    rt.set_num_threads(2)
+    yield
+    rt.set_num_threads(before)
+
+
+def product() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """A matrix product that oneDNN shares out among threads."""
+    x, w = randn(SIZE, SIZE), randn(SIZE, SIZE, seed=1)
+    y = np.zeros((SIZE, SIZE), np.float32)
+    return *single("matmul", [x, constant(w)], [y]), x @ w
+
+
+def seconds(program: rt.Program, feeds: list[np.ndarray], fills: list[np.ndarray]) -> float:
+    begun = perf_counter()
+    for _ in range(RUNS):
+        program.run(feeds, fills)
+    return perf_counter() - begun
+
+
+def workers() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(task.name) for task in tasks if (task / "comm").read_text() == "npu\n"]
+
+
+def test_onednn_runs_on_the_pool(two_threads: None) -> None:
+    assert rt.version()["threads"] == "npu"
+    program, feeds, fills, wanted = product()
+    program.run(feeds, fills)
+    np.testing.assert_allclose(fills[0], wanted, rtol=1e-4, atol=1e-4)
+    assert workers()
+
+
+@contextmanager
+def starved(worker: int) -> Iterator[None]:
+    """A worker that hardly ever runs: idle priority on a core that another process keeps busy."""
+    core = min(os.sched_getaffinity(0))
+    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(hog.pid, {core})
+        os.sched_setaffinity(worker, {core})
+        os.sched_setscheduler(worker, os.SCHED_IDLE, os.sched_param(0))
+        yield
+    finally:
+        os.sched_setscheduler(worker, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(worker, os.sched_getaffinity(0))
+        hog.kill()
+        hog.wait()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_worker_that_does_not_run_is_not_waited_for(two_threads: None) -> None:
+    program, feeds, fills, wanted = product()
+    usual = seconds(program, feeds, fills)
+    (worker,) = workers()[:1]
+    with starved(worker):
+        found = seconds(program, feeds, fills)
+    np.testing.assert_allclose(fills[0], wanted, rtol=1e-4, atol=1e-4)
+    # Waiting for it takes a time slice of the other process every time: about a hundred times as long.
+    assert found < 10 * usual + 0.2
+
+
+def test_many_callers_share_the_pool(two_threads: None) -> None:
+    made = [product() for _ in range(6)]
+    start = threading.Barrier(len(made))
+
+    def work(case: tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]) -> bool:
+        program, feeds, fills, wanted = case
+        start.wait()
+        for _ in range(RUNS):
+            fills[0][:] = -1
+            program.run(feeds, fills)
+            if not np.allclose(fills[0], wanted, rtol=1e-4, atol=1e-4):
+                return False
+        return True
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        assert all(pool.map(work, made))
+    assert len(workers()) < len(made)
+
+
+def test_a_child_of_the_process_has_workers_of_its_own(two_threads: None) -> None:
+    program, feeds, fills, wanted = product()
+    program.run(feeds, fills)
+    child = os.fork()
+    if not child:
+        fills[0][:] = -1
+        program.run(feeds, fills)
+        right = np.allclose(fills[0], wanted, rtol=1e-4, atol=1e-4) and bool(workers())
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("count", ["1", "2", "3"])
+def test_the_environment_says_how_many(count: str) -> None:
+    command = "import npu_runtime as rt; print(rt.num_threads())"
+    environment = {**os.environ, "OMP_NUM_THREADS": count}
+    found = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == [count]
