@@ -169,14 +169,31 @@ ArenaPool::Lease ArenaPool::borrow(std::size_t bytes, const char* last, std::str
   }
 }
 
-void ArenaPool::give_back(DeviceMemory memory) {
+DeviceMemory ArenaPool::Lease::keep() {
+  if (pool_) std::exchange(pool_, nullptr)->end_run();
+  return std::move(memory_);
+}
+
+void ArenaPool::end_run() {
   {
     const std::lock_guard lock(mutex_);
     --busy_;
+  }
+  returned_.notify_one();
+}
+
+void ArenaPool::accept(DeviceMemory memory) {
+  {
+    const std::lock_guard lock(mutex_);
     const std::size_t most = needs_.empty() ? 0 : block_size(*needs_.rbegin());
     if (memory.size() <= most) idle_.push_back(std::move(memory));
   }
   returned_.notify_one();
+}
+
+void ArenaPool::give_back(DeviceMemory memory) {
+  accept(std::move(memory));
+  end_run();
 }
 
 void ArenaPool::trim() {

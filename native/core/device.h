@@ -64,6 +64,8 @@ class ArenaPool {
       if (pool_) pool_->give_back(std::move(memory_));
     }
     char* data() const { return memory_.data(); }
+    // The arena, for longer than a run; nobody waits for it until accept() has it back.
+    DeviceMemory keep();
 
    private:
     ArenaPool* pool_ = nullptr;
@@ -77,10 +79,13 @@ class ArenaPool {
   // Prefers the arena at `last`, which the borrower has bound already. When the limit is reached it waits for
   // a running program to end, and raises OutOfDeviceMemory when none is running.
   Lease borrow(std::size_t bytes, const char* last, std::string_view requester);
+  // Takes back what was kept.
+  void accept(DeviceMemory memory);
   void trim();
 
  private:
   void give_back(DeviceMemory memory);
+  void end_run();
   bool take_idle(std::size_t bytes, const char* last, DeviceMemory& found);
 
   Device& device_;

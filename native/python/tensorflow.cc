@@ -15,6 +15,7 @@
 #include "tensorflow/c_api.h"
 #include "tensorflow/callbacks.h"
 #include "tensorflow/device.h"
+#include "tensorflow/handover.h"
 #include "tensorflow/kernel.h"
 #include "tensorflow/plan.h"
 #include "tensorflow/pool.h"
@@ -116,7 +117,7 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
                const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
                std::vector<int> specialised, std::vector<int> watched, int patience,
                const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& random,
-               std::string name) {
+               std::string name, std::int64_t layout) {
   auto plan = std::make_unique<Plan>();
   if (!program) throw InvalidArgument("a plan for the NPU needs a program");
   plan->name = name.empty() ? program->name() : std::move(name);
@@ -143,6 +144,7 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   plan->specialised = std::move(specialised);
   plan->watched = std::move(watched);
   plan->patience = patience;
+  plan->layout = layout;
   new (self) Plan(std::move(*plan));
 }
 
@@ -367,6 +369,22 @@ nb::tuple create_device(int index, const std::string& name, bool wrap_variables)
   return nb::make_tuple(device, info);
 }
 
+// What a part left to another, by the number in the graph.
+std::shared_ptr<Handover> handover_of(std::int64_t number) {
+  auto found = Handover::find(number);
+  if (!found) throw InvalidArgument("there is no handover " + std::to_string(number));
+  return found;
+}
+
+std::int64_t handover_layout(std::int64_t number) { return handover_of(number)->layout(); }
+
+nb::bytes handover_bytes(std::int64_t number, std::size_t offset, std::size_t bytes) {
+  const auto handover = handover_of(number);
+  if (offset > handover->size() || bytes > handover->size() - offset)
+    throw InvalidArgument("handover " + std::to_string(number) + " ends before that");
+  return nb::bytes(handover->data() + offset, bytes);
+}
+
 nb::dict counts() {
   nb::dict result;
   for (const auto& [name, count] : take_counts()) {
@@ -398,7 +416,8 @@ void bind_tensorflow(nb::module_& parent) {
       .def("__init__", &init_plan, "program"_a, "inputs"_a, "outputs"_a, nb::kw_only(),
            "others"_a = nb::dict(), "bound"_a = std::vector<std::pair<int, std::uint64_t>>(),
            "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
-           "random"_a = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>(), "name"_a = "")
+           "random"_a = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>(), "name"_a = "",
+           "layout"_a = 0)
       .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
                   "specialised"_a = std::vector<int>())
       .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
@@ -439,7 +458,10 @@ void bind_tensorflow(nb::module_& parent) {
       },
       "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none(),
       "variable_types"_a = nb::none());
-  m.def("new_part", &new_part, "device"_a = 0, "A number for the 'graph' attribute of an NpuGraph node.");
+  m.def("new_part", &new_part, "device"_a = 0, "given"_a = std::vector<int>(), "left"_a = std::vector<int>(),
+        "A number for the 'graph' attribute of an NpuGraph node.");
+  m.def("handover_layout", &handover_layout, "number"_a, "The layout of what a part left to another.");
+  m.def("handover_bytes", &handover_bytes, "number"_a, "offset"_a, "nbytes"_a, "A copy of some of it.");
   m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Drops the plans of a function or operator.");

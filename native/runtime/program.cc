@@ -126,13 +126,13 @@ class Program::ContextLease {
   std::unique_ptr<Context> context_;
 };
 
-ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskClock* clock) {
+ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory) {
   if (!finalized_) throw InvalidArgument("program '" + name_ + "' is not finalized");
   const TeamScope team(threads_);  // primitives hold per-thread memory for exactly this team
   const ContextLease context(*this);
   const ArenaPool::Lease arena =
-      device_.arenas().borrow(arena_bytes_ + scratch_bytes_, context->arena(), arena_requester_);
-  context->rebase(arena.data(), inputs, outputs);
+      device_.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
+  context->rebase(memory ? memory : arena.data(), inputs, outputs);
   ShapeReport report = context->run(clock);
   for (int i = 1; i < times_; ++i) {
     context->advance(input_steps_, output_steps_);
@@ -143,6 +143,10 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
 
 ShapeReport Program::run(void* const* inputs, void* const* outputs) {
   return execute(inputs, outputs, nullptr);
+}
+
+ShapeReport Program::run_in(char* memory, void* const* inputs, void* const* outputs) {
+  return execute(inputs, outputs, nullptr, memory);
 }
 
 std::vector<double> Program::profile(void* const* inputs, void* const* outputs, int repeats) {

@@ -54,6 +54,9 @@ class Program {
   // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
   // the run could tell, for each output (none: an empty list).
   ShapeReport run(void* const* inputs, void* const* outputs);
+  // The same in memory of memory_bytes() that the caller keeps: what is in the arena before and after the run
+  // is the caller's affair.
+  ShapeReport run_in(char* memory, void* const* inputs, void* const* outputs);
   std::vector<double> profile(void* const* inputs, void* const* outputs, int repeats);
 
   const std::string& name() const { return name_; }
@@ -66,6 +69,7 @@ class Program {
   const std::vector<TaskInfo>& task_info() const { return infos_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   std::size_t scratch_bytes() const { return scratch_bytes_; }
+  std::size_t memory_bytes() const { return arena_bytes_ + scratch_bytes_; }
   std::size_t constant_bytes() const { return constants_.size(); }
   // What finalize() has made of the constants, how it is laid out, and which constants are read as they are.
   const char* constant_image() const { return constant_image_; }
@@ -93,7 +97,7 @@ class Program {
   int add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes);
   std::unique_ptr<Context> take_context();
   void give_context(std::unique_ptr<Context> context);
-  ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock);
+  ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory = nullptr);
 
   std::string name_;
   Device& device_;

@@ -4,6 +4,8 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +15,7 @@
 #include "core/errors.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/handover.h"
 #include "tensorflow/timeline.h"
 
 namespace npu::tf {
@@ -22,8 +25,11 @@ constexpr std::size_t kMostSignatures = 64;
 constexpr std::size_t kMostVariants = 32;
 
 struct Part {
-  explicit Part(int index) : device(index) {}
+  Part(int index, std::vector<int> taken, std::vector<int> kept)
+      : device(index), given(std::move(taken)), left(std::move(kept)) {}
   int device;
+  std::vector<int> given, left;
+  Handover::Need need = std::make_shared<std::atomic<std::size_t>>(0);
   PlanCache plans{kMostSignatures, kMostVariants};
   Generators generators;
 };
@@ -35,9 +41,9 @@ class Parts {
     return *parts;
   }
 
-  std::int64_t add(int device) {
+  std::int64_t add(std::shared_ptr<Part> part) {
     const std::lock_guard lock(mutex_);
-    parts_[++last_] = std::make_shared<Part>(device);
+    parts_[++last_] = std::move(part);
     return last_;
   }
 
@@ -77,6 +83,7 @@ class Run {
                               " does not exist; it lives as long as the function it was made for");
     }
     read_inputs();
+    if (!part->given.empty()) take_handover(part->given.front());
     const auto read = [&](int input, std::string& values) {
       const Storage& storage = *inputs_[static_cast<std::size_t>(input)];
       values.append(static_cast<const char*>(storage.data()), storage.bytes());
@@ -94,7 +101,7 @@ class Run {
     if (plan->program) {
       run(*plan, *part);
     } else {
-      run_on_host(*python);
+      run_on_host(*python, *part);
     }
   }
 
@@ -114,8 +121,15 @@ class Run {
     }
   }
 
+  void take_handover(int input) {
+    const auto& number = inputs_[static_cast<std::size_t>(input)];
+    handover_ = Handover::find(*static_cast<const std::int64_t*>(number->data()));
+    if (!handover_) throw CallbackError(kInternal, "NpuGraph: what another part left is gone");
+  }
+
   Key make_key() const {
     Key key;
+    if (handover_) key.push_back(handover_->layout());
     for (const auto& input : inputs_) {
       key.push_back(static_cast<std::int64_t>(input->dtype()) << 32 | input->shape().rank());
       key.insert(key.end(), input->shape().dims().begin(), input->shape().dims().end());
@@ -150,10 +164,48 @@ class Run {
     check(status);
   }
 
-  void run_on_host(Callbacks& python) {
+  // Hands on what the part has left in the device's memory.
+  void leave(std::int64_t layout, const Part& part) {
+    handover_->pass_on(layout, part.need);
+    const auto number = Storage::adopt(Handover::publish(handover_));
+    for (const int result : part.left) set_output(result, number);
+  }
+
+  void run_on_host(Callbacks& python, const Part& part) {
     const InCallback inside;
-    const auto results = python.run_part(id_, describe());
-    for (std::size_t i = 0; i < results.size(); ++i) set_output(static_cast<int>(i), results[i]);
+    auto results = python.run_part(id_, describe());
+    if (!part.left.empty()) pack(results, part);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i]) set_output(static_cast<int>(i), results[i]);
+    }
+  }
+
+  // Takes the results that are left to another part to the device's memory. After the results come, in one
+  // list of numbers, the layout, its size, and the place of each.
+  void pack(std::vector<std::shared_ptr<Storage>>& results, const Part& part) {
+    const auto numbers = std::move(results.back());
+    results.pop_back();
+    const auto* known = static_cast<const std::int64_t*>(numbers->data());
+    handover_ = std::make_shared<Handover>(npu::Device::get(part.device), static_cast<std::size_t>(known[1]),
+                                           part.need, "a part of a graph");
+    for (std::size_t k = 0; k < part.left.size(); ++k) {
+      const auto result = std::move(results[static_cast<std::size_t>(part.left[k])]);
+      if (result->bytes()) std::memcpy(handover_->data() + known[2 + k], result->data(), result->bytes());
+    }
+    leave(known[0], part);
+  }
+
+  // The program in the memory that was handed over, or that is to be.
+  ShapeReport run_handed(const Plan& plan, const Part& part, void* const* in, void* const* out) {
+    const std::size_t bytes = plan.program->memory_bytes();
+    if (handover_) {
+      handover_->reserve(bytes, plan.name);
+    } else {
+      handover_ = std::make_shared<Handover>(npu::Device::get(part.device), bytes, part.need, plan.name);
+    }
+    ShapeReport report = plan.program->run_in(handover_->data(), in, out);
+    if (!part.left.empty()) leave(plan.layout, part);
+    return report;
   }
 
   void run(Plan& plan, Part& part) {
@@ -179,7 +231,9 @@ class Run {
                               : Storage::allocate(device, output.dtype, output.shape, plan.name));
       out.push_back(made.back()->data());
     }
-    const ShapeReport report = plan.program->run(in.data(), out.data());
+    const bool alone = !handover_ && part.left.empty();
+    const ShapeReport report =
+        alone ? plan.program->run(in.data(), out.data()) : run_handed(plan, part, in.data(), out.data());
     for (const auto& [index, dims] : report) {
       auto& whole = made[static_cast<std::size_t>(index)];
       if (std::ranges::equal(whole->shape().dims(), dims)) continue;
@@ -206,6 +260,7 @@ class Run {
   std::int64_t id_;
   TF_OpKernelContext* context_;
   std::vector<std::shared_ptr<Storage>> inputs_;
+  std::shared_ptr<Handover> handover_;
 };
 
 void* create(TF_OpKernelConstruction* construction) {
@@ -245,7 +300,10 @@ void unknown_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 }  // namespace
 
-std::int64_t new_part(int device) { return Parts::get().add(device); }
+std::int64_t new_part(int device, std::vector<int> given, std::vector<int> left) {
+  return Parts::get().add(std::make_shared<Part>(device, std::move(given), std::move(left)));
+}
+
 void drop_part(std::int64_t part) { Parts::get().drop(part); }
 
 void register_kernel() {

@@ -20,7 +20,8 @@ Plan::Plan(Plan&& other) noexcept
       random(std::move(other.random)),
       specialised(std::move(other.specialised)),
       watched(std::move(other.watched)),
-      patience(other.patience) {}
+      patience(other.patience),
+      layout(other.layout) {}
 
 bool Plan::settled(const std::vector<Variable*>& variables) {
   if (watched.empty()) return false;

@@ -102,6 +102,7 @@ struct Plan {
   std::vector<int> specialised;  // inputs whose values are part of the program
   std::vector<int> watched;      // variables that may be bound once they have settled
   int patience = 0;              // calls without a change after which they have
+  std::int64_t layout = 0;       // of what a part leaves to another: a number that Python gave it
 
   // Whether the watched variables have not changed for `patience` calls.
   bool settled(const std::vector<Variable*>& variables);

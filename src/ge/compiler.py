@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
+from ge.build.handover import NOTHING, Handover
 from ge.build.implementations import unknown_names
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
@@ -68,21 +69,28 @@ def compile_plan(
     options: CompileOptions | None = None,
     name: str = "model",
     donated: Sequence[Donation] = (),
+    handover: Handover = NOTHING,
 ) -> Plan:
-    """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`."""
+    """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`.
+
+    handover: inputs and outputs that stay in the arena between this program and others, and are no ports.
+    """
     options = options if options is not None else CompileOptions.from_environment()
     graph = graph.clone()
     for unknown in sorted(options.disabled_passes - {"", *switch_names()}):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
     dump_graph(graph, "parse", options, name)
     optimize(graph, options, name)
-    whole = [[desc_of(v) for v in values] for values in (graph.inputs, graph.outputs)]
-    steps = 1 if donated else split_batch(graph, options)
+    whole = [
+        [desc_of(v) for i, v in enumerate(values) if i not in handed]
+        for values, handed in ((graph.inputs, handover.given), (graph.outputs, handover.left))
+    ]
+    steps = 1 if donated or handover else split_batch(graph, options)
     place(graph)
     for unknown in unknown_names(graph, options):
         facts.add_note(graph, f"the implementation of '{unknown}' has no effect: no product is called so")
     dump_graph(graph, "place", options, name)
-    plan = build_plan(graph, options, name, donated)
+    plan = build_plan(graph, options, name, donated, handover)
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
     plan.report["notes"] = list(facts.notes(graph))

@@ -13,7 +13,9 @@ from ge.options import CompileOptions
 from npu_bridge.partition import CONTROL
 from npu_bridge.variables import is_resource, sizes_of, type_of
 from tf_adapter.graphs import FlatGraph, Functions
+from tf_adapter.handover import Given, Layout, given_inputs, number_of
 from tf_adapter.lowering import Lowered, lower
+from tf_adapter.parts import Known
 
 __all__ = ["UNKNOWN_SIZES", "Draft", "Verdict", "judge"]
 
@@ -29,6 +31,10 @@ class Draft:
     outputs: Sequence[Any]
     controls: Sequence[str]
     written: frozenset[int]
+    given: Mapping[int, int] = field(
+        default_factory=dict
+    )  # inputs that another part left: which of its outputs
+    left: tuple[int, ...] = ()  # outputs that stay in the device's memory for another part
 
     @property
     def assigned(self) -> dict[int, int]:
@@ -49,6 +55,7 @@ class Verdict:
     lowered: Lowered | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ()
+    layout: int = 0  # of what another part left
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -60,6 +67,7 @@ class Verdict:
             for (kind, index), port in ports
             if kind == "output" and not port.dynamic
         }
+        made.update({self.draft.outputs[p.result].name: p.shape for p in self.lowered.left})
         passed = [(j, index) for j, (kind, index) in self.lowered.ports.others if kind != "constant"]
         return {**made, **{self.draft.outputs[j].name: self.shapes[index] for j, index in passed}}
 
@@ -71,11 +79,11 @@ class Verdict:
         known = [(j, index) for j, (kind, index) in ports.others if kind == "constant"]
         return {self.draft.outputs[j].name: ports.constants[index] for j, index in known}
 
-    def ready(self) -> dict[tuple[tuple[int, ...], ...], Lowered]:
-        """Models that need not be compiled again, by the shapes of the inputs."""
+    def ready(self) -> dict[Known, Lowered]:
+        """Models that need not be compiled again, by the shapes of the inputs and the layout of what was left."""
         if self.lowered is None or self.lowered.ports.specialised:
             return {}
-        return {self.shapes: self.lowered}
+        return {(self.shapes, self.layout): self.lowered}
 
 
 class _ValueNeeded(Exception):
@@ -105,21 +113,39 @@ def judge(
     fed: Mapping[str, np.ndarray | None],
     sizes: Mapping[str, tuple[int, ...]],
     options: CompileOptions,
+    layout: Layout | None = None,
 ) -> Verdict:
-    """Compile a part if the sizes of all its inputs are known; `sizes` are those of tensors made by others."""
-    expected = [_expected(t, i in draft.written, fed, sizes) for i, t in enumerate(draft.inputs)]
+    """Compile a part if the sizes of all its inputs are known; `sizes` are those of tensors made by others.
+
+    `layout` says where another part leaves the inputs that are given by it; None when that is not known.
+    """
+    lying = given_inputs(layout or ())
+    expected = [
+        lying.get(draft.given[i]) if i in draft.given else _expected(t, i in draft.written, fed, sizes)
+        for i, t in enumerate(draft.inputs)
+    ]
     unsure = Verdict(draft, None, dict.fromkeys(draft.graph.effects, UNKNOWN_SIZES))
     inputs = [e for e in expected if e is not None]
     if len(inputs) < len(expected):
         return unsure
     try:
-        found = lower(draft.graph, functions, inputs, options, name=draft.graph.name, kept=draft.assigned)
+        found = lower(
+            draft.graph,
+            functions,
+            inputs,
+            options,
+            name=draft.graph.name,
+            kept=draft.assigned,
+            given={i: e.offset for i, e in enumerate(inputs) if isinstance(e, Given)},
+            left=draft.left,
+        )
     except _ValueNeeded:
         return unsure
     except GeError as error:
         return Verdict(draft, None, {error.location or next(iter(draft.graph.nodes)): error.cause})
     if isinstance(found, Lowered):
-        return Verdict(draft, found, shapes=tuple(e.shape for e in inputs))
+        number = number_of(layout or ()) if draft.given else 0
+        return Verdict(draft, found, shapes=tuple(e.shape for e in inputs), layout=number)
     return Verdict(draft, None, {node: why.reason for node, why in found.nodes.items()})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +30,8 @@ class Placed:
 class Report:
     """Where the operations of a run are.
 
-    `crossing` counts the bytes that enter and leave the parts; sizes that are not known beforehand count as 1.
+    `crossing` counts the bytes that enter and leave the parts; sizes that are not known beforehand count as 1. What one
+    part leaves to another in the device's memory does not cross.
     """
 
     operations: tuple[Placed, ...]
@@ -38,8 +39,17 @@ class Report:
     crossing: int
 
     @classmethod
-    def of(cls, region: Region, cut: Partition, sizes: Mapping[str, tuple[int, ...]] | None = None) -> Report:
-        """The report of a partition; `sizes` are those of tensors, by name, where the graph does not know them."""
+    def of(
+        cls,
+        region: Region,
+        cut: Partition,
+        sizes: Mapping[str, tuple[int, ...]] | None = None,
+        handed: Collection[str] = (),
+    ) -> Report:
+        """The report of a partition; `sizes` are those of tensors, by name, where the graph does not know them.
+
+        `handed` are tensors that stay in the device's memory between two parts.
+        """
         part_of = cut.part_of()
         placed = [
             Placed(
@@ -52,7 +62,7 @@ class Report:
             for name, operation in region.operations.items()
             if not is_free(operation)
         ]
-        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of, sizes or {}))
+        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of, sizes or {}, handed))
 
     def on_host(self) -> list[str]:
         """Names of the operations on the host."""
@@ -82,14 +92,16 @@ class Report:
         return self.text()
 
 
-def _crossing(region: Region, part_of: dict[str, int], sizes: Mapping[str, tuple[int, ...]]) -> int:
+def _crossing(
+    region: Region, part_of: dict[str, int], sizes: Mapping[str, tuple[int, ...]], handed: Collection[str]
+) -> int:
     tensors: dict[str, Any] = {}
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
             source = tensor.op.name
             fed = tensor.name in region.fed
             sides = part_of.get(name), None if fed else part_of.get(source)
-            if sides[0] != sides[1] and not is_free(tensor.op):
+            if sides[0] != sides[1] and not is_free(tensor.op) and tensor.name not in handed:
                 tensors[tensor.name] = tensor
     return sum(_bytes(t, sizes.get(t.name)) for t in tensors.values())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from ge.options import CompileOptions
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
 from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
+from npu_bridge.handover import hand_over
 from npu_bridge.part_graphs import DROPPED, PartGraph
 from npu_bridge.partition import (
     Partition,
@@ -42,6 +43,7 @@ from npu_bridge.variables import (
     updated_variables,
 )
 from tf_adapter.graphs import Functions
+from tf_adapter.handover import Layout
 from tf_adapter.parts import register_part
 
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
@@ -160,7 +162,12 @@ class Rewriter:
         return Rewritten(
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
             tuple(dict.fromkeys([*(work.operation(o, made) for o in targets), *work.ends(made)])),
-            Report.of(region, work.cut, {**self._sizes, **_known_sizes(fed, verdicts)}),
+            Report.of(
+                region,
+                work.cut,
+                {**self._sizes, **_known_sizes(fed, verdicts)},
+                {v.draft.outputs[j].name for v in verdicts for j in v.draft.left},
+            ),
             tuple(ids),
             any(verdict.lowered is None for verdict in verdicts),
             not any(has_effect(region.operations[name]) for name in work.cut.reasons),
@@ -258,15 +265,20 @@ class _Work:
         """What can be said of each part before anything runs; sizes go from part to part."""
         functions = Functions(_library(self.region))
         sizes, values = dict(learned), dict(fed)
-        found = []
-        for index in range(len(self.cut.parts)):
-            draft = PartGraph(self.region, self.cut, index, self.wanted).draft()
-            verdict = judge(draft, functions, values, sizes, options)
+        found: list[Verdict] = []
+        for draft in self._drafts():
+            verdict = judge(draft, functions, values, sizes, options, _layout_for(draft, found))
             if verdict.lowered is not None:
                 sizes.update(verdict.sizes)
                 values.update(verdict.constants)
             found.append(verdict)
         return found
+
+    def _drafts(self) -> list[Draft]:
+        """What the parts compute, and what they leave to each other in the device's memory."""
+        parts = range(len(self.cut.parts))
+        drafts = [PartGraph(self.region, self.cut, index, self.wanted).draft() for index in parts]
+        return hand_over(self.region, self.cut, drafts, self.wanted)
 
     def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:
         """Add the operation of a part, reads of its variables before it, assignments behind; returns its number."""
@@ -280,6 +292,8 @@ class _Work:
             variables=draft.written,
             assigned=draft.assigned,
             ready=verdict.ready(),
+            given=draft.given,
+            left=draft.left,
         )
         waits = [self.done_names[other] for other in range(index) if self._conflict(other, index)]
         handles = [p for p, t in enumerate(draft.inputs) if is_resource(t)]
@@ -287,8 +301,8 @@ class _Work:
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
         results = [*draft.outputs, *(draft.inputs[p] for p in draft.assigned)]
-        node.attr["Tin"].list.type.extend(type_of(t).as_datatype_enum for t in draft.inputs)
-        node.attr["Tout"].list.type.extend(type_of(t).as_datatype_enum for t in results)
+        node.attr["Tin"].list.type.extend(_types(draft.inputs, draft.given))
+        node.attr["Tout"].list.type.extend(_types(results, draft.left))
         node.input.extend(reads[p] if p in reads else self._reference(t) for p, t in enumerate(draft.inputs))
         self._add_controls(node, draft.controls)
         node.input.extend(f"^{name}" for name in waits)
@@ -398,6 +412,21 @@ class _Work:
             return made[self.done_names[self.part_of[operation.name]]]
         copy = self.copies.names.get(operation.name)
         return operation if copy is None else made[copy]
+
+
+def _types(tensors: Sequence[Any], handed: Collection[int]) -> list[int]:
+    """Types of a part's inputs or results; what is handed over is the number of the memory it lies in."""
+    plain = [int(type_of(t).as_datatype_enum) for t in tensors]
+    return [int(tf.int64.as_datatype_enum) if i in handed else kind for i, kind in enumerate(plain)]
+
+
+def _layout_for(draft: Draft, verdicts: Sequence[Verdict]) -> Layout | None:
+    """Where another part leaves what a part is given; None when that is not known yet."""
+    if not draft.given:
+        return None
+    names = {draft.inputs[i].name for i in draft.given}
+    maker = next(v for v in verdicts if any(t.name in names for t in v.draft.outputs))
+    return maker.lowered.left if maker.lowered is not None else None
 
 
 def _unsized(

@@ -66,6 +66,7 @@ class FunctionPlan:
                  (low, high, step) each; a call moves a counter on by its step. They belong to the function, whatever
                  its plans; the first plan says where they begin
     name         for error messages; the program's own name when empty
+    layout       in a plan for a part that leaves results to another one: a number that says where
 
     Other attributes may be set freely; the object given to the device is the one that callbacks get back as `previous`.
     """
@@ -83,6 +84,7 @@ class FunctionPlan:
         patience: int = 0,
         random: Sequence[tuple[int, int, int]] = ...,
         name: str = "",
+        layout: int = 0,
     ) -> None: ...
     @staticmethod
     def host(function: str = "", *, escapes: bool = False, specialised: Sequence[int] = ...) -> FunctionPlan:
@@ -182,8 +184,18 @@ def set_callbacks(
     part_run: PartRun | None = None,
     variable_types: VariableTypes | None = None,
 ) -> None: ...
-def new_part(device: int = 0) -> int:
-    """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it."""
+def new_part(device: int = 0, given: Sequence[int] = ..., left: Sequence[int] = ...) -> int:
+    """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it.
+
+    Results `left` stay in the device's memory for one other part, whose inputs `given` they are: programs of both run
+    in the same arena. In the graph, all of them are one number (int64) that stands for that memory.
+    """
+
+def handover_layout(number: int) -> int:
+    """The layout of the memory that a number in the graph stands for, as the plan of the part that left it says."""
+
+def handover_bytes(number: int, offset: int, nbytes: int) -> bytes:
+    """A copy of some of that memory."""
 
 def drop_part(part: int) -> None: ...
 def forget(name: str) -> None:

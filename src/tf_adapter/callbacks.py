@@ -8,6 +8,7 @@ from typing import Any
 from npu_runtime import tensorflow as native
 from tf_adapter import functions, profiling
 from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun, StructureRun
+from tf_adapter.handover import number_of
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
 
@@ -78,6 +79,7 @@ def npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
         patience=run.patience,
         random=[*ports.random],
         name=model.name,
+        layout=number_of(run.lowered.left),
     )
 
 

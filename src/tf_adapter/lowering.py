@@ -10,10 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from tensorflow.core.framework import attr_value_pb2
 
+from ge.build.handover import Handover
 from ge.compiler import compile_plan
 from ge.ir import facts
 from ge.ir.types import TensorDesc
-from ge.ir.values import constant_of
+from ge.ir.values import constant_of, desc_of
 from ge.model.model import Model
 from ge.options import CompileOptions
 from ge.parsers.tensorflow import Attempt, Parsed, VariableSpec, attempt_graph
@@ -21,6 +22,7 @@ from ge.parsers.tensorflow_convert import Refusal
 from ge.passes.dead_code import DeadCode
 from tf_adapter import cache
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, tensor_names
+from tf_adapter.handover import Layout, Place
 from tf_adapter.randomness import Counter, steps_of, with_counters
 
 __all__ = ["Described", "Lowered", "Ports", "Refused", "Request", "lower"]
@@ -76,6 +78,7 @@ class Lowered:
     model: Model
     ports: Ports
     result_count: int = 0
+    left: Layout = ()  # results that stay in the device's memory for another part
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Request:
     bind: frozenset[int] = frozenset()
     specialised: set[int] = field(default_factory=set)
     kept: frozenset[int] = frozenset()
+    given: Mapping[int, int] = field(default_factory=dict)
+    left: frozenset[int] = frozenset()
 
     def tensors(self) -> dict[str, TensorDesc]:
         found = {
@@ -149,19 +154,30 @@ def lower(
     host: Mapping[str, Refusal] | None = None,
     specialise: Collection[int] = (),
     kept: Collection[int] = (),
+    given: Mapping[int, int] | None = None,
+    left: Collection[int] = (),
     name: str = "",
 ) -> Lowered | Refused:
     """Compile a function for its inputs; `bind` are variables whose value becomes part of the model.
 
     `host` are nodes that are known to stay on the host: then this only finds out what else has to.
     `specialise` are inputs whose values the graph was made for, `kept` variables whose new values do not take the
-    memory of the old ones.
+    memory of the old ones. `given` are inputs that another part has left in the device's memory, with their places,
+    `left` results that this one leaves there.
     """
     counted, counters = with_counters(graph)
     request = Request(
-        _own_results(counted), inputs, counters, frozenset(bind), set(specialise), frozenset(kept)
+        _own_results(counted),
+        inputs,
+        counters,
+        frozenset(bind),
+        set(specialise),
+        frozenset(kept),
+        given or {},
+        frozenset(left),
     )
-    key = None if host or specialise else cache.key(request, functions, options)
+    handed = bool(request.given or request.left)
+    key = None if host or specialise or handed else cache.key(request, functions, options)
     found = cache.find(key)
     if found is not None:
         model, ports = found
@@ -178,9 +194,38 @@ def lower(
         return Refused(attempt.refused, attempt.unknown, attempt.settled, frozenset(request.specialised))
     _keep_types(request.graph, attempt.parsed.graph)
     ports = _ports(request, attempt.parsed)
-    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, _donated(ports, request.kept))
+    handover = _handover(request, ports)
+    donated = _donated(ports, request.kept)
+    layout_of = [desc_of(attempt.parsed.graph.outputs[k]) for k in handover.left]
+    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, donated, handover)
+    places = [
+        Place(ports.outputs[k][1], offset, desc.dtype, tuple(desc.shape))
+        for k, offset, desc in zip(handover.left, plan.left, layout_of, strict=True)
+    ]
+    ports = _without(ports, handover)
     model = cache.store(None if ports.specialised else key, plan, ports)
-    return Lowered(model, ports, len(graph.results))
+    return Lowered(model, ports, len(graph.results), tuple(places))
+
+
+def _handover(request: Request, ports: Ports) -> Handover:
+    """What of a model's operands is handed over between parts."""
+    return Handover(
+        {
+            k: request.given[i]
+            for k, (kind, i) in enumerate(ports.inputs)
+            if kind == "input" and i in request.given
+        },
+        tuple(k for k, (kind, j) in enumerate(ports.outputs) if kind == "output" and j in request.left),
+    )
+
+
+def _without(ports: Ports, handover: Handover) -> Ports:
+    """The ports of a model whose caller does not see what is handed over."""
+    return replace(
+        ports,
+        inputs=tuple(p for k, p in enumerate(ports.inputs) if k not in handover.given),
+        outputs=tuple(p for k, p in enumerate(ports.outputs) if k not in handover.left),
+    )
 
 
 def _keep_types(source: FlatGraph, graph: ir.Graph) -> None:
@@ -250,7 +295,7 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
             others.append((j, ("input", args.index(ref[0]))))
             continue
         value = graph.outputs[by_name[text]]
-        source = _source(value)
+        source = _source(value) if j not in request.left else None
         if source is None:
             outputs.append(("output", j))
             kept.append(value)

@@ -15,9 +15,15 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.options import CompileOptions
 from npu_runtime import tensorflow as native
 from tf_adapter.graphs import FlatGraph, Functions
+from tf_adapter.handover import Given, given_inputs, layout_of, packed
 from tf_adapter.lowering import Described, Lowered, lower
 
-__all__ = ["drop_part", "part_compile", "part_run", "refusals_of", "register_part", "shapes_of"]
+__all__ = ["Known", "drop_part", "part_compile", "part_run", "refusals_of", "register_part", "shapes_of"]
+
+
+Known = tuple[
+    tuple[tuple[int, ...], ...], int
+]  # shapes of the inputs, layout of those that another part left
 
 
 @dataclass
@@ -30,7 +36,9 @@ class _Part:
     host_fallback: bool = True
     variables: frozenset[int] = frozenset()
     assigned: Mapping[int, int] = field(default_factory=dict)
-    ready: Mapping[tuple[tuple[int, ...], ...], Lowered] = field(default_factory=dict)
+    ready: Mapping[Known, Lowered] = field(default_factory=dict)
+    given: Mapping[int, int] = field(default_factory=dict)
+    left: tuple[int, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ()  # of the inputs it was compiled for last
     host_function: str = ""
@@ -48,18 +56,30 @@ def register_part(
     host_fallback: bool = True,
     variables: Collection[int] = (),
     assigned: Mapping[int, int] | None = None,
-    ready: Mapping[tuple[tuple[int, ...], ...], Lowered] | None = None,
+    ready: Mapping[Known, Lowered] | None = None,
+    given: Mapping[int, int] | None = None,
+    left: Sequence[int] = (),
 ) -> int:
     """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets.
 
     Where it cannot be, the host runs it; without `host_fallback` that is an UnimplementedError. `variables` are
     arguments that are variables: the part reads them, and writes new values to the same memory, or to the result that
-    `assigned` gives. `ready` are models that exist already, by the shapes of the inputs.
+    `assigned` gives. `ready` are models that exist already, by the shapes of the inputs and the layout of what another
+    part left. `given` are the arguments that are among that, and which of its results they are; `left` are results
+    that this part leaves to another one.
     """
-    number = native.new_part()
+    number = native.new_part(given=sorted(given or {}), left=list(left))
     with _lock:
         _parts[number] = _Part(
-            graph, functions, options, host_fallback, frozenset(variables), assigned or {}, ready or {}
+            graph,
+            functions,
+            options,
+            host_fallback,
+            frozenset(variables),
+            assigned or {},
+            ready or {},
+            given or {},
+            tuple(left),
         )
     return number
 
@@ -102,13 +122,23 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
 
     part = _parts[number]
     name = f"{part.graph.name}_{number}"
+    layout, inputs = _unpacked(part, inputs)
     part.shapes = tuple(tuple(given.shape) for given in inputs)
     inputs = [_InPlace(given) if i in part.variables else given for i, given in enumerate(inputs)]
-    ready = part.ready.get(part.shapes)
+    ready = part.ready.get((part.shapes, layout))
     if ready is not None:
         return npu_plan(NpuRun(_placed(part, ready)), inputs)
     try:
-        found = lower(part.graph, part.functions, inputs, part.options, name=name, kept=part.assigned)
+        found = lower(
+            part.graph,
+            part.functions,
+            inputs,
+            part.options,
+            name=name,
+            kept=part.assigned,
+            given={i: given.offset for i, given in enumerate(inputs) if isinstance(given, Given)},
+            left=part.left,
+        )
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except GeError as error:
@@ -118,6 +148,16 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
         return npu_plan(NpuRun(_placed(part, found)), inputs)
     part.refused.update({node: why.reason for node, why in found.nodes.items()})
     return _refused(part)
+
+
+def _unpacked(part: _Part, inputs: Sequence[Described]) -> tuple[int, list[Described]]:
+    """The layout of what another part left, and all inputs, with that in its place."""
+    if not part.given:
+        return 0, list(inputs)
+    handover = int(inputs[min(part.given)].numpy())
+    layout = native.handover_layout(handover)
+    lying = given_inputs(layout_of(layout), handover)
+    return layout, [lying[part.given[i]] if i in part.given else given for i, given in enumerate(inputs)]
 
 
 def _placed(part: _Part, found: Lowered) -> Lowered:
@@ -136,6 +176,7 @@ def _refused(part: _Part) -> None:
 def part_run(number: int, inputs: Sequence[Described]) -> list[np.ndarray]:
     """The results of a part that cannot be compiled for these inputs, by TensorFlow's own kernels."""
     part = _parts[number]
+    _, inputs = _unpacked(part, inputs)
     if not part.host_function:
         part.host_function = f"{part.graph.name}_{number}_host"
         definition = part.graph.function_def(part.functions, part.host_function)
@@ -143,4 +184,5 @@ def part_run(number: int, inputs: Sequence[Described]) -> list[np.ndarray]:
     with context.eager_mode(), tf.device("/CPU:0"):
         given = [tf.constant(i.numpy()) for i in inputs]
         results = execute.execute(part.host_function, len(part.graph.results), given, None, context.context())
-    return [r.numpy() for r in results]
+    found = [r.numpy() for r in results]
+    return [*found, packed(found, part.left)] if part.left else found

@@ -31,6 +31,31 @@ def test_live_pieces_never_overlap(items):
     assert plan.nbytes >= plan.lower_bound
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 20)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 30)), max_size=30),
+)
+def test_pieces_that_have_their_place_keep_it(before, items):
+    """What another program has left lies there from the beginning; the rest goes around it, and over it later."""
+    pieces, fixed, end = [], {}, 0
+    for index, (size, last) in enumerate(before):
+        pieces.append(Piece(size, 0, last))
+        fixed[index] = end
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    pieces += [Piece(size, first, first + more) for size, first, more in items]
+    plan = plan_memory(pieces, fixed)
+    check(pieces, plan.offsets)
+    assert {index: plan.offsets[index] for index in fixed} == fixed
+    assert plan.nbytes >= end
+
+
+def test_what_was_left_is_written_over_once_it_is_read():
+    plan = plan_memory([Piece(1024, 0, 2), Piece(1024, 3, 4)], {0: 4096})
+    assert plan.offsets[1] == 0  # before it, where nothing lies
+    assert plan_memory([Piece(1024, 0, 2), Piece(1024, 3, 4)], {0: 0}).nbytes == 1024
+
+
 def test_the_checker_finds_an_overlap():
     pieces = [Piece(100, 0, 5), Piece(100, 3, 8)]
     check(pieces, [0, 128])

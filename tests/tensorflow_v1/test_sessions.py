@@ -58,6 +58,18 @@ def test_mixed_computing_cuts_where_the_host_is_needed(run_v1: Callable[..., Any
     assert "on the NPU in 2 part(s)" in found["text"]
 
 
+def test_tensors_between_parts_stay_in_the_devices_memory(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("handover.py")
+    for ours, plain in found["trained"]:
+        np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-4)
+        assert ours["parts"] == 4
+        assert ours["left"] >= 6
+        assert ours["grown"] == 0
+    assert found["calls"] == 160
+    assert found["worst"] < 1e-4
+    assert max(found["refused"]) < 1e-4  # also where the host runs the part that leaves or takes something
+
+
 @needs_keras2
 @pytest.mark.parametrize(("mode", "iterations"), [("mixed", "1"), ("full", "10")])
 def test_estimators_train_evaluate_predict_and_export(

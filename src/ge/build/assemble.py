@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
 import tbe
 from ge.build.donate import Donation, check_donated, checked_pairs, settle_donations
 from ge.build.draft import Draft, Storage
+from ge.build.handover import NOTHING, Handover, check_handover
 from ge.build.inplace import merge_in_place
 from ge.build.kernels import KernelBook
 from ge.build.lower import Workshop, lower_graph
@@ -22,20 +23,30 @@ from ge.options import CompileOptions
 __all__ = ["build_plan"]
 
 
-def build_plan(graph: ir.Graph, options: CompileOptions, name: str, donated: Sequence[Donation] = ()) -> Plan:
-    """The plan of a placed graph; a donated pair is an output that takes the memory of an input."""
+def build_plan(
+    graph: ir.Graph,
+    options: CompileOptions,
+    name: str,
+    donated: Sequence[Donation] = (),
+    handover: Handover = NOTHING,
+) -> Plan:
+    """The plan of a placed graph; a donated pair is an output that takes the memory of an input.
+
+    What is handed over is no port of the plan but memory of its arena.
+    """
+    check_handover(graph, handover, donated)
     shop = Workshop(Draft(), KernelBook(options.target), options, checked_pairs(graph, donated))
     draft = shop.draft
-    inputs = [
-        View.of(draft.storage("input", desc_of(v).nbytes, i).id, desc_of(v))
-        for i, v in enumerate(graph.inputs)
-    ]
-    outputs = [
-        View.of(draft.storage("output", desc_of(v).nbytes, i).id, desc_of(v))
-        for i, v in enumerate(graph.outputs)
-    ]
+    inputs = _outer(draft, "input", graph.inputs, handover.given)
+    outputs = _outer(draft, "output", graph.outputs, handover.left)
+    for position, place in handover.given.items():
+        storage = draft.storages[inputs[position].buffer]
+        storage.place = place
+        storage.touch(draft.clock)
     lower_graph(graph, shop, inputs, outputs)
-    copied = settle_donations(draft, shop.donated)
+    pairs = handover.ports(shop.donated)
+    copied = settle_donations(draft, pairs)
+    draft.hold([outputs[position] for position in handover.left], draft.tick())
     owner = (
         merge_in_place(draft)
         if "in_place" not in options.disabled_passes
@@ -46,10 +57,15 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str, donated: Seq
     _finish_kernel_tasks(draft, shop.kernels)
     plan = Plan(
         name=name,
-        inputs=[Port(v.name or f"input{i}", desc_of(v)) for i, v in enumerate(graph.inputs)],
+        inputs=[
+            Port(v.name or f"input{i}", desc_of(v))
+            for i, v in enumerate(graph.inputs)
+            if i not in handover.given
+        ],
         outputs=[
             Port(v.name or f"output{i}", desc_of(v), dynamic=has_dynamic_size(v))
             for i, v in enumerate(graph.outputs)
+            if i not in handover.left
         ],
         buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
         tasks=[task for number, task in enumerate(draft.tasks) if number not in draft.dropped],
@@ -57,13 +73,27 @@ def build_plan(graph: ir.Graph, options: CompileOptions, name: str, donated: Seq
         constants=draft.constants,
         kernels=shop.kernels.images(),
         arena_bytes=memory.nbytes,
-        donated=shop.donated,
+        donated=pairs,
+        left=tuple(offsets.get(owner[outputs[position].buffer], 0) for position in handover.left),
         report=_report(draft, memory)
         | {"peak": peak_tensors(draft, _used(draft, owner))}
         | ({"donated_copies": copied} if donated else {}),
     )
     check_donated(plan, lambda task: _leave(task, shop.kernels))
     return plan
+
+
+def _outer(draft: Draft, kind: str, values: Sequence[ir.Value], handed: Collection[int]) -> list[View]:
+    """Memory of the caller for inputs or outputs; that of the arena for those handed over."""
+    views, ports = [], 0
+    for position, value in enumerate(values):
+        desc = desc_of(value)
+        if position in handed:
+            views.append(draft.arena(desc, label=value.name or ""))
+            continue
+        views.append(View.of(draft.storage(kind, desc.nbytes, ports).id, desc))
+        ports += 1
+    return views
 
 
 def _leave(task: Task, kernels: KernelBook) -> Sequence[tuple[int, int]]:
@@ -74,7 +104,7 @@ def _leave(task: Task, kernels: KernelBook) -> Sequence[tuple[int, int]]:
 def _plan_arena(draft: Draft, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:
     used = _used(draft, owner)
     pieces = [Piece(s.nbytes, s.first, s.last) for s in used]
-    memory = plan_memory(pieces)
+    memory = plan_memory(pieces, {i: s.place for i, s in enumerate(used) if s.place >= 0})
     check(pieces, memory.offsets)
     return memory, {s.id: o for s, o in zip(used, memory.offsets, strict=True)}
 

@@ -35,6 +35,7 @@ class Storage:
     first: int = -1
     last: int = -1
     label: str = ""
+    place: int = -1  # in the arena, where it is known beforehand
 
     def touch(self, time: int) -> None:
         """The storage is in use at this time."""

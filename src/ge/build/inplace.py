@@ -49,6 +49,8 @@ class _Merging:
             return False
         if source.last != time or target.first != time:
             return False
+        if source.place >= 0 and target.nbytes > source.nbytes:
+            return False
         if any(self._storage(v) is source for i, v in enumerate(task.inputs) if i != share.input):
             return False
         if not _same_place(task.inputs[share.input], task.outputs[share.output]):

@@ -1,13 +1,14 @@
 """Memory plan: offsets in one arena for pieces of memory with lifetimes; several orders are tried, the smallest kept.
 
-Pieces that are in use at the same time never overlap (`check` proves it). The lower bound is the most memory in use
+Pieces that are in use at the same time never overlap (`check` proves it). Some may have their place already: what
+another program has left in the same memory. The lower bound is the most memory in use
 at any one time; a plan that reaches it cannot be improved for the given order of tasks.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = ["ALIGNMENT", "MemoryPlan", "Piece", "check", "lower_bound", "plan_memory"]
@@ -53,15 +54,18 @@ _STRATEGIES: dict[str, Callable[[Piece], tuple[int, ...]]] = {
 }
 
 
-def plan_memory(pieces: Sequence[Piece]) -> MemoryPlan:
-    """The smallest plan of all strategies; a strategy that (all but) reaches the lower bound ends the search."""
+def plan_memory(pieces: Sequence[Piece], fixed: Mapping[int, int] | None = None) -> MemoryPlan:
+    """The smallest plan of all strategies; a strategy that (all but) reaches the lower bound ends the search.
+
+    `fixed` are offsets of pieces that have their place already.
+    """
     aligned = [Piece(_aligned(p.nbytes), p.first, p.last) for p in pieces]
     bound = lower_bound(aligned)
     best: MemoryPlan | None = None
     for name, key in _STRATEGIES.items():
         order = sorted(range(len(aligned)), key=lambda i: key(aligned[i]))
         for fit in (_first_fit, _best_fit):
-            offsets = _place(aligned, order, fit)
+            offsets = _place(aligned, order, fit, fixed or {})
             total = max((o + p.nbytes for o, p in zip(offsets, aligned, strict=True)), default=0)
             if best is None or total < best.nbytes:
                 best = MemoryPlan(tuple(offsets), total, bound, f"{name}/{fit.__name__[1:]}")
@@ -108,14 +112,19 @@ def _aligned(nbytes: int) -> int:
 
 
 def _place(
-    pieces: Sequence[Piece], order: Sequence[int], fit: Callable[[list[tuple[int, int]], int], int]
+    pieces: Sequence[Piece],
+    order: Sequence[int],
+    fit: Callable[[list[tuple[int, int]], int], int],
+    fixed: Mapping[int, int],
 ) -> list[int]:
     """Give each piece, in order, a gap among the pieces placed before it that are in use at the same time."""
-    offsets = [0] * len(pieces)
+    offsets = [fixed.get(index, 0) for index in range(len(pieces))]
     placed = _Timeline(pieces)
+    for index in fixed:
+        placed.add(index)
     for index in order:
         piece = pieces[index]
-        if piece.nbytes:
+        if piece.nbytes and index not in fixed:
             taken = sorted((offsets[i], offsets[i] + pieces[i].nbytes) for i in placed.overlapping(piece))
             offsets[index] = fit(taken, piece.nbytes)
             placed.add(index)

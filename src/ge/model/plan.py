@@ -136,6 +136,7 @@ class Plan:
     kernels: list[KernelImage] = field(default_factory=list)
     arena_bytes: int = 0
     donated: tuple[tuple[int, int], ...] = ()  # (output, input): one memory, given by the caller under both
+    left: tuple[int, ...] = ()  # places in the arena of results that the next program takes from there
     steps: int = 1  # a run goes through the tasks this often, each time for the next rows of the batch
     report: dict[str, Any] = field(default_factory=dict)  # memory lower bound, strategies, options, versions
 
