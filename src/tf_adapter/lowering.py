@@ -280,7 +280,7 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
         for i, (name, given) in enumerate(zip(args, request.inputs, strict=True))
     }
     kinds.update({c.argument: ("random", i) for i, c in enumerate(request.counters)})
-    updated = set(parsed.updates)
+    owned = {*parsed.updates, *(args[i] for i in request.given)}  # memory that no result may share
     by_name = {name: i for i, name in enumerate(parsed.outputs)}
     outputs: list[Port] = []
     others: list[tuple[int, Port]] = []
@@ -302,7 +302,7 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
         elif isinstance(source, np.ndarray):
             others.append((j, ("constant", len(constants))))
             constants.append(source)
-        elif source in kinds and source not in updated and kinds[source][0] != "random":
+        elif source in kinds and source not in owned and kinds[source][0] != "random":
             others.append((j, kinds[source]))
         else:
             outputs.append(("output", j))

@@ -31,6 +31,28 @@ def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> No
     assert (found["fed_middle"], found["after"]) == (6.0, 2.5)
 
 
+def test_iterators_give_every_element_once(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("iterators.py")
+    data = np.arange(48, dtype="f").reshape(12, 4) / 24
+    squares = [float(np.sum(np.square(data[k : k + 5]))) for k in (0, 5, 10)]
+    shot = found["one_shot"]
+    np.testing.assert_allclose(
+        [shot["first"], *shot["pair"]], [squares[0], squares[1], squares[1]], rtol=1e-6
+    )
+    np.testing.assert_allclose(shot["rest"], squares[2:], rtol=1e-6)
+    totals = [k * float(np.sum(data[4 * (k % 3) : 4 * (k % 3) + 4])) for k in range(6)]
+    assert found["two"]["first"] == [0.0, "0"]
+    np.testing.assert_allclose(found["two"]["rest"], totals[1:], rtol=1e-6)
+    rows = data.sum(1)
+    np.testing.assert_allclose(found["feedable"]["chosen"], rows[[0, 2, 1, 3, 0]], rtol=1e-6)
+    np.testing.assert_allclose(found["feedable"]["ends"][0], rows[10:], rtol=1e-6)
+    np.testing.assert_allclose(found["feedable"]["ends"][1], rows[11:], rtol=1e-6)
+    ours, plain = found["trained"]
+    assert len(ours["losses"]) == 8
+    np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)
+    assert ours["update"] == "npu"
+
+
 def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
     """Updates move to the NPU once the sizes around them are known; batches of another size are right too."""
     found = run_v1("sizes.py")

@@ -52,3 +52,11 @@ def test_every_keras_optimizer_is_one_part_and_equals_tensorflow(run_v1: Callabl
         np.testing.assert_allclose(ours["metric"], plain["metric"], rtol=1e-5, err_msg=name)
         assert ours["parts"] == 1, name
         assert [h for h in ours["host"] if not h.endswith("it belongs to the host")] == [], name
+
+
+@pytest.mark.skipif(not has_keras2(), reason="session-mode Keras needs TensorFlow 2.15")
+def test_newer_keras_optimizers_are_what_they_are_in_tensorflow(run_v1: Callable[..., Any]) -> None:
+    """TensorFlow refuses them in sessions: the words are its own. `tf.keras.optimizers` of version 1 has the others."""
+    ours, plain = run_v1("keras_optimizers.py", "newer")
+    assert ours == plain
+    assert "eager execution" in ours

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v2 as version2
 
 from npu_bridge.npu_init import *
 
@@ -47,4 +48,22 @@ def trained(name, offload):
     return found
 
 
-print(json.dumps({name: [trained(name, True), trained(name, False)] for name in sys.argv[1:] or NAMES}))
+def newer(offload):
+    """What TensorFlow says when a model of a session is compiled with an optimizer of version 2's own kind."""
+    config = npu_config_proto()
+    config.graph_options.rewrite_options.custom_optimizers[0].parameter_map["use_off_line"].b = offload
+    session = set_keras_session_npu_config(config)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+    try:
+        model.compile(version2.keras.optimizers.Adam(0.01), "mse")
+        return "compiled"
+    except NotImplementedError as error:
+        return str(error)
+    finally:
+        close_session(session)
+
+
+if sys.argv[1:] == ["newer"]:
+    print(json.dumps([newer(True), newer(False)]))
+else:
+    print(json.dumps({name: [trained(name, True), trained(name, False)] for name in sys.argv[1:] or NAMES}))
