@@ -1,16 +1,14 @@
 // Convolution tasks that run as Winograd: which ones, and their step.
 #include "winograd/lower.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <optional>
-#include <vector>
 
-#include "core/errors.h"
 #include "core/parallel.h"
-#include "onednn/engine.h"
-#include "onednn/primitive.h"
+#include "winograd/grid.h"
 #include "winograd/winograd.h"
 
 namespace npu {
@@ -18,39 +16,55 @@ namespace {
 
 using winograd::Epilogue;
 using winograd::Filter;
+using winograd::Grid;
 using winograd::Image;
+using winograd::kPadding;
+using winograd::kPanel;
 using winograd::kPlanes;
-using winograd::kTile;
+using winograd::Range;
+using winograd::Tiles;
 using winograd::Transforms;
 
 constexpr std::int64_t kMinTiles = 12;          // fewer make the products a matter of reading weights
 constexpr std::int64_t kMinTilesVariable = 32;  // the weights are transformed in every run
 constexpr std::int64_t kMinTilesBf16 = 40;      // direct convolution is twice as fast in bfloat16
 constexpr std::int64_t kMinChannels = 32;       // fewer make the transforms dominate
-constexpr std::int64_t kChunkBytes = 6 << 20;   // transformed data of the tiles worked on at once
-constexpr std::int64_t kPlanePadding = 16;      // keeps the planes from falling into the same cache sets
 constexpr double kMinCover = 0.5;               // share of the computed outputs that is wanted
-
-std::int64_t tiles_along(std::int64_t size) { return (size + kTile - 1) / kTile; }
 
 struct Plan {
   const Transforms* transforms = nullptr;
   Image source{}, target{};
-  std::int64_t batch = 0, source_image = 0, target_image = 0;
+  std::int64_t source_image = 0, target_image = 0;
   std::int64_t pad_top = 0, pad_left = 0;
-  std::int64_t rows = 0, columns = 0, chunk = 0;
-  std::int64_t source_plane = 0, target_plane = 0;
+  Tiles tiles;
+  Grid grid;
+  std::int64_t chunk = 0;  // tiles worked on at once
   Filter filter{};
   bool constant_filter = true;
-  std::int64_t filter_plane = 0;
-  bool bf16 = false;
+  bool bf16 = false, bf16_filter = false;
   bool residual_is_target = false;
   int residual_input = -1, bias_input = -1;
   bool clip = false;
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
 
-  std::int64_t tiles() const { return batch * rows * columns; }
+  std::int64_t channels() const { return source.channels; }
+  std::int64_t outputs() const { return target.channels; }
+  std::int64_t panels() const { return (outputs() + kPanel - 1) / kPanel; }
+  std::int64_t panel_width(std::int64_t panel) const { return std::min(kPanel, outputs() - panel * kPanel); }
+  std::int64_t tiles_of_part() const { return (tiles.count() + grid.along_tiles - 1) / grid.along_tiles; }
+  std::int64_t source_row() const { return channels() + kPadding; }
+  std::int64_t source_plane() const { return chunk * source_row(); }
+  std::int64_t target_plane() const { return chunk * kPanel + kPadding; }
+  // Elements of the weights that a part keeps transformed.
+  std::int64_t kept_filter() const {
+    const std::int64_t most = (panels() + grid.along_panels - 1) / grid.along_panels;
+    return constant_filter ? 0 : most * winograd::filter_panel(channels());
+  }
+  std::size_t buffer_bytes() const {
+    const std::int64_t elements = kPlanes * (source_plane() + target_plane()) + kept_filter();
+    return static_cast<std::size_t>((elements + 15) / 16 * 16) * sizeof(float);
+  }
 };
 
 bool all_are(const Dims& list, std::int64_t value) {
@@ -117,13 +131,34 @@ Filter filter_of(const View& w, bool transposed) {
 }
 
 std::int64_t fewest_tiles(const Plan& plan) {
-  if (plan.bf16) return kMinTilesBf16;
+  if (plan.bf16 && plan.constant_filter) return kMinTilesBf16;
+  // The transform of the weights costs what half as many tiles as outputs save in bfloat16.
+  if (plan.bf16) return std::max(kMinTilesBf16, plan.outputs() / 2);
   return plan.constant_filter ? kMinTiles : kMinTilesVariable;
+}
+
+// Few channels: transformed sources and results fit the second-level cache. Many: the weights, which are read
+// once for each chunk, are what counts.
+std::int64_t largest_chunk(const Plan& plan) {
+  if (plan.channels() <= 128) return 36;
+  return plan.channels() <= 256 ? 24 : 66;
+}
+
+Grid grid_of(const Plan& plan) {
+  const std::int64_t chunk = largest_chunk(plan);
+  return winograd::cheapest_grid(omp_get_max_threads(), plan.panels(), [&](const Grid& grid) {
+    const std::int64_t tiles = (plan.tiles.count() + grid.along_tiles - 1) / grid.along_tiles;
+    const std::int64_t reads = (tiles + chunk - 1) / chunk * winograd::kReadCost;
+    const std::int64_t outputs = plan.outputs() / grid.along_panels;
+    return tiles * winograd::kPatchCost +
+           outputs * (reads + (plan.constant_filter ? 0 : winograd::kFilterCost));
+  });
 }
 
 std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
+  const View& w = low.input(1);
   const View& y = low.output(0);
   const bool f32 = x.dtype == DType::Float32 && y.dtype == DType::Float32;
   Plan plan;
@@ -135,216 +170,217 @@ std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
     return std::nullopt;
   plan.source = image_of(x);
   plan.target = image_of(y);
-  plan.batch = y.dims[0];
   plan.source_image = x.strides[0];
   plan.target_image = y.strides[0];
-  plan.filter = filter_of(low.input(1), transposed);
+  plan.filter = filter_of(w, transposed);
+  plan.bf16_filter = w.dtype == DType::BFloat16;
   if (plan.filter.channels != x.dims[1] || plan.filter.outputs != y.dims[1]) return std::nullopt;
-  plan.constant_filter = low.is_constant(low.input(1));
-  // In bfloat16 the direct convolution is as fast as this with the transform of the weights.
-  if (!plan.constant_filter && (plan.bf16 || low.input(1).dtype != DType::Float32)) return std::nullopt;
-  plan.filter_plane = x.dims[1] * y.dims[1] + (plan.constant_filter ? 0 : kPlanePadding);
+  plan.constant_filter = low.is_constant(w);
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
   plan.pad_top = transposed ? 2 - pads[0] : pads[0];
   plan.pad_left = transposed ? 2 - pads[1] : pads[1];
-  plan.rows = tiles_along(plan.target.height);
-  plan.columns = tiles_along(plan.target.width);
-  const double cover = static_cast<double>(plan.batch * plan.target.height * plan.target.width) /
-                       static_cast<double>(plan.tiles() * kTile * kTile);
-  if (plan.tiles() < fewest_tiles(plan) || cover < kMinCover) return std::nullopt;
+  plan.tiles = Tiles::of(y.dims[0], plan.target.height, plan.target.width);
+  const double cover = static_cast<double>(y.dims[0] * plan.target.height * plan.target.width) /
+                       static_cast<double>(plan.tiles.count() * winograd::kTile * winograd::kTile);
+  if (plan.tiles.count() < fewest_tiles(plan) || cover < kMinCover) return std::nullopt;
   if (low.attrs().flag("has_bias")) plan.bias_input = 2;
   if (!read_post_ops(low, plan.bias_input < 0 ? 2 : 3, plan)) return std::nullopt;
-  // Large weights are read anew for each chunk: their quarter is a chunk at least.
-  const std::int64_t chunk_bytes = std::max(kChunkBytes, kPlanes * 4 * plan.filter_plane / 4);
-  const std::int64_t row = kPlanes * 4 * (x.dims[1] + y.dims[1]);
-  plan.chunk = std::min(plan.tiles(), std::max<std::int64_t>(32, chunk_bytes / row));
-  plan.source_plane = plan.chunk * x.dims[1] + kPlanePadding;
-  plan.target_plane = plan.chunk * y.dims[1] + kPlanePadding;
+  plan.grid = grid_of(plan);
+  const std::int64_t chunks = (plan.tiles_of_part() + largest_chunk(plan) - 1) / largest_chunk(plan);
+  plan.chunk = (plan.tiles_of_part() + chunks - 1) / chunks;
   return plan;
-}
-
-// The 36 products for a number of tiles.
-struct Products {
-  dnnl::matmul primitive;
-  Desc source, weights, target, scratchpad;
-};
-
-Desc planes_desc(std::int64_t tiles, std::int64_t channels, std::int64_t plane) {
-  return Desc({kPlanes, tiles, channels}, dnnl::memory::data_type::f32, Dims{plane, channels, 1});
-}
-
-// Constants take the layout that the products like best.
-Desc filter_desc(const Plan& plan) {
-  const Dims dims = {kPlanes, plan.source.channels, plan.target.channels};
-  constexpr auto type = dnnl::memory::data_type::f32;
-  if (plan.constant_filter) return Desc(dims, type, dnnl::memory::format_tag::any);
-  return Desc(dims, type, Dims{plan.filter_plane, dims[2], 1});
-}
-
-dnnl::matmul::primitive_desc products_desc(const Plan& plan, std::int64_t tiles, const Desc& weights) {
-  return {onednn_engine(), planes_desc(tiles, plan.source.channels, plan.source_plane), weights,
-          planes_desc(tiles, plan.target.channels, plan.target_plane), base_attr()};
 }
 
 class BoundWinograd : public BoundStep {
  public:
-  BoundWinograd(const Plan& plan, const std::string& task) : plan_(plan), task_(task) {}
+  explicit BoundWinograd(const Plan& plan) : plan_(plan) {}
 
-  void run(RunState& state) override {
-    if (!plan_.constant_filter) transform_filter();
-    for (std::int64_t first = 0; first < plan_.tiles(); first += plan_.chunk) {
-      const std::int64_t count = std::min(plan_.chunk, plan_.tiles() - first);
-      const auto& args = count == plan_.chunk ? full_args : rest_args;
-      plan_.bf16 ? read<std::uint16_t>(first, count, plan_.transforms->source_bf16)
-                 : read<float>(first, count, plan_.transforms->source_f32);
-      const dnnl_status_t status = dnnl_primitive_execute(count == plan_.chunk ? full : rest, state.stream,
-                                                          static_cast<int>(args.size()), args.data());
-      if (status != dnnl_success) throw TaskError("task '" + task_ + "': oneDNN failed in the products");
-      plan_.bf16 ? write<std::uint16_t>(first, count, plan_.transforms->target_bf16)
-                 : write<float>(first, count, plan_.transforms->target_f32);
-    }
+  void run(RunState&) override {
+    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) {
+        if (plan_.bf16) {
+          compute<std::uint16_t>(part, plan_.transforms->source_bf16, plan_.transforms->target_bf16);
+        } else {
+          compute<float>(part, plan_.transforms->source_f32, plan_.transforms->target_f32);
+        }
+      }
+    });
   }
 
   void* source = nullptr;
   void* target = nullptr;
   void* residual = nullptr;
   void* bias = nullptr;
-  void* filter = nullptr;
-  void* filter_planes = nullptr;
-  void* source_planes = nullptr;
-  void* target_planes = nullptr;
-  dnnl_primitive_t full = nullptr, rest = nullptr;
-  std::vector<dnnl_exec_arg_t> full_args, rest_args;
+  void* filter = nullptr;  // transformed where it is constant
+  void* buffers = nullptr;
 
  private:
-  struct Place {
-    std::int64_t image, y, x;
+  // What a part works in: transformed sources and results of a chunk, transformed weights.
+  struct Buffer {
+    float *sources, *targets, *filter;
   };
 
-  Place place(std::int64_t tile) const {
-    const std::int64_t per_image = plan_.rows * plan_.columns, within = tile % per_image;
-    return {tile / per_image, within / plan_.columns * kTile, within % plan_.columns * kTile};
+  Buffer buffer(std::int64_t part) const {
+    auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) +
+                                           static_cast<std::size_t>(part) * plan_.buffer_bytes());
+    float* targets = first + kPlanes * plan_.source_plane();
+    return {first, targets, targets + kPlanes * plan_.target_plane()};
   }
 
-  void transform_filter() {
-    const std::int64_t lanes = plan_.transforms->lanes;
-    parallel_for(plan_.filter.channels / lanes, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block) {
-        plan_.transforms->filter(plan_.filter, static_cast<const float*>(filter), block * lanes,
-                                 static_cast<float*>(filter_planes), plan_.filter_plane);
+  template <class T>
+  void compute(std::int64_t part, Transforms::Read<T> read, Transforms::Write<T> write) const {
+    const Range tiles = plan_.grid.tiles(part, plan_.tiles.count());
+    const Range panels = plan_.grid.panels(part, plan_.panels());
+    const Buffer at = buffer(part);
+    for (std::int64_t first = tiles.first; first < tiles.last; first += plan_.chunk) {
+      const Range chunk{first, std::min(first + plan_.chunk, tiles.last)};
+      read_tiles<T>(chunk, read, at.sources);
+      const Range after{chunk.last, std::min(chunk.last + plan_.chunk, tiles.last)};
+      for (std::int64_t panel = panels.first; panel < panels.last; ++panel) {
+        const Image target_panel{plan_.target.height, plan_.target.width, plan_.panel_width(panel),
+                                 plan_.target.row, plan_.target.pixel};
+        Next next;
+        next.target = pixels<T>(target_panel, plan_.target_image,
+                                static_cast<const T*>(target) + panel * kPanel, chunk);
+        if (panel == panels.first)
+          next.source = pixels<T>(plan_.source, plan_.source_image, static_cast<const T*>(source), after);
+        const float* weights = filter_planes(panel, panel - panels.first, first == tiles.first, at);
+        multiply(panel, weights, chunk.count(), next, at);
+        write_tiles<T>(chunk, panel, write, at.targets);
       }
-    });
+    }
   }
 
-  template <class T, class Transform>
-  void read(std::int64_t first, std::int64_t count, Transform transform) {
-    const auto* images = static_cast<const T*>(source);
-    auto* planes = static_cast<float*>(source_planes);
-    parallel_for(count, 4, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const Place p = place(first + t);
-        transform(plan_.source, images + p.image * plan_.source_image, p.y - plan_.pad_top,
-                  p.x - plan_.pad_left, planes + t * plan_.source.channels, plan_.source_plane);
+  // The pixels of whole rows of tiles, if those of all images lie in order.
+  template <class T>
+  winograd::Ahead pixels(const Image& image, std::int64_t distance, const T* first,
+                         const Range& tiles) const {
+    if (tiles.count() <= 0 || image.row != image.width * image.pixel ||
+        distance != image.height * image.row) {
+      return {};
+    }
+    const Tiles::Place from = plan_.tiles.place(tiles.first), to = plan_.tiles.place(tiles.last - 1);
+    const std::int64_t begin = from.image * image.height + std::min(from.y, image.height);
+    const std::int64_t end = to.image * image.height + std::min(to.y + winograd::kTile, image.height);
+    return {reinterpret_cast<const char*>(first + begin * image.row),
+            image.channels * static_cast<std::int64_t>(sizeof(T)),
+            image.pixel * static_cast<std::int64_t>(sizeof(T)),
+            std::max<std::int64_t>(end - begin, 0) * image.width};
+  }
+
+  template <class T>
+  void read_tiles(const Range& tiles, Transforms::Read<T> read, float* planes) const {
+    for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += plan_.source_row()) {
+      const Tiles::Place p = plan_.tiles.place(t);
+      read(plan_.source, static_cast<const T*>(source) + p.image * plan_.source_image, p.y - plan_.pad_top,
+           p.x - plan_.pad_left, planes, plan_.source_plane());
+    }
+  }
+
+  // What is read and written after the products of a panel.
+  struct Next {
+    winograd::Ahead source, target;
+  };
+
+  void multiply(std::int64_t panel, const float* weights, std::int64_t tiles, const Next& next,
+                const Buffer& at) const {
+    const std::int64_t width = plan_.panel_width(panel);
+    const std::int64_t plane = winograd::filter_plane(plan_.channels(), width);
+    for (std::int64_t p = 0; p < kPlanes; ++p) {
+      winograd::Product product{at.sources + p * plan_.source_plane(),
+                                plan_.source_row(),
+                                1,
+                                weights + p * plane,
+                                width,
+                                at.targets + p * plan_.target_plane(),
+                                kPanel,
+                                tiles,
+                                width,
+                                plan_.channels(),
+                                false};
+      product.ahead[0] = next.target.share(kPlanes, p);
+      product.ahead[1] = next.source.share(kPlanes, p);
+      if (!next.source.blocks && p + 1 < kPlanes) {
+        product.ahead[1] = {reinterpret_cast<const char*>(product.b + plane), plane * 4, 0, 1};
       }
-    });
+      plan_.transforms->multiply(product);
+    }
   }
 
-  template <class T, class Transform>
-  void write(std::int64_t first, std::int64_t count, Transform transform) {
-    const auto* planes = static_cast<const float*>(target_planes);
-    auto* images = static_cast<T*>(target);
+  // The transformed weights of a panel, made for the first chunk of tiles unless they are constant.
+  const float* filter_planes(std::int64_t panel, std::int64_t index, bool first, const Buffer& at) const {
+    const std::int64_t stride = winograd::filter_panel(plan_.channels());
+    if (plan_.constant_filter) return static_cast<const float*>(filter) + panel * stride;
+    float* planes = at.filter + index * stride;
+    if (!first) return planes;
+    const Filter part = plan_.filter.part(panel * kPanel, plan_.panel_width(panel), 0, plan_.channels());
+    const std::int64_t plane = winograd::filter_plane(plan_.channels(), plan_.panel_width(panel));
+    if (plan_.bf16_filter) {
+      plan_.transforms->filter_bf16(part, static_cast<const std::uint16_t*>(filter), planes, plane);
+    } else {
+      plan_.transforms->filter_f32(part, static_cast<const float*>(filter), planes, plane);
+    }
+    return planes;
+  }
+
+  template <class T>
+  void write_tiles(const Range& tiles, std::int64_t panel, Transforms::Write<T> write,
+                   const float* planes) const {
+    const std::int64_t output = panel * kPanel;
+    Image image = plan_.target;
+    image.channels = plan_.panel_width(panel);
     const auto* extra = static_cast<const T*>(plan_.residual_is_target ? target : residual);
-    const Epilogue epilogue{static_cast<const float*>(bias), plan_.clip, plan_.low, plan_.high};
-    parallel_for(count, 4, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const Place p = place(first + t);
-        const std::int64_t at = p.image * plan_.target_image;
-        transform(plan_.target, epilogue, planes + t * plan_.target.channels, plan_.target_plane, p.y, p.x,
-                  extra ? extra + at : nullptr, images + at);
-      }
-    });
+    const Epilogue epilogue{bias ? static_cast<const float*>(bias) + output : nullptr, plan_.clip, plan_.low,
+                            plan_.high};
+    for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += kPanel) {
+      const Tiles::Place p = plan_.tiles.place(t);
+      const std::int64_t at = p.image * plan_.target_image + output;
+      write(image, epilogue, planes, plan_.target_plane(), p.y, p.x, extra ? extra + at : nullptr,
+            static_cast<T*>(target) + at);
+    }
   }
 
   const Plan& plan_;
-  const std::string& task_;
 };
 
 struct Places {
-  Location source, target, weights, source_planes, target_planes, scratchpad;
-  std::optional<Location> filter, residual, bias;
+  Location source, target, filter, buffers;
+  std::optional<Location> residual, bias;
 };
 
 class WinogradStep : public Step {
  public:
-  WinogradStep(Plan plan, Places places, Products full, Products rest, std::string task)
-      : plan_(plan),
-        places_(places),
-        full_(std::move(full)),
-        rest_(std::move(rest)),
-        task_(std::move(task)) {}
+  WinogradStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundWinograd>(plan_, task_);
+    auto bound = std::make_unique<BoundWinograd>(plan_);
     binder.address(&bound->source, places_.source);
     binder.address(&bound->target, places_.target);
-    binder.address(&bound->source_planes, places_.source_planes);
-    binder.address(&bound->target_planes, places_.target_planes);
-    if (places_.filter) {
-      binder.address(&bound->filter, *places_.filter);
-      binder.address(&bound->filter_planes, places_.weights);
-    }
+    binder.address(&bound->filter, places_.filter);
+    binder.address(&bound->buffers, places_.buffers);
     if (places_.residual) binder.address(&bound->residual, *places_.residual);
     if (places_.bias) binder.address(&bound->bias, *places_.bias);
-    bound->full = full_.primitive.get();
-    bound->full_args = arguments(full_, binder);
-    if (rest_.primitive.get(true)) {
-      bound->rest = rest_.primitive.get();
-      bound->rest_args = arguments(rest_, binder);
-    }
     return bound;
   }
 
  private:
-  std::vector<dnnl_exec_arg_t> arguments(const Products& products, Binder& binder) const {
-    std::vector<dnnl_exec_arg_t> args = {
-        {DNNL_ARG_SRC, binder.memory(products.source, places_.source_planes)},
-        {DNNL_ARG_WEIGHTS, binder.memory(products.weights, places_.weights)},
-        {DNNL_ARG_DST, binder.memory(products.target, places_.target_planes)}};
-    if (products.scratchpad.get_size()) {
-      args.push_back({DNNL_ARG_SCRATCHPAD, binder.memory(products.scratchpad, places_.scratchpad)});
-    }
-    return args;
-  }
-
   Plan plan_;
   Places places_;
-  Products full_, rest_;
-  std::string task_;
 };
 
-// Transforms the weights, then brings them into the layout that the products want.
-Location prepare_weights(Lowering& low, const View& w, const Filter& filter, const Desc& want) {
-  const DType type = w.dtype;
-  return low.prepared(w, want.get_size(), [=](const char* from, char* to) {
-    std::vector<float> planes(static_cast<std::size_t>(kPlanes * filter.channels * filter.outputs));
-    if (type == DType::BFloat16) {
-      winograd::transform_weights(filter, reinterpret_cast<const std::uint16_t*>(from), planes.data());
+Location prepare_weights(Lowering& low, const View& w, const Filter& filter) {
+  const bool bf16 = w.dtype == DType::BFloat16;
+  const std::int64_t panels = (filter.outputs + kPanel - 1) / kPanel;
+  const auto bytes =
+      static_cast<std::size_t>(panels * winograd::filter_panel(filter.channels)) * sizeof(float);
+  return low.prepared(w, bytes, [=](const char* from, char* to) {
+    auto* panels = reinterpret_cast<float*>(to);
+    if (bf16) {
+      winograd::transform_weights(filter, reinterpret_cast<const std::uint16_t*>(from), panels);
     } else {
-      winograd::transform_weights(filter, reinterpret_cast<const float*>(from), planes.data());
+      winograd::transform_weights(filter, reinterpret_cast<const float*>(from), panels);
     }
-    const Desc plain({kPlanes, filter.channels, filter.outputs}, dnnl::memory::data_type::f32,
-                     dnnl::memory::format_tag::abc);
-    dnnl::memory source(plain, onednn_engine(), planes.data());
-    dnnl::memory target(want, onednn_engine(), to);
-    dnnl::stream stream(onednn_engine());
-    dnnl::reorder(source, target).execute(stream, source, target);
-    stream.wait();
   });
-}
-
-Products make_products(const Plan& plan, std::int64_t tiles, const Desc& weights) {
-  const auto desc = products_desc(plan, tiles, weights);
-  return {dnnl::matmul(desc), desc.src_desc(), desc.weights_desc(), desc.dst_desc(), desc.scratchpad_desc()};
 }
 
 }  // namespace
@@ -354,34 +390,24 @@ bool lower_winograd(Lowering& low, bool transposed) {
   if (!plan) return false;
   const View& y = low.output(0);
   const double pixels = static_cast<double>((transposed ? low.input(0) : y).elements());
-  const std::int64_t others = transposed ? plan->target.channels : plan->source.channels;
+  const std::int64_t others = transposed ? plan->outputs() : plan->channels();
   const double flops = 2.0 * pixels * 9.0 * static_cast<double>(others);
   low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
   if (!low.building()) return true;
 
-  Products full = make_products(*plan, plan->chunk, filter_desc(*plan));
-  const std::int64_t left = plan->tiles() % plan->chunk;
-  Products rest = left ? make_products(*plan, left, full.weights) : Products{};
   Places places;
   places.source = low.at(low.input(0));
   places.target = low.at(y);
-  if (plan->constant_filter) {
-    places.weights = prepare_weights(low, low.input(1), plan->filter, full.weights);
-  } else {
-    places.filter = low.at(low.input(1));
-    places.weights = low.scratch(full.weights.get_size());
-  }
-  places.source_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->source_plane) * sizeof(float));
-  places.target_planes = low.scratch(static_cast<std::size_t>(kPlanes * plan->target_plane) * sizeof(float));
-  places.scratchpad =
-      low.scratch(std::max(full.scratchpad.get_size(), left ? rest.scratchpad.get_size() : std::size_t{0}));
+  places.filter =
+      plan->constant_filter ? prepare_weights(low, low.input(1), plan->filter) : low.at(low.input(1));
+  places.buffers = low.scratch(static_cast<std::size_t>(plan->grid.parts()) * plan->buffer_bytes());
   if (plan->residual_input >= 0) {
     places.residual = low.at(low.input(static_cast<std::size_t>(plan->residual_input)));
   }
   if (plan->bias_input >= 0) {
     places.bias = low.at(low.input(static_cast<std::size_t>(plan->bias_input)));
   }
-  low.emit(std::make_unique<WinogradStep>(*plan, places, std::move(full), std::move(rest), low.task().name));
+  low.emit(std::make_unique<WinogradStep>(*plan, places));
   return true;
 }
 
