@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, NoReturn
 
-__all__ = ["names_that_need_estimators"]
+__all__ = ["names_that_need_estimators", "require_estimators"]
 
 _NPU = "npu_bridge.estimator.npu"
 _WHERE = {
@@ -24,12 +24,7 @@ class _Missing:
         self.__dict__["_name"] = name
 
     def _refuse(self) -> NoReturn:
-        import tensorflow as tf
-
-        raise ImportError(
-            f"{self.__dict__['_name']} needs tf.estimator and Keras 2, which TensorFlow {tf.__version__} no longer "
-            "has: use TensorFlow 2.15 for scripts with estimators"
-        )
+        raise _refusal(self.__dict__["_name"])
 
     def __call__(self, *arguments: Any, **named: Any) -> NoReturn:
         self._refuse()
@@ -40,13 +35,30 @@ class _Missing:
         self._refuse()
 
 
+def _refusal(name: str) -> ImportError:
+    import tensorflow as tf
+
+    return ImportError(
+        f"{name} needs tf.estimator and Keras 2, which TensorFlow {tf.__version__} no longer has: use TensorFlow 2.15 "
+        "for scripts with estimators"
+    )
+
+
+def require_estimators(module: str) -> None:
+    """Raise an ImportError that says what to do where TensorFlow has no estimators."""
+    import tensorflow.compat.v1 as tf
+
+    if not hasattr(tf, "estimator"):
+        raise _refusal(module)
+
+
 def names_that_need_estimators() -> dict[str, Any]:
     """Every such name with its object, or with what refuses to stand for it."""
     found: dict[str, Any] = {}
     for module, names in _WHERE.items():
         try:
             loaded = importlib.import_module(f"{_NPU}.{module}")
-        except AttributeError:  # TensorFlow without estimators
+        except (AttributeError, ImportError):  # TensorFlow without estimators
             found.update({name: _Missing(name) for name in names})
             continue
         found.update({name: loaded if name == module else getattr(loaded, name) for name in names})

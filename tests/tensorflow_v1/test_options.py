@@ -26,6 +26,15 @@ def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     assert not has_keras2() or "iterations_per_loop, " in found["run_config"].split("Valid names")[1]
 
 
+def test_names_that_ported_scripts_use_are_there_or_say_what_to_do(run_v1: Callable[..., Any]) -> None:
+    lacking = run_v1("names.py")
+    assert "is not provided: write it with" in lacking.pop("npu_cube_ops.deformable_conv2d")
+    modules = [f"npu_bridge.estimator.npu.{name}" for name in ("keras_to_npu", "npu_config", "npu_estimator")]
+    without = [] if has_keras2() else ["keras_to_npu.model_to_npu_estimator", *modules]
+    assert sorted(lacking) == without
+    assert all("use TensorFlow 2.15" in text for text in lacking.values())
+
+
 def test_the_command_line_says_how_it_is_used() -> None:
     from npu_bridge.__main__ import main
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from npu_bridge.lazy import require_estimators
 from npu_bridge.options import configured, known_names, valid_names
+
+require_estimators("npu_bridge.estimator.npu.npu_config")
 
 __all__ = ["DumpConfig", "DynamicInputConfig", "NPURunConfig", "ProfilingConfig"]
 
