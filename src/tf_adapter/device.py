@@ -207,12 +207,16 @@ def _soft(original: Function) -> Function:
 
 def _wrap_iterators() -> None:
     """Iterators that are made where the NPU is the current device prepare batches ahead."""
-    from tf_adapter.channel import ahead
+    from tf_adapter.channel import ahead, end_apart
 
     def make(original: Function) -> Function:
         def iterate(self: Any) -> Any:
             here = context.executing_eagerly() and _is_name(context.context().device_name)
-            return original(ahead(self) if here else self)
+            if not here:
+                return original(self)
+            iterator = original(ahead(self))
+            end_apart(iterator)
+            return iterator
 
         return iterate
 

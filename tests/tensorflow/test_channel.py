@@ -32,9 +32,9 @@ class Counter:
             self.changed.notify_all()
         return np.float32(value)
 
-    def reaches(self, count: int) -> bool:
+    def reaches(self, count: int, seconds: float = SECONDS) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: self.made >= count, SECONDS)
+            return self.changed.wait_for(lambda: self.made >= count, seconds)
 
 
 def counted(counter: Counter, size: int = 10) -> Any:
@@ -255,3 +255,30 @@ def test_an_error_in_the_middle_of_fit_is_told_and_the_next_fit_works() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
         model.fit(bad, epochs=1, verbose=0)
     assert len(model.fit(good, epochs=2, verbose=0).history["loss"]) == 2
+
+
+def test_the_end_of_an_iterator_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()  # iterators of other tests
+    ended: list[threading.Thread] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (ended.append(self), start(self))[1])
+    counter = Counter()
+    iterator = iter(counted(counter, 1_000_000))
+    next(iterator)
+    del iterator
+    gc.collect()
+    (thread,) = [t for t in ended if t.name == "end of an iterator"]
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    made = counter.made
+    assert not counter.reaches(made + 3, 0.2)  # its queue is gone
+
+
+def test_an_iterator_in_a_cycle_ends_once() -> None:
+    iterator = iter(tf.data.Dataset.range(3))
+    held = [iterator, int(next(iterator))]
+    held.append(held)
+    gone = weakref.ref(iterator)
+    del iterator, held
+    gc.collect()
+    assert gone() is None
