@@ -4,6 +4,7 @@
 #include "onednn/geometry.h"
 #include "onednn/pool_kinds.h"
 #include "onednn/primitive.h"
+#include "winograd/lower.h"
 
 namespace npu {
 namespace {
@@ -20,7 +21,8 @@ void check_images(const Lowering& low, const View& a, const View& b) {
 // "library" is oneDNN's where we have one of our own.
 void lower_conv_grad_weights(Lowering& low) {
   using Gradient = dnnl::convolution_backward_weights;
-  if (low.attrs().text("algorithm", "auto") != "library" && lower_weight_gradient(low)) return;
+  const bool ours = low.attrs().text("algorithm", "auto") != "library";
+  if (ours && (lower_winograd_gradient(low) || lower_weight_gradient(low))) return;
   const View& x = low.input(0);
   const View& dy = low.input(1);
   const View& dw = low.output(0);

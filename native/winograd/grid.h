@@ -2,6 +2,7 @@
 // transforms what it multiplies itself, at the price of doing some of it twice.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "winograd/winograd.h"
@@ -56,6 +57,21 @@ Grid cheapest_grid(std::int64_t parts, std::int64_t panels, Cost&& cost) {
     if (parts % n == 0 && cost(grid) < cost(best)) best = grid;
   }
   return best;
+}
+
+// The pixels of some tiles, as whole rows of tiles, if those of all images lie in order.
+template <class T>
+Ahead pixels_ahead(const Tiles& all, const Image& image, std::int64_t distance, const T* first,
+                   const Range& tiles) {
+  if (tiles.count() <= 0 || image.row != image.width * image.pixel || distance != image.height * image.row) {
+    return {};
+  }
+  const Tiles::Place from = all.place(tiles.first), to = all.place(tiles.last - 1);
+  const std::int64_t begin = from.image * image.height + std::min(from.y, image.height);
+  const std::int64_t end = to.image * image.height + std::min(to.y + kTile, image.height);
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  return {reinterpret_cast<const char*>(first + begin * image.row), image.channels * kSize,
+          image.pixel * kSize, std::max<std::int64_t>(end - begin, 0) * image.width};
 }
 
 // Rough costs in cycles for each channel: of a transformed patch or tile, of transforming weights for an

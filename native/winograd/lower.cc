@@ -240,32 +240,16 @@ class BoundWinograd : public BoundStep {
         const Image target_panel{plan_.target.height, plan_.target.width, plan_.panel_width(panel),
                                  plan_.target.row, plan_.target.pixel};
         Next next;
-        next.target = pixels<T>(target_panel, plan_.target_image,
-                                static_cast<const T*>(target) + panel * kPanel, chunk);
+        next.target = winograd::pixels_ahead(plan_.tiles, target_panel, plan_.target_image,
+                                             static_cast<const T*>(target) + panel * kPanel, chunk);
         if (panel == panels.first)
-          next.source = pixels<T>(plan_.source, plan_.source_image, static_cast<const T*>(source), after);
+          next.source = winograd::pixels_ahead(plan_.tiles, plan_.source, plan_.source_image,
+                                               static_cast<const T*>(source), after);
         const float* weights = filter_planes(panel, panel - panels.first, first == tiles.first, at);
         multiply(panel, weights, chunk.count(), next, at);
         write_tiles<T>(chunk, panel, write, at.targets);
       }
     }
-  }
-
-  // The pixels of whole rows of tiles, if those of all images lie in order.
-  template <class T>
-  winograd::Ahead pixels(const Image& image, std::int64_t distance, const T* first,
-                         const Range& tiles) const {
-    if (tiles.count() <= 0 || image.row != image.width * image.pixel ||
-        distance != image.height * image.row) {
-      return {};
-    }
-    const Tiles::Place from = plan_.tiles.place(tiles.first), to = plan_.tiles.place(tiles.last - 1);
-    const std::int64_t begin = from.image * image.height + std::min(from.y, image.height);
-    const std::int64_t end = to.image * image.height + std::min(to.y + winograd::kTile, image.height);
-    return {reinterpret_cast<const char*>(first + begin * image.row),
-            image.channels * static_cast<std::int64_t>(sizeof(T)),
-            image.pixel * static_cast<std::int64_t>(sizeof(T)),
-            std::max<std::int64_t>(end - begin, 0) * image.width};
   }
 
   template <class T>

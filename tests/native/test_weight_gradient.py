@@ -1,4 +1,4 @@
-"""The gradient of a convolution's weights by our own kernels is what float64 gives."""
+"""The gradient of a convolution's weights by our own kernels, direct and Winograd, is what float64 gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from native_support import BF16, Array, Operand, channels_last, randn, run_single
 from torch.nn.grad import conv2d_weight
@@ -59,6 +59,7 @@ def test_any_window(data: st.DataObject) -> None:
     x = randn(images, inputs * 16, *size, dtype=dtype)
     dy = randn(images, outputs * 16, *space, seed=1, dtype=dtype)
     attrs = {
+        "algorithm": "direct",
         "strides": list(stride),
         "dilations": list(dilation),
         "pads_begin": [p[0] for p in pads],
@@ -108,3 +109,45 @@ def test_not_a_number_stays_where_it_is() -> None:
 def test_few_channels_are_left_to_the_library() -> None:
     x, dy = randn(1, 3, 9, 9), randn(1, 16, 9, 9, seed=1)
     assert not _check(x, dy, PLAIN, (16, 3, 1, 1), "HWIO").startswith("weight_gradient")
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_winograd_of_any_shape(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from([np.float32, BF16]))
+    inputs, outputs = (16 * data.draw(st.integers(2, 9)) for _ in range(2))
+    space = [data.draw(st.integers(5, 30)) for _ in range(2)]
+    begin, end = ([data.draw(st.integers(0, 2)) for _ in range(2)] for _ in range(2))
+    size = [s + 2 - b - e for s, b, e in zip(space, begin, end, strict=True)]
+    tiles = -(-space[0] // 4) * -(-space[1] // 4)
+    assume(min(size) > 0 and space[0] * space[1] >= 8 * tiles)
+    images = -(-max(48, max(inputs, outputs) // 2) // tiles) + data.draw(st.integers(0, 1))
+    x = randn(images, inputs, *size, dtype=dtype)
+    dy = randn(images, outputs, *space, seed=1, dtype=dtype)
+    attrs = PLAIN | {"pads_begin": begin, "pads_end": end}
+    layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
+    dw, impl = _gradient(x, dy, attrs, (outputs, inputs, 3, 3), layout)
+    assert impl.startswith("winograd")
+    expected = _expected(x, dy, attrs, (outputs, inputs, 3, 3))
+    assert np.abs(dw - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("images", "size", "channels"), [(16, 28, 48), (40, 14, 144), (13, 7, 512)])
+def test_winograd_of_many_tiles(images: int, size: int, channels: int) -> None:
+    """Sums over several chunks of tiles, shared out by tiles and by panels."""
+    x, dy = (randn(images, channels, size, size, seed=s) for s in range(2))
+    attrs = PLAIN | {"pads_begin": [1, 1], "pads_end": [1, 1]}
+    shape = (channels, channels, 3, 3)
+    dw, impl = _gradient(x, dy, attrs, shape, "HWIO")
+    assert impl.startswith("winograd")
+    expected = _expected(x, dy, attrs, shape)
+    assert np.abs(dw - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("change", [{"algorithm": "precise"}, {"strides": [2, 2]}, {"dilations": [2, 2]}])
+def test_what_winograd_may_not_do_is_direct(change: dict[str, Any]) -> None:
+    x = randn(16, 32, 17, 17)
+    attrs = PLAIN | change
+    space = _window(17, 3, attrs["strides"][0], attrs["dilations"][0], (0, 0))
+    dy = randn(16, 32, space, space, seed=1)
+    assert _check(x, dy, attrs, (32, 32, 3, 3), "HWIO").startswith("weight_gradient")
