@@ -8,10 +8,10 @@ from typing import Any
 from torch import fx
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from torchair import decompositions, sizes
+from ge.collection import collection_paused
+from torchair import decompositions, partition, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -87,6 +87,7 @@ def get_npu_backend(
     return sizes.traced_for_npu(backend)
 
 
+@collection_paused()
 def compile_graphs(
     module: fx.GraphModule,
     example_inputs: list[Any],
@@ -105,7 +106,7 @@ def compile_graphs(
         fw_compiler=get_compiler(config, "forward"),
         bw_compiler=get_compiler(config, "backward"),
         inference_compiler=keeper,  # type: ignore[arg-type]
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition.cut,
         decompositions={**decompositions.table(), **(extra or {})},
         keep_inference_input_mutations=True,
     )

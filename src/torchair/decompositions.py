@@ -12,6 +12,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.nn import functional
 
 from ge.parsers.aten import is_mapped
+from torchair import recurrent
 from torchair.layouts import memory_order
 
 __all__ = ["table"]
@@ -153,6 +154,7 @@ def _encoder_layer(
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
+    aten.mkldnn_rnn_layer_backward.default: recurrent.layer_backward,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _sdpa_backward,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten.native_dropout.default: _dropout,

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ge.collection import collection_paused
 from ge.compiler import compile_graph
 from ge.explanation import Placement, explain
 from ge.options import CompileOptions
@@ -195,6 +196,7 @@ class CompiledGraph:
             self.general[folded] = self._opened(args, folded)
         return self.general[folded]
 
+    @collection_paused()
     def _opened(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
         report = Report(self.module._get_name(), self.kind)
         self.reports.append(report)
@@ -224,6 +226,7 @@ class CompiledGraph:
         """The graph as it is, call by call."""
         return self.module(*args)
 
+    @collection_paused()
     def _compiled(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
         report = Report(self.module._get_name(), self.kind)
         self.reports.append(report)

@@ -1,4 +1,4 @@
-"""Sizes of one element: Dynamo traces graphs for this backend so that they hold for open sizes of 0 and 1 as well.
+"""How Dynamo traces for this backend: graphs hold for open sizes of 0 and 1 as well, the garbage collector waits.
 
 By default an open size of one is a graph of its own, so that an open batch and an open sequence are up to four graphs.
 PyTorch can trace without that assumption, for the whole process; here it does so while a frame is traced for this
@@ -13,10 +13,14 @@ from typing import Any
 from torch._dynamo import callback_handler
 from torch.fx.experimental import _config
 
+from ge.collection import collection_paused
+
 __all__ = ["register", "traced_for_npu"]
 
 _MARK = "_torchair_backend"
-_before: list[bool] = []  # the setting before each trace that is under way
+_before: list[
+    tuple[bool, collection_paused | None]
+] = []  # what to go back to after each trace that is under way
 
 
 def traced_for_npu(backend: Any) -> Any:
@@ -43,15 +47,18 @@ def _tracing() -> Any:
 
 
 def _begin(_: Any) -> None:
-    _before.append(bool(_config.backed_size_oblivious))
     compiler = _tracing()
-    if compiler is not None and _is_ours(compiler):
+    ours = compiler is not None and _is_ours(compiler)
+    _before.append((bool(_config.backed_size_oblivious), collection_paused().__enter__() if ours else None))
+    if ours:
         _config.backed_size_oblivious = True
 
 
 def _end(_: Any) -> None:
     if _before:
-        _config.backed_size_oblivious = _before.pop()
+        _config.backed_size_oblivious, pause = _before.pop()
+        if pause is not None:
+            pause.__exit__()
 
 
 def register() -> None:

@@ -348,8 +348,8 @@ class Operator:
     @classmethod
     def complete(cls, given: Mapping[str, Any], node: str = "") -> dict[str, Any]:
         """Attributes with defaults filled in; unknown names, wrong types and values raise."""
-        unknown = sorted(set(given) - set(cls.prototype.attrs))
-        if unknown:
+        if not given.keys() <= cls.prototype.attrs.keys():
+            unknown = sorted(given.keys() - cls.prototype.attrs.keys())
             valid = ", ".join(cls.prototype.attrs) or "none"
             raise GeError(
                 "E10003", f"unknown attribute {unknown}", node=node, operator=cls.type, remedy=f"use {valid}"

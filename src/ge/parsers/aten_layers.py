@@ -594,6 +594,8 @@ def _lstm_layer(n: AtenNode) -> Any:
     """One direction of one LSTM layer; gates are in the library's own order."""
     if int(n.arg("mode")) != 2:
         raise Unsupported("a recurrent layer other than LSTM")
+    if n.arg("train"):
+        raise Unsupported("what ATen's gradient of a recurrent layer needs")
     x, hidden = n.arg("input"), int(n.arg("hidden_size"))
     if n.arg("batch_sizes"):
         raise Unsupported("sequences of different lengths")

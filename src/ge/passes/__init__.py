@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ge.dump import dump_graph
 from ge.options import CompileOptions
-from ge.passes.base import Pass, run_passes, to_fixpoint
+from ge.passes.base import History, Pass, run_passes, to_fixpoint
 from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.channels_last import ChannelsLast
 from ge.passes.common_subexpressions import CommonSubexpressions
@@ -63,15 +63,16 @@ class Stage:
     fixpoint: bool = True
 
 
-_TIDY = (RemoveIdentities(), MergeMovements(), CommonSubexpressions(), DeadCode())
+_IDENTITIES, _DEAD_CODE, _ALGEBRA = RemoveIdentities(), DeadCode(), SimplifyAlgebra()
+_TIDY = (_IDENTITIES, MergeMovements(), CommonSubexpressions(), _DEAD_CODE)
 
 STAGES: tuple[Stage, ...] = (
     Stage("verify", (Verify(),), fixpoint=False),
-    Stage("quantised", (RemoveIdentities(), FuseQuantised(), DeadCode())),
-    Stage("clean", (DeadCode(), InlineBranches(), FoldConstants(), SimplifyAlgebra(), *_TIDY)),
+    Stage("quantised", (_IDENTITIES, FuseQuantised(), _DEAD_CODE)),
+    Stage("clean", (_DEAD_CODE, InlineBranches(), FoldConstants(), _ALGEBRA, *_TIDY)),
     Stage(
         "patterns",
-        (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), SimplifyAlgebra(), *_TIDY),
+        (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), _ALGEBRA, *_TIDY),
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("merge", (HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
@@ -79,19 +80,20 @@ STAGES: tuple[Stage, ...] = (
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
-    Stage("recompute", (Recompute(), DeadCode()), fixpoint=False),
+    Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
 )
 
 
 def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
     """Take a graph through all stages, in place; each can be dumped."""
+    history = History()
     for stage in STAGES:
         start, nodes = time.perf_counter(), len(graph)
         if stage.fixpoint:
-            to_fixpoint(graph, stage.passes, options)
+            to_fixpoint(graph, stage.passes, options, history)
         else:
-            run_passes(graph, stage.passes, options)
+            run_passes(graph, stage.passes, options, history)
         taken = (time.perf_counter() - start) * 1e3
         _log.info("%s: stage %s, %d nodes to %d, %.1f ms", name, stage.name, nodes, len(graph), taken)
         dump_graph(graph, stage.name, options, name)

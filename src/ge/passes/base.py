@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ge.ir.graphs import subgraphs_of
 from ge.options import CompileOptions
 
-__all__ = ["Pass", "run_passes", "to_fixpoint"]
+__all__ = ["History", "Pass", "run_passes", "to_fixpoint"]
 
 FIXPOINT_LIMIT = 20
 _log = logging.getLogger(__name__)
@@ -29,28 +29,66 @@ class Pass:
         """Transform the graph in place; True when anything changed."""
         raise NotImplementedError
 
-    def apply(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        """Run on nested graphs, then on the graph itself."""
+    def apply(
+        self, graph: ir.Graph, options: CompileOptions, nested: Sequence[ir.Graph] | None = None
+    ) -> bool:
+        """Run on nested graphs (found here unless given), then on the graph itself."""
         if self.name in options.disabled_passes:
             return False
         changed = False
-        for inner in subgraphs_of(graph):
+        for inner in subgraphs_of(graph) if nested is None else nested:
             changed |= self.apply(inner, options)
         return self.run(graph, options) or changed
 
 
-def run_passes(graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions) -> bool:
-    """Run each pass once, in order."""
-    changed = False
+class History:
+    """What the passes over one graph have found: a pass that changed nothing need not run until another one does."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+        self._idle: dict[Pass, int] = {}  # pass -> changes so far when it had nothing to do
+        self._nested: tuple[int, list[ir.Graph]] = (-1, [])
+
+    def has_work(self, item: Pass) -> bool:
+        """Whether the graph has changed since the pass had nothing to do."""
+        return self._idle.get(item) != self._changes
+
+    def ran(self, item: Pass, changed: bool) -> None:
+        """Remember a run."""
+        if changed:
+            self._changes += 1
+        else:
+            self._idle[item] = self._changes
+
+    def nested(self, graph: ir.Graph) -> list[ir.Graph]:
+        """The graphs in a graph's nodes."""
+        if self._nested[0] != self._changes:
+            self._nested = self._changes, subgraphs_of(graph)
+        return self._nested[1]
+
+
+def run_passes(
+    graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions, history: History | None = None
+) -> bool:
+    """Run each pass that has something to do once, in order; `history` is that of the graph."""
+    history = history if history is not None else History()
+    anything = False
     for item in passes:
-        if item.apply(graph, options):
+        if not history.has_work(item):
+            continue
+        changed = item.apply(graph, options, history.nested(graph))
+        history.ran(item, changed)
+        if changed:
             _log.debug("pass %s changed the graph, %d nodes now", item.name, len(graph))
-            changed = True
-    return changed
+            anything = True
+    return anything
 
 
-def to_fixpoint(graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions) -> None:
+def to_fixpoint(
+    graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions, history: History | None = None
+) -> None:
     """Run the passes again and again until none changes anything (bounded)."""
+    history = history if history is not None else History()
     for _ in range(FIXPOINT_LIMIT):
-        if not run_passes(graph, passes, options):
+        if not run_passes(graph, passes, options, history):
             return

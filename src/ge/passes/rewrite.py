@@ -37,7 +37,10 @@ _REWRITES_PER_NODE = 16  # a bound against rules that undo one another
 class Rewriter(GraphBuilder):
     """Builds what stands in for a node: new nodes are put before it and keep the names of the nodes they stand for."""
 
+    _origin: tuple[str, ...]
+
     def __init__(self, graph: ir.Graph, node: ir.Node, options: CompileOptions | None = None) -> None:
+        self._behind: list[ir.Node] = []  # whose names are not yet among the origins: most rules make nothing
         super().__init__(graph=graph, before=node)
         self.options = options or CompileOptions()
         self.created: list[ir.Node] = []
@@ -46,12 +49,24 @@ class Rewriter(GraphBuilder):
 
     def stands_for(self, *nodes: ir.Node | None) -> None:
         """New nodes also stand for these."""
-        names = dict.fromkeys(self.origin)
-        for node in nodes:
-            if node is not None:
+        self._behind += [node for node in nodes if node is not None]
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The names that new nodes get."""
+        if self._behind:
+            names = dict.fromkeys(self._origin)
+            for node in self._behind:
                 names.update(dict.fromkeys(facts.origin(node) or (node.name or node.op_type,)))
                 self._keep_dtype |= facts.keep_dtype(node)
-        self.origin = tuple(names)
+            self._behind.clear()
+            self._origin = tuple(names)
+        return self._origin
+
+    @origin.setter
+    def origin(self, names: tuple[str, ...]) -> None:
+        self._behind.clear()
+        self._origin = names
 
     def op_like(self, node: ir.Node, inputs: Sequence[Any], **changes: Any) -> Any:
         """The same operator on other inputs, with some attributes changed."""

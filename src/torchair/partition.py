@@ -1,0 +1,86 @@
+"""Joint graphs of a forward and a backward pass, cut in two by PyTorch's minimum cut."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+__all__ = ["cut"]
+
+_PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+
+
+def cut(
+    joint_module: fx.GraphModule, joint_inputs: Any, **options: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward and the backward graph; what both need and is cheap is computed twice instead of kept.
+
+    PyTorch's own merging of equal calls copies the graph and loads all of inductor; here it is done in place.
+    """
+    if any(_has_effects(node) for node in joint_module.graph.nodes):
+        return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
+    _merge_equal_calls(joint_module.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
+
+
+def _has_effects(node: fx.Node) -> bool:
+    """Whether a call may change what others read; such graphs are left to PyTorch."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable
+
+
+def _merge_equal_calls(graph: fx.Graph) -> None:
+    """Calls of one operator with the same arguments become one; those in the memory of a result stay apart."""
+    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    results = {_storage(n) for n in output.all_input_nodes}
+    seen: dict[Hashable, fx.Node] = {}
+    for node in list(graph.nodes):
+        key = _key(node)
+        if key is None or (_storage(node) in results and _storage(node) is not None):
+            continue
+        twin = seen.setdefault(key, node)
+        if twin is not node:
+            node.replace_all_uses_with(twin)
+            graph.erase_node(node)
+
+
+def _storage(node: fx.Node) -> int | None:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return value.untyped_storage()._cdata
+    except NotImplementedError:
+        return None
+
+
+def _key(node: fx.Node) -> Hashable | None:
+    """What tells a call from others; None for calls that are each their own."""
+    target = node.target
+    if node.op != "call_function" or target is torch.ops.aten.empty.memory_format:
+        return None
+    if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    try:
+        return target, _plain(node.args), tuple((k, _plain(v)) for k, v in sorted(node.kwargs.items()))
+    except TypeError:
+        return None
+
+
+def _plain(value: Any) -> Hashable:
+    """An argument as part of a key: 1 and 1.0 and True are different."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(v) for v in value)
+    if isinstance(value, _PLAIN):
+        return type(value), repr(value)
+    raise TypeError(f"an argument of type {type(value).__name__} has no key")
