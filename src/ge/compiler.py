@@ -15,6 +15,7 @@ from ge.build.assemble import build_plan
 from ge.build.donate import Donation
 from ge.build.handover import NOTHING, Handover
 from ge.build.implementations import unknown_names
+from ge.collection import collection_paused
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.errors import GeError
@@ -64,6 +65,7 @@ def compile_graph(
     return Model(compile_plan(graph, options, name, donated))
 
 
+@collection_paused()
 def compile_plan(
     graph: ir.Graph,
     options: CompileOptions | None = None,
