@@ -53,6 +53,24 @@ def test_iterators_give_every_element_once(run_v1: Callable[..., Any]) -> None:
     assert ours["update"] == "npu"
 
 
+def test_what_porting_tools_add_changes_no_number(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("helpers.py")
+    for name, trained in found["trained"].items():
+        np.testing.assert_allclose(trained["losses"], found["reference"], rtol=1e-5, err_msg=name)
+        assert (trained["parts"], trained["kept"]) == (1, []), name
+    scales, weights = zip(*found["scales"], strict=True)
+    assert scales == (16.0, 32.0, 32.0, 32.0, 16.0, 16.0, 16.0)
+    assert weights == (0.5, 0.0, 0.0, -0.5, -0.5, -0.5, -1.0)  # steps with infinite gradients are left out
+    np.testing.assert_allclose(found["monitored"], found["reference"], rtol=1e-5)
+    assert found["collectives"] == [[1.0, 2.0]] * 3
+    assert found["operators"]["lars"] < 1e-5
+    assert found["operators"]["kept"] == pytest.approx(0.75, abs=0.05)
+    assert found["operators"]["scale"] == pytest.approx(4 / 3)
+    assert found["strategy"] == 6.0
+    assert found["run_config"]
+    assert min(found["dumped"]) > 2
+
+
 def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
     """Updates move to the NPU once the sizes around them are known; batches of another size are right too."""
     found = run_v1("sizes.py")
