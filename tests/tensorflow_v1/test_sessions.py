@@ -124,8 +124,9 @@ def test_estimators_train_evaluate_predict_and_export(
 
 
 @needs_keras2
-def test_keras_in_a_session(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("keras_mode.py")
+@pytest.mark.parametrize("mode", ["mixed", "full"])
+def test_keras_in_a_session(mode: str, run_v1: Callable[..., Any]) -> None:
+    found = run_v1("keras_mode.py", mode)
     assert found["losses"][-1] < 0.5 * found["losses"][0]
     assert found["accuracy"] > 0.9
     assert found["error"] < 1e-5

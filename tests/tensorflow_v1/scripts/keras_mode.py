@@ -1,6 +1,7 @@
 """Keras in a session: fit, evaluate, predict; and a Keras model as an estimator."""
 
 import json
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +12,11 @@ rng = np.random.default_rng(0)
 x = rng.normal(size=(256, 6)).astype("f")
 y = (x @ rng.normal(size=6) > 0).astype("f")[:, None]
 
-session = set_keras_session_npu_config()
+config = npu_config_proto()
+config.graph_options.rewrite_options.custom_optimizers[0].parameter_map["mix_compile_mode"].b = (
+    sys.argv[1] == "mixed"
+)
+session = set_keras_session_npu_config(config)
 tf.set_random_seed(1)
 model = tf.keras.Sequential(
     [
