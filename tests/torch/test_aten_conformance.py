@@ -28,3 +28,11 @@ def test_samples_are_eager_modes(op: object) -> None:
         assert outcome.wrong == []
         if _label(op) in NATIVE:
             assert outcome.native == outcome.samples
+
+
+@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators() if _label(o) in NATIVE])
+def test_samples_through_torch_compile_are_eager_modes(op: object) -> None:
+    for dtype in DTYPES:
+        outcome = run_operator(op, dtype, 2, gradients=True, dynamo=True)
+        assert outcome.wrong == []
+        assert outcome.native == outcome.samples

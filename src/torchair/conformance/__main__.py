@@ -24,6 +24,9 @@ def main(
     dtypes: Annotated[str, typer.Option(help="element types, separated by commas")] = ",".join(DTYPES),
     samples: Annotated[int, typer.Option(help="samples of each operator and type")] = 4,
     gradients: Annotated[bool, typer.Option(help="check gradients as well (float32)")] = True,
+    dynamo: Annotated[
+        bool, typer.Option(help="through torch.compile as a whole, not AOT Autograd alone")
+    ] = False,
     every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,
     start: Annotated[int, typer.Option(help="the first operator")] = 0,
     report: Annotated[Path | None, typer.Option(help="write all outcomes to this JSON file")] = None,
@@ -35,7 +38,7 @@ def main(
     outcomes: list[Outcome] = []
     for op in track(chosen, console=_CONSOLE, description="operators"):
         for dtype in dtypes.split(","):
-            outcome = run_operator(op, dtype, samples, gradients)
+            outcome = run_operator(op, dtype, samples, gradients, dynamo)
             outcomes.append(outcome)
             for line in outcome.wrong:
                 print(f"{outcome.name} {dtype} {line}", flush=True)

@@ -63,8 +63,8 @@ def samples_of(op: Any, dtype: torch.dtype, most: int, gradient: bool = False) -
         yield sample
 
 
-def run_operator(op: Any, dtype: str, most: int, gradients: bool) -> Outcome:
-    """All samples of an operator in one element type."""
+def run_operator(op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False) -> Outcome:
+    """All samples of an operator in one element type; with `dynamo`, through torch.compile as a whole."""
     outcome = Outcome(_name(op), dtype)
     kind = DTYPES[dtype]
     if kind not in op.supported_dtypes("cpu"):
@@ -75,7 +75,8 @@ def run_operator(op: Any, dtype: str, most: int, gradients: bool) -> Outcome:
         samples = _listed(op, kind, most, gradient)
         outcome.skipped += samples is None
         for index, sample in enumerate(samples or []):
-            check_sample(op, sample, outcome, f"{'gradient' if gradient else 'value'} {index}", gradient)
+            label = f"{'gradient' if gradient else 'value'} {index}"
+            check_sample(op, sample, outcome, label, gradient, dynamo)
     return outcome
 
 
@@ -90,7 +91,9 @@ def _name(op: Any) -> str:
     return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
 
 
-def check_sample(op: Any, sample: Any, outcome: Outcome, label: str, gradient: bool = False) -> None:
+def check_sample(
+    op: Any, sample: Any, outcome: Outcome, label: str, gradient: bool = False, dynamo: bool = False
+) -> None:
     """Run one sample both ways; what differs goes into the outcome."""
     tree = (sample.input, tuple(sample.args), dict(sample.kwargs))
     flat, spec = pytree.tree_flatten(tree)
@@ -107,7 +110,7 @@ def check_sample(op: Any, sample: Any, outcome: Outcome, label: str, gradient: b
         return
     with observe() as reports:
         try:
-            found = _called(_compiled(function), tensors, gradient)
+            found = _called(_through_dynamo(function) if dynamo else _compiled(function), tensors, gradient)
         except Exception as error:
             if _untraceable(error):
                 outcome.skipped += 1
@@ -192,6 +195,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         inference_compiler=get_compiler(None, "inference"),
         decompositions=decompositions.table(),
     )
+
+
+def _through_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()  # nothing is left of other samples: no sizes that became symbolic, no limit reached
+    return torch.compile(function, backend="npu")
 
 
 def _called(
