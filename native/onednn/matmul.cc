@@ -3,15 +3,10 @@
 
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
+#include "product/lower.h"
 
 namespace npu {
 namespace {
-
-// A matrix operand as oneDNN will see it.
-struct Matrix {
-  Dims dims;
-  Dims strides;
-};
 
 Matrix padded(const View& view, std::size_t rank) {
   Matrix m{view.dims, view.strides};
@@ -155,6 +150,7 @@ dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bi
 
 void lower_matmul(Lowering& low) {
   const Operands shapes(low);
+  if (lower_product(low, shapes.a, shapes.b, shapes.y, shapes.posts)) return;
   const bool has_bias = low.attrs().flag("has_bias");
   const Desc a = describe(low, low.input(0).dtype, shapes.a.dims, shapes.a.strides);
   const Desc b = describe(low, low.input(1).dtype, shapes.b.dims, shapes.b.strides);

@@ -1,0 +1,195 @@
+// Matrix products that run by Strassen's algorithm: which ones, and their step.
+#include "product/lower.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "core/parallel.h"
+#include "product/product.h"
+
+namespace npu {
+namespace {
+
+using product::Activation;
+using product::Epilogue;
+using product::Grid;
+using product::MultiplyFn;
+using product::Operands;
+using product::Problem;
+
+struct Plan {
+  Plan(MultiplyFn multiply, const Problem& problem, std::int64_t threads)
+      : run(multiply), grid(problem, threads), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
+
+  MultiplyFn run;
+  Grid grid;
+  std::int64_t buffer_floats;
+};
+
+struct Places {
+  Location a, b, y, buffers;
+  std::optional<Location> bias, residual;
+};
+
+class BoundProduct : public BoundStep {
+ public:
+  explicit BoundProduct(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    const Operands whole{static_cast<const float*>(a), static_cast<const float*>(b),
+                         static_cast<const float*>(bias), static_cast<const float*>(residual),
+                         static_cast<float*>(y)};
+    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) {
+        const Problem problem = plan_.grid.problem(part);
+        const Operands own = plan_.grid.operands(part, whole);
+        plan_.run(problem, own, static_cast<float*>(buffers) + part * plan_.buffer_floats);
+      }
+    });
+  }
+
+  void* a = nullptr;
+  void* b = nullptr;
+  void* bias = nullptr;
+  void* residual = nullptr;
+  void* y = nullptr;
+  void* buffers = nullptr;
+
+ private:
+  const Plan& plan_;
+};
+
+class ProductStep : public Step {
+ public:
+  ProductStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundProduct>(plan_);
+    binder.address(&bound->a, places_.a);
+    binder.address(&bound->b, places_.b);
+    binder.address(&bound->y, places_.y);
+    binder.address(&bound->buffers, places_.buffers);
+    if (places_.bias) binder.address(&bound->bias, *places_.bias);
+    if (places_.residual) binder.address(&bound->residual, *places_.residual);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  Places places_;
+};
+
+// What follows the product: a sum at most, then an activation at most.
+struct Finish {
+  Epilogue epilogue;
+  bool accumulates = false;
+  std::optional<std::size_t> residual;  // the input that is added
+};
+
+bool read_clip(std::string_view text, Epilogue& epilogue) {
+  const std::size_t first = text.find(','), second = text.find(',', first + 1);
+  if (first == std::string_view::npos || second == std::string_view::npos) return false;
+  const char* end = text.data() + text.size();
+  return std::from_chars(text.data() + first + 1, end, epilogue.low).ec == std::errc() &&
+         std::from_chars(text.data() + second + 1, end, epilogue.high).ec == std::errc();
+}
+
+bool read_activation(std::string_view text, Epilogue& epilogue) {
+  if (text == "gelu_erf") {
+    epilogue.activation = Activation::GeluErf;
+  } else if (text == "gelu_tanh") {
+    epilogue.activation = Activation::GeluTanh;
+  } else if (text == "relu") {
+    epilogue.activation = Activation::Clip;
+    epilogue.low = 0.0f;
+  } else if (text.substr(0, text.find(',')) == "clip" && read_clip(text, epilogue)) {
+    epilogue.activation = Activation::Clip;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+std::optional<Finish> read_finish(const Lowering& low, const Matrix& y, const std::vector<Matrix>& posts) {
+  Finish finish;
+  finish.epilogue.has_bias = low.attrs().flag("has_bias");
+  const std::size_t first = finish.epilogue.has_bias ? 3 : 2;
+  std::size_t next = 0;
+  for (const std::string& text : low.attrs().texts("post_ops")) {
+    const bool summed = finish.accumulates || finish.residual;
+    if (finish.epilogue.activation != Activation::None) return std::nullopt;
+    if (text == "sum" && !summed) {
+      finish.accumulates = true;
+    } else if (text == "add" && !summed && next < posts.size() && posts[next].dims == y.dims &&
+               posts[next].strides == y.strides && low.input(first + next).dtype == DType::Float32) {
+      finish.residual = first + next++;
+      finish.epilogue.has_residual = true;
+    } else if (!read_activation(text, finish.epilogue)) {
+      return std::nullopt;
+    }
+  }
+  return next == posts.size() ? std::optional(finish) : std::nullopt;
+}
+
+bool has_plain_operands(const Lowering& low) {
+  const Attrs& attrs = low.attrs();
+  const bool has_bias = attrs.flag("has_bias");
+  for (std::size_t i = 0; i < (has_bias ? 3u : 2u); ++i) {
+    if (low.input(i).dtype != DType::Float32) return false;
+  }
+  return low.output(0).dtype == DType::Float32 && (!has_bias || low.input(2).contiguous()) &&
+         !attrs.flag("has_weight_scales") && !attrs.has("src_scale") && !attrs.has("dst_scale");
+}
+
+bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0] == 1 || m.strides[1] == 1); }
+
+// Packing costs rows and columns a share of the arithmetic that shrinks as they grow, and so do the updates
+// of the result with the depth. From these sizes of a part on, the product was at least 4 % faster than
+// oneDNN's.
+constexpr std::int64_t kLeastSide = 256;
+constexpr std::int64_t kLeastRowsOfPacked = 512;  // oneDNN packs constants once
+constexpr std::int64_t kLeastDepth = 512;
+
+bool is_worthwhile(const Grid& grid, bool packs_once) {
+  const Problem part = grid.problem(0);
+  return part.rows >= (packs_once ? kLeastRowsOfPacked : kLeastSide) && part.columns >= kLeastSide &&
+         part.depth >= kLeastDepth;
+}
+
+}  // namespace
+
+bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
+                   const std::vector<Matrix>& posts) {
+  const MultiplyFn multiply = product::multiply();
+  if (!multiply || !low.may_save_arithmetic() || !has_plain_operands(low) || !lies_in_lines(a) ||
+      !lies_in_lines(b) || y.dims.size() != 2 || y.strides[1] != 1) {
+    return false;
+  }
+  const std::optional<Finish> finish = read_finish(low, y, posts);
+  if (!finish) return false;
+  const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
+                        b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
+  const Plan plan(multiply, problem, omp_get_max_threads());
+  const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
+  if (!is_worthwhile(plan.grid, packs_once)) return false;
+  const double flops =
+      2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
+  low.describe("strassen:avx512",
+               (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"), flops);
+  if (!low.building()) return true;
+  Places places;
+  places.a = low.at(low.input(0));
+  places.b = low.at(low.input(1));
+  places.y = low.at(low.output(0));
+  places.buffers =
+      low.scratch(static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
+  if (problem.epilogue.has_bias) places.bias = low.at(low.input(2));
+  if (finish->residual) places.residual = low.at(low.input(*finish->residual));
+  low.emit(std::make_unique<ProductStep>(plan, places));
+  return true;
+}
+
+}  // namespace npu

@@ -1,0 +1,84 @@
+// Strassen products: how they are cut into blocks and shared by threads.
+#include "product/product.h"
+
+#include <algorithm>
+
+namespace npu::product {
+namespace {
+
+constexpr std::int64_t kMaxDepth = 512;            // of a block: a panel of b stays in the second-level cache
+constexpr std::int64_t kPackedABytes = 550 << 10;  // likewise, for all seven sums of some rows of a
+constexpr std::int64_t kPackedBBytes = 6 << 20;    // in the last-level cache
+constexpr std::int64_t kPadding = 80;              // floats; keeps sums from falling into the same cache sets
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t round_up(std::int64_t value, std::int64_t to) { return divide_up(value, to) * to; }
+
+// The size of equal blocks, each a multiple of `unit`, none larger than `limit` unless it is a unit.
+std::int64_t even_block(std::int64_t total, std::int64_t limit, std::int64_t unit) {
+  const std::int64_t most = std::max(limit / unit * unit, unit);
+  return round_up(divide_up(total, divide_up(total, most)), unit);
+}
+
+}  // namespace
+
+Blocks::Blocks(const Problem& p) {
+  half_rows = round_up(divide_up(p.rows, 2), kTileRows);
+  half_columns = round_up(divide_up(p.columns, 2), kTileColumns);
+  half_depth = divide_up(p.depth, 2);
+  depth = even_block(half_depth, kMaxDepth, 1);
+  rows = even_block(half_rows, kPackedABytes / 4 / kProducts / depth, kTileRows);
+  columns = even_block(half_columns, kPackedBBytes / 4 / kProducts / depth, kTileColumns);
+  a_sum = rows * round_up(depth, 16) + kPadding;
+  b_sum = depth * kTileColumns + kPadding;
+}
+
+MultiplyFn multiply() {
+  const bool able = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return able ? multiply_avx512 : nullptr;
+}
+
+Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t down = 1; down <= threads; ++down) {
+    if (threads % down) continue;
+    const std::int64_t across = threads / down;
+    const std::int64_t cost = problem.rows / down + problem.columns / across;
+    if (cost >= least) continue;
+    least = cost;
+    down_ = down;
+    across_ = across;
+  }
+}
+
+Grid::Range Grid::rows(std::int64_t part) const {
+  const std::int64_t each = round_up(divide_up(whole_.rows, down_), 2 * kTileRows);
+  const std::int64_t first = std::min(whole_.rows, part / across_ * each);
+  return {first, std::min(each, whole_.rows - first)};
+}
+
+Grid::Range Grid::columns(std::int64_t part) const {
+  const std::int64_t each = round_up(divide_up(whole_.columns, across_), 2 * kTileColumns);
+  const std::int64_t first = std::min(whole_.columns, part % across_ * each);
+  return {first, std::min(each, whole_.columns - first)};
+}
+
+Problem Grid::problem(std::int64_t part) const {
+  Problem own = whole_;
+  own.rows = rows(part).count;
+  own.columns = columns(part).count;
+  return own;
+}
+
+Operands Grid::operands(std::int64_t part, const Operands& whole) const {
+  const std::int64_t row = rows(part).first, column = columns(part).first, at = row * whole_.c_row + column;
+  return {whole.a + row * whole_.a_row, whole.b + column * whole_.b_column,
+          whole.bias ? whole.bias + column : nullptr, whole.residual ? whole.residual + at : nullptr,
+          whole.c + at};
+}
+
+// The first part is the largest in both directions.
+std::int64_t Grid::scratch_floats() const { return Blocks(problem(0)).scratch_floats(); }
+
+}  // namespace npu::product

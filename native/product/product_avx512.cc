@@ -1,0 +1,507 @@
+// Strassen products for AVX-512.
+#include <immintrin.h>
+
+#include "product/product.h"
+
+namespace npu::product {
+namespace {
+
+constexpr std::int64_t kLanes = 16;
+constexpr int kVectors = 3;         // of a tile's row
+constexpr std::int64_t kStep = 16;  // depths of b that are packed at once
+
+inline __mmask16 first_lanes(std::int64_t count) {
+  return count >= kLanes ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u);
+}
+
+// Not std::min: this file has instructions that code shared with other files must not have.
+inline std::int64_t smaller(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
+
+inline __m512 splat(float value) { return _mm512_set1_ps(value); }
+
+// -- what is multiplied, and where it goes
+// -------------------------------------------------------------------
+
+// Quarters of a matrix: 0 1 above 2 3. The first products that reach a quarter of c write it, the others
+// change it.
+enum class Update : std::uint8_t { Write, Add, Subtract };
+
+struct Destination {
+  int quarter;
+  Update update;
+  bool last;  // no later product of these depths reaches the quarter
+};
+
+struct Product {
+  Destination to[2];
+  int count;
+};
+
+// The sums of quarters that are multiplied are those that `sums_of_a` and `sums_of_b` form, in this order.
+constexpr Product kTable[kProducts] = {
+    {{{0, Update::Write, false}, {3, Update::Write, false}}, 2},     // (a0 + a3) (b0 + b3)
+    {{{2, Update::Write, false}, {3, Update::Subtract, false}}, 2},  // (a2 + a3) b0
+    {{{1, Update::Write, false}, {3, Update::Add, false}}, 2},       // a0 (b1 - b3)
+    {{{2, Update::Add, true}, {0, Update::Add, false}}, 2},          // a3 (b2 - b0)
+    {{{1, Update::Add, true}, {0, Update::Subtract, false}}, 2},     // (a0 + a1) b3
+    {{{3, Update::Add, true}, {}}, 1},                               // (a2 - a0) (b0 + b1)
+    {{{0, Update::Add, true}, {}}, 1},                               // (a1 - a3) (b2 + b3)
+};
+
+struct Sums {
+  __m512 of[kProducts];
+};
+
+inline Sums sums_of_a(__m512 a0, __m512 a1, __m512 a2, __m512 a3) {
+  return {{_mm512_add_ps(a0, a3), _mm512_add_ps(a2, a3), a0, a3, _mm512_add_ps(a0, a1), _mm512_sub_ps(a2, a0),
+           _mm512_sub_ps(a1, a3)}};
+}
+
+inline Sums sums_of_b(__m512 b0, __m512 b1, __m512 b2, __m512 b3) {
+  return {{_mm512_add_ps(b0, b3), b0, _mm512_sub_ps(b1, b3), _mm512_sub_ps(b2, b0), b3, _mm512_add_ps(b0, b1),
+           _mm512_add_ps(b2, b3)}};
+}
+
+// -- tiles
+// ---------------------------------------------------------------------------------------------------
+
+struct Target {
+  float* c;
+  Update update;
+};
+
+template <Update kUpdate>
+inline void update_tile(const __m512 (&sum)[kTileRows][kVectors], float* c, std::int64_t row) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = c + r * row + v * kLanes;
+      __m512 value = sum[r][v];
+      if constexpr (kUpdate == Update::Add) value = _mm512_add_ps(_mm512_loadu_ps(at), value);
+      if constexpr (kUpdate == Update::Subtract) value = _mm512_sub_ps(_mm512_loadu_ps(at), value);
+      _mm512_storeu_ps(at, value);
+    }
+  }
+}
+
+// The sums of a are packed row by row (kByRows: `a_row` floats apart), or depth by depth for the rows of a
+// tile.
+template <bool kByRows>
+void tile(std::int64_t depth, const float* a, std::int64_t a_row, const float* b, const Target* targets,
+          int count, std::int64_t c_row) {
+  for (int t = 0; t < count; ++t) {
+    for (int r = 0; r < kTileRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(targets[t].c + r * c_row + v * kLanes, 1, 3);
+    }
+  }
+  __m512 sum[kTileRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
+  }
+  const auto step = [&](int k) __attribute__((always_inline)) {
+    __m512 w[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) w[v] = _mm512_loadu_ps(b + k * kTileColumns + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const __m512 x = splat(kByRows ? a[r * a_row + k] : a[k * kTileRows + r]);
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_fmadd_ps(x, w[v], sum[r][v]);
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + 4 <= depth; k += 4) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) step(i);
+    a += kByRows ? 4 : 4 * kTileRows;
+    b += 4 * kTileColumns;
+  }
+  for (; k < depth; ++k) {
+    step(0);
+    a += kByRows ? 1 : kTileRows;
+    b += kTileColumns;
+  }
+  for (int t = 0; t < count; ++t) {
+    switch (targets[t].update) {
+      case Update::Write:
+        update_tile<Update::Write>(sum, targets[t].c, c_row);
+        break;
+      case Update::Add:
+        update_tile<Update::Add>(sum, targets[t].c, c_row);
+        break;
+      case Update::Subtract:
+        update_tile<Update::Subtract>(sum, targets[t].c, c_row);
+        break;
+    }
+  }
+}
+
+// A tile of sums into a part of c that is smaller than a tile.
+void update_edge(const float* sums, const Target& target, std::int64_t rows, std::int64_t columns,
+                 std::int64_t c_row) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t v = 0; v < columns; v += kLanes) {
+      const __mmask16 lanes = first_lanes(columns - v);
+      float* at = target.c + r * c_row + v;
+      __m512 value = _mm512_loadu_ps(sums + r * kTileColumns + v);
+      if (target.update == Update::Add) value = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, at), value);
+      if (target.update == Update::Subtract) value = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, at), value);
+      _mm512_mask_storeu_ps(at, lanes, value);
+    }
+  }
+}
+
+// -- epilogue
+// ------------------------------------------------------------------------------------------------
+
+// 2^t for t <= 0.
+inline __m512 exp2_of(__m512 t) {
+  const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT);
+  const __m512 r = _mm512_sub_ps(t, n);
+  __m512 p = _mm512_fmadd_ps(splat(0.001326697f), r, splat(0.0096754597f));
+  p = _mm512_fmadd_ps(p, r, splat(0.055507426f));
+  p = _mm512_fmadd_ps(p, r, splat(0.24022122f));
+  p = _mm512_fmadd_ps(p, r, splat(0.69314695f));
+  p = _mm512_fmadd_ps(p, r, splat(1.00000007f));
+  return _mm512_scalef_ps(p, n);
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// x (1 + erf(x / sqrt 2)) / 2, the error function by the rational approximation 7.1.26 of Abramowitz and
+// Stegun.
+inline __m512 gelu_erf(__m512 x) {
+  const __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), splat(0.70710678f));
+  const __m512 t = _mm512_div_ps(splat(1.0f), _mm512_fmadd_ps(z, splat(0.3275911f), splat(1.0f)));
+  __m512 p = _mm512_fmadd_ps(splat(1.061405429f), t, splat(-1.453152027f));
+  p = _mm512_fmadd_ps(p, t, splat(1.421413741f));
+  p = _mm512_fmadd_ps(p, t, splat(-0.284496736f));
+  p = _mm512_fmadd_ps(p, t, splat(0.254829592f));
+  const __m512 e = exp2_of(_mm512_mul_ps(_mm512_mul_ps(z, z), splat(-kLog2E)));
+  const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(p, t), e);  // 1 - erf(z)
+  const __m512 half = _mm512_mul_ps(x, splat(0.5f));
+  const __m512 lower = _mm512_mul_ps(half, tail);
+  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return _mm512_mask_mov_ps(_mm512_sub_ps(x, lower), negative, lower);
+}
+
+// x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3)))
+inline __m512 gelu_tanh(__m512 x) {
+  const __m512 inner = _mm512_fmadd_ps(_mm512_mul_ps(x, x), splat(0.044715f), splat(1.0f));
+  const __m512 t = _mm512_mul_ps(_mm512_mul_ps(x, inner), splat(-2.0f * 0.79788456f * kLog2E));
+  const __m512 power = exp2_of(_mm512_min_ps(splat(126.0f), t));
+  return _mm512_div_ps(x, _mm512_add_ps(splat(1.0f), power));
+}
+
+inline __m512 activate(const Epilogue& e, __m512 x) {
+  switch (e.activation) {
+    case Activation::None:
+      return x;
+    case Activation::Clip:  // NaN stays NaN
+      return _mm512_min_ps(splat(e.high), _mm512_max_ps(splat(e.low), x));
+    case Activation::GeluErf:
+      return gelu_erf(x);
+    case Activation::GeluTanh:
+      return gelu_tanh(x);
+  }
+  __builtin_unreachable();
+}
+
+// -- one problem
+// ---------------------------------------------------------------------------------------------
+
+struct Part {
+  const float* data;
+  std::int64_t rows, depths;  // or depths and columns of b
+};
+
+// Sixteen rows of 16 numbers become 16 columns.
+inline void transpose(__m512 (&r)[16]) {
+  __m512 t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  const auto low = [](__m512 x, __m512 y) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+  };
+  const auto high = [](__m512 x, __m512 y) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+  };
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = low(t[i], t[i + 2]);
+    r[i + 1] = high(t[i], t[i + 2]);
+    r[i + 2] = low(t[i + 1], t[i + 3]);
+    r[i + 3] = high(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+    r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+    r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+class Multiplication {
+ public:
+  Multiplication(const Problem& problem, const Operands& operands, float* scratch)
+      : p_(problem),
+        o_(operands),
+        blocks_(problem),
+        a_sums_(scratch),
+        b_sums_(scratch + blocks_.a_floats()) {}
+
+  void run() {
+    for (std::int64_t k = 0; k < blocks_.half_depth; k += blocks_.depth) {
+      for (std::int64_t n = 0; n < blocks_.half_columns; n += blocks_.columns) block(k, n);
+    }
+  }
+
+ private:
+  bool by_rows() const { return p_.a_column == 1; }
+  std::int64_t a_row() const { return (blocks_.depth + kLanes - 1) / kLanes * kLanes; }
+  float* b_sums(std::int64_t panel, int product) const {
+    return b_sums_ + (panel * kProducts + product) * blocks_.b_sum;
+  }
+
+  // Depths from k on times columns from n on, of each half.
+  void block(std::int64_t k, std::int64_t n) {
+    const std::int64_t depth = smaller(blocks_.depth, blocks_.half_depth - k);
+    const std::int64_t panels = smaller(blocks_.columns, blocks_.half_columns - n) / kTileColumns;
+    for (std::int64_t m = 0; m < blocks_.half_rows; m += blocks_.rows) {
+      const std::int64_t rows = smaller(blocks_.rows, blocks_.half_rows - m);
+      if (by_rows()) {
+        pack_rows(m, rows, k, depth);
+      } else {
+        pack_columns(m, rows, k, depth);
+      }
+      for (std::int64_t j = 0; j < panels; ++j) {
+        const std::int64_t column = n + j * kTileColumns;
+        if (m == 0) pack_panel(j, column, k, depth);
+        for (int product = 0; product < kProducts; ++product) tiles(product, m, rows, j, column, k, depth);
+      }
+    }
+  }
+
+  // The tiles of one product in some rows of a panel.
+  void tiles(int number, std::int64_t m, std::int64_t rows, std::int64_t panel, std::int64_t column,
+             std::int64_t k, std::int64_t depth) {
+    const Product& product = kTable[number];
+    const bool first = k == 0 && !p_.accumulates, last = k + depth == blocks_.half_depth;
+    Target targets[2] = {};
+    std::int64_t rows_left[2] = {}, columns_left[2] = {}, columns_at[2] = {};
+    for (int t = 0; t < product.count; ++t) {
+      const Destination& to = product.to[t];
+      const std::int64_t row = (to.quarter & 2 ? blocks_.half_rows : 0) + m;
+      columns_at[t] = (to.quarter & 1 ? blocks_.half_columns : 0) + column;
+      rows_left[t] = (to.quarter & 2 ? p_.rows : smaller(blocks_.half_rows, p_.rows)) - row;
+      columns_left[t] =
+          (to.quarter & 1 ? p_.columns : smaller(blocks_.half_columns, p_.columns)) - columns_at[t];
+      targets[t] = {o_.c + row * p_.c_row + columns_at[t],
+                    to.update == Update::Write && !first ? Update::Add : to.update};
+    }
+    const float* a = a_sums_ + number * blocks_.a_sum;
+    const float* b = b_sums(panel, number);
+    for (std::int64_t i = 0; i < rows; i += kTileRows, a += kTileRows * a_row()) {
+      bool whole = true;
+      for (int t = 0; t < product.count; ++t) {
+        whole = whole && rows_left[t] >= kTileRows && columns_left[t] >= kTileColumns;
+      }
+      if (whole) {
+        multiply(depth, a, b, targets, product.count, p_.c_row);
+      } else {
+        alignas(64) float sums[kTileRows * kTileColumns];
+        const Target aside{sums, Update::Write};
+        multiply(depth, a, b, &aside, 1, kTileColumns);
+        for (int t = 0; t < product.count; ++t) {
+          update_edge(sums, targets[t], smaller(rows_left[t], kTileRows),
+                      smaller(columns_left[t], kTileColumns), p_.c_row);
+        }
+      }
+      for (int t = 0; t < product.count; ++t) {
+        if (last && product.to[t].last && !p_.epilogue.is_empty()) {
+          finish(targets[t].c, columns_at[t], smaller(rows_left[t], kTileRows),
+                 smaller(columns_left[t], kTileColumns));
+        }
+        targets[t].c += kTileRows * p_.c_row;
+        rows_left[t] -= kTileRows;
+      }
+    }
+  }
+
+  void multiply(std::int64_t depth, const float* a, const float* b, const Target* targets, int count,
+                std::int64_t c_row) const {
+    if (by_rows()) {
+      tile<true>(depth, a, a_row(), b, targets, count, c_row);
+    } else {
+      tile<false>(depth, a, 0, b, targets, count, c_row);
+    }
+  }
+
+  // A tile of c, whose sums are complete and still in the first-level cache.
+  void finish(float* c, std::int64_t column, std::int64_t rows, std::int64_t columns) const {
+    const float* residual = o_.residual ? o_.residual + (c - o_.c) : nullptr;
+    for (std::int64_t v = 0; v < columns; v += kLanes) {
+      const __mmask16 lanes = first_lanes(columns - v);
+      const __m512 bias = o_.bias ? _mm512_maskz_loadu_ps(lanes, o_.bias + column + v) : _mm512_setzero_ps();
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float* at = c + r * p_.c_row + v;
+        __m512 value = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, at), bias);
+        if (residual) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, residual + r * p_.c_row + v));
+        value = activate(p_.epilogue, value);
+        if (lanes == 0xffff) {
+          _mm512_storeu_ps(at, value);  // a masked store takes several times as long
+        } else {
+          _mm512_mask_storeu_ps(at, lanes, value);
+        }
+      }
+    }
+  }
+
+  // -- packing: what lies outside of an operand counts as zero --
+
+  // Rows from m on and depths from k on in each quarter of a.
+  void quarters_of_a(std::int64_t m, std::int64_t k, std::int64_t depth, Part (&parts)[4]) const {
+    for (int q = 0; q < 4; ++q) {
+      const std::int64_t row = (q & 2 ? blocks_.half_rows : 0) + m, at = (q & 1 ? blocks_.half_depth : 0) + k;
+      const std::int64_t last_row = q & 2 ? p_.rows : smaller(blocks_.half_rows, p_.rows);
+      parts[q] = {o_.a + row * p_.a_row + at * p_.a_column, last_row - row,
+                  smaller((q & 1 ? p_.depth : blocks_.half_depth) - at, depth)};
+    }
+  }
+
+  void pack_rows(std::int64_t m, std::int64_t rows, std::int64_t k, std::int64_t depth) const {
+    Part parts[4];
+    quarters_of_a(m, k, depth, parts);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* to = a_sums_ + i * a_row();
+      std::int64_t length[4], shared = depth;
+      for (int q = 0; q < 4; ++q) {
+        length[q] = i < parts[q].rows ? parts[q].depths : 0;
+        shared = smaller(shared, length[q]);
+      }
+      const auto at = [&](int q, std::int64_t d) { return parts[q].data + i * p_.a_row + d; };
+      for (std::int64_t d = 0; d < depth; d += kLanes) {
+        __m512 x[4];
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+          x[q] = d + kLanes <= shared ? _mm512_loadu_ps(at(q, d))
+                                      : _mm512_maskz_loadu_ps(first_lanes(length[q] - d), at(q, d));
+        }
+        const Sums sums = sums_of_a(x[0], x[1], x[2], x[3]);
+#pragma GCC unroll 7
+        for (int s = 0; s < kProducts; ++s) _mm512_storeu_ps(to + s * blocks_.a_sum + d, sums.of[s]);
+      }
+    }
+  }
+
+  void pack_columns(std::int64_t m, std::int64_t rows, std::int64_t k, std::int64_t depth) const {
+    Part parts[4];
+    quarters_of_a(m, k, depth, parts);
+    const std::int64_t panel = kTileRows * a_row();
+    for (std::int64_t d = 0; d < depth; ++d) {
+      for (std::int64_t i = 0; i < rows; i += kLanes) {
+        __m512 x[4];
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+          const __mmask16 lanes = d < parts[q].depths ? first_lanes(parts[q].rows - i) : 0;
+          x[q] = _mm512_maskz_loadu_ps(lanes, parts[q].data + d * p_.a_column + i);
+        }
+        const Sums sums = sums_of_a(x[0], x[1], x[2], x[3]);
+        float* to = a_sums_ + i / kTileRows * panel + d * kTileRows;
+#pragma GCC unroll 7
+        for (int s = 0; s < kProducts; ++s) {
+          _mm256_storeu_ps(to + s * blocks_.a_sum, _mm512_castps512_ps256(sums.of[s]));
+          if (i + kTileRows < rows) {
+            _mm256_storeu_ps(to + s * blocks_.a_sum + panel, _mm512_extractf32x8_ps(sums.of[s], 1));
+          }
+        }
+      }
+    }
+  }
+
+  struct Block {
+    const float* data;
+    std::int64_t row;
+  };
+
+  // Some depths of a panel of b, either where they lie or brought together in `aside`.
+  Block depths_of_b(int quarter, std::int64_t column, std::int64_t k, std::int64_t count,
+                    float* aside) const {
+    const std::int64_t at = (quarter & 2 ? blocks_.half_depth : 0) + k;
+    const std::int64_t first = (quarter & 1 ? blocks_.half_columns : 0) + column;
+    const std::int64_t last = quarter & 1 ? p_.columns : smaller(blocks_.half_columns, p_.columns);
+    const std::int64_t depths = smaller((quarter & 2 ? p_.depth : blocks_.half_depth) - at, count);
+    const std::int64_t columns = smaller(last - first, kTileColumns);
+    const float* from = o_.b + at * p_.b_row + first * p_.b_column;
+    if (p_.b_column == 1 && depths == count && columns == kTileColumns) return {from, p_.b_row};
+    for (std::int64_t v = 0; v < kTileColumns; v += kLanes) {
+      __m512 lines[kStep];
+      if (p_.b_column == 1) {
+        for (std::int64_t i = 0; i < kStep; ++i) {
+          lines[i] =
+              _mm512_maskz_loadu_ps(i < depths ? first_lanes(columns - v) : 0, from + i * p_.b_row + v);
+        }
+      } else {
+        const __mmask16 lanes = first_lanes(depths);
+#pragma GCC unroll 16
+        for (std::int64_t i = 0; i < kStep; ++i) {
+          lines[i] = _mm512_maskz_loadu_ps(v + i < columns ? lanes : 0, from + (v + i) * p_.b_column);
+        }
+        transpose(lines);
+      }
+#pragma GCC unroll 16
+      for (std::int64_t i = 0; i < kStep; ++i) _mm512_storeu_ps(aside + i * kTileColumns + v, lines[i]);
+    }
+    return {aside, kTileColumns};
+  }
+
+  void pack_panel(std::int64_t panel, std::int64_t column, std::int64_t k, std::int64_t depth) const {
+    alignas(64) float aside[4][kStep * kTileColumns];
+    for (std::int64_t d = 0; d < depth; d += kStep) {
+      const std::int64_t count = smaller(kStep, depth - d);
+      Block blocks[4];
+      for (int q = 0; q < 4; ++q) blocks[q] = depths_of_b(q, column, k + d, count, aside[q]);
+      for (std::int64_t i = 0; i < count; ++i) {
+        float* to = b_sums(panel, 0) + (d + i) * kTileColumns;
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) {
+          __m512 x[4];
+#pragma GCC unroll 4
+          for (int q = 0; q < 4; ++q) x[q] = _mm512_loadu_ps(blocks[q].data + i * blocks[q].row + v * kLanes);
+          const Sums sums = sums_of_b(x[0], x[1], x[2], x[3]);
+#pragma GCC unroll 7
+          for (int s = 0; s < kProducts; ++s)
+            _mm512_storeu_ps(to + s * blocks_.b_sum + v * kLanes, sums.of[s]);
+        }
+      }
+    }
+  }
+
+  const Problem& p_;
+  const Operands& o_;
+  const Blocks blocks_;
+  float* const a_sums_;
+  float* const b_sums_;
+};
+
+}  // namespace
+
+void multiply_avx512(const Problem& problem, const Operands& operands, float* scratch) {
+  if (problem.rows > 0 && problem.columns > 0) Multiplication(problem, operands, scratch).run();
+}
+
+}  // namespace npu::product
