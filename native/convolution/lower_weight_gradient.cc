@@ -45,9 +45,10 @@ struct Plan {
   std::int64_t partial_elements() const { return kernel[0] * kernel[1] * tap_elements(); }
   std::int64_t lines() const { return images * gradient.height; }
   std::int64_t block_pixels() const { return block_lines * gradient.width; }
-  // Of one part: packed rows and columns, then the places of pixels, now and next.
+  std::int64_t shorter() const { return std::min(source.channels, gradient.channels); }
+  // Of one part: a packed side and a group of the other, then the places of pixels, now and next.
   std::int64_t buffer_bytes() const {
-    const std::int64_t packed = (source.channels + gradient.channels) * steps(block_pixels());
+    const std::int64_t packed = (shorter() + kGradientColumns) * steps(block_pixels());
     return (packed * 4 + 4 * block_pixels() * 8 + 63) / 64 * 64;
   }
 };
@@ -79,6 +80,11 @@ struct Meeting {
   std::int64_t* source;
   std::int64_t* gradient;
   std::int64_t count = 0;
+};
+
+// One side of a product, and a group of channels of the other.
+struct Packed {
+  float *whole, *group;
 };
 
 class BoundWeightGradient : public BoundStep {
@@ -128,11 +134,10 @@ class BoundWeightGradient : public BoundStep {
 
   // Blocks of lines, all taps of each while it is in the cache. What comes next is fetched meanwhile.
   void compute(const Part& part) {
-    auto* packed_rows =
-        reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * plan_.buffer_bytes());
-    float* packed_columns = packed_rows + plan_.rows().channels * plan_.steps(plan_.block_pixels());
-    auto* places = reinterpret_cast<std::int64_t*>(packed_columns + plan_.columns().channels *
-                                                                        plan_.steps(plan_.block_pixels()));
+    auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * plan_.buffer_bytes());
+    const Packed packed{first, first + plan_.shorter() * plan_.steps(plan_.block_pixels())};
+    auto* places =
+        reinterpret_cast<std::int64_t*>(packed.group + kGradientColumns * plan_.steps(plan_.block_pixels()));
     Meeting now{places, places + plan_.block_pixels()};
     Meeting next{now.gradient + plan_.block_pixels(), now.gradient + 2 * plan_.block_pixels()};
     const std::int64_t taps = plan_.kernel[0] * plan_.kernel[1];
@@ -142,7 +147,7 @@ class BoundWeightGradient : public BoundStep {
     for (std::int64_t i = 0; i < std::max<std::int64_t>(blocks, 1) * taps; ++i) {
       meet(part, i + 1, next);
       if (now.count || i < taps) {
-        multiply(part, now, next, packed_rows, packed_columns, i >= taps,
+        multiply(part, now, next, packed, i >= taps,
                  target_of(part, i % taps) + part.rows.first * to_row + part.columns.first, to_row);
       }
       std::swap(now, next);
@@ -171,21 +176,45 @@ class BoundWeightGradient : public BoundStep {
     }
   }
 
-  GradientSide source_of(const Meeting& meeting) const { return {source, meeting.source, meeting.count}; }
-  GradientSide gradient_of(const Meeting& meeting) const {
+  GradientSide side(const Meeting& meeting, bool rows) const {
+    if (rows == plan_.source_has_rows) return {source, meeting.source, meeting.count};
     return {gradient, meeting.gradient, meeting.count};
   }
 
-  void multiply(const Part& part, const Meeting& now, const Meeting& next, float* packed_rows,
-                float* packed_columns, bool add, float* to, std::int64_t to_row) const {
-    const GradientSide sides[] = {source_of(now), gradient_of(now), source_of(next), gradient_of(next)};
-    const int rows = plan_.source_has_rows ? 0 : 1, columns = 1 - rows;
-    plan_.kernels->pack(sides[rows], part.rows.first, part.rows.last, false, packed_rows);
-    plan_.kernels->pack(sides[columns], part.columns.first, part.columns.last, true, packed_columns);
-    const GradientAhead ahead[] = {{sides[2 + rows], part.rows.first, part.rows.last},
-                                   {sides[2 + columns], part.columns.first, part.columns.last}};
-    plan_.kernels->multiply(packed_rows, part.rows.count(), packed_columns, part.columns.count(),
-                            plan_.steps(now.count), add, to, to_row, ahead);
+  // The shorter side is packed as a whole, the other in groups, each just before it is multiplied; the group
+  // after it is fetched meanwhile, and a share of what the next pixels need.
+  void multiply(const Part& part, const Meeting& now, const Meeting& next, const Packed& packed, bool add,
+                float* to, std::int64_t to_row) const {
+    const bool by_rows = part.rows.count() >= part.columns.count();
+    const Range &all = by_rows ? part.rows : part.columns, &whole = by_rows ? part.columns : part.rows;
+    const std::int64_t groups = (all.count() + kGradientColumns - 1) / kGradientColumns;
+    plan_.kernels->pack(side(now, !by_rows), whole.first, whole.last, by_rows, packed.whole);
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const Range group = group_of(all, g);
+      plan_.kernels->pack(side(now, by_rows), group.first, group.last, !by_rows, packed.group);
+      const bool last = g + 1 == groups;
+      const Range after = group_of(all, last ? 0 : g + 1);
+      const GradientAhead ahead[] = {{side(last ? next : now, by_rows), after.first, after.last},
+                                     {share_of(side(next, !by_rows), g, groups), whole.first, whole.last}};
+      const std::int64_t steps = plan_.steps(now.count), at = group.first - all.first;
+      if (by_rows) {
+        plan_.kernels->multiply(packed.group, group.count(), packed.whole, whole.count(), steps, add,
+                                to + at * to_row, to_row, ahead);
+      } else {
+        plan_.kernels->multiply(packed.whole, whole.count(), packed.group, group.count(), steps, add, to + at,
+                                to_row, ahead);
+      }
+    }
+  }
+
+  static Range group_of(const Range& all, std::int64_t index) {
+    const std::int64_t first = all.first + index * kGradientColumns;
+    return {first, std::min(first + kGradientColumns, all.last)};
+  }
+
+  static GradientSide share_of(const GradientSide& side, std::int64_t index, std::int64_t parts) {
+    const std::int64_t begin = side.count * index / parts, end = side.count * (index + 1) / parts;
+    return {side.image, side.pixels + begin, end - begin};
   }
 
   void add_partial_sums() {
