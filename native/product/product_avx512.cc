@@ -7,6 +7,7 @@ namespace npu::product {
 namespace {
 
 constexpr std::int64_t kLanes = 16;
+constexpr std::int64_t kAhead = 8;  // depths of a that are on their way while one is packed
 constexpr int kVectors = 3;         // of a tile's row
 constexpr std::int64_t kStep = 16;  // depths of b that are packed at once
 
@@ -90,11 +91,6 @@ inline void update_tile(const __m512 (&sum)[kTileRows][kVectors], float* c, std:
 template <bool kByRows>
 void tile(std::int64_t depth, const float* a, std::int64_t a_row, const float* b, const Target* targets,
           int count, std::int64_t c_row) {
-  for (int t = 0; t < count; ++t) {
-    for (int r = 0; r < kTileRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(targets[t].c + r * c_row + v * kLanes, 1, 3);
-    }
-  }
   __m512 sum[kTileRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -112,14 +108,24 @@ void tile(std::int64_t depth, const float* a, std::int64_t a_row, const float* b
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_fmadd_ps(x, w[v], sum[r][v]);
     }
   };
-  std::int64_t k = 0;
-  for (; k + 4 <= depth; k += 4) {
+  const auto sum_fours = [&](std::int64_t fours) __attribute__((always_inline)) {
+    for (std::int64_t i = 0; i < fours; ++i) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) step(i);
-    a += kByRows ? 4 : 4 * kTileRows;
-    b += 4 * kTileColumns;
+      for (int k = 0; k < 4; ++k) step(k);
+      a += kByRows ? 4 : 4 * kTileRows;
+      b += 4 * kTileColumns;
+    }
+  };
+  // The lines of c come while the second half of the depths is summed, a row at a time: all at once they
+  // would hold up a and b, and earlier these would drive them out again.
+  const std::int64_t rows = count * kTileRows, fours = depth / 4, each = fours / 2 / rows;
+  sum_fours(fours - each * rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* line = targets[r / kTileRows].c + r % kTileRows * c_row;
+    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(line + v * kLanes, 1, 3);
+    sum_fours(each);
   }
-  for (; k < depth; ++k) {
+  for (std::int64_t k = fours * 4; k < depth; ++k) {
     step(0);
     a += kByRows ? 1 : kTileRows;
     b += kTileColumns;
@@ -417,6 +423,7 @@ class Multiplication {
         __m512 x[4];
 #pragma GCC unroll 4
         for (int q = 0; q < 4; ++q) {
+          _mm_prefetch(parts[q].data + (d + kAhead) * p_.a_column + i, _MM_HINT_T0);
           const __mmask16 lanes = d < parts[q].depths ? first_lanes(parts[q].rows - i) : 0;
           x[q] = _mm512_maskz_loadu_ps(lanes, parts[q].data + d * p_.a_column + i);
         }
