@@ -34,8 +34,14 @@ class PrecisionMode(enum.Enum):
         for mode in cls:
             if mode.value == name:
                 return mode
-        valid = ", ".join([m.value for m in cls] + list(_SYNONYMS))
-        raise GeError("E10010", f"precision mode '{text}' is unknown", remedy=f"use one of {valid}")
+        raise GeError(
+            "E10010", f"precision mode '{text}' is unknown", remedy=f"use one of {', '.join(cls.names())}"
+        )
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """All names that `parse` takes."""
+        return [*(m.value for m in cls), *_SYNONYMS]
 
 
 _SYNONYMS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils import backend_registration
 
 from torch_npu import dispatch, distributed, npu, storage
 
-__all__ = ["get_npu_format", "npu_format_cast", "register"]
+__all__ = ["get_npu_format", "npu_format_cast", "npu_format_cast_", "register"]
 
 _ND = 2  # the format of plain tensors
 _registered = False
@@ -54,8 +55,21 @@ def register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend()
     dispatch.register()
     storage.register()
+    _take_streams()
     distributed.register()
     atexit.register(_let_autograd_end)
+
+
+def _take_streams() -> None:
+    """Let tensors be told of streams of this device: their memory is free only when its last user is done anyway."""
+    of_torch = torch.Tensor.record_stream
+
+    @functools.wraps(of_torch)
+    def record_stream(self: torch.Tensor, s: Any) -> None:
+        if not isinstance(s, npu.Stream):
+            of_torch(self, s)
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[assignment]
 
 
 def _let_autograd_end() -> None:
@@ -76,6 +90,9 @@ def _let_autograd_end() -> None:
 def npu_format_cast(tensor: torch.Tensor, acl_format: int) -> torch.Tensor:
     """The tensor itself: storage formats belong to compiled graphs, tensors are always plain."""
     return tensor
+
+
+npu_format_cast_ = npu_format_cast
 
 
 def get_npu_format(tensor: torch.Tensor) -> int:

@@ -30,8 +30,9 @@ def get_compiler(compiler_config: CompilerConfig | None = None, kind: str = "inf
     def compile_one(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         static = _static_inputs() if kind == "inference" else []
         config.announce(module, kind)
-        if config.debug.run_eagerly.value:
-            return _eagerly(module)
+        eager = config.eager_runner(module, kind)
+        if eager is not None:
+            return _boxed(eager)
         returned = _returned() if kind == "forward" else None
         return CompiledGraph(module, kind, static, config.options(), config.on_compile(kind), returned)
 
@@ -52,9 +53,9 @@ def _returned() -> int | None:
     return getattr(metadata, "num_forward_returns", None)
 
 
-def _eagerly(module: fx.GraphModule) -> Any:
+def _boxed(function: Callable[..., Any]) -> Any:
     def run(args: list[Any]) -> Any:
-        return module(*args)
+        return function(*args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

@@ -173,7 +173,7 @@ class CompilerConfig:
                 aicore_num=Option(None, idle="OMP_NUM_THREADS says how many cores are used"),
                 optimization_switch=Option(None, idle="NPU_DISABLE_PASSES switches passes off"),
                 export_compile_stat=Option("1", idle="torchair.explain tells what was compiled"),
-                precision_mode=Option("must_keep_origin_dtype", tuple(m.value for m in PrecisionMode)),
+                precision_mode=Option("must_keep_origin_dtype", PrecisionMode.names()),
                 op_select_implmode=Option(None, (None, *(i.value for i in Implementation))),
                 optypelist_for_implmode=Option(None, kind=str),
             ),
@@ -240,13 +240,27 @@ class CompilerConfig:
 
     def on_compile(self, kind: str) -> Callable[[Any], None] | None:
         """What is done with the compiled graph, where that is asked for."""
-        if self.debug.graph_dump.type.value != "pbtxt":
-            return None
-        from torchair.dumps import write_parts
+        asked: list[Callable[[Any], Any]] = []
+        if self.debug.graph_dump.type.value == "pbtxt":
+            from torchair.dumps import write_parts
 
-        path = self.debug.graph_dump.path.value
+            asked.append(lambda plan: write_parts(plan, kind, self.debug.graph_dump.path.value))
+        if self.export.export_mode.value:
+            from torchair.export import write_model
+
+            folder, name = self.export.export_path_dir.value, self.export.export_name.value
+            asked.append(lambda plan: write_model(plan, Path(folder), name))
 
         def write(plan: Any) -> None:
-            write_parts(plan, kind, path)
+            for action in asked:
+                action(plan)
 
-        return write
+        return write if asked else None
+
+    def eager_runner(self, module: fx.GraphModule, kind: str) -> Callable[..., Any] | None:
+        """What runs a graph on ATen instead of compiling it, where that is asked for."""
+        if self.debug.data_dump.type.value is not None:
+            from torchair.dumps import Recording
+
+            return Recording(module, kind, self.debug.data_dump.path.value).run
+        return module if self.debug.run_eagerly.value else None

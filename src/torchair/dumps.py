@@ -8,11 +8,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from ge.parsers import air
 
-__all__ = ["dump_graph", "summarise", "write_parts"]
+__all__ = ["Recording", "dump_graph", "summarise", "write_parts"]
 
 _serial = itertools.count()
 
@@ -40,6 +43,29 @@ def summarise(module: fx.GraphModule, kind: str, folder: str) -> Path:
         rows.writerow(["operator", "calls"])
         rows.writerows(counts.most_common())
     return path
+
+
+class Recording(fx.Interpreter):
+    """Runs a graph call by call on ATen, and writes every tensor it makes to a file of its own."""
+
+    def __init__(self, module: fx.GraphModule, kind: str, folder: str) -> None:
+        super().__init__(module)
+        self._stem = f"data_{kind}_{next(_serial)}"
+        self._folder = folder
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the interpreter does; what comes out is written under the node's name."""
+        found = super().run_node(n)
+        if n.op in ("placeholder", "call_function"):
+            for place, value in enumerate(pytree.tree_leaves(found)):
+                if isinstance(value, torch.Tensor):
+                    self._write(f"{n.name}_{place}" if place else n.name, value)
+        return found
+
+    def _write(self, name: str, value: torch.Tensor) -> None:
+        plain = value.detach().cpu()
+        plain = plain.float() if plain.dtype is torch.bfloat16 else plain
+        np.save(_path(self._folder, f"{self._stem}_{name}", ".npy"), plain.numpy())
 
 
 def write_parts(plan: Any, kind: str, folder: str) -> list[Path]:

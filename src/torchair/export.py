@@ -12,7 +12,7 @@ from torchair.backend import compile_graphs
 from torchair.config import CompilerConfig
 from torchair.lowering import HostCall, NpuPart
 
-__all__ = ["dynamo_export"]
+__all__ = ["dynamo_export", "write_model"]
 
 
 class _Exporting(CompilerConfig):
@@ -51,15 +51,20 @@ def dynamo_export(
     with torch.no_grad():
         torch.compile(model, backend=backend, fullgraph=True)(*args, **kwargs)
     torch._dynamo.reset()
-    part = _whole(plans)
-    return air.write(part.graph, Path(export_path) / f"{export_name}.air")
-
-
-def _whole(plans: list[Any]) -> NpuPart:
-    """The one part that is all of the model."""
     if len(plans) != 1:
         raise RuntimeError(f"the model was compiled as {len(plans)} graphs where one is needed")
-    lowered = plans[0].lowered
+    return write_model(plans[0], Path(export_path), export_name)
+
+
+def write_model(plan: Any, folder: Path, name: str) -> Path:
+    """Write a compiled graph that is all of a model as an `.air` file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return air.write(_whole(plan).graph, folder / f"{name}.air")
+
+
+def _whole(plan: Any) -> NpuPart:
+    """The one part that is all of the model."""
+    lowered = plan.lowered
     calls = sorted({str(s.node.target) for s in lowered.steps if isinstance(s, HostCall)})
     if calls:
         raise RuntimeError(f"only ATen can run {', '.join(calls)}: such a model cannot leave PyTorch")

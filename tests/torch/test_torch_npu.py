@@ -126,6 +126,108 @@ def test_streams_events_and_memory() -> None:
     assert torch_npu.get_npu_format(torch_npu.npu_format_cast(torch.ones(1).npu(), 29)) == 2
 
 
+def test_streams_are_current_where_they_are_said_to_be() -> None:
+    default, other = torch.npu.current_stream(), torch.npu.Stream()
+    assert default is torch.npu.default_stream()
+    with torch.npu.stream(other):
+        assert torch.npu.current_stream() is other
+        with torch.npu.stream(None):
+            assert torch.npu.current_stream() is other
+    assert torch.npu.current_stream() is default
+    torch.npu.set_stream(other)
+    assert torch.npu.current_stream() is other
+    torch.npu.set_stream(default)
+    event = other.record_event()
+    default.wait_event(event)
+    default.wait_stream(other)
+    event.synchronize()
+    other.synchronize()
+    assert event.query()
+    assert other.query()
+    x = torch.ones(2, device="npu")
+    x.record_stream(other)
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_memory_of_compiled_graphs_is_counted() -> None:
+    torch.npu.empty_cache()
+    before = torch.npu.memory_allocated()
+    compiled = torch.compile(nn.Linear(512, 512).npu().eval(), backend="npu")
+    with torch.no_grad():
+        compiled(torch.ones(4, 512, device="npu"))
+    held = torch.npu.memory_allocated()
+    assert held - before >= 512 * 512 * 4
+    assert torch.npu.max_memory_allocated() >= held
+    stats = torch.npu.memory_stats()
+    assert stats["allocated_bytes.all.current"] == torch.npu.memory_reserved() == held
+    assert f"{held:,}" in torch.npu.memory_summary()
+    torch.npu.reset_peak_memory_stats()
+    assert torch.npu.max_memory_allocated() <= stats["allocated_bytes.all.peak"]
+    assert torch.npu.get_device_properties().total_memory == torch.npu.mem_get_info()[1]
+
+
+def test_states_of_the_generator_come_back() -> None:
+    states = torch.npu.get_rng_state_all()
+    first = torch.rand(3, device="npu")
+    torch.npu.set_rng_state_all(states)
+    assert torch.equal(torch.rand(3, device="npu").cpu(), first.cpu())
+    torch.npu.manual_seed_all(torch.npu.seed_all())
+    drawn = torch.rand(3, device="npu", generator=torch.Generator().manual_seed(3))
+    assert torch.equal(drawn.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(3)))
+
+
+def test_scaled_gradients_and_every_kind_of_optimizer() -> None:
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad):
+        for foreach in (None, True, False):
+            layer = nn.Linear(3, 3)
+            twin, x = copy.deepcopy(layer).npu(), torch.randn(2, 3)
+            scaler = torch.npu.amp.GradScaler(init_scale=128.0)
+            for module, data, scaled in ((layer, x, False), (twin, x.npu(), True)):
+                optimizer = kind(module.parameters(), lr=0.1, foreach=foreach)
+                loss = module(data).square().sum()
+                (scaler.scale(loss) if scaled else loss).backward()
+                if scaled:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+                if scaled:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+            torch.testing.assert_close(twin.weight.detach().cpu(), layer.weight.detach())
+
+
+def test_formats_are_plain() -> None:
+    x = torch.ones(2, 3, 4, 5, device="npu")
+    for cast in (torch_npu.npu_format_cast, torch_npu.npu_format_cast_):
+        assert torch_npu.get_npu_format(cast(x, 3)) == 2
+        assert torch.equal(cast(x, 3).cpu(), x.cpu())
+
+
+def test_checkpoints_functions_and_copies_on_the_device() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *slopes: torch.Tensor) -> torch.Tensor:
+            return slopes[0] * 2
+
+    layer = nn.Linear(4, 4).npu()
+    x = torch.ones(2, 4, device="npu", requires_grad=True)
+    result: Any = checkpoint(layer, Doubled.apply(x), use_reentrant=False)
+    result.sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * layer.weight.sum(0).cpu().expand(2, 4).detach())  # type: ignore[union-attr]
+    twin = copy.deepcopy(layer)
+    twin.load_state_dict(layer.cpu().state_dict())
+    assert twin.weight.device.type == "npu"
+    assert torch.equal(twin.weight.cpu(), layer.weight)
+    assert "npu:0" in repr(x)
+
+
 class Model(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.add(x, y)
@@ -210,6 +312,27 @@ def work(rank):
     dist.broadcast(y, 1)
     assert y.tolist() == [1.0, 1.0]
     dist.barrier()
+    z = torch.full((2,), rank + 1.0).npu()
+    dist.reduce(z, 0)
+    assert rank or z.tolist() == [3.0, 3.0]
+    gathered = [torch.zeros(1, device="npu") for _ in range(2)] if rank == 0 else None
+    dist.gather(torch.full((1,), float(rank)).npu(), gathered, 0)
+    assert rank or [g.item() for g in gathered] == [0.0, 1.0]
+    share = torch.zeros(1, device="npu")
+    dist.scatter(share, [torch.full((1,), 7.0 + k).npu() for k in range(2)] if rank == 0 else None, 0)
+    assert share.item() == 7.0 + rank
+    swapped = [torch.zeros(1, device="npu") for _ in range(2)]
+    dist.all_to_all(swapped, [torch.full((1,), 10.0 * rank + k).npu() for k in range(2)])
+    assert [s.item() for s in swapped] == [float(rank), 10.0 + rank]
+    if rank == 0:
+        dist.send(torch.full((2,), 5.0).npu(), 1)
+    else:
+        got = torch.zeros(2, device="npu")
+        dist.recv(got, 0)
+        assert got.tolist() == [5.0, 5.0] and got.device.type == "npu"
+    sums = torch.zeros(1, device="npu")
+    dist.reduce_scatter(sums, [torch.full((1,), rank + 1.0 + k).npu() for k in range(2)])
+    assert sums.item() == 3.0 + 2 * rank
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).npu())
     model(torch.full((1, 2), rank + 1.0).npu()).sum().backward()
     assert model.module.weight.grad.tolist() == [[1.5, 1.5]]

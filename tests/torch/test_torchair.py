@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import ge
 import torchair
 from torchair.executable import CompiledGraph, observe
 
@@ -226,6 +229,132 @@ def test_graphs_are_dumped(tmp_path: Any) -> None:
     names = sorted(p.name.rpartition("_")[0] for p in tmp_path.iterdir())
     assert names == ["aten_inference", "summary_inference"]
     assert "aten.add.Tensor,1" in next(tmp_path.glob("summary*")).read_text()
+
+
+def compiled_with(config: torchair.CompilerConfig, function: Callable[..., Any], *args: Any) -> Any:
+    torch._dynamo.reset()
+    backend = torchair.get_npu_backend(compiler_config=config)
+    return torch.compile(function, backend=backend, fullgraph=True)(*args)
+
+
+@torch.no_grad()
+def test_every_option_that_means_something_does_it(tmp_path: Path) -> None:
+    linear, x = nn.Linear(64, 64).eval(), torch.randn(4, 64)
+    expected = linear(x)
+
+    for mode in ("max-autotune", "reduce-overhead"):
+        config = torchair.CompilerConfig()
+        config.mode = mode
+        torch.testing.assert_close(compiled_with(config, linear, x), expected)
+
+    for form, written in (("txt", {".txt"}), ("pbtxt", {".txt", ".air"}), ("py", {".py"})):
+        config = torchair.CompilerConfig()
+        config.debug.graph_dump.type = form
+        config.debug.graph_dump.path = str(tmp_path / form)
+        compiled_with(config, linear, x)
+        assert {p.suffix for p in (tmp_path / form).iterdir()} == written
+
+    config = torchair.CompilerConfig()
+    config.debug.run_eagerly = True
+    with observe() as reports:
+        assert torch.equal(compiled_with(config, linear, x), expected)
+    assert reports == []
+
+    config = torchair.CompilerConfig()
+    config.debug.data_dump.type = "npy"
+    config.debug.data_dump.path = str(tmp_path / "data")
+    assert torch.equal(compiled_with(config, lambda a: (a + 1).split(2), x)[1], (x + 1)[2:])
+    arrays = {p.name.split("_", 3)[3].rpartition("_")[0]: np.load(p) for p in (tmp_path / "data").iterdir()}
+    np.testing.assert_array_equal(arrays["add"], (x + 1).numpy())
+    assert len(arrays) >= 4  # the input, the sum and its two pieces
+
+    config = torchair.CompilerConfig()
+    config.dump_config.enable_dump = True
+    config.dump_config.dump_path = str(tmp_path / "stages")
+    compiled_with(config, linear, x)
+    assert len(list((tmp_path / "stages").rglob("*"))) > 3
+
+    config = torchair.CompilerConfig()
+    config.ge_config.precision_mode = "allow_mix_precision"  # a name that ported scripts use, for float16
+    torch.testing.assert_close(compiled_with(config, linear, x), expected, rtol=1e-2, atol=1e-2)
+    config.ge_config.precision_mode = "mixed_bfloat16"
+    error = (compiled_with(config, linear, x) - expected).abs().max()
+    assert 0 < error < 5e-2
+
+    config = torchair.CompilerConfig()
+    config.ge_config.op_select_implmode = "high_precision"
+    torch.testing.assert_close(compiled_with(config, linear, x), expected)
+
+    switches = tmp_path / "fusion.cfg"
+    switches.write_text('{"Switch": {"GraphFusion": {"ALL": "off"}}}')
+    config = torchair.CompilerConfig()
+    config.fusion_config.fusion_switch_file = str(switches)
+    assert config.options().disabled_passes
+    torch.testing.assert_close(compiled_with(config, linear, x), expected)
+
+    config = torchair.CompilerConfig()
+    config.export.export_mode = True
+    config.export.export_path_dir = str(tmp_path / "exported")
+    config.export.export_name = "linear"
+    compiled_with(config, linear, x)
+    model = ge.compile(str(tmp_path / "exported" / "linear.air"))
+    np.testing.assert_allclose(model(x.numpy()), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_compiler_of_single_graphs_is_what_aot_autograd_takes() -> None:
+    from functorch.compile import aot_function
+
+    compiled = aot_function(
+        lambda x: (x * x).sum(), fw_compiler=torchair.get_compiler(torchair.CompilerConfig())
+    )
+    x = torch.randn(3, requires_grad=True)
+    compiled(x).backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+def test_gradients_are_on_or_off_as_the_caller_says() -> None:
+    linear, x = nn.Linear(4, 4), torch.randn(2, 4)
+    compiled = torch.compile(linear, backend="npu", fullgraph=True)
+    with torch.no_grad():
+        assert not compiled(x).requires_grad
+    with torch.inference_mode():
+        assert compiled(x).is_inference()
+    compiled(x).sum().backward()
+    torch.testing.assert_close(linear.bias.grad, torch.full((4,), 2.0))
+
+
+def test_buffers_are_written_in_training() -> None:
+    ours = nn.BatchNorm1d(4)
+    theirs, x = copy.deepcopy(ours), torch.randn(8, 4)
+    compiled = torch.compile(ours, backend="npu", fullgraph=True)
+    for _ in range(3):
+        compiled(x).sum().backward()
+        theirs(x).sum().backward()
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
+
+
+def test_gradients_of_branches() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos() * 2, (x,)).sum()
+
+    for sign in (1, -1):
+        torch._dynamo.reset()
+        x = (sign * torch.rand(5)).requires_grad_()
+        (expected,) = torch.autograd.grad(function(x), x)
+        (found,) = torch.autograd.grad(torch.compile(function, backend="npu", fullgraph=True)(x), x)
+        torch.testing.assert_close(found, expected)
+
+
+def test_autocast_trains() -> None:
+    ours = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    theirs, x = copy.deepcopy(ours), torch.randn(4, 8)
+    compiled = torch.compile(ours, backend="npu", fullgraph=True)
+    for model in (compiled, theirs):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(left.grad, right.grad, rtol=5e-2, atol=5e-3)
 
 
 def test_a_converter_of_the_user_maps_an_operator() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,27 +18,44 @@ __all__ = [
     "Event",
     "Stream",
     "amp",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
+    "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
+    "get_rng_state_all",
+    "ipc_collect",
     "is_available",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "seed",
+    "seed_all",
     "set_device",
     "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
     "stream",
     "synchronize",
 ]
@@ -104,6 +123,27 @@ class device:
 
     def __exit__(self, *error: object) -> None:
         return None
+
+
+class device_of(device):
+    """A block on the device of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor.device if tensor.device.type == "npu" else None)
+
+
+def get_device_capability(device: Any = None) -> None:
+    """There are no generations of this device to tell apart."""
+    _index(device)
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether a device reads another's memory; there is no other."""
+    return _index(device) != _index(peer_device)
+
+
+def ipc_collect() -> None:
+    """Nothing is left to collect: memory shared between processes is the host's."""
 
 
 def get_device_name(device: Any = None) -> str:
@@ -193,23 +233,46 @@ class Event:
         return (end._at - self._at) * 1000
 
 
-_default: list[Stream] = []
+class _Current(threading.local):
+    """The stream of each thread, where it is not the default one."""
+
+    stream: Stream | None = None
+
+
+_current = _Current()
+
+
+@functools.cache
+def _default() -> Stream:
+    return Stream()
 
 
 def default_stream(device: Any = None) -> Stream:
     """The stream of a device."""
-    if not _default:
-        _default.append(Stream(device))
-    return _default[0]
+    _index(device)
+    return _default()
 
 
-current_stream = default_stream
+def current_stream(device: Any = None) -> Stream:
+    """The stream that this thread's work is in."""
+    _index(device)
+    return _current.stream or _default()
+
+
+def set_stream(stream: Stream) -> None:
+    """Put this thread's work into a stream from now on."""
+    _current.stream = stream
 
 
 @contextlib.contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
     """A block whose work is in a stream."""
-    yield
+    before = _current.stream
+    _current.stream = before if stream is None else stream
+    try:
+        yield
+    finally:
+        _current.stream = before
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------
@@ -228,6 +291,9 @@ def seed() -> int:
     return torch.default_generator.seed()
 
 
+seed_all = seed
+
+
 def initial_seed() -> int:
     """The seed in force."""
     return torch.default_generator.initial_seed()
@@ -243,6 +309,17 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
     torch.default_generator.set_state(new_state.cpu())
 
 
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices' generators."""
+    return [get_rng_state()]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Put the generators of all devices into states."""
+    for state in new_states:
+        set_rng_state(state)
+
+
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
@@ -251,7 +328,7 @@ def memory_allocated(device: Any = None) -> int:
     return int(npu_runtime.memory_info(_index(device))["current"])
 
 
-memory_reserved = memory_allocated
+memory_reserved = memory_cached = memory_allocated
 
 
 def max_memory_allocated(device: Any = None) -> int:
@@ -259,12 +336,44 @@ def max_memory_allocated(device: Any = None) -> int:
     return int(npu_runtime.memory_info(_index(device))["peak"])
 
 
-max_memory_reserved = max_memory_allocated
+max_memory_reserved = max_memory_cached = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Count the peak from here on."""
     npu_runtime.reset_peak(_index(device))
+
+
+reset_max_memory_allocated = reset_max_memory_cached = reset_accumulated_memory_stats = (
+    reset_peak_memory_stats
+)
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """What compiled graphs hold, in bytes, by what it is.
+
+    >>> sorted(memory_stats())[:2]
+    ['allocated_bytes.all.current', 'allocated_bytes.all.peak']
+    """
+    info = npu_runtime.memory_info(_index(device))
+    found = {
+        f"{kind}_bytes.all.{name}": int(info[name])
+        for kind in ("allocated", "reserved")
+        for name in ("current", "peak")
+    }
+    return found | {f"{name}_bytes": int(info[name]) for name in ("constants", "arenas", "buffers")}
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """`memory_stats` as a table for people."""
+    del abbreviated
+    rows = [f"{name:32} {value:>16,}" for name, value in memory_stats(device).items()]
+    return "\n".join([f"{get_device_name(device)}: bytes of compiled graphs", *rows])
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """Nothing: graphs hold their memory in single pieces, which `memory_stats` counts."""
+    return []
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
