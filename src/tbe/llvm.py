@@ -311,8 +311,10 @@ class _NestWriter(Elements):
                     for u in range(copies):
                         place = (b.op("sub", base, start), self.bases[u][1])
                         write(r, u, self._gep(components(r)[0], self.sums[r.node.uid], place))
+                if write is add:
+                    self._write_all(stage.stores, copies)
                 if write is finish:
-                    self._write_all(nest.stores, copies)
+                    self._write_all([s for s in nest.stores if not s.full], copies)
                 return []
 
             self._loop(start, stop, self.width * copies, [], body)

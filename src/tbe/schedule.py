@@ -825,12 +825,12 @@ def _runs_in_order(nest: Nest) -> bool:
     """Whether long rows are added up one after another, instead of piece by piece through all of them."""
     if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
         return False
-    if len(nest.groups) != 1 or len(nest.stages) != 1 or any(s.full for s in nest.stores):
+    if len(nest.groups) != 1 or len(nest.stages) != 1:
         return False
     reductions = nest.stages[0].reductions
     plain = all(r.op in _IN_ORDER and r.body.vars & nest.lane.bit for r in reductions)
     long = nest.lane.extent >= _ORDERED_LANES and nest.lane.extent % 256 == 0
-    return plain and long and len(reductions) <= 2 and math.prod(v.extent for v in nest.groups[0]) >= 16
+    return plain and long and len(reductions) <= 3 and math.prod(v.extent for v in nest.groups[0]) >= 16
 
 
 def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:

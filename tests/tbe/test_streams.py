@@ -65,6 +65,24 @@ def test_two_sums_and_what_follows_them_in_order() -> None:
     check([x], outputs, {x: values}, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(3, 7, 7, 1024), (2, 4, 5, 2304)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_summed_is_written_beside_the_sums(shape: tuple[int, ...], dtype: str) -> None:
+    """The backward pass of a normalisation: a masked gradient, its sum, and those of two products of it."""
+    dy, y, x = (tbe.placeholder(shape, dtype) for _ in range(3))
+    zero = tbe.broadcast_to(tbe.constant(0.0, dtype), shape)
+    masked = tbe.select(tbe.binary("gt", y, zero), dy, zero)
+    wide = [tbe.cast(t, "float32") for t in (masked, x, y)]
+    sums = [tbe.reduce("sum", t, (1, 2), True) for t in (wide[0], wide[0] * wide[1], wide[0] * wide[2])]
+    outputs = [masked, *sums]
+    assert tbe.schedule([dy, y, x], outputs).nests[0].in_order
+    rng = np.random.default_rng(5)
+    values = {t: rng.normal(size=shape).astype(tbe.numpy_dtype(dtype)) for t in (dy, y, x)}
+    for target in ("host", "portable", "avx2"):
+        if tbe.runs_here(target):
+            check([dy, y, x], outputs, values, target, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("shape, axes", [((1 << 18,), (0,)), ((513, 515), (0, 1)), ((300000, 3), (0,))])
 def test_large_reductions_to_few_results_take_two_steps(op: str, shape, axes) -> None:
