@@ -48,7 +48,7 @@ def build_plan(
     copied = settle_donations(draft, pairs)
     draft.hold([outputs[position] for position in handover.left], draft.tick())
     owner = (
-        merge_in_place(draft)
+        merge_in_place(draft, {output for output, _ in pairs})
         if "in_place" not in options.disabled_passes
         else list(range(len(draft.storages)))
     )
@@ -79,7 +79,8 @@ def build_plan(
         | {"peak": peak_tensors(draft, _used(draft, owner))}
         | ({"donated_copies": copied} if donated else {}),
     )
-    check_donated(plan, lambda task: _leave(task, shop.kernels))
+    over = {id(draft.tasks[number]) for number in draft.shares if draft.tasks[number].kind == "aicpu"}
+    check_donated(plan, lambda task: ((0, 0),) if id(task) in over else _leave(task, shop.kernels))
     return plan
 
 

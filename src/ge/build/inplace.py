@@ -2,11 +2,17 @@
 
 1. A kernel that reads an input only at the position it writes may write there.
 2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum").
-3. A copy of what dies is no copy.
-4. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.
+3. An AI CPU kernel that changes a few elements of a tensor changes them where they are.
+4. A copy of what dies is no copy.
+5. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.
+6. What dies into an output of the program is made in the caller's memory from the start, unless that memory holds
+   an input until then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
 
 from ge.build.draft import Draft, Share, Storage
 from ge.model.plan import Task, View
@@ -14,14 +20,18 @@ from ge.model.plan import Task, View
 __all__ = ["accumulate", "merge_in_place"]
 
 
-def merge_in_place(draft: Draft) -> list[int]:
-    """Let outputs take their dying inputs' memory; the representative of each storage's memory."""
-    return _Merging(draft).run()
+def merge_in_place(draft: Draft, occupied: Collection[int] = ()) -> list[int]:
+    """Let outputs take their dying inputs' memory; the representative of each storage's memory.
+
+    occupied: outputs of the program (by index) whose memory holds something else at first.
+    """
+    return _Merging(draft, occupied).run()
 
 
 class _Merging:
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, occupied: Collection[int]) -> None:
         self.draft = draft
+        self.occupied = frozenset(occupied)
         self.owner = list(range(len(draft.storages)))
 
     def run(self) -> list[int]:
@@ -31,7 +41,24 @@ class _Merging:
             for share in self.draft.shares.get(number, ()):
                 if self._share(number, task, share):
                     break
+        self._move_to_callers()
         return [self._find(index) for index in range(len(self.owner))]
+
+    def _move_to_callers(self) -> None:
+        """Let tasks name the caller's memory itself where something is made in it; nothing is left in the arena."""
+        moved = {
+            index: owner
+            for index in range(len(self.owner))
+            if (owner := self._find(index)) != index and self.draft.storages[owner].kind == "output"
+        }
+        if not moved:
+            return
+        for task in self.draft.tasks:
+            task.inputs = [replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in task.inputs]
+            task.outputs = [replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in task.outputs]
+        for index in moved:
+            self.draft.storages[index].nbytes = 0
+            self.owner[index] = index
 
     def _find(self, index: int) -> int:
         while self.owner[index] != index:
@@ -45,11 +72,9 @@ class _Merging:
     def _share(self, number: int, task: Task, share: Share) -> bool:
         source, target = self._storage(task.inputs[share.input]), self._storage(task.outputs[share.output])
         time = self.draft.times[number]
-        if source is target or source.kind != "arena" or target.kind != "arena":
+        if source is target or source.kind != "arena" or not self._takes(target, source):
             return False
         if source.last != time or target.first != time:
-            return False
-        if source.place >= 0 and target.nbytes > source.nbytes:
             return False
         if any(self._storage(v) is source for i, v in enumerate(task.inputs) if i != share.input):
             return False
@@ -57,14 +82,22 @@ class _Merging:
             return False
         if share.post_op >= 0 and task.inputs[share.input].dtype != task.outputs[share.output].dtype:
             return False
-        self.owner[target.id] = source.id
-        source.last = max(source.last, target.last)
-        source.nbytes = max(source.nbytes, target.nbytes)
+        kept, gone = (source, target) if target.kind == "arena" else (target, source)
+        self.owner[gone.id] = kept.id
+        kept.first, kept.last = source.first, max(source.last, target.last)
+        kept.nbytes = max(source.nbytes, target.nbytes)
         if share.post_op >= 0:
             accumulate(self.draft, number, share)
         if task.kind == "copy":
             self.draft.dropped.add(number)
         return True
+
+    def _takes(self, target: Storage, source: Storage) -> bool:
+        """Whether a target may be the memory of a source from the source's first use on."""
+        if target.kind == "arena":
+            return source.place < 0 or target.nbytes <= source.nbytes
+        caller = target.kind == "output" and target.index not in self.occupied
+        return caller and source.place < 0 and source.nbytes <= target.nbytes
 
 
 def _same_place(source: View, target: View) -> bool:

@@ -261,7 +261,7 @@ class _GraphLowering:
             self._check_dynamic(node)
         task = Task("aicpu", unit.name, inputs, outputs, attrs)
         self._describe(task, unit, operator.flops(op))
-        self.emit(task)
+        self.emit(task, [Share(0, 0)] if operator.overwrites else ())
 
     def _check_dynamic(self, node: ir.Node) -> None:
         if any(v.uses() for v in node.outputs if has_dynamic_size(v)):

@@ -193,6 +193,7 @@ class Operator:
     pattern: ClassVar[Pattern] = Pattern.OPAQUE
     engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
+    overwrites: ClassVar[bool] = False  # the kernel may write its first output over its first input
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
     folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run

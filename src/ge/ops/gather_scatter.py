@@ -146,6 +146,7 @@ class Scattering(Operator):
     updates = Input("T", TENSORS)
     y = Output("T")
     reduction = Attr(str, "none", choices=_REDUCTIONS)
+    overwrites = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
