@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,9 @@ from torch.nn import functional as F
 
 import ge
 import torchair
+from benchmarks.llm import Config, Llama, quantise
+from ge.model.model import Model
+from ge.model.plan import Plan
 from tests.torch.torch_zoo import MODELS, RMSNorm, SwiGlu
 from torchair.executable import observe
 
@@ -31,6 +37,38 @@ def test_exported_models_run_without_pytorch(name: str, tmp_path: Path) -> None:
     (found,) = ge.compile(path).run([a.numpy() for a in args])
     with torch.no_grad():
         np.testing.assert_allclose(found, model(*args).numpy(), rtol=1e-3, atol=1e-4)
+
+
+_WITHOUT_PYTORCH = """
+import sys
+sys.modules["torch"] = None  # importing it is an error
+import numpy as np
+import acl
+model = acl.Model(sys.argv[1])
+np.save(sys.argv[3], model(np.load(sys.argv[2])))
+"""
+
+
+def test_files_go_through_atc_to_a_process_without_pytorch(tmp_path: Path) -> None:
+    make, inputs = MODELS["resnet"]
+    model, (x,) = make().eval(), inputs()
+    path = torchair.dynamo_export(x, model=model, export_path=str(tmp_path), export_name="resnet")
+    words = [f"--model={path}", "--framework=1", f"--output={tmp_path}/resnet", "--soc_version=cpu"]
+    np.save(tmp_path / "x.npy", x.numpy())
+    for command in (
+        ["-m", "ge.atc", *words],
+        [
+            "-c",
+            _WITHOUT_PYTORCH,
+            str(tmp_path / "resnet.om"),
+            str(tmp_path / "x.npy"),
+            str(tmp_path / "y.npy"),
+        ],
+    ):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    with torch.no_grad():
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), model(x).numpy(), rtol=1e-3, atol=1e-4)
 
 
 def test_what_only_aten_runs_is_not_exported(tmp_path: Path) -> None:
@@ -109,3 +147,58 @@ def test_decoding_compiles_once_for_the_prompt_and_once_for_the_rest(dtype: torc
     if dtype is torch.float32:
         assert found == expected
     torch.testing.assert_close(logits[0], reference[0], rtol=tolerance, atol=tolerance)
+
+
+def following(model: Llama, call: Any, steps: int) -> tuple[list[int], torch.Tensor]:
+    """The most likely tokens after a prompt of four, and the logits after the prompt."""
+    model.clear()
+    tokens, places, found = torch.tensor([[1, 2, 3, 4]]), torch.arange(4), []
+    first = torch.empty(0)
+    for step in range(steps):
+        logits = call(tokens, places).float()
+        first = logits if step == 0 else first
+        found.append(int(logits.argmax()))
+        tokens, places = torch.tensor([[found[-1]]]), places[-1:] + 1
+    return found, first
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 5e-2), ("int8", 1e-4)])
+@torch.no_grad()
+def test_llama_decodes_with_rotary_positions_and_grouped_heads(precision: str, tolerance: float) -> None:
+    model = Llama(Config(64, 32, 64, 4, 2, 2, 16)).eval().requires_grad_(False)
+    model = model.bfloat16() if precision == "bfloat16" else model
+    model = quantise(model) if precision == "int8" else model  # type: ignore[assignment]
+    expected, reference = following(model, model, 8)
+    with observe() as reports:
+        compiled = torch.compile(model, backend="npu", fullgraph=True, dynamic=False)
+        found, logits = following(model, compiled, 8)
+    assert [(r.failure, r.refusals) for r in reports] == [("", []), ("", [])]
+    torch.testing.assert_close(logits, reference, rtol=tolerance, atol=tolerance)
+    assert precision == "bfloat16" or found == expected
+
+
+@torch.no_grad()
+def test_a_layer_of_llama_is_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normalisations, rotary positions, the masked softmax and the gate are one kernel each."""
+    plans: list[Plan] = []
+    load = Model.__init__
+
+    def remember(self: Model, plan: Plan, *rest: Any, **named: Any) -> None:
+        plans.append(plan)
+        load(self, plan, *rest, **named)
+
+    monkeypatch.setattr(Model, "__init__", remember)
+    make, inputs = MODELS["llama"]
+    torch.compile(make().eval(), backend="npu", fullgraph=True, dynamic=False)(*inputs())
+    (plan,) = plans
+    kernels = [task.name for task in plan.tasks if task.kind == "kernel"]
+    layers = 2
+    assert sum("Rsqrt" in name for name in kernels) == 2 * layers + 1
+    assert sum("Concat" in name for name in kernels) == 2 * layers  # queries and keys, turned
+    assert sum("Softmax" in name for name in kernels) == layers
+    assert sum("Swish" in name for name in kernels) == layers
+    assert len(kernels) == 6 * layers + 1
+    assert (
+        sum(task.kind == "matmul" for task in plan.tasks) == 6 * layers + 1
+    )  # q, k and v are one, so are the gates
+    assert len(plan.tasks) == 12 * layers + 2
