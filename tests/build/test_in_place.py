@@ -1,4 +1,4 @@
-"""In place: scatters change a few elements where they are, and what dies into an output is made in the caller's memory."""
+"""In place: scatters change elements where they are; what dies into an output is made in the caller's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from ge.compiler import compile_graph, compile_plan
 from ge.ir.builder import GraphBuilder
 from ge.model.plan import Plan
-
 
 TABLE = 300_000  # rows; too many for the zeros to be a constant
 
