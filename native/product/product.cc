@@ -16,6 +16,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t to) { return divide_up(va
 
 // The size of equal blocks, each a multiple of `unit`, none larger than `limit` unless it is a unit.
 std::int64_t even_block(std::int64_t total, std::int64_t limit, std::int64_t unit) {
+  if (total == 0) return unit;
   const std::int64_t most = std::max(limit / unit * unit, unit);
   return round_up(divide_up(total, divide_up(total, most)), unit);
 }
@@ -78,7 +79,12 @@ Operands Grid::operands(std::int64_t part, const Operands& whole) const {
           whole.c + at};
 }
 
-// The first part is the largest in both directions.
-std::int64_t Grid::scratch_floats() const { return Blocks(problem(0)).scratch_floats(); }
+std::int64_t Grid::scratch_floats() const {
+  std::int64_t most = 0;  // a smaller part may be cut into larger blocks
+  for (std::int64_t part = 0; part < parts(); ++part) {
+    most = std::max(most, Blocks(problem(part)).scratch_floats());
+  }
+  return most;
+}
 
 }  // namespace npu::product

@@ -69,7 +69,7 @@ class Grid {
   Grid(const Problem& problem, std::int64_t threads);
 
   std::int64_t parts() const { return down_ * across_; }
-  std::int64_t scratch_floats() const;  // of one part
+  std::int64_t scratch_floats() const;  // that each part needs at most
   Problem problem(std::int64_t part) const;
   Operands operands(std::int64_t part, const Operands& whole) const;
 
