@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import fx
 
 import ge
 from torchair.lowering import Layout, Lowered, NpuPart
+from torchair.recycling import LARGE_BYTES, Recycler
 
 __all__ = [
     "Former",
@@ -185,7 +187,7 @@ def _is_list_of_ints(value: Any) -> bool:
 class Program:
     """A part of a graph, loaded; called with the tensors it reads."""
 
-    def __init__(self, form: ProgramForm, model: ge.Model) -> None:
+    def __init__(self, form: ProgramForm, model: ge.Model, recycle: bool = False) -> None:
         self.model = model
         self.run = model.program.run_pointers
         self.layouts = form.inputs
@@ -193,6 +195,12 @@ class Program:
         self.donated = dict(form.donated)
         self.outputs = list(form.outputs)
         self.moved = form.moved
+        self.makers = [
+            Recycler(*output)
+            if recycle and _nbytes(output) >= LARGE_BYTES
+            else functools.partial(make_strided, *output)
+            for output in self.outputs
+        ]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         held = list(tensors)
@@ -207,13 +215,10 @@ class Program:
             addresses.append(tensor.data_ptr())
         donated = self.donated
         if not donated:
-            results = [make_strided(shape, strides, dtype) for shape, strides, dtype in self.outputs]
+            results = [make() for make in self.makers]
             self.run(addresses, [r.data_ptr() for r in results])
             return self._on_devices(results) if self.moved else results
-        results = [
-            held[donated[i]] if i in donated else make_strided(shape, strides, dtype)
-            for i, (shape, strides, dtype) in enumerate(self.outputs)
-        ]
+        results = [held[donated[i]] if i in donated else make() for i, make in enumerate(self.makers)]
         self.run(addresses, [r.data_ptr() for r in results])
         for source in donated.values():
             if held[source] is not tensors[source]:
@@ -224,7 +229,7 @@ class Program:
         """The program as a function of a graph's arguments: a short way where all of them lie as they should."""
         if self.donated or self.moved or not all(self.plain):
             return lambda args: self([args[r] for r in reads])
-        count, run, make, outputs = len(reads), self.run, make_strided, self.outputs
+        count, run, makers = len(reads), self.run, self.makers
         as_given = list(reads) == list(range(arguments))
 
         def short(args: list[Any]) -> list[torch.Tensor]:
@@ -232,7 +237,7 @@ class Program:
             addresses = [t.data_ptr() for t in tensors if t.is_contiguous()]
             if len(addresses) != count:
                 return self(tensors)
-            results = [make(shape, strides, dtype) for shape, strides, dtype in outputs]
+            results = [make() for make in makers]
             run(addresses, [r.data_ptr() for r in results])
             return results
 
@@ -254,10 +259,23 @@ class Program:
         return torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype).copy_(tensor)
 
 
-class Plan:
-    """A plan with its programs loaded: a function of a list of arguments."""
+def _nbytes(output: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> int:
+    return math.prod(output[0]) * output[2].itemsize
 
-    def __init__(self, form: PlanForm, models: Sequence[ge.Model], lowered: Lowered | None = None) -> None:
+
+class Plan:
+    """A plan with its programs loaded: a function of a list of arguments.
+
+    recycle: the memory of large results is kept for those of the next call.
+    """
+
+    def __init__(
+        self,
+        form: PlanForm,
+        models: Sequence[ge.Model],
+        lowered: Lowered | None = None,
+        recycle: bool = False,
+    ) -> None:
         self.form = form
         self.lowered = lowered  # None for a plan from a file
         loaded = iter(models)
@@ -265,7 +283,7 @@ class Plan:
         self.steps: list[Callable[[list[Any]], None]] = []
         for step in form.steps:
             if isinstance(step, NpuStep):
-                self.programs.append(Program(step.form, next(loaded)))
+                self.programs.append(Program(step.form, next(loaded), recycle))
                 self.steps.append(_npu(self.programs[-1], step))
             else:
                 self.steps.append(host_runner(step))
