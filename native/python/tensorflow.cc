@@ -1,6 +1,7 @@
 // The TensorFlow device for Python: npu_runtime._native.tensorflow.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/errors.h"
@@ -165,8 +167,25 @@ void check_steps(const Plan& plan) {
   for (const StepSource& source : plan.step_results) check(source, plan.steps.size());
 }
 
-std::shared_ptr<Plan> host_plan(std::string function, bool escapes, std::vector<int> specialised) {
+using OperatorParts = std::tuple<std::string, std::vector<std::pair<std::string, nb::bytes>>,
+                                 std::vector<int>, int, std::vector<int>>;
+
+std::shared_ptr<const HostOperator> to_operator(const OperatorParts& parts) {
+  const auto& [name, attrs, inputs, made, results] = parts;
+  auto found = std::make_shared<HostOperator>();
+  found->name = name;
+  for (const auto& [attr, value] : attrs)
+    found->attrs.emplace_back(attr, std::string(value.c_str(), value.size()));
+  found->inputs = inputs;
+  found->made = made;
+  found->results = results;
+  return found;
+}
+
+std::shared_ptr<Plan> host_plan(std::string function, bool escapes, std::vector<int> specialised,
+                                const std::optional<OperatorParts>& alone) {
   auto plan = std::make_shared<Plan>();
+  if (alone) plan->host_operator = to_operator(*alone);
   plan->name = function;
   plan->host_function = std::move(function);
   plan->escapes = escapes;
@@ -419,7 +438,7 @@ void bind_tensorflow(nb::module_& parent) {
            "random"_a = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>(), "name"_a = "",
            "layout"_a = 0)
       .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
-                  "specialised"_a = std::vector<int>())
+                  "specialised"_a = std::vector<int>(), "operator"_a = nb::none())
       .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
                   "specialised"_a = std::vector<int>(), "name"_a = "")
       .def_static("loop", &loop_plan, "condition"_a, "body"_a, "inputs"_a, "results"_a, nb::kw_only(),

@@ -100,6 +100,7 @@ enum Code : int {
   F(TF_NumDims, int, (const TF_Tensor*))                                                                        \
   F(TF_Dim, std::int64_t, (const TF_Tensor*, int))                                                              \
   F(TF_TensorByteSize, std::size_t, (const TF_Tensor*))                                                         \
+  F(TF_AllocateTensor, TF_Tensor*, (int dtype, const std::int64_t* dims, int rank, std::size_t bytes))          \
   F(TF_TensorData, void*, (const TF_Tensor*))                                                                   \
   F(TFE_NewOp, TFE_Op*, (TFE_Context*, const char* name, TF_Status*))                                           \
   F(TFE_DeleteOp, void, (TFE_Op*))                                                                              \
@@ -115,6 +116,8 @@ enum Code : int {
   F(TFE_OpAttrsSerialize, void, (const TFE_OpAttrs*, TF_Buffer*, TF_Status*))                                   \
   F(TFE_OpSetAttrType, void, (TFE_Op*, const char* name, int value))                                            \
   F(TFE_OpSetAttrBool, void, (TFE_Op*, const char* name, unsigned char value))                                  \
+  F(TFE_OpSetAttrValueProto, void,                                                                              \
+    (const TFE_Op*, const char* name, const void* proto, std::size_t length, TF_Status*))                       \
   F(TFE_Execute, void, (TFE_Op*, TFE_TensorHandle** results, int* count, TF_Status*))                           \
   F(TFE_ContextHasFunction, unsigned char, (TFE_Context*, const char* name))                                    \
   F(TFE_NewTensorHandle, TFE_TensorHandle*, (const TF_Tensor*, TF_Status*))                                     \

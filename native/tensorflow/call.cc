@@ -304,12 +304,7 @@ void Call::run_on_host(const char* function) {
   if (!ok()) return;
   api.TFE_OpAddAttrs(op, api.TFE_OpGetAttrs(op_));
   for (const Operand& operand : inputs_) {
-    TFE_TensorHandle* handle = operand.handle;
-    if (const Object* object = operand.object) {
-      handle = object->variable ? object->variable->resource() : object->storage->host(status_);
-    }
-    if (!ok()) return;
-    api.TFE_OpAddInput(op, handle, status_);
+    give_to_host(op, operand);
     if (!ok()) return;
   }
   std::vector<TFE_TensorHandle*> results(static_cast<std::size_t>(*count_), nullptr);
@@ -318,6 +313,38 @@ void Call::run_on_host(const char* function) {
   if (!ok()) return;
   *count_ = count;
   for (int i = 0; i < count; ++i) set_host_output(i, results[static_cast<std::size_t>(i)]);
+}
+
+void Call::give_to_host(TFE_Op* op, const Operand& operand) {
+  TFE_TensorHandle* handle = operand.handle;
+  if (const Object* object = operand.object) {
+    handle = object->variable ? object->variable->resource() : object->storage->host(status_);
+  }
+  if (ok()) api.TFE_OpAddInput(op, handle, status_);
+}
+
+void Call::run_on_host(const HostOperator& made) {
+  const HostOp op(context_, made.name.c_str(), status_);
+  for (const auto& [name, value] : made.attrs) {
+    if (!ok()) return;
+    api.TFE_OpSetAttrValueProto(op, name.c_str(), value.data(), value.size(), status_);
+  }
+  for (const int input : made.inputs) {
+    if (!ok()) return;
+    give_to_host(op, inputs_[static_cast<std::size_t>(input)]);
+  }
+  if (!ok()) return;
+  std::vector<TFE_TensorHandle*> results(static_cast<std::size_t>(made.made), nullptr);
+  int count = made.made;
+  api.TFE_Execute(op, results.data(), &count, status_);
+  if (!ok()) return;
+  for (std::size_t i = 0; i < made.results.size(); ++i) {
+    auto& result = results[static_cast<std::size_t>(made.results[i])];
+    set_host_output(static_cast<int>(i), std::exchange(result, nullptr));
+  }
+  for (TFE_TensorHandle* result : results) {
+    if (result) api.TFE_DeleteTensorHandle(result);
+  }
 }
 
 // -- the program's way
@@ -391,6 +418,19 @@ void Call::run_program(Plan& plan, Generators& generators) {
     }
   }
 
+  // Gives a variable that is written in place memory of its own, one after the other: there is never a
+  // second copy of all of them.
+  const auto own = [&](Variable& variable, std::size_t at) {
+    std::shared_ptr<Storage> moved = variable.unshare(values[at], plan.name, status_);
+    if (!moved) return;
+    values[at] = std::move(moved);
+    for (std::size_t k = 0; k < plan.inputs.size(); ++k) {
+      const Port& port = plan.inputs[k];
+      const bool same = port.kind == Port::Kind::Variable && static_cast<std::size_t>(port.index) == at;
+      if (same) in[k] = values[at]->data();
+    }
+  };
+
   std::vector<void*> out;
   std::vector<std::shared_ptr<Storage>> made(plan.outputs.size());
   out.reserve(plan.outputs.size());
@@ -399,6 +439,10 @@ void Call::run_program(Plan& plan, Generators& generators) {
     if (output.port.kind == Port::Kind::Variable && output.aliased) {
       const auto at = static_cast<std::size_t>(output.port.index);
       Variable& variable = *inputs_[at].object->variable;
+      if (values[at] && !variable.writable(values[at])) {
+        own(variable, at);
+        if (!ok()) return;
+      }
       if (values[at] && variable.writable(values[at])) {
         out.push_back(values[at]->data());
         continue;

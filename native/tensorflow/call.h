@@ -78,6 +78,8 @@ class Call {
 
   // Runs the operator, or a function in its place, with the host's kernels on the same memory.
   void run_on_host(const char* function = nullptr);
+  // Runs an operator of the host in place of a function.
+  void run_on_host(const HostOperator& made);
   void run(const std::shared_ptr<Plan>& plan, Generators& generators);
 
   void set_output(int index, std::shared_ptr<Storage> storage);
@@ -101,6 +103,7 @@ class Call {
 
  private:
   void add_input(Operand& operand, TFE_TensorHandle* handle);
+  void give_to_host(TFE_Op* op, const Operand& operand);
   void run_program(Plan& plan, Generators& generators);
 
   CustomDevice& device_;

@@ -429,6 +429,10 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
   if (!plan || !plan->program) {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
     const Timed timed(entry.name, false);
+    if (plan && plan->host_operator && !call.has_variables()) {
+      call.run_on_host(*plan->host_operator);
+      return;
+    }
     const bool other = plan && !plan->host_function.empty();
     run_freely(call, other ? plan->host_function.c_str() : nullptr, plan && plan->escapes);
     return;
@@ -502,6 +506,15 @@ std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
   for (const PlanStep& step : plan->steps) {
     for (const StepSource& source : step.inputs) {
       if (source.step < 0 && source.index >= inputs) refuse("step " + step.function);
+    }
+  }
+  if (const HostOperator* made = plan->host_operator.get()) {
+    const auto known = [](const std::vector<int>& all, int limit) {
+      return std::all_of(all.begin(), all.end(), [&](int index) { return index >= 0 && index < limit; });
+    };
+    if (!known(made->inputs, inputs) || !known(made->results, made->made) ||
+        static_cast<int>(made->results.size()) != call.output_count()) {
+      refuse("operator " + made->name);
     }
   }
   for (const StructureInput& input : plan->structure.inputs) {

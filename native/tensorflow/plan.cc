@@ -12,6 +12,7 @@ Plan::Plan(Plan&& other) noexcept
       step_results(std::move(other.step_results)),
       structure(std::move(other.structure)),
       host_function(std::move(other.host_function)),
+      host_operator(std::move(other.host_operator)),
       escapes(other.escapes),
       inputs(std::move(other.inputs)),
       outputs(std::move(other.outputs)),

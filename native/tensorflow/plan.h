@@ -80,6 +80,15 @@ struct Structure {
   int made = 0;              // how many tensors it makes
 };
 
+// An operator that the host runs in place of a function that consists of it alone, which takes less time.
+struct HostOperator {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> attrs;  // with values as TensorFlow serialises them
+  std::vector<int> inputs;                                 // of the function
+  int made = 0;
+  std::vector<int> results;  // which of what it makes the function returns
+};
+
 struct Plan {
   Plan() = default;
   Plan(Plan&& other) noexcept;  // before it is used
@@ -92,6 +101,7 @@ struct Plan {
   std::vector<StepSource> step_results;
   Structure structure;
   std::string host_function;
+  std::shared_ptr<const HostOperator> host_operator;
   bool escapes = false;  // the host function keeps its resources
 
   std::vector<Port> inputs;

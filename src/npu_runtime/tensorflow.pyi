@@ -87,10 +87,18 @@ class FunctionPlan:
         layout: int = 0,
     ) -> None: ...
     @staticmethod
-    def host(function: str = "", *, escapes: bool = False, specialised: Sequence[int] = ...) -> FunctionPlan:
+    def host(
+        function: str = "",
+        *,
+        escapes: bool = False,
+        specialised: Sequence[int] = ...,
+        operator: tuple[str, Sequence[tuple[str, bytes]], Sequence[int], int, Sequence[int]] | None = None,
+    ) -> FunctionPlan:
         """Run a function of this name (same inputs and results) on the host; without a name, the function itself.
 
         `escapes`: it keeps the variables it is given for later (datasets, iterators).
+        `operator`: all that the function consists of: name, serialised attributes, inputs of the function that it is
+        given, how many tensors it makes, which of them the function returns.
         """
     @staticmethod
     def steps(

@@ -41,7 +41,7 @@ def _explain(name: str) -> None:
 
 def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
-        return native.FunctionPlan.host(run.function, escapes=run.keeps)
+        return native.FunctionPlan.host(run.function, escapes=run.keeps, operator=run.operator)
     if isinstance(run, StructureRun):
         return _structure(run)
     if isinstance(run, StepsRun):

@@ -3,8 +3,8 @@
 TensorFlow binds and types the arguments of every call in Python before it finds the function it traced for them, which
 takes several times as long as the call of a small function on the NPU. Here the function that was found is remembered
 for the types and shapes of the arguments. That holds where nothing else can matter: eager code with the NPU as current
-device, arguments that are all tensors given by position, no tape, no strategy, no profiler. Everything else takes
-TensorFlow's own way.
+device, arguments that are all tensors given by position or an iterator alone, no tape, no strategy, no profiler.
+Everything else takes TensorFlow's own way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import (
     function_type_utils,
@@ -35,8 +36,9 @@ _EAGER_TENSOR = ops.EagerTensor
 _WITHOUT_CONTENTS = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 
 Key = tuple[Any, ...]
-# The settings a function was traced with, how many were traced by then, the traced one, and what it captured.
-Traced = tuple[Any, int, Any, list[Any]]
+# The settings a function was traced with, how many were traced by then, the traced one, what it captured, and
+# objects whose identity is part of the key.
+Traced = tuple[Any, int, Any, list[Any], Any]
 
 
 def start(is_npu: Callable[[str], bool]) -> None:
@@ -71,7 +73,7 @@ def start(is_npu: Callable[[str], bool]) -> None:
         polymorphic_function._frequent_tracing_detector_manager.called_without_tracing(
             self._key_for_call_stats
         )
-        return function._inference_function.call_preflattened([*args, *captured])
+        return function._inference_function.call_preflattened([*_tensors(args), *captured])
 
     owner.__call__ = call
     _have_changed_captures_seen()
@@ -101,7 +103,12 @@ def _undisturbed() -> bool:
 
 
 def _key(args: Sequence[Any]) -> Key | None:
-    """The types and shapes of arguments that are tensors with contents; None where one is something else."""
+    """What a call depends on: the types and shapes of tensors with contents, or what an iterator gives.
+
+    None where there is anything else among the arguments.
+    """
+    if len(args) == 1 and type(args[0]) is OwnedIterator:
+        return (id(args[0]._element_spec),)
     key: list[Any] = []
     for value in args:
         if type(value) is not _EAGER_TENSOR:
@@ -112,6 +119,11 @@ def _key(args: Sequence[Any]) -> Key | None:
         key.append(kind)
         key.append(value._shape_tuple())
     return tuple(key)
+
+
+def _tensors(args: Sequence[Any]) -> Sequence[Any]:
+    """The tensors that stand for the arguments."""
+    return [args[0]._iterator_resource] if args and type(args[0]) is OwnedIterator else args
 
 
 def _settings(function: Any) -> Any:
@@ -128,7 +140,7 @@ def _recall(function: Any, key: Key) -> tuple[Any, list[Any]] | None:
     found = None if remembered is None else remembered.get(key)
     if found is None:
         return None
-    settings, traced, concrete, captured = found
+    settings, traced, concrete, captured, _ = found
     if settings is not _settings(function) or traced != len(settings.function_cache):
         return None
     return (concrete, captured) if concrete._captured_inputs is captured else None
@@ -152,8 +164,10 @@ def _remember(function: Any, key: Key, args: tuple[Any, ...]) -> None:
     given = concrete.function_type.unpack_inputs(concrete.function_type.bind(*bound.args, **bound.kwargs))
     captured = concrete._captured_inputs
     plain = all(type(value) is _EAGER_TENSOR for value in captured)  # not asked for at every call
-    if plain and len(given) == len(args) and all(a is b for a, b in zip(given, args, strict=True)):
+    tensors = _tensors(args)
+    if plain and len(given) == len(tensors) and all(a is b for a, b in zip(given, tensors, strict=True)):
         remembered: dict[Key, Traced] = function.__dict__.setdefault(_NAME, {})
         while len(remembered) >= MOST_REMEMBERED:
             remembered.pop(next(iter(remembered)), None)
-        remembered[key] = (settings, traced, concrete, captured)
+        kept = args[0]._element_spec if tensors is not args else None
+        remembered[key] = (settings, traced, concrete, captured, kept)

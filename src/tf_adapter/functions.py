@@ -69,6 +69,7 @@ class HostRun:
 
     function: str
     keeps: bool = False  # what it makes may use variables after it has returned
+    operator: partition.Alone | None = None  # which the function consists of
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def host_step(name: str) -> HostRun | StructureRun | None:
         return None
     if step.structure:
         return _structure_run(name, step)
-    return HostRun(name, partition.keeps_variables(step.graph))
+    return HostRun(name, partition.keeps_variables(step.graph), partition.operator_alone(step.graph))
 
 
 def _structure_run(name: str, step: partition.Step) -> StructureRun:

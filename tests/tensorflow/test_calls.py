@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tensorflow.comparing import CPU, NPU
+from tf_adapter import calls
 
 ONE, TWO = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
 
@@ -220,3 +221,42 @@ def test_the_profiler_sees_functions(device: str, tmp_path: Any) -> None:
         finally:
             tf.profiler.experimental.stop()
     assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+# -- iterators -----------------------------------------------------------------------------------------------
+
+
+def test_an_iterator_takes_the_short_way_from_its_second_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    recall = calls._recall
+
+    def watch(function: Any, key: Any) -> Any:
+        result = recall(function, key)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(calls, "_recall", watch)
+    total = tf.function(lambda iterator: tf.reduce_sum(next(iterator)))
+    iterator = iter(tf.data.Dataset.range(12).batch(3))
+    assert [int(total(iterator)) for _ in range(4)] == [3, 12, 21, 30]
+    assert found == [False, True, True, True]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        total(iterator)
+
+
+def test_iterators_that_give_other_things_have_other_functions() -> None:
+    total = tf.function(lambda iterator: tf.reduce_sum(next(iterator)))
+    numbers = tf.data.Dataset.range(12)
+    iterators = [
+        iter(d) for d in (numbers.batch(3), numbers.map(lambda x: tf.cast(x, tf.float32)).batch(2), numbers)
+    ]
+    found = [[total(i) for i in iterators] for _ in range(3)]
+    assert [[float(x) for x in row] for row in found] == [[3, 1, 0], [12, 5, 1], [21, 9, 2]]
+    assert [x.dtype for x in found[-1]] == [tf.int64, tf.float32, tf.int64]
+
+
+def test_each_iterator_is_the_one_that_is_read() -> None:
+    first = tf.function(lambda iterator: next(iterator)[0])
+    dataset = tf.data.Dataset.range(8).batch(2)
+    one, other = iter(dataset), iter(dataset)
+    assert [int(first(i)) for i in (one, one, other, one, other)] == [0, 2, 0, 4, 2]
