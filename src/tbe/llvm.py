@@ -39,6 +39,8 @@ from tbe.target import Machine
 
 __all__ = ["render"]
 
+_LONG_ROW_BYTES = 16 << 10  # of accumulators, from which several rows are read at a time
+
 
 def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
     """The module that holds the kernel."""
@@ -341,10 +343,18 @@ class _NestWriter(Elements):
         self.stage = len(nest.stages) + 1
         blocks(finish, 4)
 
+    def _has_long_rows(self) -> bool:
+        widest = max(DTYPES[r.dtype].size for r in self.nest.stages[0].reductions)
+        return self.nest.lane.extent * widest >= _LONG_ROW_BYTES
+
     def _steps_together(self, variables: Sequence[LoopVar], body: Callable[[], None]) -> None:
-        """Serial loops around a body that handles several steps of the innermost one as rows."""
+        """Serial loops around a body that handles several steps of the innermost one as rows.
+
+        Short rows are handled one by one: memory is read fastest from one end to the other, and several short rows
+        at a time are not.
+        """
         *outer, inner = [v for v in variables if v.extent > 1]
-        together = next(n for n in (4, 3, 2, 1) if inner.extent % n == 0)
+        together = next(n for n in (4, 3, 2, 1) if inner.extent % n == 0) if self._has_long_rows() else 1
 
         def turn(counter: Value, values: list[Value]) -> list[Value]:
             steps = [

@@ -45,7 +45,9 @@ _NOMINAL_LANES = 16
 _GRAIN_NS = 20_000.0
 _LONG_ROW = 8192
 _CHUNK = 4096
-_ORDERED_LANES = 1024  # lanes from which accumulators lie on the stack
+_ORDERED_LANES = 256  # lanes from which accumulators lie on the stack
+_ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
+_ORDERED_ROWS = 8
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
 _MANY_TILES = 1 << 22  # elements from which longer pieces are read of each row
 _STREAMED = 64 << 20  # bytes from which outputs are gone from the caches before they are read
@@ -829,7 +831,8 @@ def _runs_in_order(nest: Nest) -> bool:
         return False
     reductions = nest.stages[0].reductions
     plain = all(r.op in _IN_ORDER and r.body.vars & nest.lane.bit for r in reductions)
-    long = nest.lane.extent >= _ORDERED_LANES and nest.lane.extent % 256 == 0
+    least = _ORDERED_LANES if math.prod(v.extent for v in nest.outer) >= _ORDERED_ROWS else _ORDERED_ALONE
+    long = nest.lane.extent >= least and nest.lane.extent % 256 == 0
     return plain and long and len(reductions) <= 3 and math.prod(v.extent for v in nest.groups[0]) >= 16
 
 

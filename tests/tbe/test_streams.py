@@ -55,6 +55,12 @@ def test_long_rows_are_reduced_in_order(op: str, dtype: str, shape: tuple[int, .
             check([x], outputs, {x: values.astype(tbe.numpy_dtype(dtype))}, target, rtol=2e-5)
 
 
+def test_short_rows_are_reduced_in_order_where_there_are_many_to_share_out() -> None:
+    many, few = tbe.placeholder((8, 20, 256), "float32"), tbe.placeholder((7, 20, 256), "float32")
+    assert tbe.schedule([many], [tbe.reduce("sum", many, 1)]).nests[0].in_order
+    assert not tbe.schedule([few], [tbe.reduce("sum", few, 1)]).nests[0].in_order
+
+
 def test_two_sums_and_what_follows_them_in_order() -> None:
     x = tbe.placeholder((64, 2048), "float32")
     mean = tbe.reduce("sum", x, 0) * (1 / 64)
@@ -65,7 +71,7 @@ def test_two_sums_and_what_follows_them_in_order() -> None:
     check([x], outputs, {x: values}, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(3, 7, 7, 1024), (2, 4, 5, 2304)])
+@pytest.mark.parametrize("shape", [(3, 7, 7, 1024), (2, 4, 6, 4352), (8, 5, 7, 256), (9, 4, 4, 512)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_summed_is_written_beside_the_sums(shape: tuple[int, ...], dtype: str) -> None:
     """The backward pass of a normalisation: a masked gradient, its sum, and those of two products of it."""
