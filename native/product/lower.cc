@@ -82,11 +82,11 @@ class ProductStep : public Step {
   Places places_;
 };
 
-// What follows the product: a sum at most, then an activation at most.
+// What follows the product: a row and a matrix that are added at most, then an activation at most.
 struct Finish {
   Epilogue epilogue;
   bool accumulates = false;
-  std::optional<std::size_t> residual;  // the input that is added
+  std::optional<std::size_t> bias, residual;  // the inputs that are added
 };
 
 bool read_clip(std::string_view text, Epilogue& epilogue) {
@@ -113,24 +113,31 @@ bool read_activation(std::string_view text, Epilogue& epilogue) {
   return true;
 }
 
+bool is_row(const Matrix& m, const Matrix& y) { return m.dims == Dims{1, y.dims[1]} && m.strides[1] == 1; }
+
+bool lies_like(const Matrix& m, const Matrix& y) { return m.dims == y.dims && m.strides == y.strides; }
+
 std::optional<Finish> read_finish(const Lowering& low, const Matrix& y, const std::vector<Matrix>& posts) {
   Finish finish;
-  finish.epilogue.has_bias = low.attrs().flag("has_bias");
-  const std::size_t first = finish.epilogue.has_bias ? 3 : 2;
+  const std::size_t first = low.attrs().flag("has_bias") ? 3 : 2;
+  if (first == 3) finish.bias = 2;
   std::size_t next = 0;
   for (const std::string& text : low.attrs().texts("post_ops")) {
-    const bool summed = finish.accumulates || finish.residual;
     if (finish.epilogue.activation != Activation::None) return std::nullopt;
+    const bool summed = finish.accumulates || finish.residual;
+    const bool adds = text == "add" && next < posts.size() && low.input(first + next).dtype == DType::Float32;
     if (text == "sum" && !summed) {
       finish.accumulates = true;
-    } else if (text == "add" && !summed && next < posts.size() && posts[next].dims == y.dims &&
-               posts[next].strides == y.strides && low.input(first + next).dtype == DType::Float32) {
+    } else if (adds && !finish.bias && is_row(posts[next], y)) {
+      finish.bias = first + next++;
+    } else if (adds && !summed && lies_like(posts[next], y)) {
       finish.residual = first + next++;
-      finish.epilogue.has_residual = true;
     } else if (!read_activation(text, finish.epilogue)) {
       return std::nullopt;
     }
   }
+  finish.epilogue.has_bias = finish.bias.has_value();
+  finish.epilogue.has_residual = finish.residual.has_value();
   return next == posts.size() ? std::optional(finish) : std::nullopt;
 }
 
@@ -186,7 +193,7 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
   places.y = low.at(low.output(0));
   places.buffers =
       low.scratch(static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
-  if (problem.epilogue.has_bias) places.bias = low.at(low.input(2));
+  if (finish->bias) places.bias = low.at(low.input(*finish->bias));
   if (finish->residual) places.residual = low.at(low.input(*finish->residual));
   low.emit(std::make_unique<ProductStep>(plan, places));
   return true;

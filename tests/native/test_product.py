@@ -18,6 +18,9 @@ EPILOGUES = {
     "gelu_erf": ["gelu_erf"],
     "gelu_tanh": ["gelu_tanh"],
     "add": ["add"],
+    "row": ["row"],
+    "row, add": ["row", "add"],
+    "row, sum, relu": ["row", "sum", "relu"],
     "add, gelu": ["add", "gelu_erf"],
     "sum": ["sum"],
     "sum, relu": ["sum", "relu"],
@@ -34,6 +37,7 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "add": lambda x: x,
+    "row": lambda x: x,
     "sum": lambda x: x,
 }
 
@@ -60,26 +64,31 @@ def product(
     algorithm: str = "auto",
     margin: int = 0,
 ) -> tuple[np.ndarray, str]:
-    """The product and the implementation that made it; `other` is added, or what the result is added to."""
+    """The product and the implementation that made it.
+
+    "row" stands for the addition of the bias as a post-operation; `other` is added, or what the result is added to.
+    """
     ops = post_ops or []
+    has_bias = bias is not None and "row" not in ops
     whole = np.full((a.shape[0], b.shape[1] + margin), 7.0, np.float32)
     y = whole[:, : b.shape[1]]
     program = rt.Program("product")
     feeds = [a, b]
     if bias is not None:
-        feeds.append(bias)
+        feeds.append(bias if has_bias else bias[None])
     if "add" in ops:
         residual = _stored(other, False, margin)
         feeds.append(residual)
     if "sum" in ops:
         y[...] = other
-    memories = [f if f.base is None else f.base for f in feeds]
+    memories = [f if f.base is None or f.flags.c_contiguous else f.base for f in feeds]
     memories = [m if m.flags.c_contiguous else m.T for m in memories]
     inputs = [
         _view(program.input(i, m.nbytes), f) for i, (f, m) in enumerate(zip(feeds, memories, strict=True))
     ]
     out = _view(program.output(0, whole.nbytes), y)
-    attrs = {"has_bias": bias is not None, "post_ops": ops, "algorithm": algorithm}
+    names = ["add" if op == "row" else op for op in ops]
+    attrs = {"has_bias": has_bias, "post_ops": names, "algorithm": algorithm}
     program.task("matmul", "product", inputs, [out], attrs)
     program.finalize(0)
     program.run(memories, [whole])
@@ -116,9 +125,12 @@ needs_strassen = pytest.mark.skipif(not _has_strassen(), reason="this processor 
     seed=st.integers(0, 100),
 )
 @example(768, 768, 1024, (False, False), False, "none", 0, 0)
+@example(512, 1824, 1024, (False, False), False, "none", 0, 0)  # the smaller part has the larger blocks
 @example(1024, 768, 513, (True, True), True, "gelu_erf", 0, 0)
 @example(801, 769, 1025, (True, False), True, "sum, relu", 3, 0)
 @example(1537, 1153, 1027, (False, True), True, "add, gelu", 0, 0)
+@example(512, 768, 600, (False, False), True, "row, add", 0, 0)
+@example(512, 768, 600, (False, False), True, "row, sum, relu", 3, 0)
 def test_products_are_those_of_float64(
     rows: int,
     columns: int,
@@ -131,8 +143,8 @@ def test_products_are_those_of_float64(
 ) -> None:
     a = _stored(_numbers(seed, rows, depth), transposed[0], margin)
     b = _stored(_numbers(seed + 1, depth, columns) / np.float32(np.sqrt(depth)), transposed[1], margin)
-    bias = _numbers(seed + 2, columns) if has_bias else None
     ops = EPILOGUES[epilogue]
+    bias = _numbers(seed + 2, columns) if has_bias or "row" in ops else None
     other = _numbers(seed + 3, rows, columns)
     y, implementation = product(a, b, bias, ops, other, margin=margin)
     assert _is_ours(implementation)
