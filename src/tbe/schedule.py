@@ -48,6 +48,7 @@ _CHUNK = 4096
 _ORDERED_LANES = 256  # lanes from which accumulators lie on the stack
 _ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
 _ORDERED_ROWS = 8
+_ORDERED_AGAIN = 6.0  # vector instructions that may be done anew for each row
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
 _MANY_TILES = 1 << 22  # elements from which longer pieces are read of each row
 _STREAMED = 64 << 20  # bytes from which outputs are gone from the caches before they are read
@@ -833,7 +834,15 @@ def _runs_in_order(nest: Nest) -> bool:
     plain = all(r.op in _IN_ORDER and r.body.vars & nest.lane.bit for r in reductions)
     least = _ORDERED_LANES if math.prod(v.extent for v in nest.outer) >= _ORDERED_ROWS else _ORDERED_ALONE
     long = nest.lane.extent >= least and nest.lane.extent % 256 == 0
-    return plain and long and len(reductions) <= 3 and math.prod(v.extent for v in nest.groups[0]) >= 16
+    many = math.prod(v.extent for v in nest.groups[0]) >= 16
+    return plain and long and many and len(reductions) <= 3 and _again(nest) <= _ORDERED_AGAIN
+
+
+def _again(nest: Nest) -> float:
+    """Vector instructions for what is the same in all rows, which only rows done piece by piece do once."""
+    inner = sum(v.bit for v in nest.groups[0])
+    nodes = closure(nest.stages[0].roots(), set())
+    return sum(effort(n) for n in nodes if not n.vars & inner and n.op not in ("const", "load"))
 
 
 def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:

@@ -61,6 +61,14 @@ def test_short_rows_are_reduced_in_order_where_there_are_many_to_share_out() -> 
     assert not tbe.schedule([few], [tbe.reduce("sum", few, 1)]).nests[0].in_order
 
 
+def test_costly_work_for_each_channel_is_not_done_again_for_each_row() -> None:
+    x, variance = tbe.placeholder((8, 20, 1024), "float32"), tbe.placeholder((1024,), "float32")
+    scaled = x * tbe.unary("rsqrt", variance + 1e-3)
+    assert not tbe.schedule([x, variance], [scaled, tbe.reduce("sum", scaled, 1)]).nests[0].in_order
+    shifted = x - variance
+    assert tbe.schedule([x, variance], [shifted, tbe.reduce("sum", shifted, 1)]).nests[0].in_order
+
+
 def test_two_sums_and_what_follows_them_in_order() -> None:
     x = tbe.placeholder((64, 2048), "float32")
     mean = tbe.reduce("sum", x, 0) * (1 / 64)
