@@ -9,6 +9,9 @@ namespace npu {
 bool lower_depthwise(Lowering& low);
 bool lower_pointwise(Lowering& low);
 
+// The same for tasks of kind "deconv".
+bool lower_spread(Lowering& low);
+
 // The same for tasks of kind "conv_grad_weights".
 bool lower_weight_gradient(Lowering& low);
 

@@ -4,6 +4,7 @@
 #include "convolution/activation.h"
 #include "convolution/depthwise.h"
 #include "convolution/pointwise.h"
+#include "convolution/spread.h"
 #include "convolution/weight_gradient.h"
 
 namespace npu::convolution {
@@ -42,6 +43,8 @@ DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
 ActivationFn activation(DType type) { return machine_has_bf16_vectors() ? activation_avx512(type) : nullptr; }
 
 PointwiseFn pointwise(DType type) { return machine_has_bf16_vectors() ? pointwise_avx512(type) : nullptr; }
+
+SpreadFn spread(DType type) { return machine_has_bf16_vectors() ? spread_avx512(type) : nullptr; }
 
 const GradientKernels* weight_gradient(DType type) {
   return machine_has_bf16_vectors() ? weight_gradient_avx512(type) : nullptr;

@@ -57,6 +57,28 @@ def test_gradient_of_a_convolutions_source_is_a_deconvolution() -> None:
     close(logical(dx), x.grad.numpy(), 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize(("size", "strides"), [((9, 8), (2, 2)), ((8, 7), (3, 1)), ((5, 11), (1, 3))])
+def test_source_of_a_strided_1x1_convolution(
+    size: tuple[int, int], strides: tuple[int, int], added: bool, dtype: Any
+) -> None:
+    x, w = _leaf(randn(3, 40, *size)), randn(24, 40, 1, 1, seed=1).astype(dtype)
+    y = F.conv2d(x, torch.from_numpy(w.astype(np.float64)), None, strides)
+    dy = randn(*y.shape, seed=2).astype(dtype)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    before = randn(3, 40, *size, seed=3).astype(dtype)
+    dx = channels_last(before)
+    attrs = {"strides": list(strides), "pads_begin": [0, 0], "post_ops": ["sum"] if added else []}
+    attrs["pads_end"] = [(s - 1) % step for s, step in zip(size, strides, strict=True)]
+    assert run_single("deconv", [channels_last(dy), w], [dx], attrs)
+    assert x.grad is not None
+    expected = x.grad.numpy() + (before.astype(np.float64) if added else 0)
+    error = np.abs(logical(dx).astype(np.float64) - expected)
+    rounding = 0 if dtype == np.float32 else 2**-8 * np.abs(expected)  # once, after the sum
+    assert (error <= rounding + 1e-5).all()
+
+
 @pytest.mark.parametrize("kind", ["max", "avg_include", "avg_exclude"])
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
