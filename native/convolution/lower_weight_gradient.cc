@@ -13,7 +13,8 @@ namespace {
 
 using namespace convolution;
 
-constexpr std::int64_t kMaxSteps = 400;       // of a product: its panels lie in the second-level cache
+constexpr std::int64_t kMaxSteps = 400;  // of a product: its panels lie in the second-level cache
+constexpr std::int64_t kMinChannels = 64;
 constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
 constexpr std::int64_t kPixelsOfChannel = 8;  // more than these are shared out rather than the channels
 
@@ -258,6 +259,12 @@ class WeightGradientStep : public Step {
   Places places_;
 };
 
+// Fewer channels make the packing dominate; oneDNN's products of float32 are as fast up to more of them.
+bool has_enough_channels(const View& x, const View& dy) {
+  const std::int64_t fewest = std::min(x.dims[1], dy.dims[1]), most = std::max(x.dims[1], dy.dims[1]);
+  return fewest >= (x.dtype == DType::Float32 ? kMinChannels : kMinChannels / 2) && most >= kMinChannels;
+}
+
 bool is_whole_vectors(const View& view) {
   return view.strides[1] == 1 && view.dims[1] % kGradientVector == 0 && view.elements() > 0;
 }
@@ -278,7 +285,7 @@ std::optional<Plan> make_plan(const Lowering& low) {
   if (x.dims.size() != 4 || dy.dims.size() != 4 || dw.dims.size() != 4 || low.output_count() != 1 ||
       attrs.integer("groups", 1) != 1 || x.dtype != dy.dtype || dw.dtype != DType::Float32 ||
       dy.dims[3] > kMaxWidth || !is_whole_vectors(x) || !is_whole_vectors(dy) ||
-      (dw.strides[0] != 1 && dw.strides[1] != 1)) {
+      !has_enough_channels(x, dy) || (dw.strides[0] != 1 && dw.strides[1] != 1)) {
     return std::nullopt;
   }
   Plan plan;
