@@ -55,6 +55,24 @@ def test_the_gradient_of_a_diagonal_stays_right() -> None:
     np.testing.assert_array_equal(found, np.diag(np.float32([1, 2])))
 
 
+FOUND_WRONG = ["AvgPool/0.0/float64", "SparseDenseCwiseMul/0.1/float32", "ResizeBilinear/0.0/float64"]
+
+
+@pytest.mark.parametrize("name", FOUND_WRONG)
+def test_what_the_whole_sweep_found_stays_right(name: str) -> None:
+    assert gradients.check(gradients.collect()[name], "eager")["status"] in GOOD
+
+
+def test_a_slice_to_the_end_follows_its_start() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    cut = tf.function(lambda v, start: tf.slice(v, tf.stack([0, start]), [-1, -1]) * 1.0)
+    with tf.device("/NPU:0"):
+        for start in (0, 1, 2, 0):
+            found = tf.raw_ops.Slice(input=x, begin=[0, start], size=[-1, -1])
+            np.testing.assert_array_equal(found, x[:, start:])
+            np.testing.assert_array_equal(cut(tf.constant(x), tf.constant(start)), x[:, start:])
+
+
 @pytest.mark.slow
 def test_the_whole_sweep_finds_nothing_wrong() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--jobs", "2"]

@@ -18,9 +18,9 @@ def _slice_tf(n: Node) -> Results:
     """A box of known size; where it starts may be computed, then the starts are kept inside the tensor."""
     shape, sizes = n.desc().shape, n.ints(2, "the size of a slice")
     begins = n.maybe_const(1)
-    if begins is None:
-        return _moving_box(n, n.inputs[1], [d if s == -1 else s for s, d in zip(sizes, shape, strict=True)])
-    starts = [int(b) for b in begins.reshape(-1)]
+    if begins is None and -1 not in sizes:
+        return _moving_box(n, n.inputs[1], sizes)
+    starts = n.ints(1, "the start of a slice to the end")
     ends = [d if s == -1 else b + s for b, s, d in zip(starts, sizes, shape, strict=True)]
     if any(b < 0 or e > d or e < b for b, e, d in zip(starts, ends, shape, strict=True)):
         raise Unsupported(f"a slice from {starts} to {ends} leaves {n.desc()}")

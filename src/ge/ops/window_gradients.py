@@ -253,7 +253,7 @@ class AvgPoolGrad(PoolGrad):
         dtype = op.inputs[0].dtype  # type: ignore[union-attr]
         if dtype in _PRIMITIVE:
             return NotImplemented
-        counts = _inside(op).sum(axis=tuple(range(-len(op.kernel), 0)))
+        counts = _inside(op).sum(axis=tuple(range(-len(op.kernel), 0)), dtype=np.float64)
         shares = (1 / counts).transpose(channels_last_perm(counts.ndim, op.data_format))
         weighted = builder.op("Mul", gradient, builder.constant(shares.astype(numpy_dtype(dtype))))
         channels = _first(TensorDesc(tuple(op.shape), dtype), op)[1]
