@@ -82,7 +82,8 @@ class Implementation(enum.Enum):
 
 
 RECOMPUTE = ("off", "light", "vector", "segments")
-"""Nothing; activations, normalisations and element-wise work; whole segments, convolutions and products too."""
+"""Nothing; what costs nothing, or one pass over memory; activations, normalisations and element-wise work; segments with
+their convolutions and products."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class CompileOptions:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     output_nodes: tuple[str, ...] = ()
     output_types: Mapping[str, str] = field(default_factory=dict)
-    recompute: str = "off"  # one of RECOMPUTE: what is made again rather than kept in memory
+    recompute: str = "light"  # one of RECOMPUTE: what is made again rather than kept in memory
     target: str = "host"  # kernels for this machine; "portable" for any x86-64
     progress: bool = False
     # Directories with custom operators, searched in the whole process; text is split as NPU_OPP_PATH is.

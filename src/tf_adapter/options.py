@@ -220,7 +220,7 @@ class Options:
         _boolean, False, "NPU_DETERMINISTIC", "compile", "whether a run gives the same bits as the one before"
     )
     recompute = Setting[str](
-        _recompute, "off", "NPU_RECOMPUTE", "compile", "what is made again rather than kept in memory"
+        _recompute, "light", "NPU_RECOMPUTE", "compile", "what is made again rather than kept in memory"
     )
     target = Setting[str](
         _target, "host", "NPU_TARGET", "compile", "kernels for this machine, or portable ones"

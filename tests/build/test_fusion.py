@@ -82,6 +82,20 @@ def test_views_between_members_are_looked_through():
     assert kinds(compiled(build)) == ["kernel"]
 
 
+def test_a_late_node_does_not_join_an_early_group_whose_result_is_kept_anyway():
+    def build(b):
+        after = b.op("Relu", b.op("Mul", x(b, 64, 64), 2.0))
+        v = after
+        for seed in range(16):
+            v = b.op("Tanh", b.op("MatMul", v, floats(64, 64, seed=seed) * np.float32(0.1)))
+        mask = b.op("Greater", after, 0.0)
+        return b.op("MatMul", after, v), b.op("Select", mask, v, 0.0)
+
+    tasks = [t for t in compiled(build).plan.tasks if t.kind == "kernel"]
+    assert len(tasks[0].outputs) == 1  # no mask that waits for the end
+    assert "Greater" in tasks[-1].name
+
+
 def test_equal_kernels_are_compiled_once():
     def build(b):
         v = x(b, 8, 8)

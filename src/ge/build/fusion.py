@@ -8,7 +8,8 @@
 4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
    never leaves a large kernel with too few pieces for all cores.
 5. Views are not members: a group looks through them.
-6. What is made again does not join the group of what was made before: it would be made there, and kept.
+6. What is made again does not join the group of what was made before: it would be made there, and kept. Neither does a
+   node that lies far behind in the graph, when what it reads is kept for most of that way anyway.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["fuse"]
 MAX_NODES = 48
 MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
+FAR = 12  # nodes between a group and a node from which the node counts as late
 MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
 CHEAP_NODES = 4
@@ -161,8 +163,18 @@ class _Fusion:
             source = value.producer()
             if source is not None and self._is_member(source) and not _apart(source, node):
                 other = self._find(self.group_of[source])
+                if self._kept_anyway(value, other, node):
+                    continue
                 saved[other] = saved.get(other, 0) + desc_of(value).nbytes
         return sorted(saved, key=lambda g: -saved[g])
+
+    def _kept_anyway(self, value: ir.Value, other: Group, node: ir.Node) -> bool:
+        """Whether a late node reads what others keep until then, or nearly so."""
+        here = self.position[node]
+        if here - other.last < FAR:
+            return False
+        halfway = (other.last + here) // 2
+        return any(r is not node and self.position[r] > halfway for r in self.readers.get(value, ()))
 
     def _fits(self, other: Group, group: Group, node: ir.Node) -> bool:
         other = self._find(other)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ge.build.aliases import Aliases, find_aliases, root_of
 from ge.build.donate import Donation, writers_last
 from ge.build.fusion import fuse, group_outputs
+from ge.build.order import updates_early
 from ge.build.units import Unit, in_order, unit_of
 from ge.ops.base import Engine
 from ge.options import CompileOptions
@@ -33,7 +34,11 @@ def partition(graph: ir.Graph, options: CompileOptions, donated: Sequence[Donati
     units = [unit_of(node, view=node in aliases.forward) for node in graph if node not in grouped]
     units += _vector_units(graph, groups, aliases)
     positions = {node: index for index, node in enumerate(graph)}
-    return Partition(in_order(units, positions, writers_last(graph, units, aliases, donated)), aliases)
+    after = writers_last(graph, units, aliases, donated)
+    ordered = in_order(units, positions, after)
+    if donated:
+        ordered = updates_early(graph, ordered, aliases, after)
+    return Partition(ordered, aliases)
 
 
 def _vector_units(graph: ir.Graph, groups: list[list[ir.Node]], aliases: Aliases) -> list[Unit]:

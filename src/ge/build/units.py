@@ -12,7 +12,7 @@ from ge.ir import facts
 from ge.ir.values import constant_of
 from ge.ops.base import Engine, plain_type
 
-__all__ = ["Unit", "in_order", "unit_of"]
+__all__ = ["Unit", "in_order", "sources_of", "unit_of"]
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +54,17 @@ def unit_of(node: ir.Node, *, view: bool = False) -> Unit:
     return Unit(Engine.VIEW if view else Engine(facts.engine(node)), [node], inputs, list(node.outputs))
 
 
+def sources_of(units: Sequence[Unit], after: Mapping[Unit, set[Unit]] | None = None) -> dict[Unit, set[Unit]]:
+    """The units each unit waits for: those whose results it reads, and those that `after` names."""
+    maker = {v: u for u in units for n in u.nodes for v in n.outputs}
+    found: dict[Unit, set[Unit]] = {}
+    for unit in units:
+        found[unit] = {maker[v] for v in unit.inputs if v in maker and constant_of(v) is None}
+        found[unit] |= (after or {}).get(unit, set())
+        found[unit].discard(unit)
+    return found
+
+
 def in_order(
     units: Iterable[Unit], positions: dict[ir.Node, int], after: Mapping[Unit, set[Unit]] | None = None
 ) -> list[Unit]:
@@ -63,13 +74,9 @@ def in_order(
     further units it waits for. Raises ValueError when units depend on one another in a circle.
     """
     units = list(units)
-    unit_by_value = {v: u for u in units for n in u.nodes for v in n.outputs}
     waits: dict[Unit, int] = {}
     readers: dict[Unit, list[Unit]] = {u: [] for u in units}
-    for unit in units:
-        sources = {unit_by_value[v] for v in unit.inputs if v in unit_by_value and constant_of(v) is None}
-        sources |= (after or {}).get(unit, set())
-        sources.discard(unit)
+    for unit, sources in sources_of(units, after).items():
         waits[unit] = len(sources)
         for source in sources:
             readers[source].append(unit)

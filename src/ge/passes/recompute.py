@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of, set_desc
-from ge.ops.base import Engine, is_custom, lookup
+from ge.ops.base import Engine, Pattern, is_custom, lookup, pattern_of
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 
@@ -22,21 +22,46 @@ FAR = 12  # nodes between two uses from which a value counts as kept for later
 SLACK = 6  # nodes for which a value may be kept longer, so that another need not be
 MOST_NODES = 16  # that are repeated for one value
 SMALL_SHARE = 8  # a source this many times smaller than what it saves may be kept instead
+MOST_LIGHT = 8  # the same, inside the kernel that reads it
+LIGHT_ROUNDS = 4
 _CHEAP = frozenset({Engine.VECTOR, Engine.VIEW})
 _ANY = frozenset({Engine.VECTOR, Engine.VIEW, Engine.AI_CORE})
+_ELEMENT_WISE = frozenset({Pattern.ELEMENTWISE, Pattern.BROADCAST})
+_ARITHMETIC = frozenset(
+    {
+        "Add",
+        "Cast",
+        "Greater",
+        "Identity",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "Neg",
+        "Pad",
+        "Relu",
+        "Reshape",
+        "Select",
+        "Sub",
+    }
+)
 _serial = itertools.count(1)
 
 
 class Recompute(Pass):
     """Trade arithmetic for memory, as `options.recompute` says.
 
-    1. "vector": a large value that nobody reads for a while is made again before its next reader, when vector operators
-       (activations, normalisations, element-wise work) make it from values that are in memory then or shortly before,
-       from small ones, from inputs or from constants; or when one further value that is kept for it replaces several.
+    0. "light": a large value that only vector operators read late is made again inside their kernels, element by
+       element, from values that are in memory then anyway, from small ones, or from one that takes no more memory where
+       it has to be kept longer for it (or that replaces several such values): nothing more is read or written. One that
+       products or convolutions read late is made again by one pass of plain arithmetic over what is in memory anyway.
+    1. "vector": light, and a large value that nobody reads for a while is made again before its next reader, when
+       vector operators (activations, normalisations, element-wise work) make it from values that are in memory then or
+       shortly before, from small ones, from inputs or from constants; or when one further value that is kept for it
+       replaces several.
        None of them is made twice for the sake of another.
-    2. "segments": the work up to the moment when the most memory is in use is cut into about as many segments as a
-       segment has values that are kept beyond it; of each but the last only what later ones read is kept, the rest is
-       made again, products and convolutions too, before its first late reader.
+    2. "segments": light, and the work up to the moment when the most memory is in use is cut into about as many
+       segments as a segment has values that are kept beyond it; of each but the last only what later ones read is kept,
+       the rest is made again, products and convolutions too, before its first late reader.
     3. Outputs of the graph are kept. Operators with fresh results (random numbers), nested graphs and users' operators
        are not repeated: their values are kept.
     4. What is made again stands right before its first late reader, is made once for all of them, and is marked, so
@@ -47,7 +72,7 @@ class Recompute(Pass):
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         work = _WAYS.get(options.recompute)
-        return work is not None and work(_Lives(graph))
+        return work is not None and work(graph)
 
 
 @dataclass
@@ -147,8 +172,104 @@ def _repeatable(node: ir.Node, engines: frozenset[Engine]) -> bool:
     return plain and operator.engine in engines
 
 
-def _vector(lives: _Lives) -> bool:
-    """Rule 1."""
+def _light(graph: ir.Graph) -> bool:
+    """Rule 0, again while what was made again is made of values that can be."""
+    rounds = 0
+    while rounds < LIGHT_ROUNDS and _light_round(_Lives(graph)):
+        rounds += 1
+    return rounds > 0
+
+
+def _light_round(lives: _Lives) -> bool:
+    plans: list[tuple[_Late, list[ir.Node]]] = []
+    wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
+    for late in lives.late():
+        found = _light_chain(lives, late)
+        if found is None or not (_read_by_kernels(lives, late) or _one_pass(found)):
+            continue
+        if found.missing is None or _nearly_there(lives, late, found.missing):
+            _accept(lives, late, found, plans)
+        else:
+            wanting.setdefault(found.missing, []).append((late, found.nodes))
+    for source, waiting in wanting.items():
+        saved = sum(desc_of(late.value).nbytes for late, _ in waiting)
+        if saved > desc_of(source).nbytes:
+            for late, nodes in waiting:
+                _accept(lives, late, _Chain(nodes, source), plans)
+    for late, nodes in plans:
+        made = lives.repeat(nodes, lives.nodes[late.first])
+        lives.hand_over(late.value, made[late.value], late.first)
+    return bool(plans)
+
+
+def _accept(lives: _Lives, late: _Late, chain: _Chain, plans: list[tuple[_Late, list[ir.Node]]]) -> None:
+    """Plan to make a value again: it is in memory until its last early use, what it is made of as long as it was."""
+    last, lives.end[late.value] = lives.end[late.value], late.early
+    for value in {v for node in chain.nodes for v in node.inputs if v is not None and not lives.is_given(v)}:
+        if _maker(value) not in chain.nodes:
+            lives.end[value] = max(lives.end[value], last)
+    plans.append((late, chain.nodes))
+
+
+def _nearly_there(lives: _Lives, late: _Late, source: ir.Value) -> bool:
+    """Whether a source that is no larger is in memory for most of the time for which a value would be kept."""
+    extension = late.first - lives.end[source]
+    return desc_of(source).nbytes <= desc_of(late.value).nbytes and 2 * extension <= late.first - late.early
+
+
+def _read_by_kernels(lives: _Lives, late: _Late) -> bool:
+    """Whether the late readers of a value are vector operators that can make it as they read."""
+    return all(_joins(node) for node in late.value.consumers() if lives.position[node] >= late.first)
+
+
+def _one_pass(chain: _Chain) -> bool:
+    """Whether a value costs little even where a kernel of its own makes it, for products and convolutions."""
+    return chain.missing is None and all(n.op_type in _ARITHMETIC for n in chain.nodes)
+
+
+def _joins(node: ir.Node) -> bool:
+    operator = lookup(node.op_type)
+    if operator.engine is Engine.VIEW:
+        return all(_joins(n) and not v.is_graph_output() for v in node.outputs for n in v.consumers())
+    return operator.engine is Engine.VECTOR and pattern_of(node) is not Pattern.OPAQUE
+
+
+def _light_chain(lives: _Lives, late: _Late) -> _Chain | None:
+    """Element-wise nodes that make a value from what is there when it is needed again, and one source that is not."""
+    small = desc_of(late.value).nbytes // SMALL_SHARE
+    nodes: dict[ir.Node, None] = {}
+    missing: ir.Value | None = None
+    todo = [late.value]
+    while todo:
+        value = todo.pop()
+        if value is missing or (value is not late.value and lives.is_there(value, late.first)):
+            continue
+        if value is not late.value and desc_of(value).nbytes <= small:
+            small -= desc_of(value).nbytes
+            continue
+        node = _maker(value)
+        if _is_light(node) and len(nodes) < MOST_LIGHT:
+            if node not in nodes:
+                nodes[node] = None
+                todo += [v for v in node.inputs if v is not None]
+        elif missing is not None or value is late.value:
+            return None
+        else:
+            missing = value
+    return _Chain(list(nodes), missing)
+
+
+def _is_light(node: ir.Node) -> bool:
+    return _repeatable(node, _CHEAP) and (node.op_type == "Pad" or pattern_of(node) in _ELEMENT_WISE)
+
+
+def _vector(graph: ir.Graph) -> bool:
+    """Rule 1, after rule 0."""
+    changed = _light(graph)
+    return _vector_round(_Lives(graph)) or changed
+
+
+def _vector_round(lives: _Lives) -> bool:
     gone: set[ir.Value] = set()
     plans: list[tuple[_Late, list[ir.Node]]] = []
     wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
@@ -206,8 +327,13 @@ def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> _Chain | None:
     return _Chain(list(nodes), missing)
 
 
-def _segments(lives: _Lives) -> bool:
-    """Rule 2."""
+def _segments(graph: ir.Graph) -> bool:
+    """Rule 2, after rule 0."""
+    changed = _light(graph)
+    return _segments_round(_Lives(graph)) or changed
+
+
+def _segments_round(lives: _Lives) -> bool:
     turn = lives.fullest()
     lates = [late for late in lives.late() if late.early < turn <= late.first]
     changed = False
@@ -261,4 +387,4 @@ def _closure(
     return nodes
 
 
-_WAYS: dict[str, Callable[[_Lives], bool]] = {"vector": _vector, "segments": _segments}
+_WAYS: dict[str, Callable[[ir.Graph], bool]] = {"light": _light, "vector": _vector, "segments": _segments}
