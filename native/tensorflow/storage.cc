@@ -1,6 +1,8 @@
 // Memory of tensors and the values of variables.
 #include "tensorflow/storage.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -8,7 +10,26 @@
 #include "core/errors.h"
 #include "tensorflow/pool.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 namespace npu::tf {
+namespace {
+
+// Asks for large pages in memory that may have been used before; a hint, without effect where there are none.
+void join_pages(void* data, std::size_t bytes) {
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t first = (start + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t last = (start + bytes) / kHugePage * kHugePage;
+  if (first >= last) return;
+  void* pages = static_cast<char*>(data) + (first - start);
+  madvise(pages, last - first, MADV_HUGEPAGE);
+  madvise(pages, last - first, MADV_COLLAPSE);
+}
+
+}  // namespace
 
 void set_out_of_memory(TF_Status* status, const OutOfDeviceMemory& error) {
   const std::string text = "OOM when allocating tensor: " + std::string(error.what());
@@ -43,6 +64,21 @@ std::shared_ptr<Storage> Storage::allocate(Device& device, int dtype, const Shap
   block.release();
   // An empty tensor has no memory of ours.
   if (storage->bytes_ == 0) storage->data_ = api.TF_TensorData(storage->tensor_);
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::allocate_by_host(Device& device, int dtype, const Shape& shape,
+                                                   std::string_view requester) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * api.TF_DataTypeSize(dtype);
+  device.charge(MemoryUse::Buffers, bytes, requester);
+  TF_Tensor* tensor = api.TF_AllocateTensor(dtype, shape.data(), shape.rank(), bytes);
+  if (!tensor) {
+    device.discharge(MemoryUse::Buffers, bytes);
+    throw OutOfDeviceMemory(std::string(requester), bytes, 0);
+  }
+  auto storage = adopt(tensor);
+  storage->charged_ = &device;
+  join_pages(storage->data_, storage->bytes_);
   return storage;
 }
 
@@ -201,6 +237,17 @@ void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
   api.TFE_DeleteTensorHandle(handle);
   written();
   if (ok(status) && !escaped()) value_ = std::move(value);
+}
+
+std::shared_ptr<Storage> Variable::unshare(std::shared_ptr<Storage> value, std::string_view requester,
+                                           TF_Status* status) {
+  if (escaped() || passing_ || value != value_) return nullptr;
+  // TensorFlow keeps what it frees: memory of its allocator takes the place of the value before.
+  auto own = Storage::allocate_by_host(device_, dtype_, value->shape(), requester);
+  own->fill(value->data());
+  value.reset();
+  assign(own, status);
+  return ok(status) ? own : nullptr;
 }
 
 bool Variable::writable(const std::shared_ptr<Storage>& value) const {

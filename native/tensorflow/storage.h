@@ -54,6 +54,9 @@ class Storage {
   // New memory of a device; raises OutOfDeviceMemory naming the requester.
   static std::shared_ptr<Storage> allocate(Device& device, int dtype, const Shape& shape,
                                            std::string_view requester);
+  // New memory of TensorFlow's own allocator, counted as a device's; raises OutOfDeviceMemory likewise.
+  static std::shared_ptr<Storage> allocate_by_host(Device& device, int dtype, const Shape& shape,
+                                                   std::string_view requester);
   // The memory of a handle on the host device, which is taken over.
   static std::shared_ptr<Storage> adopt(TFE_TensorHandle* host, TF_Status* status);
   // The memory of a tensor, which is taken over.
@@ -132,6 +135,10 @@ class Variable {
   void forget();
   // Gives it a new value, here and in TensorFlow.
   void assign(std::shared_ptr<Storage> value, TF_Status* status);
+  // Moves a value that others may refer to, to memory of its own, which TensorFlow's variable then has too;
+  // null where host code may change it unseen, or with a bad status.
+  std::shared_ptr<Storage> unshare(std::shared_ptr<Storage> value, std::string_view requester,
+                                   TF_Status* status);
   // Whether the memory of the value can be written: nobody but TensorFlow's variable refers to it.
   bool writable(const std::shared_ptr<Storage>& value) const;
   // The value was written in place.

@@ -82,8 +82,8 @@ class Implementation(enum.Enum):
 
 
 RECOMPUTE = ("off", "light", "vector", "segments")
-"""Nothing; what costs nothing, or one pass over memory; activations, normalisations and element-wise work; segments with
-their convolutions and products."""
+"""Nothing; what costs nothing, or one pass over memory; activations, normalisations and element-wise work; segments,
+convolutions and products included."""
 
 
 @dataclass(frozen=True)
