@@ -56,6 +56,7 @@ def register() -> None:
     dispatch.register()
     storage.register()
     _take_streams()
+    _take_pinning()
     distributed.register()
     atexit.register(_let_autograd_end)
 
@@ -70,6 +71,17 @@ def _take_streams() -> None:
             of_torch(self, s)
 
     torch.Tensor.record_stream = record_stream  # type: ignore[assignment]
+
+
+def _take_pinning() -> None:
+    """Let tensors of the host be pinned: the device reads their memory as it is."""
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        if self.device.type != "cpu":
+            raise RuntimeError(f"cannot pin '{self.type()}': only dense CPU tensors can be pinned")
+        return self
+
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment]
 
 
 def _let_autograd_end() -> None:

@@ -291,8 +291,24 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     y = model(x)
 y.float().sum().backward()
 print(y.device, y.dtype, model.weight.grad.device, y.is_cuda)
+data = torch.utils.data.DataLoader(torch.arange(4.0), batch_size=2, pin_memory=True)
+assert [b.cuda(non_blocking=True).tolist() for b in data] == [[0.0, 1.0], [2.0, 3.0]]
+wide = torch.nn.DataParallel(torch.nn.Linear(2, 2)).cuda()
+optimizer = torch.optim.SGD(wide.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+with torch.cuda.amp.autocast():
+    loss = wide(torch.cuda.FloatTensor([[1.0, 2.0]])).float().sum()
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+    torch.cuda.synchronize()
+torch.cuda.empty_cache()
+assert torch.cuda.get_device_properties(0).multi_processor_count >= 1 and torch.cuda.get_device_capability() is None
+assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
+print("trained")
 """
-    assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True"]
+    assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True", "trained"]
 
 
 def test_collectives_over_two_processes(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 import torch_npu
 
@@ -16,12 +18,7 @@ _FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "ey
               "load", "logspace", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
               "randn_like", "randperm", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like")  # fmt: skip
 _METHODS = ("to", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "type")
-_SAME_NAMES = (
-    "current_device", "current_stream", "default_stream", "device", "device_count", "empty_cache", "get_device_name",
-    "get_device_properties", "get_rng_state", "is_available", "is_initialized", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "seed",
-    "set_device", "set_rng_state", "stream", "synchronize", "Stream", "Event", "is_bf16_supported",
-)  # fmt: skip
+_TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 
 
 def _npu(value: Any) -> Any:
@@ -54,6 +51,22 @@ def _device_only(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _on_npu(kind: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def make(*args: Any) -> Any:
+        return kind(*args).npu()  # type: ignore[attr-defined]
+
+    return make
+
+
+def _all_to_one(
+    self: Any, inputs: Any, kwargs: Any, device_ids: Any
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The whole of a batch for the one device there is."""
+    del self, device_ids
+    whole = pytree.tree_map(lambda v: v.to("npu") if isinstance(v, torch.Tensor) else v, (inputs, kwargs))
+    return (whole[0],), (whole[1] or {},)
+
+
 def _transfer() -> None:
     space: Any = torch
     for name in _FACTORIES:
@@ -65,11 +78,19 @@ def _transfer() -> None:
         kind.cuda = kind.npu
     torch.nn.Module.to = _translated(torch.nn.Module.to)  # type: ignore[method-assign]
     torch.Tensor.is_cuda = property(lambda self: self.device.type == "npu")  # type: ignore[assignment]
-    for name in _SAME_NAMES:
-        setattr(torch.cuda, name, getattr(torch_npu.npu, name))
+    for name in (*torch_npu.npu.__all__, "is_bf16_supported"):
+        if name != "amp":
+            setattr(torch.cuda, name, getattr(torch_npu.npu, name))
+    for name in _TYPES:
+        setattr(torch.cuda, f"{name}Tensor", _on_npu(getattr(torch, f"{name}Tensor")))
     torch.cuda.amp.autocast = torch_npu.npu.amp.autocast  # type: ignore[assignment,misc]
     torch.cuda.amp.GradScaler = torch_npu.npu.amp.GradScaler  # type: ignore[assignment,misc]
     torch.autocast.__init__ = _translated(torch.autocast.__init__)  # type: ignore[method-assign]
+    torch.amp.GradScaler.__init__ = _translated(torch.amp.GradScaler.__init__)  # type: ignore[method-assign]
+    for module in ("torch._utils", "torch.nn.parallel.data_parallel"):
+        found: Any = sys.modules[module]
+        found._get_available_device_type = lambda: "npu"
+    torch.nn.DataParallel.scatter = _all_to_one  # type: ignore[method-assign]
     if torch.distributed.is_available():
         torch.distributed.init_process_group = _other_backend(torch.distributed.init_process_group)
 

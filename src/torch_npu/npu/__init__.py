@@ -158,6 +158,7 @@ class _Properties:
     def __init__(self, name: str, total_memory: int) -> None:
         self.name = name
         self.total_memory = total_memory
+        self.multi_processor_count = npu_runtime.num_threads()
 
 
 def get_device_properties(device: Any = None) -> _Properties:
