@@ -91,3 +91,13 @@ def test_mistakes_are_refused():
         tbe.slice(f, (2,), (1,), (3,))
     with pytest.raises(ValueError, match="no value"):
         tbe.evaluate([f], {})
+
+
+@pytest.mark.parametrize("shape", [(700, 333), (32, 4096), (70000, 1), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_transposed_matrices_are_copied_whole(shape: tuple[int, int], dtype: str) -> None:
+    x = tbe.placeholder(shape, dtype, "x")
+    values = np.arange(shape[0] * shape[1], dtype=dtype).reshape(shape)
+    found = run(tbe.transpose(x, (1, 0)), {x: values})
+    assert found.flags.c_contiguous
+    np.testing.assert_array_equal(found, values.T)
