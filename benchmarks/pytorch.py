@@ -4,8 +4,9 @@ The mode decode generates tokens one by one with a small Llama-like model over a
 keeps the weights of its linear layers in 8 bits. The mode start times the first call of a process with nothing kept on
 disk and with the files of another process before it.
 
-Inference freezes the parameters of inductor's graphs too. A training step is forward, loss, backward and plain SGD. The
-compile time is that of the first call, with empty caches; Dynamo's tracing, which all backends share, is in it.
+Inference freezes the parameters of inductor's graphs too. A training step is forward, loss, backward and plain SGD.
+With --compile the rows are compile times: what the first call of a process takes more than later ones, with empty
+caches, each contender in a process of its own; Dynamo's tracing, which all backends share, is in it.
 """
 
 from __future__ import annotations
@@ -106,27 +107,28 @@ class Decoding:
             return self.run(tokens, places)
 
 
+def llama(precision: str, quick: bool) -> Llama:
+    """The model that generates tokens."""
+    torch.manual_seed(0)
+    config = Config(256, 64, 128, 4, 2, 2, 64) if quick else Config()
+    module: Any = Llama(config).eval().requires_grad_(False)
+    module = quantise(module) if precision == "int8" else module
+    return module.to(torch.bfloat16) if precision == "bf16" else module
+
+
 def decode(precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row of decoding: the time of a token."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
-    config = Config(256, 64, 128, 4, 2, 2, 64) if options.quick else Config()
-    module: Any = Llama(config).eval().requires_grad_(False)
-    module = quantise(module) if precision == "int8" else module
-    module = module.to(torch.bfloat16) if precision == "bf16" else module
+    module = llama(precision, options.quick)
     eager = Decoding(module, "eager")
     token = eager.logits.argmax(
         -1, keepdim=True
     )  # the same for all: in bf16 two tokens may be as good as each other
     expected = eager.read(token)
-    calls, first, errors = {}, {}, {}
-    for contender in (OURS, *options.peers):
-        begin = time.perf_counter()
-        calls[contender] = Decoding(module, contender)
-        errors[contender] = error_of(calls[contender].read(token), expected)
-        first[contender] = time.perf_counter() - begin
+    calls = {contender: Decoding(module, contender) for contender in (OURS, *options.peers)}
+    errors = {contender: error_of(call.read(token), expected) for contender, call in calls.items()}
     times = interleave(calls, options.rounds, options.burst)
-    return {"first": first, "errors": errors, "times": {c: statistics.median(t) for c, t in times.items()}}
+    return {"errors": errors, "times": {c: statistics.median(t) for c, t in times.items()}}
 
 
 _START = """
@@ -174,35 +176,88 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     )
 
 
-def measure(name: str, precision: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One row: times, first calls and errors of all contenders."""
-    torch._dynamo.reset()
+def subject(name: str, precision: str, options: argparse.Namespace) -> tuple[nn.Module, list[torch.Tensor]]:
+    """A model and its arguments."""
     model = zoo(options.quick)[name]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    module = model.module().to(dtype)
     args = [torch.from_numpy(a) for a in model.inputs(options.batch)]
-    args = [a.to(dtype) if a.is_floating_point() else a for a in args]
-    make = training if mode == "train" else inference
-    calls = {c: make(module, args, c) for c in (OURS, *options.peers)}
-    expected = make(module, args, "eager")().clone()
-    first, errors = {}, {}
-    for contender, call in calls.items():
-        begin = time.perf_counter()
-        errors[contender] = error_of(call(), expected)
-        first[contender] = time.perf_counter() - begin
+    return model.module().to(dtype), [a.to(dtype) if a.is_floating_point() else a for a in args]
+
+
+def measure(name: str, precision: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: times and errors of all contenders."""
+    torch._dynamo.reset()
+    module, args = subject(name, precision, options)
+    calls = {c: MAKERS[mode](module, args, c) for c in (OURS, *options.peers)}
+    expected = MAKERS[mode](module, args, "eager")().clone()
+    errors = {}
+    for contender in list(calls):
+        try:
+            errors[contender] = error_of(calls[contender](), expected)
+        except Exception as error:
+            if contender == OURS:
+                raise
+            console.print(f"{name} {mode} {precision}: {contender} did not run: {str(error)[:200]!r}")
+            del calls[contender]
     times = interleave(calls, options.rounds, options.burst)
-    return {"first": first, "errors": errors, "times": {c: statistics.median(t) for c, t in times.items()}}
+    return {"errors": errors, "times": {c: statistics.median(t) for c, t in times.items()}}
 
 
-def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """What is asked for: model, mode, precision and what was measured."""
+def alone(contender: str, options: argparse.Namespace) -> float:
+    """What the first call of this process takes more than later ones."""
+    mode, precision = options.modes[0], options.precisions[0]
+    if mode == "decode":
+        module, token = llama(precision, options.quick), torch.tensor([[3]])
+        begin = time.perf_counter()
+        decoding = Decoding(module, contender)
+        decoding.read(token)
+        first = time.perf_counter() - begin
+        call: Callable[[], Any] = lambda: (decoding.restart(), decoding.read(token))  # noqa: E731
+    else:
+        call = MAKERS[mode](*subject(options.models[0], precision, options), contender)
+        begin = time.perf_counter()
+        call()
+        first = time.perf_counter() - begin
+    return first - min(interleave({contender: call}, 1, 3 * options.burst)[contender])
+
+
+def compile_times(name: str, mode: str, precision: str, options: argparse.Namespace) -> dict[str, float]:
+    """The compile times of one row, by contender; each in a process of its own with empty caches."""
+    found = {}
+    for contender in (OURS, *(p for p in options.peers if p != "eager")):
+        row = ["--models", name, "--modes", mode, "--precisions", precision, "--batch", str(options.batch)]
+        quick = ["--quick"] if options.quick else []
+        environment = {k: v for k, v in os.environ.items() if k != "NPU_CACHE_DIR"}
+        done = subprocess.run(
+            [sys.executable, __file__, "--alone", contender, *row, *quick],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        found[contender] = float(done.stdout.split()[-1])
+    return found
+
+
+MAKERS = {"infer": inference, "train": training}
+
+
+def asked(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """The rows that are asked for: model, mode and precision."""
     for precision in options.precisions:
         for mode in options.modes:
             if mode == "decode":
-                yield "llama", mode, precision, decode(precision, options)
+                yield "llama", mode, precision
             elif mode != "start" and precision != "int8":
                 for name in options.models:
-                    yield name, mode, precision, measure(name, precision, mode, options)
+                    yield name, mode, precision
+
+
+def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """What is asked for, and what was measured."""
+    for name, mode, precision in asked(options):
+        found = decode(precision, options) if mode == "decode" else measure(name, precision, mode, options)
+        yield name, mode, precision, found
 
 
 def show_starts(options: argparse.Namespace) -> None:
@@ -217,7 +272,7 @@ def show_starts(options: argparse.Namespace) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=(*MODELS, "llama"))
     parser.add_argument("--precisions", nargs="+", default=["fp32"], choices=list(TOLERANCE))
     parser.add_argument(
         "--modes", nargs="+", default=["infer"], choices=["infer", "train", "decode", "start"]
@@ -226,17 +281,41 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--burst", type=float, default=0.2)
+    parser.add_argument("--compile", action="store_true", help="compile times instead of calls")
+    parser.add_argument("--alone", choices=(OURS, *PEERS), help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.burst = 2, 0.02
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+    if options.alone:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     torch.set_grad_enabled(True)
+    if options.alone:
+        print(alone(options.alone, options))
+        return
+    if options.compile:
+        show_compiles(options)
+        return
     if "start" in options.modes:
         show_starts(options)
     if set(options.modes) != {"start"}:
         show_speeds(options)
+
+
+def show_compiles(options: argparse.Namespace) -> None:
+    """A table of compile times."""
+    peers = [p for p in options.peers if p != "eager"]
+    table = new_table(
+        f"compile time, s, batch {options.batch}", ["model", "mode", OURS, *peers, "the best over ours"]
+    )
+    for name, mode, precision in asked(options):
+        found = compile_times(name, mode, precision, options)
+        shown = [f"{found[c]:.2f}" for c in (OURS, *peers)]
+        ahead = min(found[p] for p in peers) / found[OURS]
+        table.add_row(name, f"{mode} {precision}", *shown, ratio(ahead))
+        console.print(f"{name} {mode} {precision}: {', '.join(shown)} s, {ahead:.2f}")
+    console.print(table)
 
 
 def show_speeds(options: argparse.Namespace) -> None:
@@ -246,20 +325,18 @@ def show_speeds(options: argparse.Namespace) -> None:
         "mode",
         *(f"{c} ms" for c in (OURS, *options.peers)),
         "over the best",
-        "first call",
         "error",
     ]
     table = new_table(f"torch.compile, batch {options.batch}, {torch.get_num_threads()} threads", columns)
     ahead, wrong = [], []
     for name, mode, precision, row in rows(options):
-        best = min(row["times"][p] for p in options.peers)
+        best = min(row["times"][p] for p in options.peers if p in row["times"])
         ahead.append(best / row["times"][OURS])
-        first = " / ".join(f"{row['first'][c]:.1f}" for c in (OURS, *options.peers) if c != "eager")
         if row["errors"][OURS] > TOLERANCE[precision]:
             wrong.append(f"{name} {precision} {mode}: error {row['errors'][OURS]:.2g}")
-        shown = [milliseconds(row["times"][c]) for c in (OURS, *options.peers)]
+        shown = [milliseconds(row["times"][c]) if c in row["times"] else "–" for c in (OURS, *options.peers)]
         error = f"{row['errors'][OURS]:.1e}"
-        table.add_row(name, f"{mode} {precision}", *shown, ratio(ahead[-1]), f"{first} s", error)
+        table.add_row(name, f"{mode} {precision}", *shown, ratio(ahead[-1]), error)
         if mode == "decode":
             speeds = ", ".join(f"{c} {1 / row['times'][c]:.0f}" for c in (OURS, *options.peers))
             console.print(f"decode {precision}, tokens a second: {speeds}")

@@ -152,6 +152,7 @@ RUNS = {
         *("benchmarks/pytorch.py", "--quick", "--modes", "decode", "--precisions", "fp32", "bf16", "int8"),
         *("--peers", "eager"),
     ],
+    "PyTorch compile times": ["benchmarks/pytorch.py", "--quick", "--compile", "--models", "dlrm"],
     "PyTorch from disk": ["benchmarks/pytorch.py", "--quick", "--modes", "start", "--models", "dlrm"],
     "training speed": [
         *("benchmarks/training.py", "--quick", "--models", "cnn", "--precisions", "fp32"),
