@@ -151,15 +151,15 @@ class GraphBuilder:
         return tuple(node.outputs)
 
     def _fold(self, operator: Any, view: Any, descs: Sequence[TensorDesc]) -> list[np.ndarray] | None:
-        if (
-            not operator.foldable
-            or (operator.folds_late and not self.folds_all)
-            or operator.dynamic_outputs
-            or sum(d.nbytes for d in descs) > FOLD_LIMIT_BYTES
-        ):
+        if not operator.foldable or (operator.folds_late and not self.folds_all) or operator.dynamic_outputs:
             return None
         arrays = [_known_array(v) for v in view.values]
         if any(a is None and v is not None for a, v in zip(arrays, view.values, strict=True)):
+            return None
+        given = sum(a.nbytes for a in arrays if a is not None)
+        if sum(d.nbytes for d in descs) > max(
+            FOLD_LIMIT_BYTES, given
+        ):  # a large weight may be turned, not grow
             return None
         view.outputs = tuple(descs)
         result = operator.evaluate(view, arrays)
