@@ -153,6 +153,9 @@ ArenaPool::Lease ArenaPool::borrow(std::size_t bytes, const char* last, std::str
       ++busy_;
       return {this, std::move(memory)};
     }
+    // What is too small for this program is made again by those it is large enough for.
+    const std::size_t need = block_size(bytes);
+    std::erase_if(idle_, [&](const DeviceMemory& m) { return m.size() >= kHugePage && m.size() < need; });
     try {
       memory = DeviceMemory(device_, MemoryUse::Arenas, bytes, requester);
       ++busy_;
