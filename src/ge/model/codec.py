@@ -292,6 +292,7 @@ def encode_plan(plan: Plan, constants: ConstantPool, kernels: KernelPool) -> dic
         "tasks": [_encode_task(t) for t in plan.tasks],
         "arena_bytes": plan.arena_bytes,
         "donated": plan.donated,
+        "left": plan.left,
         "steps": plan.steps,
         "report": plan.report,
     }
@@ -326,10 +327,12 @@ def decode_plan(
         "tasks",
         "arena_bytes",
         "donated",
+        "left",
         "steps",
         "report",
     )
     fields = record(data, what, *keys)
+    arena = integer(fields["arena_bytes"], f"{what}.arena_bytes")
     plan = Plan(
         name=text(fields["name"], f"{what}.name", 4096),
         inputs=[decode_port(p, f"{what}.inputs[{i}]") for i, p in enumerate(items(fields["inputs"], what))],
@@ -339,8 +342,9 @@ def decode_plan(
         blocks=integer(fields["blocks"], f"{what}.blocks", 1, MAX_COUNT),
         constants=[_pick(constants, i, f"{what}.constants") for i in items(fields["constants"], what)],
         kernels=[_pick(kernels, i, f"{what}.kernels") for i in items(fields["kernels"], what)],
-        arena_bytes=integer(fields["arena_bytes"], f"{what}.arena_bytes"),
+        arena_bytes=arena,
         donated=_decode_donated(fields["donated"], f"{what}.donated"),
+        left=tuple(integer(p, f"{what}.left", 0, arena) for p in items(fields["left"], what)),
         steps=integer(fields["steps"], f"{what}.steps", 1, MAX_COUNT),
         report=record(fields["report"], f"{what}.report"),
     )
