@@ -653,26 +653,29 @@ def _while_loop(n: AtenNode) -> Any:
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
 def _attention(n: AtenNode) -> Any:
-    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read."""
+    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read.
+
+    Of 16-bit operands the scores are float32, as ATen's are: rounding them costs digits and time.
+    """
     if n.arg("dropout_p", 0.0):
         raise Unsupported("attention that drops weights")
     q, k, v = n.arg("query"), n.arg("key"), n.arg("value")
     rank, size = desc_of(q).rank, desc_of(q).shape[-1]
     scale = float(n.arg("scale", 1 / math.sqrt(size)))
-    scores = n.op("MatMul", q, k, transpose_b=True)
+    dtype = desc_of(q).dtype
+    wide = "float32" if dtype in ("bfloat16", "float16") else dtype
+    scores = n.op("MatMul", q, k, transpose_b=True, output_dtype=wide if wide != dtype else None)
     scores = n.op("Mul", scores, scale)
     mask = n.arg("attn_mask")
     if mask is not None:
         hidden = desc_of(mask).dtype == "bool"
         scores = (
-            n.op("Select", mask, scores, -math.inf)
-            if hidden
-            else n.op("Add", scores, n.cast(mask, n.out().dtype))
+            n.op("Select", mask, scores, -math.inf) if hidden else n.op("Add", scores, n.cast(mask, wide))
         )
     if n.arg("is_causal"):
         kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
         scores = n.op("Select", n.builder.constant(kept), scores, -math.inf)
-    weights = n.op("Softmax", scores, axes=[rank - 1])
+    weights = n.cast(n.op("Softmax", scores, axes=[rank - 1]), dtype)
     y = n.op("MatMul", weights, v)
     top = n.op("ReduceMax", n.wide(scores), axes=[rank - 1], keepdims=True)
     total = n.op("ReduceSum", n.op("Exp", n.op("Sub", n.wide(scores), top)), axes=[rank - 1], keepdims=True)
