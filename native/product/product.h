@@ -1,6 +1,8 @@
 // Large float32 matrix products by Strassen's algorithm, one level deep: seven products of half-sized blocks
 // instead of eight. Sums of blocks are formed while operands are packed, and each tile of a product is added
-// from registers to all results that it is a part of, so that no matrix is written but the result.
+// from registers to all results that it is a part of, so that no matrix is written but the result. Rows of a
+// and columns of b are scaled to a like size by powers of two, and operands that are not finite are
+// multiplied by the textbook: no row or column is less exact for what others hold.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +54,13 @@ struct Blocks {
 
   std::int64_t a_floats() const { return kProducts * a_sum; }
   std::int64_t b_panels() const { return columns / kTileColumns; }
-  std::int64_t scratch_floats() const { return a_floats() + b_panels() * kProducts * b_sum; }
+  std::int64_t b_floats() const { return b_panels() * kProducts * b_sum; }
+  // Rows and columns that have a factor and an exponent; a vector that begins with the last tile ends there.
+  std::int64_t row_scales() const { return 2 * half_rows + 2 * kTileRows; }
+  std::int64_t column_scales() const { return 2 * half_columns; }
+  std::int64_t scratch_floats() const {
+    return a_floats() + b_floats() + 2 * row_scales() + 2 * column_scales();
+  }
 };
 
 // Computes a whole problem on the calling thread. The scratch memory is aligned to cache lines.

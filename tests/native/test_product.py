@@ -169,16 +169,107 @@ def test_errors_are_small_beside_the_norms_of_the_operands(scale: float) -> None
     assert errors[0] < 4e-6 and errors[0] < 8 * errors[1]
 
 
-@needs_strassen
-def test_badly_scaled_rows_are_right_by_norm_only() -> None:
-    """A row beside one that is a billion times larger has errors of that one's size; precise products do not."""
-    a, b = _numbers(1, 1024, 768), _numbers(2, 768, 1024)
-    a[::2] *= np.float32(1e-9)
+SHAPES = st.tuples(st.integers(512, 800), st.integers(512, 900), st.integers(512, 1100))
+LAYOUTS = st.tuples(st.booleans(), st.booleans())
+
+
+def _largest(x: np.ndarray, axis: int) -> np.ndarray:
+    return np.abs(x).max(axis=axis, keepdims=True).astype(np.float64).clip(np.finfo(np.float32).tiny)
+
+
+def _assert_right_by_element(y: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """Errors beside the sizes of an element's own row and column, whatever the others hold."""
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    fast, plain = product(a, b)[0], product(a, b, algorithm="precise")[0]
-    assert np.abs(fast - exact).max() < 4e-6 * np.abs(exact).max()
-    small = np.abs(exact[::2]).max()
-    assert np.abs(plain[::2] - exact[::2]).max() < 4e-6 * small
+    bound = _largest(a, 1) * _largest(b, 0) * math.sqrt(a.shape[1])
+    assert (np.abs(y - exact) <= 4e-6 * bound + 8 * np.finfo(np.float32).smallest_subnormal).all()
+
+
+@needs_strassen
+@settings(max_examples=25, deadline=None)
+@given(SHAPES, LAYOUTS, st.sampled_from([0.5, 4, 8]), st.sampled_from([0.0, 0.1]), st.integers(0, 1000))
+@example((1024, 768, 768), (False, False), 8, 0.1, 0)
+@example((513, 769, 1025), (True, True), 8, 0.1, 1)
+def test_no_row_or_column_suffers_from_the_size_of_others(
+    shape: tuple[int, int, int], transposed: tuple[bool, bool], power: float, empty: float, seed: int
+) -> None:
+    rows, columns, depth = shape
+    rng = np.random.default_rng(seed)
+    sizes = [np.float32(10) ** rng.uniform(-power, power, n).astype(np.float32) for n in (rows, columns)]
+    for size in sizes:
+        size[rng.random(len(size)) < empty] = 0
+    a = _stored(_numbers(seed, rows, depth) * sizes[0][:, None], transposed[0], 0)
+    b = _stored(_numbers(seed + 1, depth, columns) * sizes[1], transposed[1], 0)
+    y, implementation = product(a, b)
+    assert _is_ours(implementation)
+    _assert_right_by_element(y, a, b)
+    assert not y[sizes[0] == 0].any() and not y[:, sizes[1] == 0].any()
+
+
+@needs_strassen
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("large", "small", "columns"),
+    [(1.0, 1e-40, 1.0), (1e37, 1e-44, 1e-3), (3e38, 1e-38, 1e-30), (3e38, 1.0, 1e-45), (1e-30, 1e-38, 1e30)],
+)
+def test_sizes_at_the_ends_of_the_range(large: float, small: float, columns: float, transposed: bool) -> None:
+    """The largest and the least numbers, denormal ones too, where every result is finite."""
+    rng = np.random.default_rng(0)
+    a = rng.uniform(-1, 1, (640, 600)) * np.where(rng.random((640, 1)) < 0.5, large, small)
+    b = rng.uniform(-1, 1, (600, 640)) * columns
+    stored = [_stored(x.astype(np.float32), transposed, 0) for x in (a, b)]
+    y, implementation = product(*stored)
+    assert _is_ours(implementation)
+    _assert_right_by_element(y, *stored)
+
+
+@needs_strassen
+def test_results_that_overflow_leave_the_others_alone() -> None:
+    a, b = _numbers(1, 640, 600), _numbers(2, 600, 640)
+    a[3], b[:, 5] = 1e30, 1e30
+    y = product(a, b)[0]
+    assert y[3, 5] == np.inf and np.isinf(y).sum() == 1
+    y[3, 5] = a[3, 5] = 0
+    others = np.ix_(np.arange(640) != 3, np.arange(640) != 5)
+    np.testing.assert_allclose(y[others], (a.astype(np.float64) @ b.astype(np.float64))[others], atol=1e-3)
+
+
+@needs_strassen
+@settings(max_examples=25, deadline=None)
+@given(
+    SHAPES,
+    LAYOUTS,
+    st.lists(st.tuples(st.booleans(), st.sampled_from([np.nan, np.inf, -np.inf])), min_size=1, max_size=6),
+    st.sampled_from(["none", "sum", "add"]),
+    st.integers(0, 1000),
+)
+@example((513, 769, 1025), (False, False), [(False, np.nan)], "none", 0)
+@example((513, 769, 1025), (True, True), [(True, np.inf), (True, -np.inf)], "sum", 0)
+def test_what_is_not_finite_lands_where_the_textbook_puts_it(
+    shape: tuple[int, int, int],
+    transposed: tuple[bool, bool],
+    specials: list[tuple[bool, float]],
+    epilogue: str,
+    seed: int,
+) -> None:
+    rows, columns, depth = shape
+    rng = np.random.default_rng(seed)
+    a, b, other = (
+        _numbers(seed, rows, depth),
+        _numbers(seed + 1, depth, columns),
+        _numbers(seed, rows, columns),
+    )
+    a[rng.random(rows) < 0.1] = 0  # that times an infinity is NaN
+    for in_b, value in specials:
+        operand = b if in_b else a
+        operand[rng.integers(operand.shape[0]), rng.integers(operand.shape[1])] = value
+    ops = EPILOGUES[epilogue]
+    y, implementation = product(
+        _stored(a, transposed[0], 0), _stored(b, transposed[1], 0), post_ops=ops, other=other
+    )
+    assert _is_ours(implementation)
+    with np.errstate(invalid="ignore"):
+        expected = a @ b + (other if ops else 0)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
