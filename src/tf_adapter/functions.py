@@ -177,8 +177,9 @@ def plan_function(
     function = known(name)
     if function.compiles >= MOST_COMPILES:
         return _host_run(function)
-    if _aliased(inputs):
-        return _reported(function, _host_run(function), {}, inputs)
+    old = partition.old_control_flow(function.graph)
+    if old or _aliased(inputs):
+        return _reported(function, _host_run(function), old, inputs)
     bind, watched, patience = _policy(function, inputs, changed, previous)
     settled = Settled(
         function.graph, partition.host_nodes(function.graph, function.functions, _variables(function, inputs))

@@ -43,6 +43,7 @@ __all__ = [
     "cut",
     "host_nodes",
     "keeps_variables",
+    "old_control_flow",
     "operator_alone",
     "written_arguments",
 ]
@@ -195,6 +196,15 @@ def host_nodes(graph: FlatGraph, functions: Functions, variables: Collection[str
     refused = _Classifier(functions).refusals(graph, variables)
     _follow_lists(graph, refused)
     return refused
+
+
+_OF_VERSION_1 = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"})
+
+
+def old_control_flow(graph: FlatGraph) -> dict[str, Refusal]:
+    """Loops and branches of version 1's graphs: values between them may be absent, so such a graph is never cut."""
+    why = "it belongs to a loop or branch of version 1, which TensorFlow runs as a whole"
+    return {n.name: Refusal(n.op, why) for n in graph.nodes.values() if n.op in _OF_VERSION_1}
 
 
 # -- rule 2 ----------------------------------------------------------------------------------------------------

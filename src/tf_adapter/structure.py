@@ -118,6 +118,8 @@ def _body(name: str, functions: Functions) -> str:
     if not _heavy(name, functions, set()):
         return name
     graph = read_function(name, functions)
+    if partition.old_control_flow(graph):
+        return name
     refused = partition.host_nodes(graph, functions, ())
     refused.update(
         {
