@@ -153,17 +153,13 @@ bool has_plain_operands(const Lowering& low) {
 
 bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0] == 1 || m.strides[1] == 1); }
 
-// Packing costs rows and columns a share of the arithmetic that shrinks as they grow, and so do the updates
-// of the result with the depth. From these sizes of a part on, the product was at least 4 % faster than
-// oneDNN's.
-constexpr std::int64_t kLeastSide = 256;
-constexpr std::int64_t kLeastRowsOfPacked = 512;  // oneDNN packs constants once
+// Packing takes a share of the time that shrinks as rows and columns grow, updates of the result one that
+// shrinks with the depth.
+constexpr double kLeastGain = 1.04;
 constexpr std::int64_t kLeastDepth = 512;
 
-bool is_worthwhile(const Grid& grid, bool packs_once) {
-  const Problem part = grid.problem(0);
-  return part.rows >= (packs_once ? kLeastRowsOfPacked : kLeastSide) && part.columns >= kLeastSide &&
-         part.depth >= kLeastDepth;
+bool is_worthwhile(const Grid& grid) {
+  return grid.problem(0).depth >= kLeastDepth && grid.gain() >= kLeastGain;
 }
 
 }  // namespace
@@ -171,8 +167,9 @@ bool is_worthwhile(const Grid& grid, bool packs_once) {
 bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
                    const std::vector<Matrix>& posts) {
   const MultiplyFn multiply = product::multiply();
-  if (!multiply || !low.may_save_arithmetic() || !has_plain_operands(low) || !lies_in_lines(a) ||
-      !lies_in_lines(b) || y.dims.size() != 2 || y.strides[1] != 1) {
+  const bool is_asked_for = low.attrs().text("algorithm", "auto") == "strassen";  // whatever the size
+  if (!multiply || !(is_asked_for || low.may_save_arithmetic()) || !has_plain_operands(low) ||
+      !lies_in_lines(a) || a.dims[1] == 0 || !lies_in_lines(b) || y.dims.size() != 2 || y.strides[1] != 1) {
     return false;
   }
   const std::optional<Finish> finish = read_finish(low, y, posts);
@@ -180,8 +177,9 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
   const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
                         b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
   const Plan plan(multiply, problem, omp_get_max_threads());
+  // oneDNN packs these once, which leaves us no gain.
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
-  if (!is_worthwhile(plan.grid, packs_once)) return false;
+  if (!is_asked_for && (packs_once || !is_worthwhile(plan.grid))) return false;
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
   low.describe("strassen:avx512",

@@ -9,7 +9,8 @@ namespace {
 constexpr std::int64_t kMaxDepth = 512;            // of a block: a panel of b stays in the second-level cache
 constexpr std::int64_t kPackedABytes = 550 << 10;  // likewise, for all seven sums of some rows of a
 constexpr std::int64_t kPackedBBytes = 6 << 20;    // in the last-level cache
-constexpr std::int64_t kPadding = 80;              // floats; keeps sums from falling into the same cache sets
+constexpr double kHandling = 24;       // products in the time it takes to measure and pack a number, measured
+constexpr std::int64_t kPadding = 80;  // floats; keeps sums from falling into the same cache sets
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return divide_up(value, to) * to; }
@@ -41,16 +42,26 @@ MultiplyFn multiply() {
 }
 
 Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  Grid best = *this;
   for (std::int64_t down = 1; down <= threads; ++down) {
     if (threads % down) continue;
-    const std::int64_t across = threads / down;
-    const std::int64_t cost = problem.rows / down + problem.columns / across;
-    if (cost >= least) continue;
-    least = cost;
     down_ = down;
-    across_ = across;
+    across_ = threads / down;
+    if (down == 1 || gain() > best.gain()) best = *this;
   }
+  *this = best;
+}
+
+double Grid::gain() const {
+  const Problem part = problem(0);  // none is larger
+  const Blocks blocks(part);
+  const auto area = [](std::int64_t rows, std::int64_t columns) {
+    return static_cast<double>(rows * columns);
+  };
+  const double padded = static_cast<double>(parts()) * area(2 * blocks.half_rows, 2 * blocks.half_columns) /
+                        area(whole_.rows, whole_.columns);
+  const double handled = area(part.rows + part.columns, 1) / area(part.rows, part.columns);
+  return 8.0 / kProducts / padded / (1 + kHandling * handled);
 }
 
 Grid::Range Grid::rows(std::int64_t part) const {

@@ -78,6 +78,7 @@ class Grid {
 
   std::int64_t parts() const { return down_ * across_; }
   std::int64_t scratch_floats() const;  // that each part needs at most
+  double gain() const;                  // estimate of the time eight plain products take over that of ours
   Problem problem(std::int64_t part) const;
   Operands operands(std::int64_t part, const Operands& whole) const;
 
