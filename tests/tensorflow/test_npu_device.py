@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -88,14 +89,14 @@ def test_options_with_a_meaning_are_set(tmp_path: Path) -> None:
     given.graph_memory_max_size = "3 * 1024 * 1024 * 1024"
     given.dump_config.dump_path = str(tmp_path)
     given.dump_config.enable_dump = True
-    given.profiling_config.profiling_options = '{"output": "prof"}'
+    given.profiling_config.profiling_options = json.dumps({"output": str(tmp_path / "prof")})
     given.profiling_config.enable_profiling = True
     assert options.precision_mode is PrecisionMode.MIX_FP16
     assert options.compile_options().disabled_passes == {"fuse_softmax"}
     assert options.cache_dir == tmp_path / "cache"
     assert options.memory_limit == 5 << 30
     assert (options.dump, options.dump_dir) == ({"all"}, tmp_path)
-    assert (options.profiling, options.profiling_dir) == (True, Path("prof"))
+    assert (options.profiling, options.profiling_dir) == (True, tmp_path / "prof")
     given.dump_config.enable_dump = False
     given.profiling_config.enable_profiling = False
 
