@@ -156,10 +156,12 @@ bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0]
 // Packing takes a share of the time that shrinks as rows and columns grow, updates of the result one that
 // shrinks with the depth.
 constexpr double kLeastGain = 1.04;
+constexpr double kLeastGainOverPacked = 1.09;  // oneDNN packs constants once
 constexpr std::int64_t kLeastDepth = 512;
 
-bool is_worthwhile(const Grid& grid) {
-  return grid.problem(0).depth >= kLeastDepth && grid.gain() >= kLeastGain;
+bool is_worthwhile(const Grid& grid, bool packs_once) {
+  return grid.problem(0).depth >= kLeastDepth &&
+         grid.gain() >= (packs_once ? kLeastGainOverPacked : kLeastGain);
 }
 
 }  // namespace
@@ -177,9 +179,8 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
   const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
                         b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
   const Plan plan(multiply, problem, omp_get_max_threads());
-  // oneDNN packs these once, which leaves us no gain.
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
-  if (!is_asked_for && (packs_once || !is_worthwhile(plan.grid))) return false;
+  if (!is_asked_for && !is_worthwhile(plan.grid, packs_once)) return false;
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
   low.describe("strassen:avx512",

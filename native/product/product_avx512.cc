@@ -289,7 +289,6 @@ void measure_across(const float* data, std::int64_t lines, std::int64_t length, 
       __m512i largest = _mm512_loadu_si512(most + i);
 #pragma GCC unroll 4
       for (int j = 0; j < kTogether; ++j) {
-        _mm_prefetch(from[j] + kTogether * step + i, _MM_HINT_T0);
         largest = _mm512_max_epu32(largest, magnitudes(_mm512_maskz_loadu_epi32(lanes, from[j] + i)));
       }
       _mm512_storeu_si512(most + i, largest);
