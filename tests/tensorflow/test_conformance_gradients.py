@@ -14,12 +14,17 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf_adapter")
 
 from tf_adapter import eager  # noqa: E402
-from tf_adapter.conformance import gradients  # noqa: E402
+from tf_adapter.conformance import gradients, registered  # noqa: E402
+from tf_adapter.conformance.programs import PROGRAMS  # noqa: E402
 from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
 
 QUICK = gradients.collect(quick=True)
 SHARE = 8  # one case of so many in every run
 GOOD = ("npu", "host", "none", "unlike")
+NOT_YET = {
+    ("tf.py_function/0.0/float32", "eager"): "results of a Python function on the NPU do not reach its caller"
+}
+OF_PROGRAMS = [n for n, c in QUICK.items() if any(c.row is r for r in PROGRAMS)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,6 +42,34 @@ def test_a_share_of_the_sweep(name: str, mode: str) -> None:
     except LookupError:
         pytest.skip(f"TensorFlow {tf.__version__} has no {QUICK[name].operator}")
     assert result["status"] in GOOD, result["reason"]
+
+
+@pytest.mark.parametrize("mode", gradients.MODES)
+@pytest.mark.parametrize("name", OF_PROGRAMS)
+def test_programs(name: str, mode: str) -> None:
+    """Control flow, lists, lookups, ragged and sparse values: every one of them has a gradient."""
+    if (name, mode) in NOT_YET:
+        pytest.xfail(NOT_YET[name, mode])
+    try:
+        result = gradients.check(QUICK[name], mode)
+    except AttributeError as error:
+        pytest.skip(f"TensorFlow {tf.__version__}: {error}")
+    assert result["status"] in ("npu", "host", "unlike"), result["reason"]
+
+
+def test_every_registered_gradient_is_in_a_case_or_has_a_reason() -> None:
+    reached: set[str] = set()
+    for case in QUICK.values():
+        try:
+            reached |= gradients.reached(case)
+        except (
+            LookupError,
+            NotImplementedError,
+            TypeError,
+        ):  # no gradient, or one that TensorFlow cannot call
+            continue
+    assert registered.unchecked(reached).get("", []) == []
+    assert [n for n in reached if registered.excuse(n)] == []
 
 
 COMMON = ["Conv2D", "MatMul", "Softmax", "Mul", "Sigmoid", "GatherV2", "MaxPool", "Tanh", "Relu"]
@@ -73,12 +106,28 @@ def test_a_slice_to_the_end_follows_its_start() -> None:
             np.testing.assert_array_equal(cut(tf.constant(x), tf.constant(start)), x[:, start:])
 
 
+def test_tensorflow_resizes_float64_with_weights_of_float32() -> None:
+    """Why gradients of images in float64 are compared as those of float32."""
+    up = np.random.default_rng(0).uniform(-1, 1, (1, 9, 1, 1)).astype(np.float32)
+    places = np.arange(9) * 6 / 9
+    low, share = np.floor(places).astype(int), places % 1
+    expected = np.zeros(6)
+    np.add.at(expected, low, (1 - share) * up.ravel())
+    np.add.at(expected, np.minimum(low + 1, 5), share * up.ravel())
+    with tf.device("/CPU:0"):
+        found = tf.raw_ops.ResizeBilinearGrad(grads=up, original_image=np.zeros((1, 6, 1, 1)))
+    assert found.dtype == tf.float64
+    error = np.abs(found.numpy().ravel() - expected).max()
+    assert 1e-10 < error < 1e-6
+
+
 @pytest.mark.slow
 def test_the_whole_sweep_finds_nothing_wrong() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     report = json.loads(done.stdout)
     assert [c for c in report["cases"] if c["status"] in ("wrong", "crash")] == []
+    assert report["unchecked"].get("", []) == []
     assert done.returncode == 0
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ge.conformance.pool import run_cases
 from tf_adapter.conformance import gradients as of_gradients
+from tf_adapter.conformance import registered
 from tf_adapter.conformance import worker as of_operators
 from tf_adapter.conformance.rows import Case
 
@@ -75,8 +76,8 @@ def gradients(
     """Gradients of every differentiable operator of the sweep: the NPU's against TensorFlow's on the CPU and against
     differences of the results.
 
-    `none` counts cases without a gradient, `unlike` gradients that are TensorFlow's but not the derivative. Exit
-    status as for the operators.
+    `none` counts cases without a gradient, `unlike` gradients that are TensorFlow's but not the derivative. At the end,
+    which of the gradients that TensorFlow registers were not checked, and why. Exit status as for the operators.
     """
     _sweep(of_gradients, filter_, modes, quick, jobs, seconds, least, as_json, show, where)
 
@@ -111,10 +112,14 @@ def _sweep(
 
         run_cases(chosen, {"quick": quick}, jobs, seconds, done, part.__name__)
     placed = _placed(results)
+    whole = part is of_gradients and not filter_
+    missing = registered.unchecked(_gradients(results)) if whole else {}
     if as_json:
-        print(json.dumps(_as_json(results, placed), indent=1))
+        print(json.dumps(_as_json(results, placed) | ({"unchecked": missing} if whole else {}), indent=1))
     else:
         _report(results, placed, show, where)
+        if whole:
+            _list_unchecked(Console(), missing)
     raise typer.Exit(_exit_status(results, placed, least))
 
 
@@ -133,6 +138,21 @@ def _placed(results: Results) -> dict[str, str]:
         if not case.operator.startswith("tf."):  # a function of several operators
             found[case.operator].add(result["status"])
     return {name: next((s for s in ("npu", "host") if s in seen), "") for name, seen in sorted(found.items())}
+
+
+def _gradients(results: Results) -> set[str]:
+    """The registered gradients that the cases needed and that were right."""
+    return {name for _, result in results for name in result.get("gradients", ())}
+
+
+def _list_unchecked(console: Console, missing: dict[str, list[str]]) -> None:
+    known, left = len(registered.registered()), sum(map(len, missing.values()))
+    console.print(
+        f"{known - left} of the {known} gradients that TensorFlow registers were checked", highlight=False
+    )
+    for why, names in sorted(missing.items()):
+        told = f"{why or '[bold]in no case[/]'}: {' '.join(names)}"
+        console.print(f"not checked, {told}", highlight=False, soft_wrap=True)
 
 
 def _exit_status(results: Results, placed: dict[str, str], least: int) -> int:

@@ -1,7 +1,8 @@
-"""Gradients of the table's operators: on the NPU, by TensorFlow on the CPU, and by differences of its results.
+"""Gradients of the table's operators and of some programs: on the NPU, by TensorFlow on the CPU, and by differences.
 
 The process that runs the cases, as `worker` is for the operators themselves. A case's gradient is the product of a
-fixed row of weights with the derivatives of its results by its floating point arguments.
+fixed row of weights with the derivatives of its results by its floating point and complex arguments; the results of
+complex numbers are their real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tf_adapter.conformance import worker
-from tf_adapter.conformance.rows import Case
+from tf_adapter.conformance import registered, worker
+from tf_adapter.conformance.rows import Case, cases
 
-__all__ = ["MODES", "check", "collect", "main"]
+__all__ = ["CHECKED", "MODES", "check", "collect", "main", "reached"]
 
 MODES = ("eager", "function")
-TYPES = ("float32", "float64")
+TYPES = ("float32", "float64", "complex64")
+CHECKED = ("npu", "host", "unlike")  # statuses of gradients that are TensorFlow's
 ULPS = 1024.0  # of the largest element: a gradient is a longer calculation than its operator
 
 # Operators that TensorFlow computes in float32, whatever the type of the image: so are their gradients.
@@ -35,8 +37,12 @@ Arrays = list[np.ndarray]
 
 
 def collect(quick: bool = False) -> dict[str, Case]:
-    """The cases of the table that have floating point arguments and certain results, by name."""
+    """The programs, and the cases of the table that have floating point arguments and certain results, by name."""
+    from tf_adapter.conformance.programs import PROGRAMS
+
+    programs = cases(worker._allowed, rows=PROGRAMS)
     known = worker.collect(quick)
+    known |= {c.name: c for c in programs if not quick or c.dtype == c.row.dtypes[0]}
     return {
         name: case
         for name, case in known.items()
@@ -46,7 +52,15 @@ def collect(quick: bool = False) -> dict[str, Case]:
 
 def _sources(arrays: Sequence[np.ndarray]) -> list[int]:
     """The places of the arguments to differentiate by."""
-    return [i for i, a in enumerate(arrays) if a.dtype.name in ("float32", "float64")]
+    return [i for i, a in enumerate(arrays) if a.dtype.name in _WIDER]
+
+
+# Element types to differentiate by, and the type of the same kind to take differences in, by the width of its parts.
+_WIDER = {
+    "float32": {"float32": "float32", "float64": "float64"},
+    "float64": {"float32": "float32", "float64": "float64"},
+    "complex64": {"float32": "complex64", "float64": "complex128"},
+}
 
 
 @dataclass(frozen=True)
@@ -59,12 +73,12 @@ class _Problem:
     sources: list[int]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results that have derivatives."""
+        """The results that have derivatives, in real numbers."""
         import tensorflow as tf
 
         found = tf.nest.flatten(self.function(*tensors))
-        wanted = self.case.row.outputs or range(len(found))
-        return [found[i] for i in wanted if tf.is_tensor(found[i]) and found[i].dtype.is_floating]
+        wanted = [found[i] for i in self.case.row.outputs or range(len(found)) if tf.is_tensor(found[i])]
+        return [_real(r) for r in wanted if r.dtype.is_floating or r.dtype.is_complex]
 
     def gradients(self, *tensors: Any) -> list[Any]:
         """The weighted derivatives by the sources."""
@@ -100,6 +114,13 @@ class _Problem:
         return float(sum(sums))
 
 
+def _real(result: Any) -> Any:
+    """Real numbers as they are, of complex ones both parts."""
+    import tensorflow as tf
+
+    return tf.stack([tf.math.real(result), tf.math.imag(result)]) if result.dtype.is_complex else result
+
+
 def _weights(result: Any) -> Any:
     """Fixed numbers between -1 and 1, one an element."""
     import tensorflow as tf
@@ -111,8 +132,31 @@ def _weights(result: Any) -> Any:
 def check(case: Case, mode: str) -> dict[str, Any]:
     """Compare one gradient: status npu, host, none, unlike, wrong or crash, with a reason.
 
-    `none` is an operator without a gradient, `unlike` one whose gradient is TensorFlow's but not the derivative.
+    `none` is an operator without a gradient, `unlike` one whose gradient is TensorFlow's but not the derivative. With
+    the gradients that TensorFlow registers and the case needed, `gradients`, where they are right.
     """
+    with registered.recorded() as used:
+        result = _compared(case, mode)
+    return result | ({"gradients": sorted(used)} if result["status"] in CHECKED else {})
+
+
+def reached(case: Case) -> set[str]:
+    """The registered gradients that a case needs, by tracing it for the CPU alone."""
+    import tensorflow as tf
+
+    constants, arrays = case.arguments()
+    problem = _Problem(case, worker._callable(case, constants), arrays, _sources(arrays))
+    specs = [tf.TensorSpec(a.shape, tf.as_dtype(a.dtype)) for a in arrays]
+
+    def traced(*tensors: Any) -> list[Any]:
+        return [tf.convert_to_tensor(g) for g in problem._derived(tensors) if g is not None]
+
+    with registered.recorded() as used, tf.device("/CPU:0"):
+        found = tf.function(traced, autograph=False).get_concrete_function(*specs).outputs
+    return used if found else set()
+
+
+def _compared(case: Case, mode: str) -> dict[str, Any]:
     import tensorflow as tf
 
     constants, arrays = case.arguments()
@@ -153,7 +197,7 @@ _FINE, _COARSE = (1e-5, 1e-4), (1e-2, 3e-2)
 def _numerically(problem: _Problem, found: Arrays, expected: Arrays) -> dict[str, Any] | None:
     """What is wrong with a gradient by differences of the results along one direction; None when nothing is."""
     random = np.random.default_rng(zlib.crc32(problem.case.name.encode()))
-    directions = {i: random.uniform(0.5, 1, problem.arrays[i].shape) for i in problem.sources}
+    directions = {i: _direction(random, problem.arrays[i]) for i in problem.sources}
     measured = _slope(problem, directions)
     if measured is None:
         return None
@@ -164,7 +208,7 @@ def _numerically(problem: _Problem, found: Arrays, expected: Arrays) -> dict[str
         return None
 
     def misses(gradients: Arrays) -> bool:
-        sum_ = sum(float(np.sum(g * d)) for g, d in zip(gradients, along, strict=True))
+        sum_ = sum(float(np.sum(np.real(np.conj(g) * d))) for g, d in zip(gradients, along, strict=True))
         return abs(sum_ - slope) > tolerance * max(size, abs(slope), 1e-3)
 
     if not misses(found):
@@ -175,14 +219,20 @@ def _numerically(problem: _Problem, found: Arrays, expected: Arrays) -> dict[str
     return {"status": "wrong", "reason": told}
 
 
+def _direction(random: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """Steps of every element, for complex ones in both parts."""
+    steps = random.uniform(0.5, 1, array.shape)
+    return steps + 1j * random.uniform(0.5, 1, array.shape) if array.dtype.kind == "c" else steps
+
+
 def _slope(problem: _Problem, directions: dict[int, np.ndarray]) -> tuple[float, float] | None:
     """The derivative along a direction and its tolerance: in float64 where the operator has it, else coarsely."""
-    wide = _sources(problem.arrays)
 
     def value(kind: str, by: float) -> float:
-        moved = [a.astype(kind) if i in wide else a for i, a in enumerate(problem.arrays)]
+        types = [_WIDER.get(a.dtype.name, {}).get(kind, a.dtype) for a in problem.arrays]
+        moved = [a.astype(t) for a, t in zip(problem.arrays, types, strict=True)]
         for i, direction in directions.items():
-            moved[i] = (problem.arrays[i] + by * direction).astype(kind)
+            moved[i] = (problem.arrays[i] + by * direction).astype(types[i])
         return problem.value(moved, kind)
 
     for kind, (step, tolerance) in (("float64", _FINE), ("float32", _COARSE)):

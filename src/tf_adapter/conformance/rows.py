@@ -307,9 +307,11 @@ def combinations(row: Row) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, picked, strict=True))
 
 
-def cases(allowed: Callable[[Row], Sequence[str]], quick: bool = False) -> Iterator[Case]:
-    """All cases of the table; `allowed` says which types an operator is defined for."""
-    for row in ROWS:
+def cases(
+    allowed: Callable[[Row], Sequence[str]], quick: bool = False, rows: Sequence[Row] = ROWS
+) -> Iterator[Case]:
+    """All cases of the table, or of other lines; `allowed` says which types an operator is defined for."""
+    for row in rows:
         types = [t for t in TYPES if t in (row.dtypes or allowed(row))]
         for rank, dtype in enumerate(types[:1] if quick else types):
             for number, chosen in enumerate(combinations(row)):
