@@ -21,7 +21,8 @@ _OPTIONS = {
     # The interpreter and its extensions keep memory until exit.
     "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:halt_on_error=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": f"suppressions={ROOT / 'native' / 'tsan.supp'}:halt_on_error=1:report_signal_unsafe=0",
+    "TSAN_OPTIONS": f"suppressions={ROOT / 'native' / 'tsan.supp'}:halt_on_error=1:report_signal_unsafe=0"
+    ":die_after_fork=0",
 }
 
 # The editable installation has a finder of its own that comes before the path; without it the path counts.
