@@ -46,8 +46,14 @@ def collect(quick: bool = False) -> dict[str, Case]:
     return {
         name: case
         for name, case in known.items()
-        if case.dtype in TYPES and case.row.compare not in _RANDOM and _sources(case.arguments()[1])
+        if case.dtype in TYPES and case.row.compare not in _RANDOM and _fit(case.arguments()[1])
     }
+
+
+def _fit(arrays: Sequence[np.ndarray]) -> bool:
+    """Whether there is something to differentiate by; which part of an infinite complex product is NaN is chance."""
+    finite = all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "c")
+    return finite and bool(_sources(arrays))
 
 
 def _sources(arrays: Sequence[np.ndarray]) -> list[int]:

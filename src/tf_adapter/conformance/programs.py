@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_adapter.conformance.rows import Each, F, I, Row, V
+from tf_adapter.conformance.rows import C, Each, F, I, Row, V
 
 __all__ = ["PROGRAMS"]
 
@@ -257,10 +257,10 @@ def _list_scatter_into(x: tf.Tensor, y: tf.Tensor, places: tf.Tensor) -> tf.Tens
 
 @_program("TensorListSplit", x=V(5, 3), release=Each("", "V2"))
 def _list_split(x: tf.Tensor, release: str) -> tf.Tensor:
-    handle = raw.TensorListSplit(tensor=x, element_shape=[-1, 3], lengths=np.int64([2, 0, 3]))
+    handle = raw.TensorListSplit(tensor=x, element_shape=[-1, 3], lengths=C([2, 0, 3], "int64"))
     if release:
         return raw.TensorListConcatV2(
-            input_handle=handle, element_shape=[-1, 3], leading_dims=np.int64([2]), element_dtype=x.dtype
+            input_handle=handle, element_shape=[-1, 3], leading_dims=C([2], "int64"), element_dtype=x.dtype
         )[0]
     return raw.TensorListConcat(input_handle=handle, element_dtype=x.dtype, element_shape=[None, 3])[0]
 
@@ -344,12 +344,12 @@ _program("CTCLoss", inputs=V(5, 2, 4), **_LABELS)(lambda **given: raw.CTCLoss(**
 
 @_program("tf.nn.ctc_loss", logits=V(5, 2, 4), _dtypes=SINGLE)
 def _ctc(logits: tf.Tensor) -> tf.Tensor:
-    return tf.nn.ctc_loss(np.int32([[1, 2], [3, 0]]), logits, np.int32([2, 1]), np.int32([5, 4]))
+    return tf.nn.ctc_loss(C([[1, 2], [3, 0]]), logits, C([2, 1]), C([5, 4]))
 
 
 # -- ragged --------------------------------------------------------------------------------------------------
 
-_SPLITS = np.int64([0, 2, 2, 5])
+_SPLITS = C([0, 2, 2, 5], "int64")
 
 
 @_program("RaggedTensorToTensor", x=V(5, 2))
@@ -389,7 +389,7 @@ def _ragged_map(x: tf.Tensor) -> tf.Tensor:
 @_program("RaggedFillEmptyRows", x=V(3), default=V())
 def _ragged_fill(x: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
     return raw.RaggedFillEmptyRows(
-        value_rowids=np.int64([0, 2, 2]), values=x, nrows=np.int64(4), default_value=default
+        value_rowids=C([0, 2, 2], "int64"), values=x, nrows=np.int64(4), default_value=default
     )[1]
 
 
@@ -405,7 +405,7 @@ def _composite(x: tf.Tensor) -> tf.Tensor:
 
 # -- sparse --------------------------------------------------------------------------------------------------
 
-_PLACES = np.int64([[0, 1], [1, 0], [1, 3], [2, 2]])
+_PLACES = C([[0, 1], [1, 0], [1, 3], [2, 2]], "int64")
 
 
 def _sparse_matrix(x: tf.Tensor) -> tf.Tensor:
@@ -442,7 +442,7 @@ def _csr_dense(x: tf.Tensor) -> tf.Tensor:
 
 @_program("SparseTensorToCSRSparseMatrix", x=V(4))
 def _csr_sparse(x: tf.Tensor) -> tf.Tensor:
-    matrix = raw.SparseTensorToCSRSparseMatrix(indices=_PLACES, values=x * 2, dense_shape=np.int64([3, 4]))
+    matrix = raw.SparseTensorToCSRSparseMatrix(indices=_PLACES, values=x * 2, dense_shape=C([3, 4], "int64"))
     return raw.CSRSparseMatrixToSparseTensor(sparse_matrix=matrix, type=x.dtype)[1]
 
 
