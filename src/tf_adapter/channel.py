@@ -7,6 +7,7 @@ by itself adds one whose length it tunes from a single element upwards; here it 
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -54,8 +55,8 @@ def _reads_state(dataset: Any) -> bool:
 def end_apart(iterator: Any) -> None:
     """Have what stands behind an iterator end on a thread of its own once the iterator is gone.
 
-    The end of an iterator waits for the thread that tunes its dataset, which often misses the notice and sleeps on to
-    the end of its period, which doubles every time: a third of a second after a training of a third of a second.
+    The end of an iterator waits for the thread that tunes its dataset, which seems to sleep on to the end of its
+    period, which doubles every time: a third of a second after a training of a third of a second.
     """
     kind = type(iterator)
     if "__del__" not in vars(kind):
@@ -68,7 +69,9 @@ def _end(iterator: Any) -> None:
     if not iterator.__dict__.pop(_APART, False):
         return
     last = [iterator.__dict__.pop("_iterator_resource", None)]
+    if sys.is_finalizing():  # no thread starts any more
+        return
     try:
         threading.Thread(target=last.clear, name="end of an iterator").start()
-    except RuntimeError:  # no thread can be had, such as at the end of the process
+    except RuntimeError:  # no thread can be had
         last.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from typing import Any
@@ -282,3 +284,13 @@ def test_an_iterator_in_a_cycle_ends_once() -> None:
     del iterator, held
     gc.collect()
     assert gone() is None
+
+
+def test_a_process_ends_with_an_iterator_left() -> None:
+    script = """
+import tensorflow as tf, tf_adapter
+batches = iter(tf.data.Dataset.range(8).repeat())
+print(int(next(batches)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["0"])
