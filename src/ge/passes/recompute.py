@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -184,7 +184,7 @@ def _light_round(lives: _Lives) -> bool:
     plans: list[tuple[_Late, list[ir.Node]]] = []
     wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
     for late in lives.late():
-        found = _light_chain(lives, late)
+        found = _chain(lives, late, _is_light, MOST_LIGHT)
         if found is None or not (_read_by_kernels(lives, late) or _one_pass(found)):
             continue
         if found.missing is None or _nearly_there(lives, late, found.missing):
@@ -196,10 +196,7 @@ def _light_round(lives: _Lives) -> bool:
         if saved > desc_of(source).nbytes:
             for late, nodes in waiting:
                 _accept(lives, late, _Chain(nodes, source), plans)
-    for late, nodes in plans:
-        made = lives.repeat(nodes, lives.nodes[late.first])
-        lives.hand_over(late.value, made[late.value], late.first)
-    return bool(plans)
+    return _carry_out(lives, plans)
 
 
 def _accept(lives: _Lives, late: _Late, chain: _Chain, plans: list[tuple[_Late, list[ir.Node]]]) -> None:
@@ -234,33 +231,12 @@ def _joins(node: ir.Node) -> bool:
     return operator.engine is Engine.VECTOR and pattern_of(node) is not Pattern.OPAQUE
 
 
-def _light_chain(lives: _Lives, late: _Late) -> _Chain | None:
-    """Element-wise nodes that make a value from what is there when it is needed again, and one source that is not."""
-    small = desc_of(late.value).nbytes // SMALL_SHARE
-    nodes: dict[ir.Node, None] = {}
-    missing: ir.Value | None = None
-    todo = [late.value]
-    while todo:
-        value = todo.pop()
-        if value is missing or (value is not late.value and lives.is_there(value, late.first)):
-            continue
-        if value is not late.value and desc_of(value).nbytes <= small:
-            small -= desc_of(value).nbytes
-            continue
-        node = _maker(value)
-        if _is_light(node) and len(nodes) < MOST_LIGHT:
-            if node not in nodes:
-                nodes[node] = None
-                todo += [v for v in node.inputs if v is not None]
-        elif missing is not None or value is late.value:
-            return None
-        else:
-            missing = value
-    return _Chain(list(nodes), missing)
+def _is_cheap(node: ir.Node) -> bool:
+    return _repeatable(node, _CHEAP)
 
 
 def _is_light(node: ir.Node) -> bool:
-    return _repeatable(node, _CHEAP) and (node.op_type == "Pad" or pattern_of(node) in _ELEMENT_WISE)
+    return _is_cheap(node) and (node.op_type == "Pad" or pattern_of(node) in _ELEMENT_WISE)
 
 
 def _vector(graph: ir.Graph) -> bool:
@@ -274,7 +250,7 @@ def _vector_round(lives: _Lives) -> bool:
     plans: list[tuple[_Late, list[ir.Node]]] = []
     wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
     for late in lives.late():
-        found = _chain(lives, late, gone)
+        found = _chain(lives, late, _is_cheap, MOST_NODES, gone)
         if found is None:
             continue
         if found.missing is None:
@@ -287,10 +263,7 @@ def _vector_round(lives: _Lives) -> bool:
         saved = sum(desc_of(late.value).nbytes for late, _ in waiting)
         if saved > desc_of(source).nbytes and source not in gone:
             plans += waiting
-    for late, nodes in plans:
-        made = lives.repeat(nodes, lives.nodes[late.first])
-        lives.hand_over(late.value, made[late.value], late.first)
-    return bool(plans)
+    return _carry_out(lives, plans)
 
 
 @dataclass
@@ -301,8 +274,14 @@ class _Chain:
     missing: ir.Value | None = None
 
 
-def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> _Chain | None:
-    """How to make a value from what is there when it is needed again; None if there is no way."""
+def _chain(
+    lives: _Lives,
+    late: _Late,
+    repeatable: Callable[[ir.Node], bool],
+    most: int,
+    gone: Collection[ir.Value] = (),
+) -> _Chain | None:
+    """How at most that many nodes make a value from what is there when it is needed again; None if there is no way."""
     small = desc_of(late.value).nbytes // SMALL_SHARE
     nodes: dict[ir.Node, None] = {}
     missing: ir.Value | None = None
@@ -314,17 +293,27 @@ def _chain(lives: _Lives, late: _Late, gone: set[ir.Value]) -> _Chain | None:
         if value is not late.value and desc_of(value).nbytes <= small:
             small -= desc_of(value).nbytes
             continue
-        node = _maker(value)
-        if value in gone or len(nodes) >= MOST_NODES:
+        if value in gone:
             return None
-        if not _repeatable(node, _CHEAP):
-            if missing is not None or value is late.value:
-                return None
-            missing = value
-        elif node not in nodes:
+        node = _maker(value)
+        if node in nodes:
+            continue
+        if repeatable(node) and len(nodes) < most:
             nodes[node] = None
             todo += [v for v in node.inputs if v is not None]
+        elif missing is not None or value is late.value:
+            return None
+        else:
+            missing = value
     return _Chain(list(nodes), missing)
+
+
+def _carry_out(lives: _Lives, plans: list[tuple[_Late, list[ir.Node]]]) -> bool:
+    """Make the values again before their late readers."""
+    for late, nodes in plans:
+        made = lives.repeat(nodes, lives.nodes[late.first])
+        lives.hand_over(late.value, made[late.value], late.first)
+    return bool(plans)
 
 
 def _segments(graph: ir.Graph) -> bool:
