@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "convolution/lower.h"
+#include "convolution/partial_sums.h"
 #include "convolution/weight_gradient.h"
 #include "core/parallel.h"
 
@@ -96,7 +97,7 @@ class BoundWeightGradient : public BoundStep {
     parallel_for(plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t p = begin; p < end; ++p) compute(part(p));
     });
-    if (plan_.split == Split::Pixels && plan_.parts > 1) add_partial_sums();
+    if (plan_.split == Split::Pixels && plan_.parts > 1) add_sums_of_parts();
   }
 
   void* source = nullptr;
@@ -218,19 +219,12 @@ class BoundWeightGradient : public BoundStep {
     return {side.image, side.pixels + begin, end - begin};
   }
 
-  void add_partial_sums() {
-    const std::int64_t rows = plan_.rows().channels, columns = plan_.columns().channels;
-    parallel_for(plan_.kernel[0] * plan_.kernel[1] * rows, 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t y = i / rows / plan_.kernel[1], x = i / rows % plan_.kernel[1];
-        float* to = static_cast<float*>(target) + y * plan_.tap_row + x * plan_.tap_column +
-                    i % rows * plan_.target_row;
-        for (std::int64_t p = 0; p + 1 < plan_.parts; ++p) {
-          const float* from = static_cast<const float*>(partial) + p * plan_.partial_elements() + i * columns;
-          for (std::int64_t c = 0; c < columns; ++c) to[c] += from[c];
-        }
-      }
-    });
+  void add_sums_of_parts() const {
+    const WeightRows weights{plan_.kernel[0],          plan_.kernel[1],  plan_.rows().channels,
+                             plan_.columns().channels, plan_.target_row, plan_.tap_row,
+                             plan_.tap_column};
+    add_partial_sums(weights, static_cast<float*>(target), static_cast<const float*>(partial),
+                     plan_.parts - 1);
   }
 
   const Plan& plan_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "convolution/partial_sums.h"
 #include "core/parallel.h"
 #include "winograd/grid.h"
 #include "winograd/lower.h"
@@ -84,7 +85,7 @@ class BoundGradient : public BoundStep {
         plan_.bf16 ? compute<std::uint16_t>(part) : compute<float>(part);
       }
     });
-    if (plan_.grid.along_tiles > 1) add_partial_sums();
+    if (plan_.grid.along_tiles > 1) add_sums_of_parts();
   }
 
   void* rows = nullptr;
@@ -192,19 +193,11 @@ class BoundGradient : public BoundStep {
     }
   }
 
-  void add_partial_sums() const {
-    const std::int64_t count = plan_.row_count(), width = plan_.column_count();
-    parallel_for(9 * count, 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t tap = i / count;
-        float* to = static_cast<float*>(target) + tap / 3 * plan_.tap_row + tap % 3 * plan_.tap_column +
-                    i % count * plan_.target_row;
-        for (std::int64_t p = 0; p + 1 < plan_.grid.along_tiles; ++p) {
-          const float* from = static_cast<const float*>(partial) + p * plan_.partial_elements() + i * width;
-          for (std::int64_t c = 0; c < width; ++c) to[c] += from[c];
-        }
-      }
-    });
+  void add_sums_of_parts() const {
+    const convolution::WeightRows weights{
+        3, 3, plan_.row_count(), plan_.column_count(), plan_.target_row, plan_.tap_row, plan_.tap_column};
+    convolution::add_partial_sums(weights, static_cast<float*>(target), static_cast<const float*>(partial),
+                                  plan_.grid.along_tiles - 1);
   }
 
   const Plan& plan_;
