@@ -1,13 +1,12 @@
-"""Python's garbage collector, held back while a compile makes many objects that live on, and called for at its end."""
+"""Python's garbage collector, held back while a compile makes many objects that live on."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from contextlib import ContextDecorator
 
-__all__ = ["collection_paused", "release_memory"]
+__all__ = ["collection_paused"]
 
 _lock = threading.Lock()
 _depth = 0
@@ -40,14 +39,3 @@ class collection_paused(ContextDecorator):
             _depth -= 1
             if _depth == 0 and _was_enabled:
                 gc.enable()
-
-
-def release_memory() -> None:
-    """Give what a compile no longer needs back to the system: cycles are collected, free pages returned.
-
-    >>> release_memory()
-    """
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)

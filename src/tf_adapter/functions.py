@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from ge.collection import release_memory
 from ge.errors import OutOfMemoryError
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow_convert import Refusal
@@ -31,7 +30,6 @@ from tf_adapter.options import options
 __all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "StructureRun", "forget", "plan_function"]
 
 MOST_FUNCTIONS = 256
-LARGE = 1000  # nodes from which the memory of a compile is worth giving back at once
 PATIENCE = 20  # calls without a change after which variables become part of the model again
 MOST_PATIENCE = 1 << 20
 MOST_COMPILES = 128  # of one function; more shapes than that run on the host
@@ -249,7 +247,7 @@ def _lowered(
     graph, refused = settled.graph, settled.refused
     chosen = options.compile_options()
     try:
-        found = lower(
+        return lower(
             graph,
             function.functions,
             inputs,
@@ -259,9 +257,6 @@ def _lowered(
             specialise=settled.specialised,
             name=function.name,
         )
-        if len(graph.nodes) >= LARGE:
-            release_memory()
-        return found
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(
             None, None, f"{error}{_batch_advice(error, inputs)}"
