@@ -45,8 +45,8 @@ def pytest_sessionfinish(session):
     print(f"\\nInstrumented: {LIBRARY}")
 """
 
-# The interpreter's and TensorFlow's own synchronisation is invisible to the thread sanitizer, and OpenMP's
-# threads are not instrumented: races are looked for between callers, whose loops run serially.
+# The interpreter's and TensorFlow's own synchronisation is invisible to the thread sanitizer: races are looked for
+# between callers, whose loops run serially, and in the pool of threads.
 _TESTS = {
     "address": (
         "tests/native",
