@@ -5,14 +5,18 @@ keeps the weights of its linear layers in 8 bits. The mode start times the first
 disk and with the files of another process before it.
 
 Inference freezes the parameters of inductor's graphs too. A training step is forward, loss, backward and plain SGD.
+Without --batch, inference and starts have a batch of 1, training steps one of 4.
 With --compile the rows are compile times: what the first call of a process takes more than later ones, with empty
 caches, each contender in a process of its own; Dynamo's tracing, which all backends share, is in it.
+With --json the rows are kept in a file, and a later run measures those that are missing there.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
+import math
 import os
 import statistics
 import subprocess
@@ -29,6 +33,7 @@ import torch
 from torch import nn
 
 import torchair  # noqa: F401  registers the backend "npu"
+from benchmarks import kept
 from benchmarks.llm import Config, Llama, quantise
 from benchmarks.measure import console, geometric_mean, interleave, milliseconds, new_table, ratio
 from benchmarks.models import zoo
@@ -36,6 +41,7 @@ from benchmarks.models import zoo
 MODELS = ("resnet50", "mobilenetv2", "efficientnetb0", "bert", "vit", "gpt2", "lstm", "dlrm")
 OURS, PEERS = "npu", ("eager", "inductor")
 TOLERANCE = {"fp32": 2e-3, "bf16": 8e-2, "int8": 2e-3}
+BATCHES = {"train": 4}  # of the modes where it is not 1
 PROMPT = 16  # tokens before those that are generated
 Call = Callable[[], torch.Tensor]
 
@@ -136,6 +142,7 @@ import sys, time
 import torch
 from benchmarks.models import zoo
 from torchair.inference import cache_compile
+torch._dynamo.config.allow_rnn = True
 torch.manual_seed(0)
 model = zoo(sys.argv[2] == "True")[sys.argv[1]]
 module, args = model.module(), [torch.from_numpy(a) for a in model.inputs(1)]
@@ -149,11 +156,11 @@ print(times[0] - min(times), call.loads)
 """
 
 
-def start(name: str, quick: bool) -> tuple[float, float]:
+def start(name: str, quick: bool) -> dict[str, float]:
     """What the first call takes more than later ones: with nothing on disk, and with the files of a process before."""
-    taken = []
+    taken = {}
     with tempfile.TemporaryDirectory() as folder:
-        for loads in ("0", "1"):
+        for kind, loads in (("cold", "0"), ("warm", "1")):
             done = subprocess.run(
                 [sys.executable, "-c", _START, name, str(quick), folder],
                 check=True,
@@ -165,8 +172,8 @@ def start(name: str, quick: bool) -> tuple[float, float]:
             seconds, found = done.stdout.split()
             if found != loads:
                 sys.exit(f"{name}: {found} graphs were loaded from disk, {loads} expected")
-            taken.append(float(seconds))
-    return taken[0], taken[1]
+            taken[kind] = float(seconds)
+    return taken
 
 
 def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -176,18 +183,25 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     )
 
 
-def subject(name: str, precision: str, options: argparse.Namespace) -> tuple[nn.Module, list[torch.Tensor]]:
+def batch_of(mode: str, options: argparse.Namespace) -> int:
+    """The batch that is asked for, or the usual one of a mode."""
+    return options.batch or BATCHES.get(mode, 1)
+
+
+def subject(
+    name: str, precision: str, mode: str, options: argparse.Namespace
+) -> tuple[nn.Module, list[torch.Tensor]]:
     """A model and its arguments."""
     model = zoo(options.quick)[name]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    args = [torch.from_numpy(a) for a in model.inputs(options.batch)]
+    args = [torch.from_numpy(a) for a in model.inputs(batch_of(mode, options))]
     return model.module().to(dtype), [a.to(dtype) if a.is_floating_point() else a for a in args]
 
 
 def measure(name: str, precision: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row: times and errors of all contenders."""
     torch._dynamo.reset()
-    module, args = subject(name, precision, options)
+    module, args = subject(name, precision, mode, options)
     calls = {c: MAKERS[mode](module, args, c) for c in (OURS, *options.peers)}
     expected = MAKERS[mode](module, args, "eager")().clone()
     errors = {}
@@ -214,7 +228,7 @@ def alone(contender: str, options: argparse.Namespace) -> float:
         first = time.perf_counter() - begin
         call: Callable[[], Any] = lambda: (decoding.restart(), decoding.read(token))  # noqa: E731
     else:
-        call = MAKERS[mode](*subject(options.models[0], precision, options), contender)
+        call = MAKERS[mode](*subject(options.models[0], precision, mode, options), contender)
         begin = time.perf_counter()
         call()
         first = time.perf_counter() - begin
@@ -225,17 +239,21 @@ def compile_times(name: str, mode: str, precision: str, options: argparse.Namesp
     """The compile times of one row, by contender; each in a process of its own with empty caches."""
     found = {}
     for contender in (OURS, *(p for p in options.peers if p != "eager")):
-        row = ["--models", name, "--modes", mode, "--precisions", precision, "--batch", str(options.batch)]
+        batch = str(batch_of(mode, options))
+        row = ["--models", name, "--modes", mode, "--precisions", precision, "--batch", batch]
         quick = ["--quick"] if options.quick else []
         environment = {k: v for k, v in os.environ.items() if k != "NPU_CACHE_DIR"}
         done = subprocess.run(
             [sys.executable, __file__, "--alone", contender, *row, *quick],
-            check=True,
+            check=contender == OURS,
             capture_output=True,
             text=True,
             env=environment,
         )
-        found[contender] = float(done.stdout.split()[-1])
+        if done.returncode:
+            console.print(f"{name} {mode} {precision}: {contender} did not run: {done.stderr[-200:]!r}")
+        else:
+            found[contender] = float(done.stdout.split()[-1])
     return found
 
 
@@ -253,19 +271,42 @@ def asked(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
                     yield name, mode, precision
 
 
+def title(name: str, mode: str, precision: str, options: argparse.Namespace) -> str:
+    """What a row is kept under."""
+    batch = 1 if mode == "decode" else batch_of(mode, options)
+    return f"{name} {mode} {precision} b{batch}"
+
+
+def remembered(
+    name: str, options: argparse.Namespace, measured: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """A row from the file of an earlier run, or measured now and kept there."""
+    known = kept.read(options.json)
+    if name not in known or options.again:
+        known[name] = measured()
+        kept.write(options.json, known)
+    return known[name]
+
+
 def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """What is asked for, and what was measured."""
     for name, mode, precision in asked(options):
-        found = decode(precision, options) if mode == "decode" else measure(name, precision, mode, options)
-        yield name, mode, precision, found
+        measured = (
+            functools.partial(decode, precision, options)
+            if mode == "decode"
+            else functools.partial(measure, name, precision, mode, options)
+        )
+        yield name, mode, precision, remembered(title(name, mode, precision, options), options, measured)
 
 
 def show_starts(options: argparse.Namespace) -> None:
     """A table of first calls."""
     table = new_table("what the first call takes more than later ones, s", ["model", "cold", "warm", "ratio"])
     for name in options.models:
-        cold, warm = start(name, options.quick)
-        table.add_row(name, f"{cold:.2f}", f"{warm:.2f}", ratio(cold / warm))
+        found = remembered(f"{name} start", options, functools.partial(start, name, options.quick))
+        table.add_row(
+            name, f"{found['cold']:.2f}", f"{found['warm']:.2f}", ratio(found["cold"] / found["warm"])
+        )
     console.print(table)
 
 
@@ -278,10 +319,14 @@ def main() -> None:
         "--modes", nargs="+", default=["infer"], choices=["infer", "train", "decode", "start"]
     )
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS)
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", type=int, help="instead of 1, and of 4 in training")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--burst", type=float, default=0.2)
     parser.add_argument("--compile", action="store_true", help="compile times instead of calls")
+    parser.add_argument(
+        "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
+    )
+    parser.add_argument("--again", action="store_true", help="measure rows that the --json file has, too")
     parser.add_argument("--alone", choices=(OURS, *PEERS), help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
     options = parser.parse_args()
@@ -306,14 +351,17 @@ def main() -> None:
 def show_compiles(options: argparse.Namespace) -> None:
     """A table of compile times."""
     peers = [p for p in options.peers if p != "eager"]
-    table = new_table(
-        f"compile time, s, batch {options.batch}", ["model", "mode", OURS, *peers, "the best over ours"]
-    )
+    table = new_table("compile time, s", ["model", "mode", "batch", OURS, *peers, "the best over ours"])
     for name, mode, precision in asked(options):
-        found = compile_times(name, mode, precision, options)
-        shown = [f"{found[c]:.2f}" for c in (OURS, *peers)]
-        ahead = min(found[p] for p in peers) / found[OURS]
-        table.add_row(name, f"{mode} {precision}", *shown, ratio(ahead))
+        found = remembered(
+            f"{title(name, mode, precision, options)} compile",
+            options,
+            functools.partial(compile_times, name, mode, precision, options),
+        )
+        shown = [f"{found[c]:.2f}" if c in found else "–" for c in (OURS, *peers)]
+        ahead = min((found[p] for p in peers if p in found), default=math.nan) / found[OURS]
+        batch = str(batch_of(mode, options))
+        table.add_row(name, f"{mode} {precision}", batch, *shown, ratio(ahead))
         console.print(f"{name} {mode} {precision}: {', '.join(shown)} s, {ahead:.2f}")
     console.print(table)
 
@@ -323,11 +371,12 @@ def show_speeds(options: argparse.Namespace) -> None:
     columns = [
         "model",
         "mode",
+        "batch",
         *(f"{c} ms" for c in (OURS, *options.peers)),
         "over the best",
         "error",
     ]
-    table = new_table(f"torch.compile, batch {options.batch}, {torch.get_num_threads()} threads", columns)
+    table = new_table(f"torch.compile, {torch.get_num_threads()} threads", columns)
     ahead, wrong = [], []
     for name, mode, precision, row in rows(options):
         best = min(row["times"][p] for p in options.peers if p in row["times"])
@@ -336,7 +385,9 @@ def show_speeds(options: argparse.Namespace) -> None:
             wrong.append(f"{name} {precision} {mode}: error {row['errors'][OURS]:.2g}")
         shown = [milliseconds(row["times"][c]) if c in row["times"] else "–" for c in (OURS, *options.peers)]
         error = f"{row['errors'][OURS]:.1e}"
-        table.add_row(name, f"{mode} {precision}", *shown, ratio(ahead[-1]), error)
+        batch = str(batch_of(mode, options))
+        table.add_row(name, f"{mode} {precision}", batch, *shown, ratio(ahead[-1]), error)
+        console.print(f"[dim]{name} {mode} {precision}: {', '.join(shown)} ms[/]")
         if mode == "decode":
             speeds = ", ".join(f"{c} {1 / row['times'][c]:.0f}" for c in (OURS, *options.peers))
             console.print(f"decode {precision}, tokens a second: {speeds}")
