@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 from tensorflow.python.framework import device_spec, ops
+from tensorflow.python.ops import script_ops
 
 import npu_runtime
 from ge.ops.base import subscribe
@@ -63,6 +64,7 @@ def register() -> None:
     _wrap_context()
     _wrap_threads()
     _wrap_iterators()
+    _wrap(script_ops, "_maybe_copy_to_context_device", _brought_back)
     _set_callbacks()
     calls.start(_is_name)
     running = context.context()
@@ -221,6 +223,21 @@ def _wrap_iterators() -> None:
         return iterate
 
     _wrap(tf.data.Dataset, "__iter__", make)
+
+
+def _brought_back(original: Function) -> Function:
+    """Results of `tf.py_function` that were computed on an NPU go to the device that its caller runs it on.
+
+    TensorFlow copies them to the current device, which is an NPU again where that is the default. The copy has a
+    gradient.
+    """
+
+    def copied(tensor: Any, target: str) -> Any:
+        return (
+            tensor._copy(device_name=target) if _is_name(tensor.backing_device) else original(tensor, target)
+        )
+
+    return copied
 
 
 # -- names --------------------------------------------------------------------------------------------------------

@@ -21,9 +21,6 @@ from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
 QUICK = gradients.collect(quick=True)
 SHARE = 8  # one case of so many in every run
 GOOD = ("npu", "host", "none", "unlike")
-NOT_YET = {
-    ("tf.py_function/0.0/float32", "eager"): "results of a Python function on the NPU do not reach its caller"
-}
 OF_PROGRAMS = [n for n, c in QUICK.items() if any(c.row is r for r in PROGRAMS)]
 
 
@@ -48,8 +45,6 @@ def test_a_share_of_the_sweep(name: str, mode: str) -> None:
 @pytest.mark.parametrize("name", OF_PROGRAMS)
 def test_programs(name: str, mode: str) -> None:
     """Control flow, lists, lookups, ragged and sparse values: every one of them has a gradient."""
-    if (name, mode) in NOT_YET:
-        pytest.xfail(NOT_YET[name, mode])
     try:
         result = gradients.check(QUICK[name], mode)
     except AttributeError as error:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -250,6 +251,48 @@ def test_an_exception_in_a_py_function_is_raised_and_the_next_call_works() -> No
         function(tf.constant(1.0))
     fail[0] = False
     assert float(function(tf.constant(1.0))) == 9.0
+
+
+@pytest.mark.parametrize("place", ["eager", "function", "dataset", "threads"])
+def test_python_functions_may_compute_on_the_npu(place: str) -> None:
+    """Many calls, with gradients: the results come back to the host operator that called Python."""
+    weights = tf.Variable(np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    x = tf.constant(np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32))
+
+    def compute(a: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(a @ weights) * a
+
+    def python(a: tf.Tensor) -> tf.Tensor:
+        found = compute(a)
+        assert found.backing_device == NPU
+        return found
+
+    def gradient(call: Callable[[tf.Tensor], tf.Tensor], a: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(a)
+            result = call(a)
+        return tape.gradient(result, a)
+
+    def through(a: tf.Tensor) -> tf.Tensor:
+        return gradient(lambda b: tf.ensure_shape(tf.py_function(python, [b], tf.float32), [4, 4]), a)
+
+    def derived(a: tf.Tensor) -> tf.Tensor:
+        return gradient(python, a)
+
+    expected = gradient(compute, x)
+    if place == "eager":
+        found = [through(x) for _ in range(50)]
+    elif place == "function":
+        step = tf.function(lambda a: through(a @ a))
+        expected, found = gradient(compute, x @ x), [step(x) for _ in range(50)]
+    elif place == "dataset":
+        rows = tf.data.Dataset.from_tensors(x).repeat(50)
+        found = list(rows.map(lambda a: tf.py_function(derived, [a], tf.float32), num_parallel_calls=2))
+    else:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: through(x), range(50)))
+    for one in found:
+        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_tensorflow_the_import_says_what_to_install(tmp_path: Path) -> None:
