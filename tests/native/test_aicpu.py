@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_support import BF16, Array, close, randn
 
 import npu_runtime as rt
@@ -208,6 +210,45 @@ def test_scatter_refuses_what_is_out_of_range() -> None:
         run("scatter_nd", [data, np.array([[-4]]), updates], [("float32", (3,))])
     with pytest.raises(rt.TaskError, match="unknown reduction"):
         run("scatter_nd", [data, np.array([[0]]), updates], [("float32", (3,))], reduction="xor")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.sampled_from([1, 2, 7, 64, 900, 20_000]),
+    row=st.sampled_from([(), (1,), (3,), (16,), (5, 7), (64,), (600,)]),
+    count=st.sampled_from([0, 1, 4, 33, 500]),
+    spread=st.floats(0.01, 1.0),
+    dtype=st.sampled_from(["float32", "float64", "bfloat16", "float16", "int32", "uint8"]),
+    index=st.sampled_from(["int32", "int64"]),
+    seed=st.integers(0, 99),
+)
+def test_scatter_sum(
+    rows: int, row: tuple[int, ...], count: int, spread: float, dtype: str, index: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    indices = rng.integers(-1, max(int(rows * spread), 1), count).astype(index)
+    updates = as_type(rng.integers(0, 9, (count, *row)), dtype)
+    (y,) = run("scatter_sum", [indices, updates], [(dtype, (rows, *row))])
+    wide = {"uint8": np.uint8, "int32": np.int32}.get(dtype, np.float64)
+    expected = np.zeros((rows, *row), wide)
+    np.add.at(expected, indices[indices >= 0], updates[indices >= 0].astype(wide))
+    np.testing.assert_array_equal(y, expected.astype(y.dtype))
+
+
+def test_scatter_sum_rounds_once() -> None:
+    updates = as_type(np.full((512, 2), 1.0), "bfloat16")
+    (y,) = run("scatter_sum", [np.zeros(512, np.int64), updates], [("bfloat16", (3, 2))])
+    np.testing.assert_array_equal(y.astype(np.float32), [[512, 512], [0, 0], [0, 0]])
+
+
+def test_scatter_sum_refuses_what_does_not_fit() -> None:
+    updates = np.ones((2, 3), np.float32)
+    with pytest.raises(rt.TaskError, match="index 4 is out of range"):
+        run("scatter_sum", [np.array([0, 4]), updates], [("float32", (4, 3))])
+    with pytest.raises(rt.TaskError, match="do not go together"):
+        run("scatter_sum", [np.array([0, 1]), updates], [("float32", (4, 2))])
+    with pytest.raises(rt.TaskError, match="one element type"):
+        run("scatter_sum", [np.array([0, 1]), updates], [("float64", (4, 3))])
 
 
 # detection

@@ -206,6 +206,42 @@ class ScatterNd(Scattering):
         return [_combined(x, where, updates, op.reduction)]
 
 
+@register
+class ScatterSum(Operator):
+    """y of zeros with `rows` rows; y[indices[i]] += updates[i]. Negative indices are left out; sums round once."""
+
+    indices = Input("I", INDICES)
+    updates = Input("T", TENSORS)
+    y = Output("T")
+    rows = Attr(int)
+    aicpu = "scatter_sum"
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        indices, updates = op.inputs[:2]
+        assert indices is not None and updates is not None
+        if indices.rank != 1 or not updates.rank or updates.shape[0] != indices.shape[0]:
+            raise fail(op, f"indices {indices} do not go with updates {updates}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        updates = op.inputs[1]
+        assert updates is not None
+        return TensorDesc((op.rows, *updates.shape[1:]), updates.dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        indices, updates = (np.asarray(a) for a in arrays)
+        wide = np.float32 if updates.dtype.itemsize == 2 and updates.dtype.kind in "fV" else updates.dtype
+        sums = np.zeros((op.rows, *updates.shape[1:]), wide)
+        np.add.at(sums, indices[indices >= 0], updates[indices >= 0].astype(wide))
+        return [sums.astype(updates.dtype)]
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return op.inputs[1].size  # type: ignore[union-attr]
+
+
 _COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 

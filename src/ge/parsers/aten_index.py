@@ -189,11 +189,8 @@ def _embedding_backward(n: AtenNode) -> Any:
     rows, padding = int(n.arg("num_weights")), int(n.arg("padding_idx", -1))
     if n.arg("scale_grad_by_freq"):
         raise Unsupported("gradients by frequency")
-    out = n.out()
-    count = desc_of(places).size
-    flat = n.shaped(n.wide(gradient), [count, out.shape[1]])
-    places = n.shaped(places, [count, 1])
+    width, count = n.out().shape[1], desc_of(places).size
+    places = n.shaped(places, [count])
     if padding >= 0:
-        flat = n.op("Select", n.op("Equal", places, padding), 0, flat)
-    zeros = n.filled(0, TensorDesc((rows, out.shape[1]), desc_of(flat).dtype))
-    return n.back(n.op("ScatterNd", zeros, places, flat, reduction="add"))
+        places = n.op("Select", n.op("Equal", places, padding), -1, places)
+    return n.op("ScatterSum", places, n.shaped(gradient, [count, width]), rows=rows)
