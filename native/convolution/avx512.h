@@ -45,6 +45,16 @@ struct BFloat16Bits {
   }
 };
 
+// A row of pixels, widened, between `left` zeros and zeros up to `width`.
+template <class T>
+inline void widen_row(const typename T::Value* from, std::int64_t pixel, std::int64_t left,
+                      std::int64_t count, std::int64_t width, __mmask16 lanes, float* row) {
+  std::int64_t x = 0;
+  for (; x < left; ++x) _mm512_store_ps(row + x * kLanes, _mm512_setzero_ps());
+  for (; x < left + count; ++x, from += pixel) _mm512_store_ps(row + x * kLanes, T::load(from, lanes));
+  for (; x < width; ++x) _mm512_store_ps(row + x * kLanes, _mm512_setzero_ps());
+}
+
 // x / (1 + 2^t): x times the sigmoid of -t ln 2.
 template <bool kCoarse>
 inline __m512 over_one_plus_exp2(__m512 x, __m512 t) {

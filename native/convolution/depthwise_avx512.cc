@@ -1,4 +1,5 @@
 // Depthwise convolution for AVX-512.
+#include <algorithm>
 #include <utility>
 
 #include "convolution/avx512.h"
@@ -14,17 +15,9 @@ template <class T>
 void read_row(const Depthwise& p, const typename T::Value* image, std::int64_t y, __mmask16 lanes,
               float* row) {
   const std::int64_t width = p.padded_width();
-  std::int64_t x = 0;
-  const auto zeros = [&](std::int64_t end) {
-    for (; x < end; ++x) _mm512_store_ps(row + x * kLanes, _mm512_setzero_ps());
-  };
-  if (y >= 0 && y < p.height) {
-    zeros(p.pad_left);
-    const typename T::Value* from = image + y * p.source_row - p.pad_left * p.source_pixel;
-    const std::int64_t end = width < p.width + p.pad_left ? width : p.width + p.pad_left;
-    for (; x < end; ++x) _mm512_store_ps(row + x * kLanes, T::load(from + x * p.source_pixel, lanes));
-  }
-  zeros(width);
+  const std::int64_t count = y < 0 || y >= p.height ? 0 : std::min(p.width, width - p.pad_left);
+  widen_row<T>(count ? image + y * p.source_row : image, p.source_pixel, p.pad_left, count, width, lanes,
+               row);
 }
 
 template <class T, Activation kActivation, int kKernel, int kStride, int kCount>

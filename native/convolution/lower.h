@@ -11,9 +11,11 @@ bool lower_pointwise(Lowering& low);
 
 // The same for tasks of kind "deconv".
 bool lower_spread(Lowering& low);
+bool lower_depthwise_source_gradient(Lowering& low);
 
 // The same for tasks of kind "conv_grad_weights".
 bool lower_weight_gradient(Lowering& low);
+bool lower_depthwise_weight_gradient(Lowering& low);
 
 // Whether a convolution's last post-operation is better done in place after it; the step that does it.
 bool has_late_activation(const Lowering& low);

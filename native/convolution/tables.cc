@@ -3,6 +3,7 @@
 
 #include "convolution/activation.h"
 #include "convolution/depthwise.h"
+#include "convolution/depthwise_gradient.h"
 #include "convolution/pointwise.h"
 #include "convolution/spread.h"
 #include "convolution/weight_gradient.h"
@@ -38,6 +39,14 @@ void pack(const T* weights, std::int64_t outputs, std::int64_t depth, std::int64
 
 DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
   return machine_has_bf16_vectors() ? depthwise_avx512(type, kernel, stride) : nullptr;
+}
+
+SourceGradientFn depthwise_source_gradient(DType type) {
+  return machine_has_bf16_vectors() ? depthwise_source_gradient_avx512(type) : nullptr;
+}
+
+WeightSumsFn depthwise_weight_sums(DType type, std::int64_t kernel, std::int64_t stride) {
+  return machine_has_bf16_vectors() ? depthwise_weight_sums_avx512(type, kernel, stride) : nullptr;
 }
 
 ActivationFn activation(DType type) { return machine_has_bf16_vectors() ? activation_avx512(type) : nullptr; }

@@ -114,7 +114,7 @@ void lower_conv(Lowering& low) {
 }
 
 void lower_deconv(Lowering& low) {
-  if (lower_winograd(low, true) || lower_spread(low)) return;
+  if (lower_winograd(low, true) || lower_spread(low) || lower_depthwise_source_gradient(low)) return;
   lower_convolution<dnnl::deconvolution_forward>(low, dnnl::algorithm::deconvolution_direct, true);
 }
 

@@ -22,7 +22,10 @@ void check_images(const Lowering& low, const View& a, const View& b) {
 void lower_conv_grad_weights(Lowering& low) {
   using Gradient = dnnl::convolution_backward_weights;
   const bool ours = low.attrs().text("algorithm", "auto") != "library";
-  if (ours && (lower_winograd_gradient(low) || lower_weight_gradient(low))) return;
+  if (ours &&
+      (lower_winograd_gradient(low) || lower_weight_gradient(low) || lower_depthwise_weight_gradient(low))) {
+    return;
+  }
   const View& x = low.input(0);
   const View& dy = low.input(1);
   const View& dw = low.output(0);

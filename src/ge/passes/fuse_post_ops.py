@@ -53,6 +53,7 @@ def _open_cube(value: ir.Value | None) -> ir.Node | None:
         or value is None
         or not only_use(value)
         or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS
+        or (cube.op_type == "ConvTranspose" and attrs_of(cube)["groups"] != 1)
     ):
         return None
     return cube if placement_of(cube)[0] is Engine.AI_CORE else None
@@ -187,7 +188,8 @@ class FusePostOps(RewritePass):
        one: the operand is computed for this node alone, and several read the result, elementwise work among them
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
-    4. At most four post-ops; they are applied in the order of the graph.
+    4. At most four post-ops; they are applied in the order of the graph. None for transposed convolutions of several
+       groups, whose primitives do them element by element.
     """
 
     name = "fuse_post_ops"

@@ -1,0 +1,306 @@
+// Gradients of depthwise convolutions: which tasks are ours, and their steps.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "convolution/depthwise_gradient.h"
+#include "convolution/lower.h"
+#include "core/half.h"
+#include "core/parallel.h"
+
+namespace npu {
+namespace {
+
+using namespace convolution;
+
+constexpr std::int64_t kMinBandRows = 8;        // a band reads rows that its neighbour reads too
+constexpr std::int64_t kBandBytes = 256 << 10;  // source rows whose channels are worked on in turn
+constexpr double kMinFlops = 1e5;               // less is not worth waking a second thread
+
+// Weights (C, 1, k, k) with any strides.
+struct Weights {
+  DType type = DType::Float32;
+  std::int64_t channel = 0, row = 0, column = 0;  // distances in elements
+
+  std::int64_t at(std::int64_t c, std::int64_t tap, std::int64_t kernel) const {
+    return c * channel + tap / kernel * row + tap % kernel * column;
+  }
+};
+
+struct Plan {
+  Depthwise shape{};
+  Weights weights;
+  std::int64_t bands = 1;
+  std::int64_t parts = 1;         // of the work, one for a thread
+  std::int64_t rows = 0;          // of an image, which the bands share
+  std::int64_t buffer_bytes = 0;  // of a part
+
+  std::int64_t units() const { return shape.batch * shape.blocks() * bands; }
+  std::int64_t taps() const { return shape.kernel * shape.kernel; }
+  std::int64_t packed_floats() const { return shape.blocks() * taps() * 16; }
+};
+
+// Calls body(image, block, first, last, part) for the bands and blocks of channels.
+template <class Body>
+void for_units(const Plan& plan, Body&& body) {
+  parallel_for(plan.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      const std::int64_t last = plan.units() * (part + 1) / plan.parts;
+      for (std::int64_t unit = plan.units() * part / plan.parts; unit < last; ++unit) {
+        const std::int64_t block = unit % plan.shape.blocks(), rest = unit / plan.shape.blocks();
+        const std::int64_t band = rest % plan.bands;
+        body(rest / plan.bands, block, band * plan.rows / plan.bands, (band + 1) * plan.rows / plan.bands,
+             part);
+      }
+    }
+  });
+}
+
+float* buffer_of(const Plan& plan, void* buffers, std::int64_t part) {
+  return reinterpret_cast<float*>(static_cast<char*>(buffers) + part * plan.buffer_bytes);
+}
+
+class BoundSourceGradient : public BoundStep {
+ public:
+  BoundSourceGradient(const Plan& plan, SourceGradientFn run) : plan_(plan), run_(run) {}
+
+  void run(RunState&) override {
+    pack();
+    const SourceGradientData data{gradient, static_cast<const float*>(packed), source};
+    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
+      run_(plan_.shape, data, image, block, first, last, buffer_of(plan_, buffers, part));
+    });
+  }
+
+  void* gradient = nullptr;
+  void* weights = nullptr;
+  void* source = nullptr;
+  void* packed = nullptr;
+  void* buffers = nullptr;
+
+ private:
+  void pack() const {
+    if (plan_.weights.type == DType::Float32) {
+      pack_from(static_cast<const float*>(weights));
+    } else {
+      pack_from(static_cast<const BFloat16*>(weights));
+    }
+  }
+
+  // Blocks of 16 channels, widened; zeros beyond the last channel.
+  template <class T>
+  void pack_from(const T* from) const {
+    auto* to = static_cast<float*>(packed);
+    for (std::int64_t block = 0; block < plan_.shape.blocks(); ++block) {
+      for (std::int64_t tap = 0; tap < plan_.taps(); ++tap) {
+        for (std::int64_t c = block * 16; c < block * 16 + 16; ++c) {
+          const bool inside = c < plan_.shape.channels;
+          *to++ = inside ? static_cast<float>(from[plan_.weights.at(c, tap, plan_.shape.kernel)]) : 0.0f;
+        }
+      }
+    }
+  }
+
+  const Plan& plan_;
+  SourceGradientFn run_;
+};
+
+class BoundWeightSums : public BoundStep {
+ public:
+  BoundWeightSums(const Plan& plan, WeightSumsFn run) : plan_(plan), run_(run) {}
+
+  // Every part adds up what its pixels say; then the sums of all are one.
+  void run(RunState&) override {
+    std::memset(sums, 0, static_cast<std::size_t>(plan_.parts * plan_.packed_floats()) * sizeof(float));
+    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
+      float* const mine =
+          static_cast<float*>(sums) + part * plan_.packed_floats() + block * plan_.taps() * 16;
+      run_(plan_.shape, source, gradient, image, block, first, last, mine, buffer_of(plan_, buffers, part));
+    });
+    if (plan_.weights.type == DType::Float32) {
+      put(static_cast<float*>(target));
+    } else {
+      put(static_cast<BFloat16*>(target));
+    }
+  }
+
+  void* source = nullptr;
+  void* gradient = nullptr;
+  void* target = nullptr;
+  void* sums = nullptr;
+  void* buffers = nullptr;
+
+ private:
+  template <class T>
+  void put(T* to) const {
+    const auto* from = static_cast<const float*>(sums);
+    for (std::int64_t c = 0; c < plan_.shape.channels; ++c) {
+      for (std::int64_t tap = 0; tap < plan_.taps(); ++tap) {
+        const std::int64_t at = (c / 16 * plan_.taps() + tap) * 16 + c % 16;
+        float sum = 0.0f;
+        for (std::int64_t part = 0; part < plan_.parts; ++part)
+          sum += from[part * plan_.packed_floats() + at];
+        to[plan_.weights.at(c, tap, plan_.shape.kernel)] = static_cast<T>(sum);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  WeightSumsFn run_;
+};
+
+struct Places {
+  Location source, gradient, weights, packed, buffers;
+};
+
+class SourceGradientStep : public Step {
+ public:
+  SourceGradientStep(const Plan& plan, SourceGradientFn run, const Places& places)
+      : plan_(plan), run_(run), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundSourceGradient>(plan_, run_);
+    binder.address(&bound->gradient, places_.gradient);
+    binder.address(&bound->weights, places_.weights);
+    binder.address(&bound->source, places_.source);
+    binder.address(&bound->packed, places_.packed);
+    binder.address(&bound->buffers, places_.buffers);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  SourceGradientFn run_;
+  Places places_;
+};
+
+class WeightSumsStep : public Step {
+ public:
+  WeightSumsStep(const Plan& plan, WeightSumsFn run, const Places& places)
+      : plan_(plan), run_(run), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundWeightSums>(plan_, run_);
+    binder.address(&bound->gradient, places_.gradient);
+    binder.address(&bound->target, places_.weights);
+    binder.address(&bound->source, places_.source);
+    binder.address(&bound->sums, places_.packed);
+    binder.address(&bound->buffers, places_.buffers);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  WeightSumsFn run_;
+  Places places_;
+};
+
+bool is_square(const Dims& list) { return list.size() == 2 && list[0] == list[1]; }
+
+// A depthwise convolution of `x` to `y` with weights `w`, channels last, as our kernels take it.
+std::optional<Plan> make_plan(const Lowering& low, const View& x, const View& y, const View& w) {
+  const Attrs& attrs = low.attrs();
+  if (x.dims.size() != 4 || y.dims.size() != 4 || w.dims.size() != 4 || !x.elements() || !y.elements()) {
+    return std::nullopt;
+  }
+  const Dims strides = attrs.integers("strides", {1, 1}), dilations = attrs.integers("dilations", {1, 1});
+  const Dims pads = attrs.integers("pads_begin", {0, 0});
+  const std::int64_t channels = x.dims[1], kernel = w.dims[2];
+  const bool depthwise = attrs.integer("groups", 1) == channels && channels > 1 && y.dims[1] == channels &&
+                         w.dims[0] == channels && w.dims[1] == 1 && w.dims[3] == kernel;
+  const bool plain = x.dtype == y.dtype && x.strides[1] == 1 && y.strides[1] == 1 && is_square(strides) &&
+                     is_square(dilations) && dilations[0] == 1 && pads.size() == 2 &&
+                     (w.dtype == DType::Float32 || w.dtype == DType::BFloat16);
+  if (!depthwise || !plain || kernel > kMaxGradientKernel || std::max(pads[0], pads[1]) >= kernel ||
+      std::min(pads[0], pads[1]) < 0) {
+    return std::nullopt;
+  }
+  Plan plan;
+  plan.weights = {w.dtype, w.strides[0], w.strides[2], w.strides[3]};
+  Depthwise& s = plan.shape;
+  s.batch = x.dims[0];
+  s.channels = channels;
+  s.height = x.dims[2];
+  s.width = x.dims[3];
+  s.out_height = y.dims[2];
+  s.out_width = y.dims[3];
+  s.kernel = kernel;
+  s.stride = strides[0];
+  s.pad_top = pads[0];
+  s.pad_left = pads[1];
+  s.source_image = x.strides[0];
+  s.source_row = x.strides[2];
+  s.source_pixel = x.strides[3];
+  s.target_image = y.strides[0];
+  s.target_row = y.strides[2];
+  s.target_pixel = y.strides[3];
+  return plan;
+}
+
+double flops_of(const Plan& plan) {
+  const Depthwise& s = plan.shape;
+  return 2.0 * static_cast<double>(s.batch * s.channels * s.out_height * s.out_width * plan.taps());
+}
+
+// Bands of rows that fit the second-level cache, and enough for all threads.
+void share_out(Plan& plan, const View& x, std::int64_t rows, std::int64_t buffer_bytes) {
+  const auto image_bytes = static_cast<std::int64_t>(x.bytes()) / plan.shape.batch;
+  plan.rows = rows;
+  plan.buffer_bytes = buffer_bytes;
+  plan.bands =
+      std::clamp<std::int64_t>(image_bytes / kBandBytes, 1, std::max<std::int64_t>(rows / kMinBandRows, 1));
+  plan.parts = flops_of(plan) < kMinFlops ? 1 : std::min<std::int64_t>(omp_get_max_threads(), plan.units());
+}
+
+// Bytes of every part.
+std::size_t for_all(const Plan& plan, std::int64_t bytes) {
+  return static_cast<std::size_t>(plan.parts * bytes);
+}
+
+}  // namespace
+
+bool lower_depthwise_source_gradient(Lowering& low) {
+  const Attrs& attrs = low.attrs();
+  if (!attrs.texts("post_ops").empty() || attrs.flag("has_bias") || attrs.has("src_scale") ||
+      attrs.flag("has_weight_scales") || low.input_count() != 2) {
+    return false;
+  }
+  std::optional<Plan> plan = make_plan(low, low.output(0), low.input(0), low.input(1));
+  const SourceGradientFn run = plan ? depthwise_source_gradient(low.input(0).dtype) : nullptr;
+  if (!run) return false;
+  share_out(*plan, low.output(0), plan->shape.height, GradientRows(plan->shape).bytes());
+  low.describe("depthwise_source_gradient:avx512", "acdb", flops_of(*plan));
+  if (!low.building()) return true;
+  Places places;
+  places.gradient = low.at(low.input(0));
+  places.weights = low.at(low.input(1));
+  places.source = low.at(low.output(0));
+  places.packed = low.scratch(static_cast<std::size_t>(plan->packed_floats()) * sizeof(float));
+  places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
+  low.emit(std::make_unique<SourceGradientStep>(*plan, run, places));
+  return true;
+}
+
+bool lower_depthwise_weight_gradient(Lowering& low) {
+  if (low.output_count() != 1) return false;
+  std::optional<Plan> plan = make_plan(low, low.input(0), low.input(1), low.output(0));
+  const WeightSumsFn run =
+      plan ? depthwise_weight_sums(low.input(0).dtype, plan->shape.kernel, plan->shape.stride) : nullptr;
+  if (!run) return false;
+  share_out(*plan, low.input(0), plan->shape.out_height, plan->shape.buffer_bytes());
+  low.describe("depthwise_weight_gradient:avx512", "acdb", flops_of(*plan));
+  if (!low.building()) return true;
+  Places places;
+  places.source = low.at(low.input(0));
+  places.gradient = low.at(low.input(1));
+  places.weights = low.at(low.output(0));
+  places.packed =
+      low.scratch(for_all(*plan, plan->packed_floats() * static_cast<std::int64_t>(sizeof(float))));
+  places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
+  low.emit(std::make_unique<WeightSumsStep>(*plan, run, places));
+  return true;
+}
+
+}  // namespace npu
