@@ -118,6 +118,19 @@ def test_tensorflow_resizes_float64_with_weights_of_float32() -> None:
     assert 1e-10 < error < 1e-6
 
 
+def test_tensorflow_s_infinite_complex_products_depend_on_the_place() -> None:
+    """Why gradients at complex infinities are not compared: one value has two gradients in one array."""
+    with tf.device("/CPU:0"), tf.GradientTape() as tape:
+        x = tf.constant(np.full(9, complex(np.inf, 1), np.complex64))
+        tape.watch(x)
+        squares = tf.square(x)
+    np.testing.assert_array_equal(np.isinf(squares.numpy().real), True)
+    with tf.device("/CPU:0"):
+        up = tf.fill([9], tf.constant(0.5 + 0.25j, tf.complex64))
+        found = tape.gradient(squares, x, output_gradients=up).numpy()
+    assert 0 < np.isnan(found.real).sum() < 9
+
+
 @pytest.mark.slow
 def test_the_whole_sweep_finds_nothing_wrong() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--jobs", "2"]
