@@ -7,6 +7,7 @@
 #include "convolution/lower.h"
 #include "convolution/partial_sums.h"
 #include "convolution/weight_gradient.h"
+#include "convolution/weight_target.h"
 #include "core/parallel.h"
 
 namespace npu {
@@ -277,9 +278,9 @@ std::optional<Plan> make_plan(const Lowering& low) {
   const View& dw = low.output(0);
   const Attrs& attrs = low.attrs();
   if (x.dims.size() != 4 || dy.dims.size() != 4 || dw.dims.size() != 4 || low.output_count() != 1 ||
-      attrs.integer("groups", 1) != 1 || x.dtype != dy.dtype || dw.dtype != DType::Float32 ||
+      attrs.integer("groups", 1) != 1 || x.dtype != dy.dtype || !WeightTarget(dw).fits() ||
       dy.dims[3] > kMaxWidth || !is_whole_vectors(x) || !is_whole_vectors(dy) ||
-      !has_enough_channels(x, dy) || (dw.strides[0] != 1 && dw.strides[1] != 1)) {
+      !has_enough_channels(x, dy)) {
     return std::nullopt;
   }
   Plan plan;
@@ -292,10 +293,11 @@ std::optional<Plan> make_plan(const Lowering& low) {
   plan.strides = attrs.integers("strides", {1, 1});
   plan.dilations = attrs.integers("dilations", {1, 1});
   plan.pads = attrs.integers("pads_begin", {0, 0});
-  plan.source_has_rows = dw.strides[0] == 1;
-  plan.target_row = dw.strides[plan.source_has_rows ? 1 : 0];
-  plan.tap_row = dw.strides[2];
-  plan.tap_column = dw.strides[3];
+  const WeightTarget target(dw);
+  plan.source_has_rows = target.strides()[0] == 1;
+  plan.target_row = target.strides()[plan.source_has_rows ? 1 : 0];
+  plan.tap_row = target.strides()[2];
+  plan.tap_column = target.strides()[3];
   const std::int64_t pixels = plan.images * plan.gradient.height * plan.gradient.width;
   plan.parts = omp_get_max_threads();
   plan.split = split_of(plan, pixels);
@@ -317,13 +319,15 @@ bool lower_weight_gradient(Lowering& low) {
   Places places;
   places.source = low.at(low.input(0));
   places.gradient = low.at(low.input(1));
-  places.target = low.at(dw);
+  const WeightTarget target(dw);
+  places.target = target.place(low);
   places.buffers = low.scratch(static_cast<std::size_t>(plan->parts * plan->buffer_bytes()));
   places.partial =
       low.scratch(plan->split == Split::Pixels
                       ? static_cast<std::size_t>((plan->parts - 1) * plan->partial_elements()) * sizeof(float)
                       : 0);
   low.emit(std::make_unique<WeightGradientStep>(*plan, places));
+  target.finish(low, places.target);
   return true;
 }
 

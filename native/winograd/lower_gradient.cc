@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "convolution/partial_sums.h"
+#include "convolution/weight_target.h"
 #include "core/parallel.h"
 #include "winograd/grid.h"
 #include "winograd/lower.h"
@@ -13,6 +14,7 @@
 namespace npu {
 namespace {
 
+using convolution::WeightTarget;
 using winograd::Ahead;
 using winograd::Grid;
 using winograd::Image;
@@ -241,11 +243,11 @@ bool is_plain_3x3(const Lowering& low) {
   const View& dw = low.output(0);
   const Attrs& attrs = low.attrs();
   return x.dims.size() == 4 && dy.dims.size() == 4 && dw.dims.size() == 4 && low.output_count() == 1 &&
-         dw.dims[2] == 3 && dw.dims[3] == 3 && dw.dtype == DType::Float32 && x.dtype == dy.dtype &&
+         dw.dims[2] == 3 && dw.dims[3] == 3 && WeightTarget(dw).fits() && x.dtype == dy.dtype &&
          (x.dtype == DType::Float32 || x.dtype == DType::BFloat16) && x.strides[1] == 1 &&
-         dy.strides[1] == 1 && (dw.strides[0] == 1 || dw.strides[1] == 1) &&
-         attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
-         all_are(attrs.integers("dilations", {1}), 1) && low.may_save_arithmetic();
+         dy.strides[1] == 1 && attrs.integer("groups", 1) == 1 &&
+         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1) &&
+         low.may_save_arithmetic();
 }
 
 Grid grid_of(const Plan& plan) {
@@ -265,7 +267,7 @@ std::optional<Plan> make_plan(const Lowering& low) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
   const View& dy = low.input(1);
-  const View& dw = low.output(0);
+  const WeightTarget target(low.output(0));
   Plan plan;
   plan.transforms = winograd::transforms();
   if (!plan.transforms || x.dims[1] % plan.transforms->lanes || dy.dims[1] % plan.transforms->lanes ||
@@ -283,14 +285,14 @@ std::optional<Plan> make_plan(const Lowering& low) {
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
   plan.rows = side_of(x, pads, false);
   plan.columns = side_of(dy, pads, true);
-  plan.target_row = dw.strides[1];
-  if (dw.strides[0] != 1) {
+  plan.target_row = target.strides()[1];
+  if (target.strides()[0] != 1) {
     std::swap(plan.rows, plan.columns);
     plan.rows_input = 1;
-    plan.target_row = dw.strides[0];
+    plan.target_row = target.strides()[0];
   }
-  plan.tap_row = dw.strides[2];
-  plan.tap_column = dw.strides[3];
+  plan.tap_row = target.strides()[2];
+  plan.tap_column = target.strides()[3];
   plan.grid = grid_of(plan);
   const std::int64_t chunks = (plan.tiles_of_part() + kMaxChunk - 1) / kMaxChunk;
   plan.chunk = (plan.tiles_of_part() + chunks - 1) / chunks;
@@ -310,11 +312,13 @@ bool lower_winograd_gradient(Lowering& low) {
   Places places;
   places.rows = low.at(low.input(static_cast<std::size_t>(plan->rows_input)));
   places.columns = low.at(low.input(static_cast<std::size_t>(1 - plan->rows_input)));
-  places.target = low.at(dw);
+  const WeightTarget target(dw);
+  places.target = target.place(low);
   places.buffers = low.scratch(static_cast<std::size_t>(plan->grid.parts()) * plan->buffer_bytes());
   places.partial = low.scratch(
       static_cast<std::size_t>((plan->grid.along_tiles - 1) * plan->partial_elements()) * sizeof(float));
   low.emit(std::make_unique<GradientStep>(*plan, places));
+  target.finish(low, places.target);
   return true;
 }
 

@@ -15,6 +15,7 @@ from torch.nn.grad import conv2d_weight
 LAYOUTS = {  # how weights (O, I, h, w) lie in memory, and the way back
     "HWIO": ((2, 3, 1, 0), (3, 2, 0, 1)),
     "OHWI": ((0, 2, 3, 1), (0, 3, 1, 2)),
+    "OIHW": ((0, 1, 2, 3), (0, 1, 2, 3)),
 }
 
 
@@ -85,6 +86,22 @@ def test_pixels_rows_and_columns_are_shared_out(
     dy = randn(images, outputs, size, size, seed=1, dtype=dtype)
     for layout in LAYOUTS:
         assert _check(x, dy, PLAIN, (outputs, inputs, 1, 1), layout).startswith("weight_gradient")
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize(("kernel", "size"), [(1, 9), (3, 9), (3, 28)])
+def test_gradients_of_16_bits_are_rounded_once(layout: str, kernel: int, size: int) -> None:
+    x = randn(4, 64, size, size, dtype=BF16)
+    dy = randn(4, 320, size, size, seed=1, dtype=BF16)
+    shape, pads = (320, 64, kernel, kernel), [kernel // 2] * 2
+    attrs = PLAIN | {"pads_begin": pads, "pads_end": pads}
+    wide, _ = _gradient(x, dy, attrs, shape, layout)
+    there, back = LAYOUTS[layout]
+    dw = np.zeros([shape[p] for p in there], BF16)
+    impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [Operand(dw, back)], attrs)
+    assert impl.startswith("winograd" if (kernel, size) == (3, 28) else "weight_gradient")
+    error = np.abs(dw.transpose(back).astype(np.float32) - wide)
+    assert (error <= 2**-8 * np.abs(wide) + 1e-5 * np.abs(wide).max()).all()
 
 
 def test_a_tap_that_sees_nothing_has_no_gradient() -> None:
