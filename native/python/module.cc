@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
   bind_program(m);
   bind_aicpu(m);
   bind_tensorflow(m);
+  bind_torch(m);
 }

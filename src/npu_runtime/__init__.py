@@ -57,6 +57,7 @@ with _short_spins():
 try:
     from ._native import (
         DeviceBuffer,
+        Fetcher,
         KernelHandle,
         ObjectError,
         OutOfDeviceMemory,
@@ -72,6 +73,7 @@ try:
         num_threads,
         query,
         reset_peak,
+        set_dlpack_device,
         set_memory_limit,
         set_num_threads,
         trim,
@@ -87,6 +89,7 @@ except ImportError as error:
 
 __all__ = [
     "DeviceBuffer",
+    "Fetcher",
     "KernelHandle",
     "ObjectError",
     "OutOfDeviceMemory",
@@ -104,6 +107,7 @@ __all__ = [
     "query",
     "reset_peak",
     "run_aicpu",
+    "set_dlpack_device",
     "set_memory_limit",
     "set_num_threads",
     "trim",

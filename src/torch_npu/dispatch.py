@@ -9,7 +9,7 @@ import torch
 from torch import DispatchKey, DispatchKeySet
 from torch.utils import _pytree as pytree
 
-from torch_npu.memory import as_cpu, as_npu, host_of, is_npu, made_npu
+from torch_npu.memory import as_cpu, as_npu, is_npu, made_npu
 
 __all__ = ["register"]
 
@@ -42,7 +42,7 @@ def _to_host(value: Any) -> Any:
     if kind in _NUMBERS:
         return value
     if isinstance(value, torch.Tensor):
-        return value if value.is_cpu or value.device.type != "npu" else host_of(value)
+        return value if value.is_cpu or value.is_meta else as_cpu(value)
     if kind is list or kind is tuple:
         return kind([_to_host(v) for v in value])
     if kind is torch.device and value.type == "npu":
@@ -56,9 +56,7 @@ def _from_host(value: Any) -> Any:
 
 def _results(result: Any) -> Any:
     """What an operator that writes nothing gives."""
-    if isinstance(result, torch.Tensor):
-        return made_npu(result)
-    return pytree.tree_map(_from_host, result)
+    return _from_host(result) if isinstance(result, torch.Tensor) else pytree.tree_map(_from_host, result)
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +66,7 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     pure = _PURE.get(op)
     if pure is None:
         pure = _PURE[op] = not op._schema.is_mutable
-    result = op(*given, **named)
+    result = op._op(*given, **named)
     if pure:
         return _results(result)
     same: dict[int, torch.Tensor] = {}
@@ -155,7 +153,8 @@ def _convolution_backward(
 
 
 def _redispatched(op: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: op.redispatch(_CPU_KEYS, *args, **kwargs)
+    redispatch = op._handle.redispatch_boxed
+    return lambda *args, **kwargs: redispatch(_CPU_KEYS, *args, **kwargs)
 
 
 def _lowered(op: Any) -> Callable[..., Any]:
@@ -177,20 +176,26 @@ def _lowered(op: Any) -> Callable[..., Any]:
 
 def _plain(op: Any) -> Callable[..., Any]:
     """An operator that writes nothing."""
+    call = op._op
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        given = [_to_host(v) for v in args]
         if kwargs:
-            return _results(op(*[_to_host(v) for v in args], **{k: _to_host(v) for k, v in kwargs.items()}))
-        return _results(op(*[_to_host(v) for v in args]))
+            result = call(*given, **{k: _to_host(v) for k, v in kwargs.items()})
+        else:
+            result = call(*given)
+        return made_npu(result) if type(result) is torch.Tensor else _results(result)
 
     return run
 
 
 def _in_place(op: Any) -> Callable[..., Any]:
     """An operator that writes its first operand and gives it back."""
+    call = op._op
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        op(_to_host(self), *[_to_host(v) for v in args], **{k: _to_host(v) for k, v in kwargs.items()})
+        named = {k: _to_host(v) for k, v in kwargs.items()} if kwargs else kwargs
+        call(_to_host(self), *[_to_host(v) for v in args], **named)
         return self
 
     return run
