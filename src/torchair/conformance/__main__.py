@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from torchair.conformance.samples import DTYPES, Outcome, operators, run_operator
+from torchair.conformance.samples import DTYPES, Outcome, name_of, operators, run_operator
 
 _CONSOLE = Console(width=160)
 
@@ -29,29 +29,64 @@ def main(
     ] = False,
     every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,
     start: Annotated[int, typer.Option(help="the first operator")] = 0,
-    report: Annotated[Path | None, typer.Option(help="write all outcomes to this JSON file")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="write all outcomes to this file, one in JSON a line; a later run goes on where it ends"
+        ),
+    ] = None,
     reasons: Annotated[bool, typer.Option(help="list what runs on ATen, and why")] = False,
 ) -> None:
     """Run PyTorch's operator samples through the compiler and compare them with eager mode."""
     warnings.simplefilter("ignore")
     chosen = [op for op in operators() if not names or op.name in names][start::every]
-    outcomes: list[Outcome] = []
+    outcomes = _kept(report)
+    known = {(o.name, o.dtype) for o in outcomes}
     for op in track(chosen, console=_CONSOLE, description="operators"):
         for dtype in dtypes.split(","):
+            if (name_of(op), dtype) in known:
+                continue
             outcome = run_operator(op, dtype, samples, gradients, dynamo)
             outcomes.append(outcome)
+            _keep(report, outcome)
             for line in outcome.wrong:
                 print(f"{outcome.name} {dtype} {line}", flush=True)
     print(summary(outcomes))
+    if dynamo:
+        print(dynamo_summary(outcomes))
     if reasons:
         counts = collections.Counter((k, v) for o in outcomes for k, v in o.refusals.items())
         for (name, why), count in counts.most_common():
             print(f"  {name} x{count}: {why}")
-    if report is not None:
-        listing = [{**vars(o), "operators": sorted(o.operators)} for o in outcomes]
-        report.write_text(json.dumps(listing, indent=1))
     if any(o.wrong for o in outcomes):
         raise typer.Exit(1)
+
+
+def _kept(report: Path | None) -> list[Outcome]:
+    """What an earlier run has found."""
+    lines = report.read_text().splitlines() if report is not None and report.exists() else []
+    return [
+        Outcome(**{**(found := json.loads(line)), "operators": set(found["operators"])}) for line in lines
+    ]
+
+
+def _keep(report: Path | None, outcome: Outcome) -> None:
+    if report is not None:
+        with report.open("a") as file:
+            print(json.dumps({**vars(outcome), "operators": sorted(outcome.operators)}), file=file)
+
+
+def dynamo_summary(outcomes: list[Outcome]) -> str:
+    """What Dynamo made of the samples."""
+    total = sum(o.breaks for o in outcomes)
+    lines = [f"{o.name} {o.dtype} {line}" for o in outcomes for line in o.theirs]
+    return "\n".join(
+        [
+            f"Dynamo: {total} graph breaks, {sum(o.ungraphed for o in outcomes)} samples without any graph, "
+            f"{len(lines)} that PyTorch's own backend refuses or answers as ours does",
+            *(f"  {line}" for line in lines),
+        ]
+    )
 
 
 def summary(outcomes: list[Outcome]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import aot_function
 from torch.utils import _pytree as pytree
 
@@ -16,7 +17,7 @@ from torchair import decompositions
 from torchair.backend import get_compiler
 from torchair.executable import Report, observe
 
-__all__ = ["DTYPES", "Outcome", "check_sample", "operators", "run_operator", "samples_of"]
+__all__ = ["DTYPES", "Outcome", "check_sample", "name_of", "operators", "run_operator", "samples_of"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
 # Relative and absolute tolerance; sums of the samples' numbers are taken in another order than eager mode takes them.
@@ -45,6 +46,11 @@ class Outcome:
     native: int = 0  # samples of which every call ran on the NPU
     wrong: list[str] = field(default_factory=list)
     skipped: int = 0  # samples that eager mode itself refuses, or that cannot be traced
+    ungraphed: int = 0  # samples of which Dynamo makes no graph: they run eagerly
+    breaks: int = 0  # where Dynamo cuts graphs in two
+    theirs: list[str] = field(
+        default_factory=list
+    )  # what PyTorch's own backend answers or refuses as ours does
     refusals: dict[str, str] = field(default_factory=dict)
     operators: set[str] = field(default_factory=set)
 
@@ -65,7 +71,7 @@ def samples_of(op: Any, dtype: torch.dtype, most: int, gradient: bool = False) -
 
 def run_operator(op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False) -> Outcome:
     """All samples of an operator in one element type; with `dynamo`, through torch.compile as a whole."""
-    outcome = Outcome(_name(op), dtype)
+    outcome = Outcome(name_of(op), dtype)
     kind = DTYPES[dtype]
     if kind not in op.supported_dtypes("cpu"):
         return outcome
@@ -87,7 +93,8 @@ def _listed(op: Any, kind: torch.dtype, most: int, gradient: bool) -> list[Any] 
         return None
 
 
-def _name(op: Any) -> str:
+def name_of(op: Any) -> str:
+    """An operator's name with its variant."""
     return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
 
 
@@ -112,19 +119,28 @@ def check_sample(
         try:
             found = _called(_through_dynamo(function) if dynamo else _compiled(function), tensors, gradient)
         except Exception as error:
-            if _untraceable(error):
+            told = f"{label}: {type(error).__name__}: {str(error)[:300]}"
+            if dynamo and _refused_by_pytorch(function, tensors, gradient):
+                outcome.theirs.append(told)
+                outcome.skipped += 1
+            elif not dynamo and _untraceable(error):
                 outcome.skipped += 1
             else:
-                outcome.wrong.append(f"{label}: {type(error).__name__}: {str(error)[:300]}")
+                outcome.wrong.append(told)
             return
     outcome.samples += 1
+    if dynamo:
+        outcome.breaks += sum(counters["graph_break"].values())
+        outcome.ungraphed += not reports
     _tally(outcome, reports, label)
     if op.name in UNDEFINED:
         return
     if op.name in TIES:
         found, expected = _without_ties(op.name, sample, found, expected)
     problem = difference(found, expected, gradient)
-    if problem:
+    if problem and dynamo and not difference(found, _by_pytorch(function, tensors, gradient), gradient):
+        outcome.theirs.append(f"{label}: {problem}")
+    elif problem:
         outcome.wrong.append(f"{label}: {problem}")
 
 
@@ -197,9 +213,28 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _through_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+def _through_dynamo(function: Callable[..., Any], backend: str = "npu") -> Callable[..., Any]:
     torch._dynamo.reset()  # nothing is left of other samples: no sizes that became symbolic, no limit reached
-    return torch.compile(function, backend="npu")
+    counters.clear()
+    return torch.compile(function, backend=backend)
+
+
+def _by_pytorch(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
+) -> list[torch.Tensor]:
+    """What torch.compile gives with a backend of PyTorch's that runs the traced graphs eagerly."""
+    return _called(_through_dynamo(function, "aot_eager"), tensors, gradient)
+
+
+def _refused_by_pytorch(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
+) -> bool:
+    """Whether torch.compile refuses a sample with that backend too."""
+    try:
+        _by_pytorch(function, tensors, gradient)
+    except Exception:  # whatever it is, it is not ours
+        return True
+    return False
 
 
 def _called(
@@ -264,4 +299,4 @@ def _tally(outcome: Outcome, reports: Sequence[Report], label: str) -> None:
             outcome.refusals[refusal.operator] = refusal.reason
         refused = {r.operator for r in report.refusals}
         outcome.operators |= {name for name in report.operators if name not in refused}
-    outcome.native += clean
+    outcome.native += clean and bool(reports)
