@@ -209,7 +209,8 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "Tasks over buffers; immutable and thread-safe once finalized.")
       .def(nb::init<std::string, int>(), "name"_a, "device"_a = 0)
       .def("input", &Program::input, "index"_a, "nbytes"_a)
-      .def("output", &Program::output, "index"_a, "nbytes"_a)
+      .def("output", &Program::output, "index"_a, "nbytes"_a, "over"_a = Buffer::kAnyInput,
+           "over: the input whose memory the caller may give for it; -1 for none, -2 for any.")
       .def("arena", &Program::arena, "offset"_a, "nbytes"_a)
       .def("constant", &add_constant, "array"_a, "copy"_a = true,
            "Contents are read at finalize(); copy=False lets tasks read the array itself for good.")

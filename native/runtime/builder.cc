@@ -173,9 +173,13 @@ class ProgramBuilder : public LoweringHost {
     return nullptr;
   }
 
-  // Whether writing to one buffer may change another. An output may be where an input lies.
+  // Whether writing to one buffer may change another. An output may be where an input lies, as it was
+  // declared.
   static bool may_change(const Buffer& written, const Buffer& read) {
-    if (read.kind == Buffer::Kind::Input) return written.kind == Buffer::Kind::Output;
+    if (read.kind == Buffer::Kind::Input) {
+      return written.kind == Buffer::Kind::Output &&
+             (written.over == Buffer::kAnyInput || written.over == read.index);
+    }
     return written.kind == Buffer::Kind::Arena && written.offset < read.offset + read.nbytes &&
            read.offset < written.offset + written.nbytes;
   }

@@ -36,8 +36,11 @@ int Program::input(int index, std::size_t nbytes) {
   return add_io(input_bytes_, Buffer::Kind::Input, index, nbytes);
 }
 
-int Program::output(int index, std::size_t nbytes) {
-  return add_io(output_bytes_, Buffer::Kind::Output, index, nbytes);
+int Program::output(int index, std::size_t nbytes, int over) {
+  if (over < Buffer::kAnyInput) throw InvalidArgument("index out of range: " + std::to_string(over));
+  const int buffer = add_io(output_bytes_, Buffer::Kind::Output, index, nbytes);
+  buffers_.back().over = over;
+  return buffer;
 }
 
 int Program::arena(std::size_t offset, std::size_t nbytes) {

@@ -28,6 +28,9 @@ struct Buffer {
   int index = 0;           // of the input, output or constant
   std::size_t offset = 0;  // in the arena
   std::size_t nbytes = 0;
+  int over = kAnyInput;  // an output: the input in whose memory it may lie
+
+  static constexpr int kNoInput = -1, kAnyInput = -2;
 };
 
 class Program {
@@ -39,7 +42,8 @@ class Program {
 
   // Building. Each returns the number of the buffer or block; errors are InvalidArgument.
   int input(int index, std::size_t nbytes);
-  int output(int index, std::size_t nbytes);
+  // `over`: the input whose memory the caller may give for it, kNoInput for memory of its own.
+  int output(int index, std::size_t nbytes, int over = Buffer::kAnyInput);
   int arena(std::size_t offset, std::size_t nbytes);
   int constant(ConstantSource source, std::size_t nbytes);
   int block();

@@ -203,16 +203,16 @@ def test_an_unknown_kernel_is_refused() -> None:
 SIZE = 64  # large enough for oneDNN to prefer packed weights
 
 
-def _repeated_product(dtype: str, source: str, changes: bool) -> rt.Program:
+def _repeated_product(dtype: str, source: str, changes: bool, over: int = -2) -> rt.Program:
     """state = state · w, over and over; w is fed or copied to the arena, and `changes` halves it in every step.
 
-    A fed w that changes is halved where an output lies, which the caller lays over the input.
+    A fed w that changes is halved where an output lies, which the caller lays over the input; `over` declares it.
     """
     program = rt.Program("powers")
     matrix = np.zeros((SIZE, SIZE), np.dtype(dtype) if dtype == "float32" else BF16)
     room = matrix.nbytes
     fed, x, trip = program.input(0, room), program.input(1, room), program.input(2, 8)
-    last, halved = program.output(0, room), program.output(1, room)
+    last, halved = program.output(0, room), program.output(1, room, over)
     counter, state, after, copied = (program.arena(room * i, room) for i in range(4))
     w = fed if source == "input" else copied
     half = program.constant(np.eye(SIZE, dtype=matrix.dtype) / 2)
@@ -253,3 +253,15 @@ def test_what_a_loop_does_not_change_is_packed_once(dtype: str, source: str, cha
         y = np.empty_like(x)
         program.run([w, x, np.array(steps)], [y, w])  # the second output lies where the weights are
         np.testing.assert_allclose(y.astype(np.float32), expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("over, packs", [(-2, False), (0, False), (-1, True), (1, True)])
+def test_an_output_in_memory_of_its_own_changes_no_input(over: int, packs: bool) -> None:
+    program = _repeated_product("bfloat16", "input", True, over)
+    packed = next(t["layout"] for t in program.task_info() if t["name"] == "multiply")
+    assert any(c.isdigit() for c in packed) == packs
+
+
+def test_an_output_over_no_input_that_could_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="index out of range"):
+        rt.Program("over").output(0, 8, -3)

@@ -237,13 +237,16 @@ def _out_of_memory(plan: Plan, error: npu_runtime.OutOfDeviceMemory) -> OutOfMem
 
 def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
     program = npu_runtime.Program(plan.name)
+    over = dict(plan.donated)
     for buffer in plan.buffers:
         if buffer.kind == "constant":
             program.constant(plan.constants[buffer.index], copy=False)
         elif buffer.kind == "arena":
             program.arena(buffer.offset, buffer.nbytes)
+        elif buffer.kind == "input":
+            program.input(buffer.index, buffer.nbytes)
         else:
-            (program.input if buffer.kind == "input" else program.output)(buffer.index, buffer.nbytes)
+            program.output(buffer.index, buffer.nbytes, over.get(buffer.index, -1))
     for _ in range(plan.blocks - 1):
         program.block()
     kernels = [_LOADER.load(image) for image in plan.kernels]
