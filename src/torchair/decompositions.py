@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.nn import functional
 
 from ge.parsers.aten import is_mapped
-from torchair import recurrent
 from torchair.layouts import memory_order
 
 __all__ = ["table"]
@@ -32,41 +30,6 @@ _MORE = [
     aten.soft_margin_loss,
     aten.lerp,
 ]
-
-
-def _sdpa_backward(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradient of attention from the sums that the forward pass kept."""
-    factor = scale if scale is not None else 1 / math.sqrt(query.shape[-1])
-    wide = torch.float32 if query.dtype in (torch.bfloat16, torch.float16) else query.dtype
-    q, k, v, o, g = (t.to(wide) for t in (query, key, value, out, grad_out))
-    scores = torch.matmul(q, k.transpose(-2, -1)) * factor
-    if attn_mask is not None:
-        mask = attn_mask
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.to(wide)
-    if is_causal:
-        rows, columns = scores.shape[-2:]
-        kept = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~kept, -math.inf)
-    weights = torch.exp(scores - logsumexp.to(wide).unsqueeze(-1))
-    grad_v = torch.matmul(weights.transpose(-2, -1), g)
-    through = torch.matmul(g, v.transpose(-2, -1))
-    inner = (g * o).sum(-1, keepdim=True)
-    slope = weights * (through - inner) * factor
-    grad_q = torch.matmul(slope, k)
-    grad_k = torch.matmul(slope.transpose(-2, -1), q)
-    return grad_q.to(query.dtype), grad_k.to(key.dtype), grad_v.to(value.dtype)
 
 
 def _like(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -154,8 +117,6 @@ def _encoder_layer(
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
-    aten.mkldnn_rnn_layer_backward.default: recurrent.layer_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _sdpa_backward,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten.native_dropout.default: _dropout,
     aten.rand_like.default: _like(aten.rand.default),

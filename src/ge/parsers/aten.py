@@ -259,6 +259,7 @@ from ge.parsers import (  # noqa: E402,F401  the plugins, which need the names a
     aten_math,
     aten_movement,
     aten_order,
+    aten_recurrent,
     aten_reduce,
     aten_special,
 )
