@@ -11,6 +11,8 @@ from torch import fx
 from torch._functorch import config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from torchair.pooling import find_maxima_again
+
 __all__ = ["cut"]
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
@@ -23,6 +25,7 @@ def cut(
 
     PyTorch's own merging of equal calls copies the graph and loads all of inductor; here it is done in place.
     """
+    find_maxima_again(joint_module.graph)
     if any(_has_effects(node) for node in joint_module.graph.nodes):
         return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
     _merge_equal_calls(joint_module.graph)

@@ -242,6 +242,14 @@ def _max_pool_backward(n: AtenNode) -> Any:
     return n.shaped(n.back(spread), out.shape)
 
 
+@aten("torchair.max_pool2d_backward")
+def _max_pool_backward_of_data(n: AtenNode) -> Any:
+    """Each gradient goes to where its window's first maximum is."""
+    x = n.arg("self")
+    _, window = _window(n, desc_of(x))
+    return n.op("MaxPoolGrad", n.arg("grad_output"), x, **_attrs_of(window))
+
+
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _avg_pool(n: AtenNode) -> Any:
     """Where the border counts but the part that ceil_mode adds does not, the border becomes real zeros."""
@@ -653,31 +661,30 @@ def _while_loop(n: AtenNode) -> Any:
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
 def _attention(n: AtenNode) -> Any:
-    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read.
+    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read."""
+    y, sums = n.op("Attention", *_attended(n), _mask(n), **_scores(n))
+    return [y, n.cast(sums, n.out(1).dtype)]
 
-    Of 16-bit operands the scores are float32, as ATen's are: rounding them costs digits and time.
-    """
+
+@aten("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _attention_backward(n: AtenNode) -> Any:
+    values = [n.arg("grad_out"), *_attended(n), n.arg("out"), n.arg("logsumexp")]
+    return list(n.op("AttentionGrad", *values, _mask(n), **_scores(n)))
+
+
+def _attended(n: AtenNode) -> list[Any]:
     if n.arg("dropout_p", 0.0):
         raise Unsupported("attention that drops weights")
-    q, k, v = n.arg("query"), n.arg("key"), n.arg("value")
-    rank, size = desc_of(q).rank, desc_of(q).shape[-1]
-    scale = float(n.arg("scale", 1 / math.sqrt(size)))
-    dtype = desc_of(q).dtype
-    wide = "float32" if dtype in ("bfloat16", "float16") else dtype
-    scores = n.op("MatMul", q, k, transpose_b=True, output_dtype=wide if wide != dtype else None)
-    scores = n.op("Mul", scores, scale)
+    return [n.arg("query"), n.arg("key"), n.arg("value")]
+
+
+def _mask(n: AtenNode) -> Any:
+    """Bools, or numbers that are added to scores without being rounded."""
     mask = n.arg("attn_mask")
-    if mask is not None:
-        hidden = desc_of(mask).dtype == "bool"
-        scores = (
-            n.op("Select", mask, scores, -math.inf) if hidden else n.op("Add", scores, n.cast(mask, wide))
-        )
-    if n.arg("is_causal"):
-        kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
-        scores = n.op("Select", n.builder.constant(kept), scores, -math.inf)
-    weights = n.cast(n.op("Softmax", scores, axes=[rank - 1]), dtype)
-    y = n.op("MatMul", weights, v)
-    top = n.op("ReduceMax", n.wide(scores), axes=[rank - 1], keepdims=True)
-    total = n.op("ReduceSum", n.op("Exp", n.op("Sub", n.wide(scores), top)), axes=[rank - 1], keepdims=True)
-    sums = n.shaped(n.op("Add", n.op("Log", total), top), n.out(1).shape)
-    return [y, n.cast(sums, n.out(1).dtype)]
+    return mask if mask is None or desc_of(mask).dtype == "bool" else n.wide(mask)
+
+
+def _scores(n: AtenNode) -> dict[str, Any]:
+    """How scores are formed."""
+    size = desc_of(n.arg("query")).shape[-1]
+    return {"scale": float(n.arg("scale", 1 / math.sqrt(size))), "causal": bool(n.arg("is_causal", False))}

@@ -1,0 +1,61 @@
+"""Gradients of maximum pooling: equal to eager mode's, and no positions are kept for them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from torchair.executable import observe
+
+WINDOWS = [(3, 2, 1, False), (2, 2, 0, False), (3, 1, 1, False), (3, 2, 0, True)]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_first_of_equal_maxima_gets_the_gradient(
+    window: tuple[int, int, int, bool], dtype: torch.dtype
+) -> None:
+    kernel, stride, padding, ceil = window
+    pool = nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil)
+    x = torch.randint(0, 3, (2, 16, 17, 18)).to(dtype).requires_grad_()
+    twin = x.detach().double().requires_grad_()
+    factors = torch.randn(pool(x).shape).to(dtype)
+    with observe() as reports:
+        (torch.compile(lambda v: pool(v * 2), backend="npu", fullgraph=True)(x) * factors).sum().backward()
+    (pool(twin * 2) * factors.double()).sum().backward()
+    assert [r.failure or r.refusals for r in reports if r.failure or r.refusals] == []
+    assert "torchair.max_pool2d_backward.default" in reports[-1].operators
+    assert x.grad is not None and twin.grad is not None
+    tolerance = 1e-6 if dtype is torch.float32 else 2**-7
+    torch.testing.assert_close(x.grad.double(), twin.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_networks_with_statistics_keep_no_positions() -> None:
+    """Graphs that write running statistics are cut by another way."""
+    network = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    twin, x = copy.deepcopy(network), torch.randn(2, 3, 17, 18)
+    with observe() as reports:
+        torch.compile(network, backend="npu", fullgraph=True)(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    assert "torchair.max_pool2d_backward.default" in reports[-1].operators
+    for (name, found), expected in zip(network.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-3, msg=name)
+
+
+def test_an_argument_that_is_pooled_keeps_its_positions() -> None:
+    x = torch.randn(2, 16, 9, 9, requires_grad=True)
+    twin = x.detach().clone().requires_grad_()
+    with observe() as reports:
+        torch.compile(nn.MaxPool2d(2), backend="npu")(x).square().sum().backward()
+    nn.MaxPool2d(2)(twin).square().sum().backward()
+    assert "aten.max_pool2d_with_indices_backward.default" in reports[-1].operators
+    torch.testing.assert_close(x.grad, twin.grad)
