@@ -11,6 +11,7 @@ from ge.compiler import compile_graph, compile_plan
 from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.builder import GraphBuilder
+from ge.ir.types import numpy_dtype
 from ge.options import CompileOptions
 from ge.passes import optimize
 
@@ -141,3 +142,25 @@ def test_the_pass_can_be_switched_off_by_name() -> None:
 def test_unknown_ways_are_errors() -> None:
     with pytest.raises(GeError, match="use one of off, light, vector, segments"):
         CompileOptions(recompute="some")
+
+
+def test_what_is_stored_narrow_is_widened_by_every_reader() -> None:
+    builder = GraphBuilder("net")
+    x, weights = (builder.input(name, (SIZE, SIZE), "bfloat16") for name in "xw")
+    wide = builder.op("Cast", builder.op("MatMul", x, weights), to="float32")
+    mean = builder.op("ReduceMean", wide, axes=(0,), keepdims=True)
+    centred = builder.op("Sub", wide, mean)
+    builder.output(
+        builder.op("ReduceMean", builder.op("Square", centred), axes=(0,), keepdims=True), "spread"
+    )
+    builder.output(builder.op("Mul", wide, mean), "scaled")
+    assert repeated(builder.graph, "light") == ["Cast", "Cast"]
+    rng = np.random.default_rng(0)
+    feeds = [rng.standard_normal((SIZE, SIZE)).astype(numpy_dtype("bfloat16")) for _ in "xw"]
+    for mode in ("light", "off"):
+        found = compile_graph(builder.graph.clone(), CompileOptions(recompute=mode)).run(feeds)
+        product = (feeds[0].astype(np.float32) @ feeds[1].astype(np.float32)).astype(feeds[0].dtype)
+        expected = product.astype(np.float32)
+        mean = expected.mean(0, keepdims=True)
+        np.testing.assert_allclose(found[0], ((expected - mean) ** 2).mean(0, keepdims=True), rtol=2e-2)
+        np.testing.assert_allclose(found[1], expected * mean, atol=0.1)

@@ -14,6 +14,7 @@ from ge.ir.values import constant_of, desc_of, set_desc
 from ge.ops.base import Engine, Pattern, is_custom, lookup, pattern_of
 from ge.options import CompileOptions
 from ge.passes.base import Pass
+from ge.passes.merge_movements import holds_exactly
 
 __all__ = ["Recompute"]
 
@@ -54,6 +55,7 @@ class Recompute(Pass):
        element, from values that are in memory then anyway, from small ones, or from one that takes no more memory where
        it has to be kept longer for it (or that replaces several such values): nothing more is read or written. One that
        products or convolutions read late is made again by one pass of plain arithmetic over what is in memory anyway.
+       A value that is in memory anyway and is widened for several vector operators is widened by each of them.
     1. "vector": light, and a large value that nobody reads for a while is made again before its next reader, when
        vector operators (activations, normalisations, element-wise work) make it from values that are in memory then or
        shortly before, from small ones, from inputs or from constants; or when one further value that is kept for it
@@ -177,7 +179,35 @@ def _light(graph: ir.Graph) -> bool:
     rounds = 0
     while rounds < LIGHT_ROUNDS and _light_round(_Lives(graph)):
         rounds += 1
-    return rounds > 0
+    return _widen_for_each(_Lives(graph)) or rounds > 0
+
+
+def _widen_for_each(lives: _Lives) -> bool:
+    """Give every vector operator that reads a widened value a cast of its own, so that the wide value is not stored."""
+    casts = [node for node in lives.nodes if _widens_what_is_stored(node)]
+    changed = False
+    for cast in casts:
+        readers = sorted(set(cast.outputs[0].consumers()), key=lives.position.__getitem__)
+        for reader in readers[1:]:
+            (made,) = lives.repeat([cast], reader).values()
+            for index, value in enumerate(reader.inputs):
+                if value is cast.outputs[0]:
+                    reader.replace_input_with(index, made)
+            changed = True
+    return changed
+
+
+def _widens_what_is_stored(node: ir.Node) -> bool:
+    """Whether a node widens, for vector operators alone, a value that no vector operator makes."""
+    source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if node.op_type != "Cast" or source is None or result.is_graph_output():
+        return False
+    narrow, wide = desc_of(source), desc_of(result)
+    maker = source.producer()
+    stored = maker is None or source.is_graph_output() or lookup(maker.op_type).engine not in _CHEAP
+    widens = holds_exactly(narrow.dtype, wide.dtype) and narrow.nbytes < wide.nbytes
+    large = wide.nbytes >= MIN_BYTES and constant_of(source) is None
+    return stored and widens and large and all(map(_joins, result.consumers()))
 
 
 def _light_round(lives: _Lives) -> bool:
