@@ -61,6 +61,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN_TF215)/python benchmarks/tensorflow_v1.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/pytorch.py
+	$(BIN)/python benchmarks/pytorch_eager.py
 	$(BIN)/python benchmarks/kernels.py
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers

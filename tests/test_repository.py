@@ -154,6 +154,7 @@ RUNS = {
     ],
     "PyTorch compile times": ["benchmarks/pytorch.py", "--quick", "--compile", "--models", "dlrm"],
     "PyTorch from disk": ["benchmarks/pytorch.py", "--quick", "--modes", "start", "--models", "dlrm"],
+    "PyTorch operators": ["benchmarks/pytorch_eager.py", "--quick"],
     "training speed": [
         *("benchmarks/training.py", "--quick", "--models", "cnn", "--precisions", "fp32"),
         *("--contenders", "ours", "tensorflow"),

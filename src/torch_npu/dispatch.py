@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import DispatchKey, DispatchKeySet
+from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 
 from torch_npu.memory import as_cpu, as_npu, is_npu, made_npu
@@ -152,6 +154,57 @@ def _convolution_backward(
     return tuple(None if f is None else as_npu(f) for f in found)
 
 
+def _scaled_dot_product_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: Any = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Attention by the host's fused kernel where the host takes it, which PyTorch would not ask a Python device for."""
+    rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    if not _is_fused(query, key, value, attn_mask, enable_gqa, rest):
+        by_products = aten._scaled_dot_product_attention_math
+        return by_products(query, key, value, attn_mask, **rest, enable_gqa=enable_gqa)[0]
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -math.inf)
+    return aten._scaled_dot_product_fused_attention_overrideable(query, key, value, attn_mask, **rest)[0]
+
+
+def _is_fused(query: Any, key: Any, value: Any, mask: Any, enable_gqa: bool, rest: dict[str, Any]) -> bool:
+    """Whether the host would take its fused kernel; what traces has no memory to ask it with."""
+    given = [v for v in (query, key, value, mask) if v is not None]
+    if enable_gqa or not all(type(v) in (torch.Tensor, torch.nn.Parameter) and is_npu(v) for v in given):
+        return False
+    if mask is not None and mask.requires_grad:  # the fused kernel has no gradient of it
+        return False
+    choice = aten._fused_sdp_choice(*map(_to_host, (query, key, value, mask)), **rest)
+    return bool(choice == SDPBackend.FLASH_ATTENTION.value)
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_bias: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    mask = _to_host(attn_bias)
+    output, sums = aten._scaled_dot_product_flash_attention_for_cpu(
+        _to_host(query), _to_host(key), _to_host(value), dropout_p, is_causal, attn_mask=mask, scale=scale
+    )
+    none = [
+        as_npu(torch.empty(0, dtype=torch.int64)) for _ in range(5)
+    ]  # what other devices keep for their gradients
+    return (as_npu(output), as_npu(sums), none[0], none[1], query.shape[2], key.shape[2], *none[2:])
+
+
+def _attention_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, attn_bias: Any, grad_input_mask: Any, out: Any, logsumexp: Any,
+    cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool, philox_seed: Any,
+    philox_offset: Any, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    given = [_to_host(v) for v in (grad_out, query, key, value, out, logsumexp)]
+    found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *given, dropout_p, is_causal, attn_mask=_to_host(attn_bias), scale=scale
+    )
+    return (*(as_npu(f) for f in found), None)
+
+
 def _redispatched(op: Any) -> Callable[..., Any]:
     redispatch = op._handle.redispatch_boxed
     return lambda *args, **kwargs: redispatch(_CPU_KEYS, *args, **kwargs)
@@ -244,12 +297,17 @@ def register() -> None:
         "_local_scalar_dense": lambda self: as_cpu(self).item(),
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
-        "_fused_sdp_choice": lambda *args, **kwargs: 0,
+        "scaled_dot_product_attention": _scaled_dot_product_attention,
+        "_fused_sdp_choice": lambda *args, **kwargs: SDPBackend.MATH.value,
+        "_scaled_dot_product_fused_attention_overrideable": _attention,
+        "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     }
     for name, kernel in (_structured() | kernels).items():
         own.impl(name, kernel)
+    derived = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
+    derived.impl("scaled_dot_product_attention", _scaled_dot_product_attention)
     lowered = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     for name in _LOWERED:
         if "default" in getattr(aten, name).overloads():
             lowered.impl(name, _lowered(getattr(aten, name).default))
-    _libraries.extend([everything, own, lowered])
+    _libraries.extend([everything, own, derived, lowered])

@@ -99,6 +99,32 @@ def test_attention_copies_and_autocast() -> None:
         assert torch.mm(q[0], q[0].t()).dtype is torch.bfloat16
 
 
+@pytest.mark.parametrize("kind", ["none", "causal", "float", "bool", "learned"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_the_hosts_own(kind: str, dtype: torch.dtype) -> None:
+    """The host's fused kernel, not a sequence of products that rounds elsewhere, wherever the host takes it."""
+    torch.manual_seed(0)
+    operands = [torch.randn(2, 3, 17, 8, dtype=dtype) for _ in range(3)]
+    masks = {"bool": torch.rand(2, 1, 17, 17) > 0.2, "float": torch.randn(2, 1, 17, 17, dtype=dtype)}
+    found = {}
+    for device in ("cpu", "npu"):
+        given = [t.to(device).detach().requires_grad_() for t in operands]
+        mask = masks.get("float" if kind == "learned" else kind)
+        mask = None if mask is None else mask.to(device).detach().requires_grad_(kind == "learned")
+        result = nn.functional.scaled_dot_product_attention(
+            *given, attn_mask=mask, is_causal=kind == "causal"
+        )
+        result.float().square().sum().backward()
+        slopes = [t.grad for t in (*given, mask) if t is not None and t.requires_grad]
+        with torch.inference_mode():
+            again = nn.functional.scaled_dot_product_attention(
+                *given, attn_mask=mask, is_causal=kind == "causal"
+            )
+        found[device] = [t.detach().cpu() for t in (result, again, *slopes)]
+    for left, right in zip(*found.values(), strict=True):
+        torch.testing.assert_close(right, left, rtol=1e-5, atol=1e-6)
+
+
 def test_files_keep_the_device(tmp_path: Path) -> None:
     state = _network().npu().state_dict()
     torch.save(state, tmp_path / "state.pt")
