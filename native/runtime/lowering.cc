@@ -23,6 +23,8 @@ constexpr TaskKind kKinds[] = {
     {"lrn", lower_lrn, true},
     {"resample", lower_resample, true},
     {"rnn", lower_rnn, true},
+    {"attention", lower_attention},
+    {"attention_grad", lower_attention_grad},
     {"reorder", lower_reorder},
     {"kernel", lower_kernel},
     {"aicpu", lower_aicpu},

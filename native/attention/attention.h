@@ -1,0 +1,59 @@
+// Attention of one head: softmax(scale q k' + mask) v, and its gradient. Scores of a few queries at a time
+// stay in the first-level cache; sums are float32 whatever the operands are.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace npu::attention {
+
+// A matrix whose columns lie side by side.
+struct Rows {
+  char* data = nullptr;
+  std::int64_t row = 0;  // elements from one row to the next
+};
+
+struct Shape {
+  std::int64_t queries, keys;
+  std::int64_t depth;  // columns of q and k
+  std::int64_t width;  // columns of v and y
+  float scale;
+  bool causal;  // query i sees the keys up to i
+};
+
+enum class MaskKind : std::uint8_t { None, Kept, Added };  // false hides a key; a float32 is added
+
+struct Forward {
+  Shape shape;
+  Rows q, k, v, y;
+  float* sums = nullptr;  // logarithms of the sums of exponentials, one for each query; may be missing
+  MaskKind mask_kind = MaskKind::None;
+  const char* mask = nullptr;
+  std::int64_t mask_row = 0;  // bytes; keys lie side by side
+};
+
+struct Backward {
+  Shape shape;
+  Rows dy, q, k, v, y;
+  const float* sums = nullptr;
+  Rows dq, dk, dv;
+};
+
+// Queries from `first` to `last` of one head; the scratch memory is aligned to cache lines.
+using ForwardFn = void (*)(const Forward&, std::int64_t first, std::int64_t last, char* scratch);
+using BackwardFn = void (*)(const Backward&, char* scratch);
+
+std::int64_t forward_scratch(const Shape& shape, DType type);
+std::int64_t backward_scratch(const Shape& shape, DType type);
+
+// The implementations for float32 or bfloat16 that this machine can run, or nullptr.
+ForwardFn forward(DType type);
+BackwardFn backward(DType type);
+
+void forward_float32_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch);
+void forward_bfloat16_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch);
+void backward_float32_avx512(const Backward& head, char* scratch);
+void backward_bfloat16_avx512(const Backward& head, char* scratch);
+
+}  // namespace npu::attention

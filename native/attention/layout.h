@@ -1,0 +1,73 @@
+// Where attention keeps its packed operands and scores.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/attention.h"
+
+namespace npu::attention {
+namespace {  // compiled for each file's own instructions
+
+constexpr std::int64_t kTileRows = 6;
+constexpr std::int64_t kPanel = 64;  // columns of a packed matrix that lie side by side
+
+constexpr std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+// Numbers are multiplied in units of four bytes: a float32, or two bfloat16.
+constexpr std::int64_t units(std::int64_t numbers, std::int64_t in_unit) {
+  return divide_up(numbers, in_unit);
+}
+
+// Bytes of a packed matrix of `depth` rows that are summed over, and its columns.
+constexpr std::int64_t packed_bytes(std::int64_t depth, std::int64_t columns, std::int64_t in_unit) {
+  return 4 * units(depth, in_unit) * divide_up(columns, kPanel) * kPanel;
+}
+
+// Bytes of rows of numbers that are multiplied from the left, each a whole number of vectors, and rows to
+// spare for what is turned 32 at a time.
+constexpr std::int64_t row_bytes(std::int64_t numbers, std::int64_t in_unit) {
+  return 64 * divide_up(units(numbers, in_unit), 16) + 64;
+}
+constexpr std::int64_t rows_bytes(std::int64_t rows, std::int64_t numbers, std::int64_t in_unit) {
+  return (rows + 32) * row_bytes(numbers, in_unit);
+}
+
+struct ForwardLayout {
+  ForwardLayout(const Shape& s, std::int64_t in_unit)
+      : score_row(divide_up(s.keys, kPanel) * kPanel),
+        weight_row(row_bytes(s.keys, in_unit)),
+        values(packed_bytes(s.depth, s.keys, in_unit)),
+        scores(values + packed_bytes(s.keys, s.width, in_unit)),
+        weights(scores + 4 * kTileRows * score_row),
+        results(weights + kTileRows * weight_row),
+        bytes(results + 4 * kTileRows * kPanel) {}
+
+  std::int64_t score_row;                                // floats
+  std::int64_t weight_row;                               // bytes
+  std::int64_t values, scores, weights, results, bytes;  // offsets; keys come first
+};
+
+struct BackwardLayout {
+  BackwardLayout(const Shape& s, std::int64_t in_unit)
+      : weight_row(row_bytes(s.queries, in_unit)),
+        slope_row(row_bytes(s.keys, in_unit)),
+        query_lines(0),
+        gradient_lines(query_lines + packed_bytes(s.depth, s.queries, in_unit)),
+        columns(gradient_lines + packed_bytes(s.width, s.queries, in_unit)),
+        weights(columns + packed_bytes(s.queries > s.keys ? s.queries : s.keys,
+                                       s.depth > s.width ? s.depth : s.width, in_unit)),
+        slopes(weights + rows_bytes(s.keys, s.queries, in_unit)),
+        turned(slopes + rows_bytes(s.keys, s.queries, in_unit)),
+        inner(turned + rows_bytes(s.queries, s.keys, in_unit)),
+        sums(inner + 4 * divide_up(s.queries, kPanel) * kPanel),
+        tiles(sums + 4 * divide_up(s.queries, kPanel) * kPanel),
+        bytes(tiles + 2 * 4 * kTileRows * kPanel) {}
+
+  std::int64_t weight_row, slope_row;  // bytes of a row of weights and slopes, and of slopes turned
+  std::int64_t query_lines, gradient_lines, columns;  // packed operands
+  std::int64_t weights, slopes, turned;               // by keys, by keys, by queries
+  std::int64_t inner, sums, tiles, bytes;
+};
+
+}  // namespace
+}  // namespace npu::attention
