@@ -60,9 +60,21 @@ def _wide_rows(view: View) -> bool:
     return view.shape[0] == 1 or view.strides[0] == step
 
 
-_STRIDED_INPUTS = {("MatMul", 0): _matrix, ("MatMul", 1): _matrix}
+_STRIDED_INPUTS = {
+    ("MatMul", 0): _matrix,
+    ("MatMul", 1): _matrix,
+    **{("Attention", index): _row_major for index in range(3)},
+    **{("AttentionGrad", index): _row_major for index in range(5)},
+}
 # Convolutions and poolings write wider rows directly, or at the price of the copy that a Concat would be.
-_STRIDED_OUTPUTS = {"MatMul": _row_major, "Conv": _wide_rows, "MaxPool": _wide_rows, "AvgPool": _wide_rows}
+_STRIDED_OUTPUTS = {
+    "MatMul": _row_major,
+    "Attention": _row_major,
+    "AttentionGrad": _row_major,
+    "Conv": _wide_rows,
+    "MaxPool": _wide_rows,
+    "AvgPool": _wide_rows,
+}
 
 
 def accepts_input(type_: str, index: int, view: View) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc
 from ge.ops import (  # noqa: F401  the families register their operators when they are loaded
     activation,
+    attention,
     binary,
     bits,
     checks,

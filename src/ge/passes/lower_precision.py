@@ -18,9 +18,9 @@ from ge.passes.rounding import layout_of, round_weights, typical_means
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
-_CUBE = frozenset({"Conv", "ConvTranspose", "ConvGradWeight", "MatMul", "LSTM"})
+_CUBE = frozenset({"Attention", "AttentionGrad", "Conv", "ConvTranspose", "ConvGradWeight", "MatMul", "LSTM"})
 _LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
-_BIAS = {"LSTM": 3}  # the input that stays wide; 2 for all others
+_BIAS = {"LSTM": 3, "Attention": 3, "AttentionGrad": 5}  # the input that stays wide; 2 for all others
 # Readers whose statistics need the full precision of what they are given.
 _SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
 _NORMALISATIONS = frozenset({"LayerNorm", "RmsNorm"})
@@ -50,8 +50,8 @@ class LowerPrecision(Pass):
     """Apply the precision mode.
 
     1. The default mode changes nothing.
-    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, LSTM, MaxPool, AvgPool, and their
-       gradients) run in the narrow type, accumulating in float32; biases stay float32.
+    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, Attention, LSTM, MaxPool,
+       AvgPool, and their gradients) run in the narrow type, accumulating in float32; biases stay float32.
     3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, also sums that are
        added to again after it (the residual stream of a transformer, where every rounding would stay to the end). So
        does a product that is the model's answer or that no other product depends on (a gradient on its way into the

@@ -1,0 +1,238 @@
+"""Attention and its gradient: one task each where the runtime has it, else products and a softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.ir.types import BOOL, FLOATS, TensorDesc
+from ge.ir.values import desc_of
+from ge.model.plan import Task, View
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+
+LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
+MOST_SCORES = 1 << 20  # of a head, all of which the gradient keeps
+_NARROW = frozenset({"bfloat16", "float16"})
+
+
+def _wide(dtype: str) -> str:
+    return "float32" if dtype in _NARROW else dtype
+
+
+def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
+    if q.rank < 2 or k.rank != q.rank or v.rank != q.rank:
+        raise fail(op, f"takes matrices, or stacks of them, of one rank, got {q}, {k} and {v}")
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2] or k.shape[:-2] != v.shape[:-2]:
+        raise fail(op, f"queries {q}, keys {k} and values {v} do not go together")
+    if q.shape[:-2] != k.shape[:-2]:
+        raise fail(op, f"queries {q} and keys {k} have different leading axes")
+
+
+def _runs(
+    kind: str, op: NodeView, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc]
+) -> bool:
+    """Whether the runtime has the task."""
+    import npu_runtime
+
+    def views(descs: Sequence[TensorDesc | None]) -> list[Any]:
+        found = [View.of(0, d) for d in descs if d is not None]
+        return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in found]
+
+    attrs = {"scale": op.scale, "causal": op.causal}
+    return npu_runtime.query(kind, views(inputs), views(outputs), attrs) is not None
+
+
+def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Sequence[View]) -> Task:
+    given = [v for v in inputs if v is not None]
+    return Task(kind, op.name, given, list(outputs), {"scale": op.scale, "causal": op.causal})
+
+
+def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
+    """q k' * scale + mask; those of 16-bit operands are float32: rounding them costs digits and time."""
+    dtype = desc_of(q).dtype
+    wide = _wide(dtype)
+    scores = b.op("MatMul", q, k, transpose_b=True, output_dtype=wide if wide != dtype else None)
+    scores = b.op("Mul", scores, op.scale)
+    if mask is not None:
+        hides = desc_of(mask).dtype == "bool"
+        scores = (
+            b.op("Select", mask, scores, -math.inf) if hides else b.op("Add", scores, _cast(b, mask, wide))
+        )
+    if op.causal:
+        kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
+        scores = b.op("Select", b.constant(kept), scores, -math.inf)
+    return scores
+
+
+def _cast(b: Any, value: Any, dtype: str) -> Any:
+    return value if desc_of(value).dtype == dtype else b.op("Cast", value, to=dtype)
+
+
+def _widened(array: np.ndarray | None) -> np.ndarray:
+    assert array is not None
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+def _evaluated_scores(op: NodeView, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    scores: np.ndarray = np.matmul(q, k.swapaxes(-1, -2)) * op.scale
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask.astype(scores.dtype)
+    kept = np.tril(np.ones(scores.shape[-2:], bool))
+    return np.where(kept, scores, -np.inf) if op.causal else scores
+
+
+@register
+class Attention(Operator):
+    """softmax(q k' * scale + mask) v over the last two axes, and the logarithm of each query's sum of exponentials.
+
+    A mask of bools hides keys where it is false, one of floats is added; `causal` hides keys after the query.
+    """
+
+    q = Input("T", FLOATS)
+    k = Input("T", FLOATS)
+    v = Input("T", FLOATS)
+    mask = Input("", BOOL | FLOATS, optional=True)
+    y = Output("T")
+    sums = Output()
+    scale = Attr(float)
+    causal = Attr(bool, False)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        q, k, v = op.inputs[:3]
+        assert q is not None and k is not None and v is not None
+        _check(op, q, k, v)
+        mask = op.input(3)
+        scores = (*q.shape[:-1], k.shape[-2])
+        if mask is not None and np.broadcast_shapes(mask.shape, scores) != scores:
+            raise fail(op, f"the mask is {mask} where scores have the shape {list(scores)}")
+
+    @staticmethod
+    def infer(op: NodeView) -> Sequence[TensorDesc]:
+        q, _, v = op.inputs[:3]
+        assert q is not None and v is not None
+        return [
+            TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype),
+            TensorDesc(q.shape[:-1], _wide(q.dtype)),
+        ]
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, *values: Any) -> Any:
+        q = op.inputs[0]
+        assert q is not None
+        enough = q.rank >= 2 and q.shape[-2] >= LEAST_QUERIES
+        if enough and _runs("attention", op, op.inputs, Attention.infer(op)):
+            return NotImplemented
+        q, k, v, *rest = values
+        dtype, axis = desc_of(q).dtype, desc_of(q).rank - 1
+        scores = _scores(builder, op, q, k, rest[0] if rest else None)
+        weights = _cast(builder, builder.op("Softmax", scores, axes=[axis]), dtype)
+        top = builder.op("ReduceMax", scores, axes=[axis], keepdims=True)
+        powers = builder.op("Exp", builder.op("Sub", scores, top))
+        total = builder.op("Log", builder.op("ReduceSum", powers, axes=[axis], keepdims=True))
+        sums = builder.op("Reshape", builder.op("Add", total, top), shape=list(desc_of(q).shape[:-1]))
+        return builder.op("MatMul", weights, v), sums
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        q, k, v = (_widened(a) for a in arrays[:3])
+        scores = _evaluated_scores(op, q, k, arrays[3] if len(arrays) > 3 else None)
+        top = scores.max(-1, keepdims=True)
+        powers = np.exp(scores - top)
+        total = powers.sum(-1, keepdims=True)
+        y = np.matmul(powers / total, v).astype(np.asarray(arrays[0]).dtype)
+        return [y, (np.log(total) + top)[..., 0].astype(q.dtype)]
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View | None], outputs: list[View]) -> Task:
+        return _task("attention", op, inputs, outputs)
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        q, k, v = op.inputs[:3]
+        assert q is not None and k is not None and v is not None
+        return 2 * math.prod(q.shape[:-1]) * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+
+
+@register
+class AttentionGrad(Operator):
+    """The gradients of attention's queries, keys and values, from its result and the sums that it gave."""
+
+    dy = Input("T", FLOATS)
+    q = Input("T", FLOATS)
+    k = Input("T", FLOATS)
+    v = Input("T", FLOATS)
+    y = Input("T", FLOATS)
+    sums = Input("", FLOATS)
+    mask = Input("", BOOL | FLOATS, optional=True)
+    dq = Output("T")
+    dk = Output("T")
+    dv = Output("T")
+    scale = Attr(float)
+    causal = Attr(bool, False)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        dy, q, k, v, y, sums = op.inputs[:6]
+        assert dy is not None and q is not None and k is not None
+        assert v is not None and y is not None and sums is not None
+        _check(op, q, k, v)
+        if dy.shape != y.shape or y.shape != (*q.shape[:-1], v.shape[-1]) or sums.shape != q.shape[:-1]:
+            raise fail(op, f"the result {y}, its gradient {dy} and sums {sums} do not go with queries {q}")
+
+    @staticmethod
+    def infer(op: NodeView) -> Sequence[TensorDesc]:
+        return [d for d in op.inputs[1:4] if d is not None]
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, *values: Any) -> Any:
+        q, k = op.inputs[1:3]
+        assert q is not None and k is not None
+        mask = values[6] if len(values) > 6 else None
+        fits = q.rank >= 2 and q.shape[-2] * k.shape[-2] <= MOST_SCORES
+        if mask is None and fits and _runs("attention_grad", op, op.inputs[:6], AttentionGrad.infer(op)):
+            return NotImplemented
+        return _gradients(builder, op, values[:6], mask)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        dtype = np.asarray(arrays[0]).dtype
+        dy, q, k, v, y, sums = (_widened(a) for a in arrays[:6])
+        scores = _evaluated_scores(op, q, k, arrays[6] if len(arrays) > 6 else None)
+        weights = np.exp(scores - sums[..., None])
+        inner = (dy * y).sum(-1, keepdims=True)
+        slopes = weights * (np.matmul(dy, v.swapaxes(-1, -2)) - inner) * op.scale
+        turned = slopes.swapaxes(-1, -2)
+        found = np.matmul(slopes, k), np.matmul(turned, q), np.matmul(weights.swapaxes(-1, -2), dy)
+        return [x.astype(dtype) for x in found]
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View | None], outputs: list[View]) -> Task:
+        return _task("attention_grad", op, inputs, outputs)
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        q, k, v = op.inputs[1:4]
+        assert q is not None and k is not None and v is not None
+        return 2 * math.prod(q.shape[:-1]) * k.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[Any]:
+    """With weights p and slopes s = p (dy v' - sum of dy y) * scale: dq = s k, dk = s' q, dv = p' dy."""
+    dtype = desc_of(values[0]).dtype
+    axis = desc_of(values[0]).rank - 1
+    dy, q, k, v, y, sums = (_cast(b, x, _wide(dtype)) for x in values)
+    kept = b.op("Reshape", sums, shape=[*desc_of(sums).shape, 1])
+    weights = b.op("Exp", b.op("Sub", _scores(b, op, q, k, mask), kept))
+    through = b.op("MatMul", dy, v, transpose_b=True)
+    inner = b.op("ReduceSum", b.op("Mul", dy, y), axes=[axis], keepdims=True)
+    slopes = b.op("Mul", b.op("Mul", weights, b.op("Sub", through, inner)), op.scale)
+    found = (
+        b.op("MatMul", slopes, k),
+        b.op("MatMul", slopes, q, transpose_a=True),
+        b.op("MatMul", weights, dy, transpose_a=True),
+    )
+    return [_cast(b, x, dtype) for x in found]
