@@ -229,7 +229,8 @@ class _Lowering:
         layouts: list[tuple[Layout, torch.dtype]] = []
         for node in outputs:
             fake = self.values[node]
-            layout = _channels_last(fake) if node in self.free and 4 <= fake.dim() <= 5 else Layout.of(fake)
+            is_image = node in self.free and 4 <= fake.dim() <= 5 and fake.is_contiguous()
+            layout = _channels_last(fake) if is_image else Layout.of(fake)
             if layout.order is None:
                 shape = layout.shape
                 layout = Layout(shape, contiguous_strides(shape), tuple(range(len(shape))))

@@ -247,3 +247,12 @@ def test_fusion_takes_linear_time():
         fuse(graph, aliases)
         seconds.append(time.thread_time() - start)
     assert seconds[1] < 8 * seconds[0] + 0.5
+
+
+def test_sums_of_columns_do_not_compute_slow_values_again():
+    def build(b):
+        v = b.op("Mul", x(b, 1024, 512), b.op("Erf", x(b, 1024, 512, name="y")))
+        return b.op("MatMul", v, floats(512, 8)), b.op("ReduceSum", v, axes=[0])
+
+    readers = [t for t in compiled(build).plan.tasks if t.kind == "kernel" and len(t.inputs) == 2]
+    assert len(readers) == 1

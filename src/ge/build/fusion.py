@@ -8,7 +8,9 @@
 4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
    never leaves a large kernel with too few pieces for all cores.
 5. Views are not members: a group looks through them.
-6. What is made again does not join the group of what was made before: it would be made there, and kept. Neither does a
+6. Sums of columns do not join what they add up where that is kept anyway and takes long to compute: they are formed in
+   a pass of their own, which would compute it again.
+7. What is made again does not join the group of what was made before: it would be made there, and kept. Neither does a
    node that lies far behind in the graph, when what it reads is kept for most of that way anyway.
 """
 
@@ -55,6 +57,8 @@ EXPENSIVE = frozenset(
         "Atan2",
     ]
 )
+
+SLOW = EXPENSIVE | {"Exp", "Gelu", "Log", "Sigmoid", "Tanh"}
 
 
 @dataclass(eq=False, slots=True)
@@ -184,7 +188,7 @@ class _Fusion:
         if self._circular(other, group):
             return False
         shared = [v for v in self._sources(node) if v.producer() in other.nodes]
-        if any(self._costly_to_repeat(v, node, other) for v in shared):
+        if any(self._costly_to_repeat(v, node, other) or self._summed_later(v, node, other) for v in shared):
             return False
         nodes = self._in_order((*other.nodes, *group.nodes))
         outputs = self._outputs(nodes)
@@ -209,6 +213,19 @@ class _Fusion:
             or any(pattern_of(n) is Pattern.REDUCE for n in other.nodes)
             or len(readers) > 1
             or value in self.returned
+        )
+
+    def _summed_later(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
+        """Whether a node sums up columns of a large value that is kept and slow to compute."""
+        if pattern_of(node) is not Pattern.REDUCE or desc_of(value).size < LARGE:
+            return False
+        kept = value in self.returned or any(
+            r not in other.nodes and r is not node for r in self.readers[value]
+        )
+        return (
+            kept
+            and desc_of(node.outputs[0]).shape[-1:] == desc_of(value).shape[-1:]
+            and any(n.op_type in SLOW for n in other.nodes)
         )
 
     def _circular(self, other: Group, group: Group) -> bool:
