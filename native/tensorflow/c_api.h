@@ -101,6 +101,7 @@ enum Code : int {
   F(TF_Dim, std::int64_t, (const TF_Tensor*, int))                                                              \
   F(TF_TensorByteSize, std::size_t, (const TF_Tensor*))                                                         \
   F(TF_AllocateTensor, TF_Tensor*, (int dtype, const std::int64_t* dims, int rank, std::size_t bytes))          \
+  F(TF_TensorMaybeMove, TF_Tensor*, (TF_Tensor*))                                                               \
   F(TF_TensorData, void*, (const TF_Tensor*))                                                                   \
   F(TFE_NewOp, TFE_Op*, (TFE_Context*, const char* name, TF_Status*))                                           \
   F(TFE_DeleteOp, void, (TFE_Op*))                                                                              \

@@ -140,7 +140,8 @@ void Call::adopt_variables(const std::vector<int>& types) {
     if (operand.object || operand.dtype != kResource || !on_npu(types[i])) continue;
     TFE_TensorHandle* resource = api.TFE_TensorHandleCopySharingTensor(operand.handle, status_);
     if (!ok()) return;
-    auto variable = std::make_shared<Variable>(device_.memory(), context_, resource, types[i], false, true);
+    auto variable = std::make_shared<Variable>(device_.memory(), context_, resource, types[i], false,
+                                               Variable::Access::Passing);
     const Status status;  // one without a value stays with the host, which says so
     if (!variable->value(status)) continue;
     operand.own = std::make_unique<Object>(Object{nullptr, std::move(variable)});

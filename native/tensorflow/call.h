@@ -57,6 +57,7 @@ class Call {
   bool ok() const { return tf::ok(status_); }
   const char* name() const { return name_; }
   TFE_Context* context() const { return context_; }
+  npu::Device& memory() const { return device_.memory(); }
   TF_Status* status() const { return status_; }
   const std::vector<Operand>& inputs() const { return inputs_; }
   int output_count() const { return *count_; }

@@ -18,6 +18,7 @@
 #include "tensorflow/cache.h"
 #include "tensorflow/call.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/pool.h"
 #include "tensorflow/timeline.h"
 
 namespace npu::tf {
@@ -234,7 +235,8 @@ void make_variable(CustomDevice& device, Call& call) {
     api.TFE_DeleteTensorHandle(resource);
   } else {
     variable = std::make_shared<Variable>(device.memory(), call.context(), resource, static_cast<int>(*dtype),
-                                          attr_shape_known(attrs, "shape"));
+                                          attr_shape_known(attrs, "shape"),
+                                          named ? Variable::Access::Name : Variable::Access::Handle);
     if (named) NamedVariables::get().add(name, variable);
   }
   call.set_output(0, std::move(variable));
@@ -251,8 +253,9 @@ void read_variable(Call& call) {
   if (auto value = variable.value(call.status())) call.set_output(0, std::move(value));
 }
 
-// Runs on the host an operator that gives its variables another value.
-void change_variables(Call& call) {
+// The locks of a call's variables, taken in the order of their numbers; done with each is what is asked for.
+template <typename Each>
+std::vector<std::unique_lock<std::mutex>> locked(const Call& call, Each each) {
   std::vector<Variable*> variables;
   for (Variable* variable : call.variables()) {
     if (variable) variables.push_back(variable);
@@ -263,18 +266,32 @@ void change_variables(Call& call) {
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Variable* variable : variables) {
     locks.emplace_back(variable->mutex());
-    variable->forget();  // so that TensorFlow may work in place
+    each(*variable);
   }
+  return locks;
+}
+
+// Runs on the host an operator that looks at its variables.
+void inspect_variables(Call& call) {
+  const auto locks = locked(call, [](Variable&) {});
+  call.run_on_host();
+}
+
+// Runs on the host an operator that gives its variables another value.
+void change_variables(Call& call) {
+  // It is forgotten so that TensorFlow may work in place.
+  const auto locks = locked(call, [](Variable& variable) { variable.forget(); });
   call.run_on_host();
 }
 
 // Runs on the host something that may do anything with the variables while it runs.
 void run_freely(Call& call, const char* function, bool keeps) {
-  const auto forget = [&] {
+  const auto forget = [&](void (Variable::*and_do)()) {
     for (Variable* variable : call.variables()) {
       if (!variable) continue;
       const std::lock_guard lock(variable->mutex());
       variable->forget();
+      (variable->*and_do)();
     }
   };
   if (!call.has_variables()) {
@@ -286,9 +303,9 @@ void run_freely(Call& call, const char* function, bool keeps) {
       if (variable) variable->escape();
     }
   }
-  forget();
+  forget(&Variable::lend);
   call.run_on_host(function);
-  forget();
+  forget(&Variable::take_back);
   if (call.ok() && call.returns_resource()) {
     for (Variable* variable : call.variables()) {
       if (variable) variable->escape();
@@ -620,6 +637,8 @@ void run_function(Call& call, Entry& entry) {
   const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
   const auto compile = [&](const std::shared_ptr<Plan>& previous) {
     const InCallback inside;
+    // What lies unused until the next eager operators serves the compile.
+    TensorPool::of(call.memory()).trim();
     auto plan = python->compile_function(entry.name, call.attrs(), call.describe(), previous, changed);
     plan = checked(std::move(plan), call);
     keep_bound_values(*plan, call);
@@ -664,7 +683,7 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
       make_variable(device, call);
       break;
     case Route::InspectVariable:
-      call.run_on_host();
+      inspect_variables(call);
       break;
     case Route::ChangeVariable:
       change_variables(call);

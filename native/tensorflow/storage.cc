@@ -146,6 +146,17 @@ TF_Tensor* Storage::tensor(TF_Status* status) {
   return first;
 }
 
+bool Storage::claim(TF_Status* status) {
+  TF_Tensor* held = tensor(status);
+  if (TFE_TensorHandle* host = host_.exchange(nullptr)) api.TFE_DeleteTensorHandle(host);
+  TF_Tensor* own = ok(status) ? api.TF_TensorMaybeMove(held) : nullptr;
+  if (!own) return false;
+  tensor_.store(own, std::memory_order_release);
+  shared_.store(false, std::memory_order_release);
+  join_pages(data_, bytes_);
+  return true;
+}
+
 namespace {
 
 std::atomic<std::uint64_t> next_variable = 1;
@@ -162,13 +173,13 @@ HostOp::~HostOp() {
 }
 
 Variable::Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype,
-                   bool static_shape, bool passing)
+                   bool static_shape, Access access)
     : device_(device),
       context_(context),
       resource_(resource),
       dtype_(dtype),
       static_shape_(static_shape),
-      passing_(passing),
+      access_(access),
       id_(next_variable.fetch_add(1)) {}
 
 Variable::~Variable() {
@@ -178,7 +189,7 @@ Variable::~Variable() {
 
 std::uint64_t Variable::version() {
   if (escaped()) return 0;
-  if (!passing_) return version_.load(std::memory_order_acquire);
+  if (!passing()) return version_.load(std::memory_order_acquire);
   const Status status;
   const std::lock_guard lock(mutex_);
   const auto current = value(status);
@@ -222,26 +233,45 @@ void Variable::forget() {
   written();
 }
 
-void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
-  value_.reset();
+void Variable::hand_to_host(Storage& value, TF_Status* status) {
   const HostOp assign(context_, "AssignVariableOp", status);
   if (!ok(status)) return;
   api.TFE_OpSetAttrType(assign, "dtype", dtype_);
   api.TFE_OpAddInput(assign, resource_, status);
   // TensorFlow's variable takes the memory itself; the handle made for that goes away again.
-  TFE_TensorHandle* handle = api.TFE_NewTensorHandle(value->tensor(status), status);
+  TFE_TensorHandle* handle = api.TFE_NewTensorHandle(value.tensor(status), status);
   if (!ok(status)) return;
   api.TFE_OpAddInput(assign, handle, status);
   int count = 0;
   if (ok(status)) api.TFE_Execute(assign, nullptr, &count, status);
   api.TFE_DeleteTensorHandle(handle);
+}
+
+void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
+  value_.reset();
+  hand_to_host(*value, status);
   written();
   if (ok(status) && !escaped()) value_ = std::move(value);
 }
 
+// TensorFlow counts references but tells only whether there is one: its variable lets go of the value for
+// that long. Nobody can look meanwhile: who comes by the handle waits, and no function of the host has it.
+bool Variable::claim(Storage& value, TF_Status* status) {
+  if (access_ != Access::Handle || lent_ > 0) return false;
+  const auto stand_in = Storage::allocate(device_, dtype_, Shape(), "a variable");
+  hand_to_host(*stand_in, status);
+  if (!ok(status)) return false;
+  const bool alone = value.claim(status);
+  hand_to_host(value, status);
+  return alone && ok(status);
+}
+
 std::shared_ptr<Storage> Variable::unshare(std::shared_ptr<Storage> value, std::string_view requester,
                                            TF_Status* status) {
-  if (escaped() || passing_ || value != value_) return nullptr;
+  if (escaped() || passing() || value != value_) return nullptr;
+  // One reference is the record's, one this function's, one the caller's.
+  if (value.use_count() == 3 && claim(*value, status)) return value;
+  if (!ok(status)) return nullptr;
   // TensorFlow keeps what it frees: memory of its allocator takes the place of the value before.
   auto own = Storage::allocate_by_host(device_, dtype_, value->shape(), requester);
   own->fill(value->data());

@@ -86,6 +86,9 @@ class Storage {
   // Host code may hold a reference that is not counted here: the memory must not be written again.
   bool shared_with_host() const { return shared_.load(std::memory_order_acquire); }
   void share_with_host() { shared_.store(true, std::memory_order_release); }
+  // Whether this is the only reference to memory of TensorFlow's allocator; then it is not shared any more.
+  // Nobody else may use the storage meanwhile.
+  bool claim(TF_Status* status);
 
  private:
   int dtype_ = 0;
@@ -101,10 +104,15 @@ class Storage {
 // A resource variable: TensorFlow's own, on the host, and what is known of its value.
 class Variable {
  public:
-  // Takes over the handle of the host resource. `passing`: it is TensorFlow's own variable, seen for one
-  // call; what happens to it in between is not.
+  enum class Access {
+    Handle,   // by the device's handle alone
+    Name,     // by its name too
+    Passing,  // TensorFlow's own variable, seen for one call; what happens to it in between is not
+  };
+
+  // Takes over the handle of the host resource.
   Variable(Device& device, TFE_Context* context, TFE_TensorHandle* resource, int dtype, bool static_shape,
-           bool passing = false);
+           Access access);
   ~Variable();
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
@@ -117,7 +125,7 @@ class Variable {
   bool static_shape() const { return static_shape_; }
   TFE_TensorHandle* resource() const { return resource_; }
   TFE_Context* context() const { return context_; }
-  bool passing() const { return passing_; }
+  bool passing() const { return access_ == Access::Passing; }
   // Tells values apart. Of a passing variable it is the address of the value: whoever keeps that memory knows
   // that the same address means the same value, since TensorFlow does not write to memory that others refer
   // to. 0: there is no value, or it may change unseen.
@@ -135,8 +143,11 @@ class Variable {
   void forget();
   // Gives it a new value, here and in TensorFlow.
   void assign(std::shared_ptr<Storage> value, TF_Status* status);
-  // Moves a value that others may refer to, to memory of its own, which TensorFlow's variable then has too;
-  // null where host code may change it unseen, or with a bad status.
+  // Counts the host's functions that have the resource while they run.
+  void lend() { ++lent_; }
+  void take_back() { --lent_; }
+  // Gives a value that others may refer to memory of its own, which TensorFlow's variable then has too: that
+  // which it has where nobody else does. Null where host code may change it unseen, or with a bad status.
   std::shared_ptr<Storage> unshare(std::shared_ptr<Storage> value, std::string_view requester,
                                    TF_Status* status);
   // Whether the memory of the value can be written: nobody but TensorFlow's variable refers to it.
@@ -145,13 +156,17 @@ class Variable {
   void written() { version_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
+  void hand_to_host(Storage& value, TF_Status* status);
+  bool claim(Storage& value, TF_Status* status);
+
   std::mutex mutex_;
   Device& device_;
   TFE_Context* context_;
   TFE_TensorHandle* resource_;
   int dtype_;
   bool static_shape_;
-  bool passing_;
+  Access access_;
+  int lent_ = 0;
   std::uint64_t id_;
   std::atomic<std::uint64_t> version_ = 1;
   std::atomic<bool> escaped_ = false;

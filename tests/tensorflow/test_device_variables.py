@@ -57,6 +57,47 @@ def test_values_handed_out_do_not_change(size: int) -> None:
     assert float(v[0]) > before
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_what_a_variable_was_made_from_does_not_change(size: int) -> None:
+    whole = np.zeros(size + 16, np.float32)
+    first = (-whole.ctypes.data // 4) % 16  # aligned so that TensorFlow takes the memory itself
+    array = whole[first : first + size]
+    with tf.device("/CPU:0"):
+        on_host = tf.zeros([size]) + 0.0
+    sources = [array, on_host, tf.zeros([size]) + 0.0]
+    variables = [tf.Variable(source) for source in sources]
+    for v, source in zip(variables, sources, strict=True):
+        _step(v)(tf.ones([size]))
+        v.assign(source)
+        _step(v)(tf.ones([size]))
+        np.testing.assert_array_equal(np.asarray(source), np.zeros(size, np.float32))
+        assert float(v[0]) > 0
+
+
+def test_the_host_never_sees_a_value_being_claimed() -> None:
+    v = tf.Variable(tf.zeros([256]))
+    step = tf.function(lambda: v.assign_add(tf.ones([256])))
+    total = tf.function(lambda: tf.reduce_sum(v * 0.0 + 1.0))
+    seen: list[Any] = []
+
+    def watch() -> None:
+        with tf.device("/CPU:0"):
+            for _ in range(150):
+                seen.append((float(total()), tf.raw_ops.VariableShape(input=v.handle).numpy().tolist()))
+
+    def work() -> None:
+        for _ in range(150):
+            v.assign(tf.zeros([256]))  # by the host: the next step claims the value
+            step()
+
+    threads = [threading.Thread(target=f) for f in (watch, work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [(256.0, [256])] * 150 and float(v[0]) == 1.0
+
+
 def test_every_way_to_assign() -> None:
     v = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
     read = tf.function(lambda: v * 1.0)

@@ -116,6 +116,24 @@ def test_recomputation_makes_room_for_a_larger_batch() -> None:
             model().train_on_batch(*batch(size))
 
 
+def test_variables_that_nobody_else_refers_to_are_written_where_they_lie() -> None:
+    size = 1 << 22
+    with tf.device(NPU):
+        v = tf.Variable(tf.random.uniform((size,)))
+
+        @tf.function
+        def double() -> None:
+            v.assign(2.0 * v)
+
+        for _ in range(2):  # a value of its initialiser, then one that the host was shown and has let go of
+            before = v.numpy()[:8].copy()
+            tf.config.experimental.reset_memory_stats("NPU:0")
+            held = tf.config.experimental.get_memory_info("NPU:0")["current"]
+            double()
+            assert tf.config.experimental.get_memory_info("NPU:0")["peak"] < held + size
+            np.testing.assert_array_equal(v.numpy()[:8], 2.0 * before)
+
+
 def test_variables_move_to_memory_of_their_own_one_by_one() -> None:
     size, count = 1 << 20, 16
     with tf.device(NPU):
