@@ -42,10 +42,15 @@ def replace_layers(module: fx.GraphModule) -> None:
             continue
         found = [n for n in part.graph.nodes if n.op == "call_function" and n.target in _FUNCTIONS]
         for node in found:
-            node.args = (node.target, *node.args)
-            node.target = layers
+            node.args = (_FUNCTIONS[node.target], *node.args)
+            node.target = _named_layers
         if found:
             part.recompile()
+
+
+def _named_layers(name: str, *args: Any) -> tuple[Tensor, ...]:
+    """`layers`, with an argument that graphs can write as source code."""
+    return layers(getattr(torch, name), *args)
 
 
 def layers(function: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:

@@ -61,6 +61,23 @@ def test_a_second_model_like_the_first_is_loaded(tmp_path: Path) -> None:
     assert (cached.loads, cached.compiles) == (1, 0)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(8, 6, 2, batch_first=True), nn.GRU(6, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(self.lstm(x)[0])[0]
+
+
+def test_recurrent_layers_are_kept(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(2, 7, 8)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        assert call(model, tmp_path, x)[1] == (0, 1)
+        assert call(model, tmp_path, x)[1] == (1, 0)
+
+
 @pytest.mark.parametrize("change", ["weights", "sizes", "argument", "attribute", "training", "options"])
 def test_what_differs_is_compiled_anew(change: str, tmp_path: Path) -> None:
     x = torch.randn(3, 8)
