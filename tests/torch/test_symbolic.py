@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import gc
+import resource
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -77,6 +81,33 @@ def test_a_sweep_of_shapes_takes_three_traces_and_few_programs(dynamic: bool | N
     assert all(r.programs <= 3 * r.parts for r in reports)
     assert reports[-1].npu_calls > 20
     assert not _config.backed_size_oblivious  # other backends trace as they always do
+
+
+def _resident() -> int:
+    """Bytes of memory that the process holds, after what is free in it was given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_500_calls_of_any_shape_take_three_compiles_and_bounded_memory() -> None:
+    model = Encoder().eval()
+    run = compiled(model, None)
+    generator = torch.Generator().manual_seed(1)
+    held = []
+    with observe() as reports:
+        for _ in range(500):
+            batch, length = (int(torch.randint(1, most + 1, (), generator=generator)) for most in (64, 512))
+            tokens = torch.randint(0, 50, (batch, length), generator=generator)
+            torch.testing.assert_close(run(tokens), model(tokens), rtol=1e-4, atol=1e-5)
+            held.append(_resident() if len(held) % 20 == 19 else held[-1] if held else 0)
+    assert counters["stats"]["unique_graphs"] <= 3
+    assert [r.failure for r in reports if r.failure] == []
+    assert all(r.programs <= 3 * r.parts for r in reports)
+    assert max(held[200:]) - held[199] < 16 << 20
 
 
 @torch.no_grad()
