@@ -180,6 +180,17 @@ def test_layer_norm_is_recognised(build):
     assert types(graph) == ["LayerNorm"]
 
 
+def test_a_norm_of_the_batch_for_each_channel_stays_apart():
+    def build(b):
+        v = x(b, 4, 5, 5, 8)
+        mean = b.op("ReduceMean", v, axes=[0, 1, 2], keepdims=True)
+        variance = b.op("ReduceMean", b.op("Square", b.op("Sub", v, mean)), axes=[0, 1, 2], keepdims=True)
+        factor = b.op("Mul", b.op("Rsqrt", b.op("Add", variance, 1e-5)), floats(8))
+        return b.op("Add", b.op("Mul", v, factor), b.op("Sub", floats(8), b.op("Mul", mean, factor)))
+
+    assert "LayerNorm" not in types(transformed(build, FuseNormalisation()))
+
+
 def test_rms_norm_is_recognised():
     def build(b):
         v = x(b)

@@ -82,9 +82,14 @@ def _spread_of_sum(value: ir.Value | None) -> _Spread | None:
         return None
     epsilon = scalar(node.inputs[1])
     found = _variance(node.inputs[0])
-    if epsilon is None or found is None:
+    if epsilon is None or found is None or not _by_rows(found[0], found[2]):
         return None
     return _Spread(*found, epsilon)
+
+
+def _by_rows(source: ir.Value, axes: tuple[int, ...]) -> bool:
+    """Whether there are rows to normalise one by one; over a whole batch, a sum for each column goes first."""
+    return desc_of(source).rank - 1 in axes or 0 not in axes
 
 
 def _scaled_spread(value: ir.Value | None) -> tuple[_Spread, ir.Value | None] | None:
@@ -260,7 +265,8 @@ class FuseNormalisation(RewritePass):
     3. x / sqrt(mean(x * x) + e) is RmsNorm.
     4. A constant that multiplies the result is its scale, a constant added to LayerNorm its bias, when they broadcast
        to its shape.
-    5. Means that drop their axes are not recognised.
+    5. Means that drop their axes are not recognised, nor those of whole batches for each channel: sums of many rows
+       are split among threads, and more exact, when they are operators of their own.
     """
 
     name = "fuse_normalisation"
