@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
 #include "aicpu/dispatch.h"
@@ -14,6 +14,8 @@ namespace npu::aicpu {
 namespace {
 
 constexpr std::size_t kStreamed = std::size_t{1} << 20;  // tables beyond it are cleared past the caches
+constexpr std::int64_t kShareBytes =
+    2 << 20;  // that are worth a thread: one alone clears nearly as fast as memory is
 
 // An update: where it goes and which one it is.
 struct Entry {
@@ -39,18 +41,26 @@ void sort_entries(std::vector<Entry>& entries, std::int64_t rows) {
   entries = std::move(sorted);
 }
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) void stream_wide_zeros(char* first, const char* last) {
+  for (; first < last; first += 64)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(first), _mm512_setzero_si512());
+}
+
+void stream_zeros(char* first, const char* last) {
+  if (__builtin_cpu_supports("avx512f")) return stream_wide_zeros(first, last);
+  for (; first < last; first += 16) _mm_stream_si128(reinterpret_cast<__m128i*>(first), _mm_setzero_si128());
+}
+#endif
+
 // Whole lines go to memory without being read first; the ends are stored plainly.
 void clear(char* begin, char* end, bool streamed) {
-#if defined(__SSE2__)
+#if defined(__x86_64__)
   if (streamed && end - begin >= 256) {
     char* const first = begin + (-reinterpret_cast<std::uintptr_t>(begin) & 63);
     char* const last = end - (reinterpret_cast<std::uintptr_t>(end) & 63);
     std::memset(begin, 0, static_cast<std::size_t>(first - begin));
-    const __m128i zero = _mm_setzero_si128();
-    for (char* line = first; line < last; line += 64) {
-      for (int part = 0; part < 64; part += 16)
-        _mm_stream_si128(reinterpret_cast<__m128i*>(line + part), zero);
-    }
+    stream_zeros(first, last);
     std::memset(last, 0, static_cast<std::size_t>(end - last));
     _mm_sfence();
     return;
@@ -112,10 +122,10 @@ std::size_t row_start(const std::vector<Entry>& entries, std::size_t place) {
 
 template <class T>
 Status sum(const Call& call, const std::vector<Entry>& entries, std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t kGrain = 1 << 14;  // elements that are worth a thread
   const auto count = static_cast<std::int64_t>(entries.size());
   const std::int64_t work = rows + count;  // a row to clear counts like a row to add
-  parallel_for(work, std::max<std::int64_t>(kGrain / std::max<std::int64_t>(width, 1), 1),
+  const auto row_bytes = static_cast<std::int64_t>(static_cast<std::size_t>(width) * sizeof(T));
+  parallel_for(work, std::max<std::int64_t>(kShareBytes / row_bytes, 1),
                [&](std::int64_t lo, std::int64_t hi) {
                  const auto share = [work](std::int64_t whole, std::int64_t at) { return whole * at / work; };
                  clear_others(call.outputs[0], rows, entries, share(rows, lo), share(rows, hi));
