@@ -31,7 +31,7 @@ struct Plan {
 
 struct Places {
   Location a, b, y, buffers;
-  std::optional<Location> bias, residual;
+  std::optional<Location> bias, residual, factor;
 };
 
 class BoundProduct : public BoundStep {
@@ -39,9 +39,9 @@ class BoundProduct : public BoundStep {
   explicit BoundProduct(const Plan& plan) : plan_(plan) {}
 
   void run(RunState&) override {
-    const Operands whole{static_cast<const float*>(a), static_cast<const float*>(b),
-                         static_cast<const float*>(bias), static_cast<const float*>(residual),
-                         static_cast<float*>(y)};
+    const Operands whole{static_cast<const float*>(a),      static_cast<const float*>(b),
+                         static_cast<const float*>(bias),   static_cast<const float*>(residual),
+                         static_cast<const float*>(factor), static_cast<float*>(y)};
     parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) {
         const Problem problem = plan_.grid.problem(part);
@@ -55,6 +55,7 @@ class BoundProduct : public BoundStep {
   void* b = nullptr;
   void* bias = nullptr;
   void* residual = nullptr;
+  void* factor = nullptr;
   void* y = nullptr;
   void* buffers = nullptr;
 
@@ -74,6 +75,7 @@ class ProductStep : public Step {
     binder.address(&bound->buffers, places_.buffers);
     if (places_.bias) binder.address(&bound->bias, *places_.bias);
     if (places_.residual) binder.address(&bound->residual, *places_.residual);
+    if (places_.factor) binder.address(&bound->factor, *places_.factor);
     return bound;
   }
 
@@ -82,11 +84,12 @@ class ProductStep : public Step {
   Places places_;
 };
 
-// What follows the product: a row and a matrix that are added at most, then an activation at most.
+// What follows the product: a row and a matrix that are added at most, one that is multiplied, an activation.
 struct Finish {
   Epilogue epilogue;
   bool accumulates = false;
   std::optional<std::size_t> bias, residual;  // the inputs that are added
+  std::optional<std::size_t> factor;          // the one that is multiplied
 };
 
 bool read_clip(std::string_view text, Epilogue& epilogue) {
@@ -125,19 +128,23 @@ std::optional<Finish> read_finish(const Lowering& low, const Matrix& y, const st
   for (const std::string& text : low.attrs().texts("post_ops")) {
     if (finish.epilogue.activation != Activation::None) return std::nullopt;
     const bool summed = finish.accumulates || finish.residual;
-    const bool adds = text == "add" && next < posts.size() && low.input(first + next).dtype == DType::Float32;
-    if (text == "sum" && !summed) {
+    const bool reads = next < posts.size() && low.input(first + next).dtype == DType::Float32;
+    const bool adds = text == "add" && reads && !finish.factor;
+    if (text == "sum" && !summed && !finish.factor) {
       finish.accumulates = true;
     } else if (adds && !finish.bias && is_row(posts[next], y)) {
       finish.bias = first + next++;
     } else if (adds && !summed && lies_like(posts[next], y)) {
       finish.residual = first + next++;
+    } else if (text == "mul" && reads && !finish.factor && lies_like(posts[next], y)) {
+      finish.factor = first + next++;
     } else if (!read_activation(text, finish.epilogue)) {
       return std::nullopt;
     }
   }
   finish.epilogue.has_bias = finish.bias.has_value();
   finish.epilogue.has_residual = finish.residual.has_value();
+  finish.epilogue.has_factor = finish.factor.has_value();
   return next == posts.size() ? std::optional(finish) : std::nullopt;
 }
 
@@ -194,6 +201,7 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
       low.scratch(static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
   if (finish->bias) places.bias = low.at(low.input(*finish->bias));
   if (finish->residual) places.residual = low.at(low.input(*finish->residual));
+  if (finish->factor) places.factor = low.at(low.input(*finish->factor));
   low.emit(std::make_unique<ProductStep>(plan, places));
   return true;
 }

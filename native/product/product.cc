@@ -85,8 +85,11 @@ Problem Grid::problem(std::int64_t part) const {
 
 Operands Grid::operands(std::int64_t part, const Operands& whole) const {
   const std::int64_t row = rows(part).first, column = columns(part).first, at = row * whole_.c_row + column;
-  return {whole.a + row * whole_.a_row, whole.b + column * whole_.b_column,
-          whole.bias ? whole.bias + column : nullptr, whole.residual ? whole.residual + at : nullptr,
+  return {whole.a + row * whole_.a_row,
+          whole.b + column * whole_.b_column,
+          whole.bias ? whole.bias + column : nullptr,
+          whole.residual ? whole.residual + at : nullptr,
+          whole.factor ? whole.factor + at : nullptr,
           whole.c + at};
 }
 

@@ -16,14 +16,16 @@ inline constexpr std::int64_t kProducts = 7;
 
 enum class Activation : std::uint8_t { None, Clip, GeluErf, GeluTanh };
 
-// What is done with a sum before it is final: bias, residual, activation, in this order.
+// What is done with a sum before it is final: bias, residual, factor, activation, in this order.
 struct Epilogue {
   Activation activation = Activation::None;
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
-  bool has_bias = false, has_residual = false;
+  bool has_bias = false, has_residual = false, has_factor = false;
 
-  bool is_empty() const { return activation == Activation::None && !has_bias && !has_residual; }
+  bool is_empty() const {
+    return activation == Activation::None && !has_bias && !has_residual && !has_factor;
+  }
 };
 
 // c = a b, by strides in elements. Of the two strides of an operand one is 1; columns of c lie side by side.
@@ -41,6 +43,7 @@ struct Operands {
   const float* b = nullptr;
   const float* bias = nullptr;      // one number for each column
   const float* residual = nullptr;  // lies like c
+  const float* factor = nullptr;    // likewise
   float* c = nullptr;
 };
 

@@ -426,6 +426,7 @@ class Multiplication {
   // A tile of c, whose sums are complete and still in the first-level cache.
   void finish(float* c, std::int64_t column, std::int64_t rows, std::int64_t columns) const {
     const float* residual = o_.residual ? o_.residual + (c - o_.c) : nullptr;
+    const float* factor = o_.factor ? o_.factor + (c - o_.c) : nullptr;
     for (std::int64_t v = 0; v < columns; v += kLanes) {
       const __mmask16 lanes = first_lanes(columns - v);
       const __m512 bias = o_.bias ? _mm512_maskz_loadu_ps(lanes, o_.bias + column + v) : _mm512_setzero_ps();
@@ -433,6 +434,7 @@ class Multiplication {
         float* at = c + r * p_.c_row + v;
         __m512 value = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, at), bias);
         if (residual) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, residual + r * p_.c_row + v));
+        if (factor) value = _mm512_mul_ps(value, _mm512_maskz_loadu_ps(lanes, factor + r * p_.c_row + v));
         value = activate(p_.epilogue, value);
         if (lanes == 0xffff) {
           _mm512_storeu_ps(at, value);  // a masked store takes several times as long

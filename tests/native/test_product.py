@@ -24,6 +24,8 @@ EPILOGUES = {
     "add, gelu": ["add", "gelu_erf"],
     "sum": ["sum"],
     "sum, relu": ["sum", "relu"],
+    "mul": ["mul"],
+    "row, mul, relu": ["row", "mul", "relu"],
 }
 
 
@@ -39,6 +41,7 @@ ACTIVATIONS = {
     "add": lambda x: x,
     "row": lambda x: x,
     "sum": lambda x: x,
+    "mul": lambda x: x,
 }
 
 
@@ -66,7 +69,8 @@ def product(
 ) -> tuple[np.ndarray, str]:
     """The product and the implementation that made it.
 
-    "row" stands for the addition of the bias as a post-operation; `other` is added, or what the result is added to.
+    "row" stands for the addition of the bias as a post-operation; `other` is added, multiplied, or what the
+    result is added to.
     """
     ops = post_ops or []
     has_bias = bias is not None and "row" not in ops
@@ -76,7 +80,7 @@ def product(
     feeds = [a, b]
     if bias is not None:
         feeds.append(bias if has_bias else bias[None])
-    if "add" in ops:
+    if {"add", "mul"} & set(ops):
         residual = _stored(other, False, margin)
         feeds.append(residual)
     if "sum" in ops:
@@ -131,6 +135,7 @@ needs_strassen = pytest.mark.skipif(not _has_strassen(), reason="this processor 
 @example(1537, 1153, 1027, (False, True), True, "add, gelu", 0, 0)
 @example(512, 768, 600, (False, False), True, "row, add", 0, 0)
 @example(512, 768, 600, (False, False), True, "row, sum, relu", 3, 0)
+@example(513, 769, 600, (False, False), True, "row, mul, relu", 3, 0)
 def test_products_are_those_of_float64(
     rows: int,
     columns: int,
@@ -151,6 +156,7 @@ def test_products_are_those_of_float64(
     expected = a.astype(np.float64) @ b.astype(np.float64)
     expected += 0 if bias is None else bias
     expected += other if {"add", "sum"} & set(ops) else 0
+    expected *= other if "mul" in ops else 1
     for op in ops:
         expected = ACTIVATIONS[op.partition(",")[0]](expected)
     np.testing.assert_allclose(y, expected, rtol=0, atol=3e-5)
