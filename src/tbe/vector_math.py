@@ -681,7 +681,12 @@ def _erf_by_table(b: Builder, x: Value) -> Value:
 
 
 def _looked_up(b: Builder, row: tuple[float, ...], number: Value) -> Value:
-    """row[number mod 16] in every lane."""
+    """row[number mod 16] in every lane, 16 lanes at a time."""
+    if number.lanes > 16:
+        half = number.lanes // 2
+        parts = [b.shuffle(number, None, range(at, at + half)) for at in (0, half)]
+        low, high = (_looked_up(b, row, part) for part in parts)
+        return b.shuffle(low, high, range(number.lanes))
     table = b.vector("float", row)
     function = "llvm.x86.avx512.permvar.sf.512"
     b.declared.setdefault(function, f"declare {table.ty} @{function}({table.ty}, {number.ty})")
@@ -691,7 +696,7 @@ def _looked_up(b: Builder, row: tuple[float, ...], number: Value) -> Value:
 
 
 def _erf32(b: Builder, x: Value) -> Value:
-    if b.machine.masks and x.lanes == 16:
+    if b.machine.masks and x.lanes in (16, 32, 64):
         return _erf_by_table(b, x)
     a = _abs(b, x)
     z = b.fmul(x, x)

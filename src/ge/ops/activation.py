@@ -10,6 +10,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
+from ge.ops.reduce import widened
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 _SELU_ALPHA = 1.6732632423543772
@@ -75,10 +76,13 @@ class Gelu(Activation):
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        wide = widened(x)  # rounded once, which is quicker too
         if op.approximate == "tanh":
-            inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-            return x * 0.5 * (tbe.unary("tanh", inner) + 1)
-        return x * 0.5 * (tbe.unary("erf", x * math.sqrt(0.5)) + 1)
+            inner = (wide + wide * wide * wide * 0.044715) * math.sqrt(2 / math.pi)
+            share = tbe.unary("sigmoid", inner * 2)  # (1 + tanh) / 2
+        else:
+            share = (tbe.unary("erf", wide * math.sqrt(0.5)) + 1) * 0.5
+        return tbe.cast(wide * share, x.dtype)
 
 
 @register

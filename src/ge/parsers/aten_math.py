@@ -531,9 +531,8 @@ def _gelu_backward(n: AtenNode) -> Any:
         return n.back(n.op("Mul", g, n.op("Add", cdf, n.op("Mul", x, pdf))))
     k, c = math.sqrt(2 / math.pi), 0.044715
     square = n.op("Square", x)
-    inner = n.op("Mul", n.op("Mul", x, n.op("Add", n.op("Mul", square, c), 1)), k)
-    t = n.op("Tanh", inner)
-    left = n.op("Mul", n.op("Add", t, 1), 0.5)
-    slope = n.op("Mul", n.op("Add", n.op("Mul", square, 3 * c), 1), k)
-    right = n.op("Mul", n.op("Mul", n.op("Mul", x, 0.5), n.op("Sub", 1, n.op("Square", t))), slope)
-    return n.back(n.op("Mul", g, n.op("Add", left, right)))
+    inner = n.op("Mul", n.op("Mul", x, n.op("Add", n.op("Mul", square, c), 1)), 2 * k)
+    share = n.op("Sigmoid", inner)  # (1 + tanh) / 2
+    slope = n.op("Mul", n.op("Add", n.op("Mul", square, 3 * c), 1), 2 * k)
+    spread = n.op("Mul", share, n.op("Sub", 1, share))
+    return n.back(n.op("Mul", g, n.op("Add", share, n.op("Mul", n.op("Mul", spread, x), slope))))
