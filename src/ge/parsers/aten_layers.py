@@ -1,4 +1,4 @@
-"""ATen: products, convolutions, pools, normalisations, recurrent layers, attention and branches."""
+"""ATen: products, convolutions, pools, normalisations, attention and branches."""
 
 from __future__ import annotations
 
@@ -592,35 +592,6 @@ def _grid_sample(n: AtenNode) -> Any:
     padding = ("zeros", "border", "reflection")[int(n.arg("padding_mode", 0))]
     return n.op("GridSample", x, n.arg("grid"), mode=mode, padding_mode=padding,
                 align_corners=bool(n.arg("align_corners")))  # fmt: skip
-
-
-# -- recurrent layers --------------------------------------------------------------------------------------
-
-
-@aten("mkldnn_rnn_layer")
-def _lstm_layer(n: AtenNode) -> Any:
-    """One direction of one LSTM layer; gates are in the library's own order."""
-    if int(n.arg("mode")) != 2:
-        raise Unsupported("a recurrent layer other than LSTM")
-    if n.arg("train"):
-        raise Unsupported("what ATen's gradient of a recurrent layer needs")
-    x, hidden = n.arg("input"), int(n.arg("hidden_size"))
-    if n.arg("batch_sizes"):
-        raise Unsupported("sequences of different lengths")
-    width = desc_of(x).shape[-1]
-    w = n.shaped(n.turned(n.arg("weight0"), [1, 0]), [1, width, 4, hidden])
-    r = n.shaped(n.turned(n.arg("weight1"), [1, 0]), [1, hidden, 4, hidden])
-    dtype = desc_of(x).dtype
-    bias: Any = n.builder.constant(np.zeros((1, 4, hidden), numpy_dtype(dtype)))
-    if n.arg("has_biases"):
-        both = n.op("Add", n.wide(n.arg("weight2")), n.wide(n.arg("weight3")))
-        bias = n.shaped(n.cast(both, dtype), [1, 4, hidden])
-    states = [n.shaped(v, [1, desc_of(x).shape[1], hidden]) for v in (n.arg("hx_"), n.arg("cx_"))]
-    direction = "reverse" if n.arg("reverse") else "forward"
-    y, h, c = n.op("LSTM", x, w, r, bias, *states, direction=direction)
-    found = [y, n.shaped(h, n.out(1).shape), n.shaped(c, n.out(2).shape)]
-    rest = [n.filled(0, d) if d is not None else None for d in n.results[3:]]
-    return [*found, *rest]
 
 
 # -- branches ----------------------------------------------------------------------------------------------
