@@ -150,7 +150,10 @@ dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bi
 
 void lower_matmul(Lowering& low) {
   const Operands shapes(low);
-  if (lower_product(low, shapes.a, shapes.b, shapes.y, shapes.posts)) return;
+  if (lower_product(low, shapes.a, shapes.b, shapes.y, shapes.posts) ||
+      lower_narrow_product(low, shapes.a, shapes.b, shapes.y)) {
+    return;
+  }
   const bool has_bias = low.attrs().flag("has_bias");
   const Desc a = describe(low, low.input(0).dtype, shapes.a.dims, shapes.a.strides);
   const Desc b = describe(low, low.input(1).dtype, shapes.b.dims, shapes.b.strides);

@@ -1,0 +1,143 @@
+// Matrix products with few rows or terms: which ones are ours, and their step.
+#include <limits>
+#include <optional>
+
+#include "core/parallel.h"
+#include "product/lower.h"
+#include "product/narrow.h"
+
+namespace npu {
+
+namespace product {
+
+const NarrowKernels* narrow() { return __builtin_cpu_supports("avx512f") ? narrow_avx512() : nullptr; }
+
+}  // namespace product
+
+namespace {
+
+using product::NarrowFn;
+using product::NarrowKernels;
+using product::NarrowOperands;
+using product::NarrowProblem;
+
+constexpr std::int64_t kLeastElements = 1 << 14;  // of the large operand; less lies in the nearest caches
+constexpr std::int64_t kStreamed = 1 << 18;       // results of a program that the caches are not kept for
+constexpr std::int64_t kShare = 1 << 15;          // elements of it that are worth a thread
+
+struct Plan {
+  NarrowProblem problem{};
+  NarrowFn run = nullptr;
+  std::int64_t units = 0, grain = 1;  // columns or rows that the threads share
+};
+
+class BoundNarrow : public BoundStep {
+ public:
+  explicit BoundNarrow(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    const NarrowOperands operands{static_cast<const float*>(a), static_cast<const float*>(b),
+                                  static_cast<const float*>(bias), static_cast<float*>(y)};
+    parallel_for(plan_.units, plan_.grain, [&](std::int64_t first, std::int64_t last) {
+      plan_.run(plan_.problem, operands, first, last);
+    });
+  }
+
+  void* a = nullptr;
+  void* b = nullptr;
+  void* bias = nullptr;
+  void* y = nullptr;
+
+ private:
+  const Plan& plan_;
+};
+
+class NarrowStep : public Step {
+ public:
+  NarrowStep(const Plan& plan, const Location& a, const Location& b, const Location& y,
+             std::optional<Location> bias)
+      : plan_(plan), a_(a), b_(b), y_(y), bias_(std::move(bias)) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundNarrow>(plan_);
+    binder.address(&bound->a, a_);
+    binder.address(&bound->b, b_);
+    binder.address(&bound->y, y_);
+    if (bias_) binder.address(&bound->bias, *bias_);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  Location a_, b_, y_;
+  std::optional<Location> bias_;
+};
+
+bool is_plain(const Lowering& low) {
+  const Attrs& attrs = low.attrs();
+  const bool has_bias = attrs.flag("has_bias");
+  const std::vector<std::string> post_ops = attrs.texts("post_ops");
+  for (std::size_t i = 0; i < low.input_count(); ++i) {
+    if (low.input(i).dtype != DType::Float32) return false;
+  }
+  return low.input_count() == (has_bias ? 3u : 2u) && low.output(0).dtype == DType::Float32 &&
+         (!has_bias || low.input(2).contiguous()) && !attrs.flag("has_weight_scales") &&
+         !attrs.has("src_scale") && !attrs.has("dst_scale") &&
+         (post_ops.empty() || (post_ops.size() == 1 && post_ops[0] == "relu"));
+}
+
+NarrowFn kernel_of(const NarrowKernels& kernels, const Matrix& a, const Matrix& b, const Matrix& y) {
+  const bool few_rows = y.dims[0] <= product::kNarrow;
+  if (few_rows && b.strides[0] == 1 && a.strides[1] == 1) return kernels.dots;
+  if (few_rows && b.strides[1] == 1) return kernels.rows;
+  return a.dims[1] <= product::kNarrow && b.strides[1] == 1 ? kernels.outer : nullptr;
+}
+
+std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
+  const NarrowKernels* kernels = product::narrow();
+  const bool packed = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
+  if (!kernels || packed || y.dims.size() != 2 || a.dims.size() != 2 || b.dims.size() != 2 ||
+      y.strides[1] != 1 || a.dims[1] == 0 || y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {
+    return std::nullopt;
+  }
+  Plan plan;
+  plan.run = kernel_of(*kernels, a, b, y);
+  const bool by_rows = plan.run == kernels->outer;
+  const std::int64_t large = by_rows ? y.dims[0] * y.dims[1] : b.dims[0] * b.dims[1];
+  if (!plan.run || large < kLeastElements) return std::nullopt;
+  const bool clips = !low.attrs().texts("post_ops").empty();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  plan.problem = {y.dims[0],
+                  y.dims[1],
+                  a.dims[1],
+                  a.strides[0],
+                  a.strides[1],
+                  b.strides[0],
+                  b.strides[1],
+                  y.strides[0],
+                  clips ? 0.0f : -kInfinity,
+                  kInfinity,
+                  y.dims[0] * y.dims[1] >= kStreamed && low.output_of(low.output(0)) >= 0};
+  plan.units = by_rows ? y.dims[0] : y.dims[1];
+  plan.grain = std::max<std::int64_t>(kShare / std::max<std::int64_t>(large / plan.units, 1), 1);
+  return plan;
+}
+
+}  // namespace
+
+bool lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
+  const std::optional<Plan> plan = make_plan(low, a, b, y);
+  if (!plan) return false;
+  const NarrowProblem& p = plan->problem;
+  low.describe("narrow:avx512",
+               (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"),
+               2.0 * static_cast<double>(p.rows * p.columns) * static_cast<double>(p.depth));
+  if (!low.building()) return true;
+  std::optional<Location> bias;
+  if (low.attrs().flag("has_bias")) bias = low.at(low.input(2));
+  low.emit(std::make_unique<NarrowStep>(*plan, low.at(low.input(0)), low.at(low.input(1)),
+                                        low.at(low.output(0)), bias));
+  return true;
+}
+
+}  // namespace npu

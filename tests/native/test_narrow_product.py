@@ -1,0 +1,67 @@
+"""Products with few rows or few terms by our own kernels are what float64 gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_support import Array, Operand, randn, run_single
+
+
+def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tuple[Array, str]:
+    """a b, both operands stored row by row or column by column; the weights are not constant."""
+    operands = [
+        Operand(np.ascontiguousarray(m.T), (1, 0)) if t else m for m, t in zip((a, b), turned, strict=True)
+    ]
+    y = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
+    bias = attrs.pop("bias", None)
+    extra = [] if bias is None else [bias]
+    return y, run_single("matmul", [*operands, *extra], [y], {**attrs, "has_bias": bias is not None})
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    few=st.integers(1, 8),
+    sizes=st.tuples(st.integers(100, 700), st.integers(180, 700)),
+    kind=st.sampled_from(["dots", "rows", "outer"]),
+    a_turned=st.booleans(),
+    biased=st.booleans(),
+    relu=st.booleans(),
+)
+def test_narrow_products(
+    few: int, sizes: tuple[int, int], kind: str, a_turned: bool, biased: bool, relu: bool
+) -> None:
+    rows, depth, columns = (few, *sizes) if kind != "outer" else (sizes[0], few, sizes[1])
+    a, b = randn(rows, depth), randn(depth, columns, seed=1)
+    bias = randn(columns, seed=2) if biased else None
+    y, impl = _product(
+        a, b, (a_turned and kind != "dots", kind == "dots"), bias=bias, post_ops=["relu"] if relu else []
+    )
+    assert impl == "narrow:avx512"
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias)
+    expected = np.maximum(expected, 0) if relu else expected
+    assert np.abs(y - expected).max() <= 2e-6 * np.sqrt(depth) * max(np.abs(expected).max(), 1)
+
+
+def test_not_a_number_stays_in_its_row() -> None:
+    a, b = randn(4, 300), randn(300, 200, seed=1)
+    a[1, 7] = np.nan
+    for turned in (False, True):
+        y, impl = _product(a, b, (False, turned), post_ops=["relu"])
+        assert impl == "narrow:avx512"
+        assert np.isnan(y[1]).all() and np.isfinite(np.delete(y, 1, 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs"), [((9, 300, 300), {}), ((4, 60, 60), {}), ((4, 300, 300), {"post_ops": ["tanh"]})]
+)
+def test_others_are_the_librarys(shape: tuple[int, int, int], attrs: dict[str, Any]) -> None:
+    rows, depth, columns = shape
+    a, b = randn(rows, depth), randn(depth, columns, seed=1)
+    y, impl = _product(a, b, (False, False), **attrs)
+    assert not impl.startswith("narrow")
+    expected = a @ b if not attrs else np.tanh(a @ b)
+    np.testing.assert_allclose(y, expected, atol=1e-3)
