@@ -172,9 +172,14 @@ class _Cached:
 
 
 def _storable(guards: Sequence[Any]) -> list[bool]:
-    """The guards that can be written; identities of functions and classes become digests of their source."""
+    """The guards that can be written; identities of functions and classes become digests of their source.
+
+    They forget the lines of code they come from, which are read again and written out whenever guards are made.
+    """
     from torch._dynamo.guards import CheckFunctionManager
 
+    for guard in guards:
+        guard.orig_guard.user_stack = guard.orig_guard.stack = None
     refused = CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES
     return [
         g.guard_type not in refused and not any(d in refused for d in g.derived_guard_types) for g in guards

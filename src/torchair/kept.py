@@ -223,6 +223,9 @@ def _function(traced: bytes, scope: dict[str, Any]) -> AOTCompiledFunction:
     from torch._dynamo.convert_frame import get_compile_id
     from torch._dynamo.utils import get_metrics_context
     from torch._guards import CompileContext, compile_context
+    from torch._logging import trace_structured
 
     with compile_context(CompileContext(get_compile_id({}))), get_metrics_context():
+        # A first short entry: without TORCH_TRACE nobody writes the log, but PyTorch finds out by its first entry only.
+        trace_structured("torchair_kept_graph")
         return AOTCompiledFunction.deserialize(traced, scope)
