@@ -28,7 +28,7 @@ from benchmarks.training_steps import CONTENDERS, Step, Subject, start
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = (("resnet50", 16), ("resnet50", 32), ("bert", 8), ("lstm", 16), ("cnn", 32))
-MEMORY_CASES = (("resnet50", 16), ("bert", 8))
+MEMORY_CASES = (("resnet50", 16), ("bert", 8), ("lstm", 16), ("cnn", 32))
 PRECISIONS = ("fp32", "bf16")
 KINDS = ("step", "memory", "overlap")
 CHECKED_CALLS = 3
