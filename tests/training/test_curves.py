@@ -32,15 +32,6 @@ def images(count: int, shape: tuple[int, ...], classes: int) -> list[Batch]:
     ]
 
 
-def resnet50() -> Subject:
-    """Steps are small: at larger ones TensorFlow's own curve moves by percents when inputs change by a millionth."""
-    model = K.applications.ResNet50(
-        weights=None, classes=10, classifier_activation=None, input_shape=(64, 64, 3)
-    )
-    loss = K.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return keras_step(model, loss, K.optimizers.AdamW(1e-6)), images(STEPS, (8, 64, 64, 3), 10)
-
-
 def encoder_layer(x: Any, heads: int, width: int) -> Any:
     attended = L.MultiHeadAttention(heads, width // heads, dropout=0.1, seed=1)(x, x)
     x = L.LayerNormalization()(x + L.Dropout(0.1, seed=2)(attended))
@@ -198,13 +189,10 @@ def recommender() -> Subject:
     return train, batches
 
 
-SUBJECTS = {f.__name__: f for f in (resnet50, bert, lstm, unet, gan, vae, recommender)}
-SLOW = {"resnet50"}
+SUBJECTS = {f.__name__: f for f in (bert, lstm, unet, gan, vae, recommender)}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SUBJECTS]
-)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_the_loss_falls_as_in_tensorflow(name: str) -> None:
     K.utils.set_random_seed(11)
     function, batches = SUBJECTS[name]()
