@@ -84,7 +84,7 @@ template <class Word>
 void copy_row(const char* source, std::int64_t source_stride, char* target, std::int64_t target_stride,
               std::int64_t n) {
   if (source_stride == sizeof(Word) && target_stride == sizeof(Word)) {
-    std::memcpy(target, source, static_cast<std::size_t>(n) * sizeof(Word));
+    if (n > 0) std::memcpy(target, source, static_cast<std::size_t>(n) * sizeof(Word));
     return;
   }
   for (std::int64_t i = 0; i < n; ++i)
