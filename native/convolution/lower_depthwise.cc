@@ -2,22 +2,16 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 
-#include "convolution/depthwise.h"
+#include "convolution/depthwise_operands.h"
 #include "convolution/lower.h"
 #include "convolution/post_ops.h"
-#include "core/half.h"
 #include "core/parallel.h"
 
 namespace npu {
 namespace {
 
 using namespace convolution;
-
-constexpr std::int64_t kMinBandRows = 8;        // a band reads kernel - 1 rows that its neighbour reads too
-constexpr std::int64_t kBandBytes = 256 << 10;  // source rows whose channels are worked on in turn
-constexpr double kMinFlops = 1e5;               // less is not worth waking a second thread
 
 struct Plan {
   Depthwise shape{};
@@ -106,26 +100,12 @@ std::optional<Plan> make_plan(const Lowering& low, const Finish& finish) {
   const View& x = low.input(0);
   const View& y = low.output(0);
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
+  const std::int64_t kernel = low.input(1).dims[2], stride = low.attrs().integers("strides", {1, 1})[0];
   Plan plan;
-  Depthwise& s = plan.shape;
-  s.kernel = low.input(1).dims[2];
-  s.stride = low.attrs().integers("strides", {1, 1})[0];
-  plan.run = depthwise(x.dtype, s.kernel, s.stride);
+  plan.run = depthwise(x.dtype, kernel, stride);
   if (!plan.run || pads.size() != 2 || y.elements() == 0) return std::nullopt;
-  s.batch = y.dims[0];
-  s.channels = y.dims[1];
-  s.height = x.dims[2];
-  s.width = x.dims[3];
-  s.out_height = y.dims[2];
-  s.out_width = y.dims[3];
-  s.pad_top = pads[0];
-  s.pad_left = pads[1];
-  s.source_image = x.strides[0];
-  s.source_row = x.strides[2];
-  s.source_pixel = x.strides[3];
-  s.target_image = y.strides[0];
-  s.target_row = y.strides[2];
-  s.target_pixel = y.strides[3];
+  Depthwise& s = plan.shape;
+  s = depthwise_shape(x, y, kernel, stride, pads);
   s.epilogue = finish.epilogue;
   s.has_residual = finish.residual.has_value();
   const std::int64_t threads = omp_get_max_threads();
@@ -137,27 +117,12 @@ std::optional<Plan> make_plan(const Lowering& low, const Finish& finish) {
   return plan;
 }
 
-// (C, 1, k, k) with any strides as blocks of 16 channels, widened.
 Location prepare_weights(Lowering& low, const Depthwise& shape) {
   const View& w = low.input(1);
-  const std::int64_t window = shape.kernel * shape.kernel, channels = shape.channels;
-  const std::array<std::int64_t, 3> strides = {w.strides[0], w.strides[2], w.strides[3]};
-  const std::int64_t kernel = shape.kernel, blocks = shape.blocks();
-  const bool half = w.dtype == DType::BFloat16;
-  const auto bytes = static_cast<std::size_t>(blocks * window * 16) * sizeof(float);
-  return low.prepared(w, bytes, [=](const char* from, char* to) {
-    auto* packed = reinterpret_cast<float*>(to);
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      for (std::int64_t k = 0; k < window; ++k) {
-        for (std::int64_t c = block * 16; c < block * 16 + 16; ++c) {
-          const std::int64_t at = c * strides[0] + k / kernel * strides[1] + k % kernel * strides[2];
-          float value = 0.0f;
-          if (c < channels && half) value = static_cast<float>(reinterpret_cast<const BFloat16*>(from)[at]);
-          if (c < channels && !half) value = reinterpret_cast<const float*>(from)[at];
-          *packed++ = value;
-        }
-      }
-    }
+  const auto bytes =
+      static_cast<std::size_t>(shape.blocks() * shape.kernel * shape.kernel * 16) * sizeof(float);
+  return low.prepared(w, bytes, [shape, weights = DepthwiseWeights(w)](const char* from, char* to) {
+    weights.pack(shape, from, reinterpret_cast<float*>(to));
   });
 }
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "convolution/depthwise_gradient.h"
+#include "convolution/depthwise_operands.h"
 #include "convolution/lower.h"
-#include "core/half.h"
 #include "core/parallel.h"
 
 namespace npu {
@@ -15,23 +15,9 @@ namespace {
 
 using namespace convolution;
 
-constexpr std::int64_t kMinBandRows = 8;        // a band reads rows that its neighbour reads too
-constexpr std::int64_t kBandBytes = 256 << 10;  // source rows whose channels are worked on in turn
-constexpr double kMinFlops = 1e5;               // less is not worth waking a second thread
-
-// Weights (C, 1, k, k) with any strides.
-struct Weights {
-  DType type = DType::Float32;
-  std::int64_t channel = 0, row = 0, column = 0;  // distances in elements
-
-  std::int64_t at(std::int64_t c, std::int64_t tap, std::int64_t kernel) const {
-    return c * channel + tap / kernel * row + tap % kernel * column;
-  }
-};
-
 struct Plan {
   Depthwise shape{};
-  Weights weights;
+  DepthwiseWeights weights;
   std::int64_t bands = 1;
   std::int64_t parts = 1;         // of the work, one for a thread
   std::int64_t rows = 0;          // of an image, which the bands share
@@ -58,144 +44,107 @@ void for_units(const Plan& plan, Body&& body) {
   });
 }
 
-float* buffer_of(const Plan& plan, void* buffers, std::int64_t part) {
-  return reinterpret_cast<float*>(static_cast<char*>(buffers) + part * plan.buffer_bytes);
-}
+struct Places {
+  Location source, gradient, weights, packed, buffers;
+};
 
-class BoundSourceGradient : public BoundStep {
+class BoundGradient : public BoundStep {
  public:
-  BoundSourceGradient(const Plan& plan, SourceGradientFn run) : plan_(plan), run_(run) {}
+  explicit BoundGradient(const Plan& plan) : plan_(plan) {}
 
-  void run(RunState&) override {
-    pack();
-    const SourceGradientData data{gradient, static_cast<const float*>(packed), source};
-    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
-      run_(plan_.shape, data, image, block, first, last, buffer_of(plan_, buffers, part));
-    });
+  void bind(Binder& binder, const Places& places) {
+    binder.address(&source_, places.source);
+    binder.address(&gradient_, places.gradient);
+    binder.address(&weights_, places.weights);
+    binder.address(&packed_, places.packed);
+    binder.address(&buffers_, places.buffers);
   }
 
-  void* gradient = nullptr;
-  void* weights = nullptr;
-  void* source = nullptr;
-  void* packed = nullptr;
-  void* buffers = nullptr;
-
- private:
-  void pack() const {
-    if (plan_.weights.type == DType::Float32) {
-      pack_from(static_cast<const float*>(weights));
-    } else {
-      pack_from(static_cast<const BFloat16*>(weights));
-    }
-  }
-
-  // Blocks of 16 channels, widened; zeros beyond the last channel.
-  template <class T>
-  void pack_from(const T* from) const {
-    auto* to = static_cast<float*>(packed);
-    for (std::int64_t block = 0; block < plan_.shape.blocks(); ++block) {
-      for (std::int64_t tap = 0; tap < plan_.taps(); ++tap) {
-        for (std::int64_t c = block * 16; c < block * 16 + 16; ++c) {
-          const bool inside = c < plan_.shape.channels;
-          *to++ = inside ? static_cast<float>(from[plan_.weights.at(c, tap, plan_.shape.kernel)]) : 0.0f;
-        }
-      }
-    }
+ protected:
+  float* packed() const { return static_cast<float*>(packed_); }
+  float* buffer_of(std::int64_t part) const {
+    return reinterpret_cast<float*>(static_cast<char*>(buffers_) + part * plan_.buffer_bytes);
   }
 
   const Plan& plan_;
+  void* source_ = nullptr;
+  void* gradient_ = nullptr;
+  void* weights_ = nullptr;
+
+ private:
+  void* packed_ = nullptr;
+  void* buffers_ = nullptr;
+};
+
+class BoundSourceGradient : public BoundGradient {
+ public:
+  BoundSourceGradient(const Plan& plan, SourceGradientFn run) : BoundGradient(plan), run_(run) {}
+
+  void run(RunState&) override {
+    plan_.weights.pack(plan_.shape, weights_, packed());
+    const SourceGradientData data{gradient_, packed(), source_};
+    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
+      run_(plan_.shape, data, image, block, first, last, buffer_of(part));
+    });
+  }
+
+ private:
   SourceGradientFn run_;
 };
 
-class BoundWeightSums : public BoundStep {
+class BoundWeightGradient : public BoundGradient {
  public:
-  BoundWeightSums(const Plan& plan, WeightSumsFn run) : plan_(plan), run_(run) {}
+  BoundWeightGradient(const Plan& plan, WeightSumsFn run) : BoundGradient(plan), run_(run) {}
 
   // Every part adds up what its pixels say; then the sums of all are one.
   void run(RunState&) override {
-    std::memset(sums, 0, static_cast<std::size_t>(plan_.parts * plan_.packed_floats()) * sizeof(float));
+    std::memset(packed(), 0, static_cast<std::size_t>(plan_.parts * plan_.packed_floats()) * sizeof(float));
     for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
-      float* const mine =
-          static_cast<float*>(sums) + part * plan_.packed_floats() + block * plan_.taps() * 16;
-      run_(plan_.shape, source, gradient, image, block, first, last, mine, buffer_of(plan_, buffers, part));
+      float* const sums = packed() + part * plan_.packed_floats() + block * plan_.taps() * 16;
+      run_(plan_.shape, source_, gradient_, image, block, first, last, sums, buffer_of(part));
     });
     if (plan_.weights.type == DType::Float32) {
-      put(static_cast<float*>(target));
+      put(static_cast<float*>(weights_));
     } else {
-      put(static_cast<BFloat16*>(target));
+      put(static_cast<BFloat16*>(weights_));
     }
   }
-
-  void* source = nullptr;
-  void* gradient = nullptr;
-  void* target = nullptr;
-  void* sums = nullptr;
-  void* buffers = nullptr;
 
  private:
   template <class T>
   void put(T* to) const {
-    const auto* from = static_cast<const float*>(sums);
     for (std::int64_t c = 0; c < plan_.shape.channels; ++c) {
       for (std::int64_t tap = 0; tap < plan_.taps(); ++tap) {
-        const std::int64_t at = (c / 16 * plan_.taps() + tap) * 16 + c % 16;
+        const float* const first = packed() + (c / 16 * plan_.taps() + tap) * 16 + c % 16;
         float sum = 0.0f;
-        for (std::int64_t part = 0; part < plan_.parts; ++part)
-          sum += from[part * plan_.packed_floats() + at];
+        for (std::int64_t part = 0; part < plan_.parts; ++part) sum += first[part * plan_.packed_floats()];
         to[plan_.weights.at(c, tap, plan_.shape.kernel)] = static_cast<T>(sum);
       }
     }
   }
 
-  const Plan& plan_;
   WeightSumsFn run_;
 };
 
-struct Places {
-  Location source, gradient, weights, packed, buffers;
-};
-
-class SourceGradientStep : public Step {
+template <class Bound, class Fn>
+class GradientStep : public Step {
  public:
-  SourceGradientStep(const Plan& plan, SourceGradientFn run, const Places& places)
-      : plan_(plan), run_(run), places_(places) {}
+  GradientStep(const Plan& plan, Fn run, const Places& places) : plan_(plan), run_(run), places_(places) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundSourceGradient>(plan_, run_);
-    binder.address(&bound->gradient, places_.gradient);
-    binder.address(&bound->weights, places_.weights);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->packed, places_.packed);
-    binder.address(&bound->buffers, places_.buffers);
+    auto bound = std::make_unique<Bound>(plan_, run_);
+    bound->bind(binder, places_);
     return bound;
   }
 
  private:
   Plan plan_;
-  SourceGradientFn run_;
+  Fn run_;
   Places places_;
 };
 
-class WeightSumsStep : public Step {
- public:
-  WeightSumsStep(const Plan& plan, WeightSumsFn run, const Places& places)
-      : plan_(plan), run_(run), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundWeightSums>(plan_, run_);
-    binder.address(&bound->gradient, places_.gradient);
-    binder.address(&bound->target, places_.weights);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->sums, places_.packed);
-    binder.address(&bound->buffers, places_.buffers);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  WeightSumsFn run_;
-  Places places_;
-};
+using SourceGradientStep = GradientStep<BoundSourceGradient, SourceGradientFn>;
+using WeightGradientStep = GradientStep<BoundWeightGradient, WeightSumsFn>;
 
 bool is_square(const Dims& list) { return list.size() == 2 && list[0] == list[1]; }
 
@@ -218,24 +167,8 @@ std::optional<Plan> make_plan(const Lowering& low, const View& x, const View& y,
     return std::nullopt;
   }
   Plan plan;
-  plan.weights = {w.dtype, w.strides[0], w.strides[2], w.strides[3]};
-  Depthwise& s = plan.shape;
-  s.batch = x.dims[0];
-  s.channels = channels;
-  s.height = x.dims[2];
-  s.width = x.dims[3];
-  s.out_height = y.dims[2];
-  s.out_width = y.dims[3];
-  s.kernel = kernel;
-  s.stride = strides[0];
-  s.pad_top = pads[0];
-  s.pad_left = pads[1];
-  s.source_image = x.strides[0];
-  s.source_row = x.strides[2];
-  s.source_pixel = x.strides[3];
-  s.target_image = y.strides[0];
-  s.target_row = y.strides[2];
-  s.target_pixel = y.strides[3];
+  plan.weights = DepthwiseWeights(w);
+  plan.shape = depthwise_shape(x, y, kernel, strides[0], pads);
   return plan;
 }
 
@@ -299,7 +232,7 @@ bool lower_depthwise_weight_gradient(Lowering& low) {
   places.packed =
       low.scratch(for_all(*plan, plan->packed_floats() * static_cast<std::int64_t>(sizeof(float))));
   places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
-  low.emit(std::make_unique<WeightSumsStep>(*plan, run, places));
+  low.emit(std::make_unique<WeightGradientStep>(*plan, run, places));
   return true;
 }
 
