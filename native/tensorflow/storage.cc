@@ -258,6 +258,8 @@ void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
 // that long. Nobody can look meanwhile: who comes by the handle waits, and no function of the host has it.
 bool Variable::claim(Storage& value, TF_Status* status) {
   if (access_ != Access::Handle || lent_ > 0) return false;
+  value.tensor(status);  // what can fail comes before the variable has lost its value
+  if (!ok(status)) return false;
   const auto stand_in = Storage::allocate(device_, dtype_, Shape(), "a variable");
   hand_to_host(*stand_in, status);
   if (!ok(status)) return false;
