@@ -15,6 +15,8 @@ __all__ = ["Recycler"]
 
 LARGE_BYTES = 1 << 20
 
+_OWN_REFERENCES = 2  # to an element of a list: the list's and that of the one who counts
+
 _uses: Any = torch._C._storage_Use_Count
 _make_strided: Any = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
@@ -38,18 +40,17 @@ class Recycler:
     def __call__(self) -> torch.Tensor:
         """A tensor whose contents are whatever lies there."""
         try:
-            storage = self._kept.pop()
+            taken = [self._kept.pop()]
         except IndexError:
-            storage = None
-        if storage is None or not _is_free(storage):
-            made: torch.Tensor = _make_strided(*self.form, self.dtype)
-            self._kept[:] = [made.untyped_storage()]
-            return made
-        found = torch.empty(0, dtype=self.dtype).set_(storage, 0, *self.form)
-        self._kept[:] = [storage]
+            return self._fresh()
+        # Counted here, through the list: what a call adds depends on the interpreter and on whether Dynamo is in it.
+        if _uses(taken[0]._cdata) != 1 or sys.getrefcount(taken[0]) != _OWN_REFERENCES:
+            return self._fresh()
+        found = torch.empty(0, dtype=self.dtype).set_(taken[0], 0, *self.form)
+        self._kept[:] = taken
         return found
 
-
-def _is_free(storage: torch.UntypedStorage) -> bool:
-    """Whether neither a tensor nor anybody in Python holds a storage but the caller."""
-    return _uses(storage._cdata) == 1 and sys.getrefcount(storage) == 3  # the caller's, ours, getrefcount's
+    def _fresh(self) -> torch.Tensor:
+        made: torch.Tensor = _make_strided(*self.form, self.dtype)
+        self._kept[:] = [made.untyped_storage()]
+        return made

@@ -7,24 +7,37 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from torchair.recycling import Recycler
 
 FORM = ((1024, 512), (512, 1), torch.float32)
 
 
-def test_memory_comes_back_once_it_is_free() -> None:
-    make = Recycler(*FORM)
-    first = make()
-    address = first.data_ptr()
-    assert make().data_ptr() != address
+def addresses() -> tuple[int, int, int]:
+    """Where a result lies, one of somebody else made once it is let go of, and the next one."""
     make = Recycler(*FORM)
     first = make()
     address = first.data_ptr()
     del first
+    other = Recycler(*FORM)()  # takes the first one's place where nobody kept it
     again = make()
-    assert again.data_ptr() == address
     assert (tuple(again.shape), again.stride(), again.dtype) == FORM
+    return address, other.data_ptr(), again.data_ptr()
+
+
+def test_memory_comes_back_once_it_is_free() -> None:
+    first, other, again = addresses()
+    assert first == again != other
+
+
+def test_memory_comes_back_while_dynamo_evaluates_frames() -> None:
+    prior = set_eval_frame(False)  # as around every call of a compiled function, in any thread
+    try:
+        first, other, again = addresses()
+    finally:
+        set_eval_frame(prior)
+    assert first == again != other
 
 
 HOLDERS = {
