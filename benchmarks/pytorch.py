@@ -4,7 +4,8 @@ The mode decode generates tokens one by one with a small Llama-like model over a
 keeps the weights of its linear layers in 8 bits. The mode start times the first call of a process with nothing kept on
 disk and with the files of another process before it.
 
-Inference freezes the parameters of inductor's graphs too. A training step is forward, loss, backward and plain SGD.
+Inference freezes the parameters of inductor's graphs too. A training step is zero_grad, the model with its loss as one
+module (`losses.py`; compiled whole), backward and plain SGD; loss and gradients are checked.
 Without --batch, inference and starts have a batch of 1, training steps one of 4.
 With --compile the rows are compile times: what the first call of a process takes more than later ones, with empty
 caches, each contender in a process of its own; Dynamo's tracing, which all backends share, is in it.
@@ -35,6 +36,7 @@ from torch import nn
 import torchair  # noqa: F401  registers the backend "npu"
 from benchmarks import kept
 from benchmarks.llm import Config, Llama, quantise
+from benchmarks.losses import with_loss
 from benchmarks.measure import console, geometric_mean, interleave, milliseconds, new_table, ratio
 from benchmarks.models import zoo
 
@@ -65,20 +67,27 @@ def inference(module: nn.Module, args: list[torch.Tensor], contender: str) -> Ca
     return call
 
 
-def training(module: nn.Module, args: list[torch.Tensor], contender: str) -> Call:
-    """A training step on a copy of the module; gives its loss."""
-    twin = copy.deepcopy(module).requires_grad_(True).train()
-    run = compiled(twin, contender)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=1e-4)
+class Training:
+    """A training step on a copy of a module that returns its loss; gives the loss."""
 
-    def call() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = run(*args).float().square().mean()
+    def __init__(self, module: nn.Module, args: list[torch.Tensor], contender: str) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(True).train()
+        self.args = args
+        self.run = compiled(self.module, contender)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=1e-4)
+
+    def __call__(self) -> torch.Tensor:
+        """One step."""
+        self.optimizer.zero_grad()
+        loss = self.run(*self.args)
         loss.backward()
-        optimizer.step()
+        self.optimizer.step()
         return loss.detach()
 
-    return call
+    def gradients(self) -> torch.Tensor:
+        """All gradients of the last step, in one row."""
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.module.parameters()]
+        return torch.cat([g.flatten().float() for g in found])
 
 
 class Decoding:
@@ -183,6 +192,19 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     )
 
 
+def answers(call: Call) -> list[torch.Tensor]:
+    """What is checked of a call: its result, and the gradients of a training step."""
+    result = call().clone()
+    return [result, call.gradients()] if isinstance(call, Training) else [result]
+
+
+def error_of_all(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The larger of the error of the result and that of the gradients, relative to their length."""
+    errors = [error_of(found[0], expected[0])]
+    errors += [float((f - e).norm() / e.norm()) for f, e in zip(found[1:], expected[1:], strict=True)]
+    return max(math.inf if math.isnan(error) else error for error in errors)
+
+
 def batch_of(mode: str, options: argparse.Namespace) -> int:
     """The batch that is asked for, or the usual one of a mode."""
     return options.batch or BATCHES.get(mode, 1)
@@ -195,7 +217,12 @@ def subject(
     model = zoo(options.quick)[name]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     args = [torch.from_numpy(a) for a in model.inputs(batch_of(mode, options))]
-    return model.module().to(dtype), [a.to(dtype) if a.is_floating_point() else a for a in args]
+    args = [a.to(dtype) if a.is_floating_point() else a for a in args]
+    module = model.module().to(dtype)
+    if mode != "train":
+        return module, args
+    module, args = with_loss(name, module, args)
+    return module.to(dtype), args
 
 
 def measure(name: str, precision: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -203,11 +230,11 @@ def measure(name: str, precision: str, mode: str, options: argparse.Namespace) -
     torch._dynamo.reset()
     module, args = subject(name, precision, mode, options)
     calls = {c: MAKERS[mode](module, args, c) for c in (OURS, *options.peers)}
-    expected = MAKERS[mode](module, args, "eager")().clone()
+    expected = answers(MAKERS[mode](module, args, "eager"))
     errors = {}
     for contender in list(calls):
         try:
-            errors[contender] = error_of(calls[contender](), expected)
+            errors[contender] = error_of_all(answers(calls[contender]), expected)
         except Exception as error:
             if contender == OURS:
                 raise
@@ -257,7 +284,7 @@ def compile_times(name: str, mode: str, precision: str, options: argparse.Namesp
     return found
 
 
-MAKERS = {"infer": inference, "train": training}
+MAKERS: dict[str, Callable[..., Call]] = {"infer": inference, "train": Training}
 
 
 def asked(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
