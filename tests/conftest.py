@@ -1,14 +1,27 @@
-"""Shared set-up of all tests: the order they run in."""
+"""Shared set-up of all tests: the order they run in, and that nothing in them is left to chance."""
 
 from __future__ import annotations
 
 import os
+import random
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Tests care for answers, not for microseconds: threads that wait should leave the cores to others.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# The same examples in every run, however slow the machine; `--hypothesis-profile=default` looks for new ones.
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("fixed")
 
 TESTS = Path(__file__).parent
 
@@ -25,3 +38,13 @@ def _rank(item: pytest.Item) -> tuple[bool, int]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first; the order within a folder stays."""
     items.sort(key=_rank)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Each test draws the same numbers, alone and after others; `TEST_SEED` chooses others."""
+    seed = int(os.environ.get("TEST_SEED", "0"))
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)

@@ -9,6 +9,7 @@
 
 #include "aicpu/dispatch.h"
 #include "core/parallel.h"
+#include "core/processor.h"
 
 namespace npu::aicpu {
 namespace {
@@ -48,7 +49,7 @@ __attribute__((target("avx512f"))) void stream_wide_zeros(char* first, const cha
 }
 
 void stream_zeros(char* first, const char* last) {
-  if (__builtin_cpu_supports("avx512f")) return stream_wide_zeros(first, last);
+  if (has(Vectors::Avx512)) return stream_wide_zeros(first, last);
   for (; first < last; first += 16) _mm_stream_si128(reinterpret_cast<__m128i*>(first), _mm_setzero_si128());
 }
 #endif

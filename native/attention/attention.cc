@@ -2,6 +2,7 @@
 #include "attention/attention.h"
 
 #include "attention/layout.h"
+#include "core/processor.h"
 
 namespace npu::attention {
 namespace {
@@ -9,10 +10,8 @@ namespace {
 std::int64_t in_unit(DType type) { return type == DType::BFloat16 ? 2 : 1; }
 
 bool is_able(DType type) {
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return wide &&
-         (type == DType::Float32 || (type == DType::BFloat16 && __builtin_cpu_supports("avx512bf16")));
+  if (type == DType::Float32) return has(Vectors::Avx512);
+  return type == DType::BFloat16 && has(Vectors::Avx512Bf16);
 }
 
 }  // namespace

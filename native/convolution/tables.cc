@@ -7,6 +7,7 @@
 #include "convolution/pointwise.h"
 #include "convolution/spread.h"
 #include "convolution/weight_gradient.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 namespace {
@@ -14,10 +15,7 @@ namespace {
 constexpr std::int64_t kChunkBytes = 192
                                      << 10;  // of rows worked on together: a part of the second-level cache
 
-bool machine_has_bf16_vectors() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
-}
+bool machine_has_bf16_vectors() { return has(Vectors::Avx512Bf16); }
 
 // Panels of outputs; within one, for each step of the depth, `kDepth` values side by side for each output.
 template <class T, std::int64_t kDepth>

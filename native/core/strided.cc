@@ -13,6 +13,7 @@
 
 #include "core/half.h"
 #include "core/parallel.h"
+#include "core/processor.h"
 
 namespace npu {
 namespace {
@@ -134,7 +135,7 @@ __attribute__((target("avx,f16c"))) void narrow_row(const char* source, std::int
 }
 
 RowFn row_function(DType from, DType to) {
-  static const bool converts_halves = __builtin_cpu_supports("f16c");
+  static const bool converts_halves = has(Vectors::Avx2);
   if (converts_halves && from == DType::Float16 && to == DType::Float32) return &widen_row;
   if (converts_halves && from == DType::Float32 && to == DType::Float16) return &narrow_row;
   if (from != to) return kCasts[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];

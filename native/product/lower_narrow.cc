@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/parallel.h"
+#include "core/processor.h"
 #include "product/lower.h"
 #include "product/narrow.h"
 
@@ -10,7 +11,7 @@ namespace npu {
 
 namespace product {
 
-const NarrowKernels* narrow() { return __builtin_cpu_supports("avx512f") ? narrow_avx512() : nullptr; }
+const NarrowKernels* narrow() { return has(Vectors::Avx512) ? narrow_avx512() : nullptr; }
 
 }  // namespace product
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/processor.h"
+
 namespace npu::product {
 namespace {
 
@@ -35,11 +37,7 @@ Blocks::Blocks(const Problem& p) {
   b_sum = depth * kTileColumns + kPadding;
 }
 
-MultiplyFn multiply() {
-  const bool able = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return able ? multiply_avx512 : nullptr;
-}
+MultiplyFn multiply() { return has(Vectors::Avx512) ? multiply_avx512 : nullptr; }
 
 Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
   Grid best = *this;

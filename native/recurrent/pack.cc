@@ -1,4 +1,5 @@
 // The choice of LSTM steps, and the packing of their weights.
+#include "core/processor.h"
 #include "recurrent/lstm.h"
 
 namespace npu::recurrent {
@@ -23,8 +24,7 @@ void pack(const T* weights, std::int64_t hidden, T* packed) {
 }  // namespace
 
 LstmStepFn lstm_step(DType weights) {
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
-  if (!wide) return nullptr;
+  if (!has(Vectors::Avx512Bf16)) return nullptr;
   if (weights == DType::Float32) return lstm_step_f32_avx512;
   return weights == DType::BFloat16 ? lstm_step_bf16_avx512 : nullptr;
 }

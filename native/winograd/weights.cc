@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/processor.h"
 #include "winograd/winograd.h"
 
 namespace npu::winograd {
@@ -32,8 +33,8 @@ void transform_line(const double taps[3], double out[6]) {
 }  // namespace
 
 const Transforms* transforms() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return &kTransformsAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kTransformsAvx2;
+  if (has(Vectors::Avx512)) return &kTransformsAvx512;
+  if (has(Vectors::Avx2)) return &kTransformsAvx2;
   return nullptr;
 }
 

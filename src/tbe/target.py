@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-__all__ = ["PORTABLE", "Machine", "code_identity", "compile_ir", "host_machine", "machine_for", "runs_here"]
+__all__ = [
+    "PORTABLE",
+    "Machine",
+    "code_identity",
+    "compile_ir",
+    "host_machine",
+    "instruction_limit",
+    "machine_for",
+    "runs_here",
+]
 
 
 @dataclass(frozen=True)
@@ -31,13 +41,38 @@ class Machine:
 PORTABLE = Machine("portable", "x86-64-v2", "", 16, fma=False, half=False, masks=False)
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")
 _AVX2 = ("avx2", "fma", "f16c")
+_BEYOND = {  # by limit: how the names of the features it excludes begin
+    "sse4": ("avx", "fma", "f16c"),
+    "avx2": ("avx512", "avx10", "amx"),
+    "avx512": ("avx512bf16", "avx512fp16", "avx10", "amx"),
+}
 _lock = threading.Lock()
+
+
+def instruction_limit() -> str:
+    """The instruction set that `NPU_MAX_ISA` allows at most; "" for all that the processor has.
+
+    >>> instruction_limit() in ("", "sse4", "avx2", "avx512")
+    True
+    """
+    limit = os.environ.get("NPU_MAX_ISA", "")
+    if limit not in ("", *_BEYOND):
+        raise ValueError(f"NPU_MAX_ISA is {limit}; expected {', '.join(_BEYOND)}")
+    return limit
+
+
+@lru_cache(maxsize=1)
+def _features() -> dict[str, bool]:
+    """The processor's features, less those beyond the limit."""
+    found = dict(llvm.get_host_cpu_features())
+    beyond = _BEYOND.get(instruction_limit(), ())
+    return {name: on and not name.startswith(beyond) for name, on in found.items()}
 
 
 @lru_cache(maxsize=1)
 def host_machine() -> Machine:
     """The processor this process runs on."""
-    features = dict(llvm.get_host_cpu_features())
+    features = _features()
     cpu = llvm.get_host_cpu_name()
     flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
     if all(features.get(f) for f in _AVX512):
@@ -68,7 +103,7 @@ def code_identity(target: str) -> str:
 def runs_here(target: str) -> bool:
     """Whether this processor runs code for a target."""
     needs = {"host": (), "portable": ("sse4.2",), "avx2": _AVX2}[target]
-    features = dict(llvm.get_host_cpu_features())
+    features = _features()
     return all(features.get(f) for f in needs)
 
 

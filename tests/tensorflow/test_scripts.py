@@ -37,7 +37,7 @@ def test_script(name: str, arguments: list[str], tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

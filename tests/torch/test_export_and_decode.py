@@ -65,7 +65,7 @@ def test_files_go_through_atc_to_a_process_without_pytorch(tmp_path: Path) -> No
             str(tmp_path / "y.npy"),
         ],
     ):
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240)
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     with torch.no_grad():
         np.testing.assert_allclose(np.load(tmp_path / "y.npy"), model(x).numpy(), rtol=1e-3, atol=1e-4)

@@ -291,7 +291,7 @@ def _run(script: str, tmp_path: Path) -> str:
     file.write_text(script)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, env=environment
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=900, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout

@@ -30,6 +30,7 @@ def machine() -> str:
             flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
     except OSError:
         flags = platform.processor()
+    flags += " " + os.environ.get("NPU_MAX_ISA", "")
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
     return f"{HOST}:{platform.machine()}-{digest[:12]}"
 

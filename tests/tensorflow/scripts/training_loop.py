@@ -11,6 +11,7 @@ npu_device.global_options().is_tailing_optimization = True
 npu_device.open().as_default()
 npu_device.set_npu_loop_size(5)
 
+tf.keras.utils.set_random_seed(1)
 x = np.random.default_rng(0).standard_normal((256, 6)).astype("float32")
 y = x @ np.float32([[1.0], [2.0], [0.0], [-1.0], [0.5], [0.0]])
 dataset = tf.data.Dataset.from_tensor_slices((x, y))

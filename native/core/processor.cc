@@ -1,0 +1,62 @@
+// The instruction sets in use: the processor's, or fewer.
+#include "core/processor.h"
+
+#include <cstdlib>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "core/errors.h"
+
+namespace npu {
+namespace {
+
+struct Limit {
+  const char* name;
+  Vectors vectors;
+  dnnl::cpu_isa onednn;
+};
+
+constexpr Limit kLimits[] = {{"sse4", Vectors::Sse4, dnnl::cpu_isa::sse41},
+                             {"avx2", Vectors::Avx2, dnnl::cpu_isa::avx2},
+                             {"avx512", Vectors::Avx512, dnnl::cpu_isa::avx512_core_vnni}};
+
+Vectors limit = Vectors::Avx512Bf16;  // written once, as the library is loaded
+
+bool processor_has(Vectors vectors) {
+  switch (vectors) {
+    case Vectors::Sse4:
+      return true;
+    case Vectors::Avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case Vectors::Avx512:
+      return processor_has(Vectors::Avx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512dq");
+    case Vectors::Avx512Bf16:
+      return processor_has(Vectors::Avx512) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+}  // namespace
+
+bool has(Vectors vectors) { return vectors <= limit && processor_has(vectors); }
+
+void limit_instructions() {
+  const char* const text = std::getenv("NPU_MAX_ISA");
+  const std::string wanted = text ? text : "";
+  if (wanted.empty()) return;
+  for (const Limit& known : kLimits) {
+    if (wanted != known.name) continue;
+    limit = known.vectors;
+    if (dnnl::set_max_cpu_isa(known.onednn) != dnnl::status::success) {
+      throw std::runtime_error("NPU_MAX_ISA: oneDNN was in use before the runtime was loaded");
+    }
+    return;
+  }
+  throw InvalidArgument("NPU_MAX_ISA is " + wanted + "; expected sse4, avx2 or avx512");
+}
+
+}  // namespace npu
