@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import npu_runtime as rt
 
@@ -15,6 +16,16 @@ Array = np.ndarray[Any, Any]
 View = tuple[int, str, Sequence[int], Sequence[int], int]
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+
+# What the runtime uses of this processor; kernels of our own need it, everything else does without.
+_ISA = str(rt.version()["isa"])
+HAS_WIDE_VECTORS = _ISA.startswith("avx512")
+HAS_BF16_VECTORS = HAS_WIDE_VECTORS and any(name in _ISA for name in ("bf16", "fp16", "amx"))
+
+needs_wide_vectors = pytest.mark.skipif(not HAS_WIDE_VECTORS, reason="these kernels need AVX-512")
+needs_bf16_vectors = pytest.mark.skipif(
+    not HAS_BF16_VECTORS, reason="these kernels need AVX-512 with bfloat16"
+)
 
 
 def view(buffer: int, array: Array, perm: Sequence[int] | None = None, offset: int = 0) -> View:

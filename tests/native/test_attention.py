@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, Operand, close, randn, run_single
+from native_support import BF16, Array, Operand, close, needs_bf16_vectors, randn, run_single
 
 import npu_runtime as rt
+
+pytestmark = needs_bf16_vectors
 
 CASES = st.fixed_dictionaries(
     {

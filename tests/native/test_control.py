@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_support import BF16, Array, view
+from native_support import BF16, HAS_BF16_VECTORS, Array, view
 
 import npu_runtime as rt
 
@@ -240,7 +240,7 @@ def _repeated_product(dtype: str, source: str, changes: bool, over: int = -2) ->
 def test_what_a_loop_does_not_change_is_packed_once(dtype: str, source: str, changes: bool) -> None:
     program = _repeated_product(dtype, source, changes)
     packed = next(t["layout"] for t in program.task_info() if t["name"] == "multiply")
-    assert any(c.isdigit() for c in packed) != changes or dtype == "float32"
+    assert any(c.isdigit() for c in packed) != changes or dtype == "float32" or not HAS_BF16_VECTORS
     random = np.random.default_rng(1)
     kind = np.dtype(np.float32) if dtype == "float32" else BF16
     for steps in (3, 1, 0):  # the weights differ from run to run
@@ -259,7 +259,7 @@ def test_what_a_loop_does_not_change_is_packed_once(dtype: str, source: str, cha
 def test_an_output_in_memory_of_its_own_changes_no_input(over: int, packs: bool) -> None:
     program = _repeated_product("bfloat16", "input", True, over)
     packed = next(t["layout"] for t in program.task_info() if t["name"] == "multiply")
-    assert any(c.isdigit() for c in packed) == packs
+    assert any(c.isdigit() for c in packed) == (packs and HAS_BF16_VECTORS)
 
 
 def test_an_output_over_no_input_that_could_be_is_refused() -> None:

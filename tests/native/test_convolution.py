@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_support import needs_bf16_vectors
 
 import npu_runtime as rt
 
@@ -24,11 +25,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 _LIMITS = {"float32": 2e-6, "bfloat16": 6e-3}  # of the largest result
 
-needs_vectors = pytest.mark.skipif(
-    "avx512_core_bf16" not in str(rt.version()["isa"]) and "amx" not in str(rt.version()["isa"]),
-    reason="our convolutions need AVX-512 with bfloat16",
-)
-pytestmark = needs_vectors
+pytestmark = needs_bf16_vectors
 
 
 def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import Array, Operand, randn, run_single
+from native_support import Array, Operand, needs_wide_vectors, randn, run_single
+
+pytestmark = needs_wide_vectors
 
 
 def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tuple[Array, str]:

@@ -538,7 +538,7 @@ def test_reorder_with_negative_and_zero_strides() -> None:
 
 def test_query_says_what_onednn_would_use() -> None:
     x, w = randn(64, 64), randn(64, 64)
-    assert "brg" in (rt.query("matmul", [view(0, x), view(0, w)], [view(0, x)], {}) or "")
+    assert rt.query("matmul", [view(0, x), view(0, w)], [view(0, x)], {}) not in (None, "ref:any")
     double = np.zeros((4, 4))
     assert rt.query("matmul", [view(0, double), view(0, double)], [view(0, double)], {}) is None
     with pytest.raises(ValueError, match="unknown task kind"):

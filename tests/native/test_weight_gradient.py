@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, Operand, channels_last, randn, run_single
+from native_support import BF16, Array, Operand, channels_last, needs_bf16_vectors, randn, run_single
 from torch.nn.grad import conv2d_weight
+
+pytestmark = needs_bf16_vectors
 
 LAYOUTS = {  # how weights (O, I, h, w) lie in memory, and the way back
     "HWIO": ((2, 3, 1, 0), (3, 2, 0, 1)),
