@@ -44,6 +44,18 @@ bool processor_has(Vectors vectors) {
 
 bool has(Vectors vectors) { return vectors <= limit && processor_has(vectors); }
 
+bool sums_bytes_exactly() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+    case dnnl::cpu_isa::avx:
+    case dnnl::cpu_isa::avx2:
+    case dnnl::cpu_isa::avx512_core:
+      return false;
+    default:
+      return true;
+  }
+}
+
 void limit_instructions() {
   const char* const text = std::getenv("NPU_MAX_ISA");
   const std::string wanted = text ? text : "";

@@ -2,6 +2,7 @@
 #include "runtime/lowering.h"
 
 #include "core/errors.h"
+#include "core/processor.h"
 
 namespace npu {
 namespace {
@@ -9,13 +10,14 @@ namespace {
 struct TaskKind {
   std::string_view name;
   LowerFn lower;
-  bool widens = false;  // 16-bit floats may be computed as float32
+  bool widens = false;      // 16-bit floats may be computed as float32
+  bool multiplies = false;  // 8-bit integers are, where their products are not summed exactly
 };
 
 // clang-format off
 constexpr TaskKind kKinds[] = {
-    {"matmul", lower_matmul, true},
-    {"conv", lower_conv, true},
+    {"matmul", lower_matmul, true, true},
+    {"conv", lower_conv, true, true},
     {"conv_grad_weights", lower_conv_grad_weights, true},
     {"deconv", lower_deconv, true},
     {"pool", lower_pool, true},
@@ -74,6 +76,10 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
   if (!kind) throw InvalidArgument("unknown task kind '" + task.kind + "'");
   Lowering low(task, host, info);
   try {
+    if (kind->multiplies && !sums_bytes_exactly() && lower_wide_integers(low, kind->lower, host, info)) {
+      scratch_bytes = low.scratch_bytes();
+      return;
+    }
     if (!kind->widens) {
       kind->lower(low);
     } else if (std::string refusal; !try_lower(low, kind->lower, refusal)) {

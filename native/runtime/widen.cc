@@ -1,9 +1,12 @@
-// Tasks on 16-bit floats that no implementation takes: computed on float32 copies, constants converted once.
+// Tasks on types that this processor has no products of: computed on float32 copies, constants converted
+// once.
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <numeric>
 
 #include "core/errors.h"
+#include "core/parallel.h"
 #include "core/strided.h"
 #include "onednn/engine.h"
 #include "runtime/lowering.h"
@@ -34,11 +37,10 @@ class WideningHost : public LoweringHost {
  public:
   explicit WideningHost(LoweringHost& host, Lowering& outer) : host_(host), outer_(outer) {}
 
-  // The stand-in of a view: itself unless it holds 16-bit floats.
-  View substitute(const View& view) {
-    if (!is_half(view)) return view;
+  // The stand-in of a view; that of a constant is made once, unless it is still to be changed.
+  View substitute(const View& view, bool once = true) {
     View wide = wide_view(view, kFirst + static_cast<int>(standins_.size()));
-    const bool fixed = host_.is_constant(view.buffer);
+    const bool fixed = once && host_.is_constant(view.buffer);
     standins_.push_back({view, wide, fixed, fixed ? Location{} : outer_.scratch(wide.bytes())});
     return wide;
   }
@@ -51,6 +53,7 @@ class WideningHost : public LoweringHost {
     const Standin& s = standin(wide.buffer);
     emit(make_strided_copy(s.wide, s.original, s.place, host_.locate(s.original)));
   }
+  Location place(const View& wide) const { return standin(wide.buffer).place; }
   // Steps are held back until the task is known to be possible.
   void flush() {
     for (auto& step : steps_) host_.emit(std::move(step));
@@ -126,7 +129,120 @@ bool accumulates(const TaskDef& task) {
   return std::any_of(ops.begin(), ops.end(), [](const std::string& op) { return op.rfind("sum", 0) == 0; });
 }
 
+bool is_byte(const View& view) { return view.dtype == DType::Int8 || view.dtype == DType::UInt8; }
+
+// Takes a number from every element of a dense block of float32.
+class ShiftStep : public Step {
+ public:
+  ShiftStep(const Location& block, std::int64_t count, float by) : block_(block), count_(count), by_(by) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<Bound>(count_, by_);
+    binder.address(&bound->block, block_);
+    return bound;
+  }
+
+ private:
+  struct Bound : BoundStep {
+    Bound(std::int64_t count, float by) : count(count), by(by) {}
+    void run(RunState&) override {
+      float* const values = static_cast<float*>(block);
+      parallel_for(count, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) values[i] -= by;
+      });
+    }
+    void* block = nullptr;
+    std::int64_t count;
+    float by;
+  };
+
+  Location block_;
+  std::int64_t count_;
+  float by_;
+};
+
+std::string post_op(const char* name, double first, double second) {
+  std::string text = name;
+  for (const double value : {first, second}) {
+    char digits[32];
+    const auto end = std::to_chars(digits, digits + sizeof(digits), static_cast<float>(value)).ptr;
+    text += "," + std::string(digits, end);
+  }
+  return text;
+}
+
+// A vector of one number a channel, as an operand of a post-op.
+View along_channels(const View& vector, const TaskDef& task) {
+  View view{vector.buffer, vector.dtype, {vector.elements()}, {1}, vector.offset};
+  const std::size_t inner = task.kind == "conv" ? task.outputs[0].dims.size() - 2 : 0;
+  view.dims.resize(1 + inner, 1);
+  view.strides.resize(1 + inner, 1);
+  return view;
+}
+
+constexpr std::string_view kQuantisation[] = {"src_scale",      "dst_scale", "src_zero_point",
+                                              "dst_zero_point", "has_bias",  "has_weight_scales",
+                                              "post_ops",       "algorithm"};
+
+// The same product of real numbers: its scales, bias and rounding are post-ops.
+TaskDef real_product(const TaskDef& given) {
+  TaskDef task{given.kind, given.name, {given.inputs[0], given.inputs[1]}, given.outputs, {}, given.block};
+  for (const auto& [name, value] : given.attrs) {
+    if (std::find(std::begin(kQuantisation), std::end(kQuantisation), name) == std::end(kQuantisation)) {
+      task.attrs.set(name, value);
+    }
+  }
+  const Attrs& attrs = given.attrs;
+  std::vector<std::string> ops{post_op("linear", attrs.real("src_scale", 1), 0)};
+  const std::size_t bias = 2, scales = bias + (attrs.flag("has_bias") ? 1 : 0),
+                    rest = scales + (attrs.flag("has_weight_scales") ? 1 : 0);
+  if (rest > scales) {
+    task.inputs.push_back(along_channels(given.inputs.at(scales), given));
+    ops.push_back("mul");
+  }
+  if (scales > bias) {
+    task.inputs.push_back(along_channels(given.inputs.at(bias), given));
+    ops.push_back("add");
+  }
+  const auto last = given.attrs.texts("post_ops");
+  ops.insert(ops.end(), last.begin(), last.end());
+  task.inputs.insert(task.inputs.end(), given.inputs.begin() + static_cast<std::ptrdiff_t>(rest),
+                     given.inputs.end());
+  ops.push_back(post_op("linear", 1 / attrs.real("dst_scale", 1), 0));
+  const DType type = given.outputs[0].dtype;
+  if (type != DType::Float32) ops.push_back("round");
+  ops.push_back(post_op("linear", 1, static_cast<double>(attrs.integer("dst_zero_point", 0))));
+  if (type == DType::Int8) ops.push_back(post_op("clip", -128, 127));
+  if (type == DType::UInt8) ops.push_back(post_op("clip", 0, 255));
+  task.attrs.set("post_ops", std::move(ops));
+  task.attrs.set("algorithm", std::string("precise"));
+  return task;
+}
+
 }  // namespace
+
+bool lower_wide_integers(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info) {
+  if (!is_byte(low.input(0)) || !is_byte(low.input(1)) || accumulates(low.task())) return false;
+  TaskDef task = real_product(low.task());
+  WideningHost widening(host, low);
+  const auto zero = static_cast<float>(low.attrs().integer("src_zero_point", 0));
+  View& x = task.inputs[0];
+  View& w = task.inputs[1];
+  View& y = task.outputs[0];
+  x = widening.substitute(x, zero == 0);
+  w = widening.substitute(w);
+  if (y.dtype != DType::Float32) y = widening.substitute(y);
+  widening.convert_to(x);
+  widening.convert_to(w);
+  if (zero != 0) widening.emit(std::make_unique<ShiftStep>(widening.place(x), x.elements(), zero));
+  Lowering inner(task, widening, info);
+  lower(inner);
+  if (WideningHost::is_standin(y)) widening.convert_from(y);
+  low.scratch(inner.scratch_bytes());
+  widening.flush();
+  info.impl += " as float32";
+  return true;
+}
 
 bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info) {
   TaskDef task = low.task();
@@ -135,8 +251,8 @@ bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& i
   };
   if (!any_half(task.inputs) && !any_half(task.outputs)) return false;
   WideningHost widening(host, low);
-  for (View& view : task.inputs) view = widening.substitute(view);
-  for (View& view : task.outputs) view = widening.substitute(view);
+  for (View& view : task.inputs) view = is_half(view) ? widening.substitute(view) : view;
+  for (View& view : task.outputs) view = is_half(view) ? widening.substitute(view) : view;
   for (const View& view : task.inputs) {
     if (WideningHost::is_standin(view)) widening.convert_to(view);
   }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -585,13 +587,20 @@ def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatc
         gradient = None
 
     ops.register(Breaking)
-    ask = isolation._WORKER.ask
+    read, started = isolation._WORKER._line, isolation._WORKER._started
 
-    def kill_first(request: dict) -> dict:
-        isolation._WORKER._started().terminate()
-        return ask(request)
+    def stopped() -> Any:
+        process = started()
+        process.send_signal(signal.SIGSTOP)  # it takes the request, and cannot answer
+        return process
 
-    monkeypatch.setattr(isolation._WORKER, "ask", kill_first)
+    def killed(process: Any) -> bytes:
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+        return read(process)
+
+    monkeypatch.setattr(isolation._WORKER, "_started", stopped)
+    monkeypatch.setattr(isolation._WORKER, "_line", killed)
     with pytest.raises(ge.GeError, match=r"E10604.*the code generator broke \(SIGTERM\)"):
         ops.run("Breaking", sample(11, 3))
     monkeypatch.undo()
