@@ -162,8 +162,8 @@ bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0]
 
 // Packing takes a share of the time that shrinks as rows and columns grow, updates of the result one that
 // shrinks with the depth.
-constexpr double kLeastGain = 1.04;
-constexpr double kLeastGainOverPacked = 1.09;  // oneDNN packs constants once
+constexpr double kLeastGain = 1.05;
+constexpr double kLeastGainOverPacked = 1.085;  // oneDNN packs constants once
 constexpr std::int64_t kLeastDepth = 512;
 
 bool is_worthwhile(const Grid& grid, bool packs_once) {

@@ -8,10 +8,9 @@
 namespace npu::product {
 namespace {
 
-constexpr std::int64_t kMaxDepth = 512;            // of a block: a panel of b stays in the second-level cache
-constexpr std::int64_t kPackedABytes = 550 << 10;  // likewise, for all seven sums of some rows of a
-constexpr std::int64_t kPackedBBytes = 6 << 20;    // in the last-level cache
-constexpr double kHandling = 24;       // products in the time it takes to measure and pack a number, measured
+constexpr std::int64_t kMaxDepth = 512;  // the seven sums of a panel of b stay in the second-level cache
+constexpr std::int64_t kPackedABytes = 6 << 20;  // in the last-level cache
+constexpr double kHandling = 14;       // products in the time it takes to measure and pack a number, measured
 constexpr std::int64_t kPadding = 80;  // floats; keeps sums from falling into the same cache sets
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -31,9 +30,8 @@ Blocks::Blocks(const Problem& p) {
   half_columns = round_up(divide_up(p.columns, 2), kTileColumns);
   half_depth = divide_up(p.depth, 2);
   depth = even_block(half_depth, kMaxDepth, 1);
-  rows = even_block(half_rows, kPackedABytes / 4 / kProducts / depth, kTileRows);
-  columns = even_block(half_columns, kPackedBBytes / 4 / kProducts / depth, kTileColumns);
-  a_sum = rows * round_up(depth, 16) + kPadding;
+  rows = even_block(half_rows, kPackedABytes / 4 / kProducts / depth, 2 * kTileRows);
+  a_sum = kTileRows * round_up(depth, 16) + kPadding;
   b_sum = depth * kTileColumns + kPadding;
 }
 
@@ -45,7 +43,7 @@ Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
     if (threads % down) continue;
     down_ = down;
     across_ = threads / down;
-    if (down == 1 || gain() > best.gain()) best = *this;
+    if (down == 1 || gain() >= best.gain()) best = *this;  // packing a takes longer
   }
   *this = best;
 }

@@ -1,8 +1,9 @@
 // Large float32 matrix products by Strassen's algorithm, one level deep: seven products of half-sized blocks
 // instead of eight. Sums of blocks are formed while operands are packed, and each tile of a product is added
-// from registers to all results that it is a part of, so that no matrix is written but the result. Rows of a
-// and columns of b are scaled to a like size by powers of two, and operands that are not finite are
-// multiplied by the textbook: no row or column is less exact for what others hold.
+// from registers to all tiles of the result that it is a part of, which stay in the first-level cache until
+// they are complete. Rows of a and columns of b are scaled to a like size by powers of two as they are
+// packed, and from the first number on that is not finite the textbook's products are made: no row or column
+// is less exact for what others hold. What is packed next comes from memory while products are made.
 #pragma once
 
 #include <cstdint>
@@ -52,18 +53,12 @@ struct Blocks {
   explicit Blocks(const Problem& problem);
 
   std::int64_t half_rows, half_columns, half_depth;
-  std::int64_t rows, columns, depth;  // of a block of packed sums
-  std::int64_t a_sum, b_sum;          // floats between the packed sums of two products
+  std::int64_t rows, depth;   // of a block whose sums of a are packed at a time, of each half
+  std::int64_t a_sum, b_sum;  // floats between the packed sums of two products
 
-  std::int64_t a_floats() const { return kProducts * a_sum; }
-  std::int64_t b_panels() const { return columns / kTileColumns; }
-  std::int64_t b_floats() const { return b_panels() * kProducts * b_sum; }
-  // Rows and columns that have a factor and an exponent; a vector that begins with the last tile ends there.
-  std::int64_t row_scales() const { return 2 * half_rows + 2 * kTileRows; }
-  std::int64_t column_scales() const { return 2 * half_columns; }
-  std::int64_t scratch_floats() const {
-    return a_floats() + b_floats() + 2 * row_scales() + 2 * column_scales();
-  }
+  std::int64_t a_floats() const { return rows / kTileRows * kProducts * a_sum; }
+  std::int64_t b_floats() const { return kProducts * b_sum; }
+  std::int64_t scratch_floats() const { return a_floats() + b_floats() + 2 * rows; }
 };
 
 // Computes a whole problem on the calling thread. The scratch memory is aligned to cache lines.

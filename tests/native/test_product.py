@@ -129,6 +129,8 @@ needs_strassen = pytest.mark.skipif(not _has_strassen(), reason="this processor 
     seed=st.integers(0, 100),
 )
 @example(768, 768, 1024, (False, False), False, "none", 0, 0)
+@example(1803, 515, 1100, (True, False), False, "none", 0, 0)  # several blocks of rows and depths
+@example(1803, 515, 1100, (False, True), True, "sum, relu", 0, 0)
 @example(512, 1824, 1024, (False, False), False, "none", 0, 0)  # the smaller part has the larger blocks
 @example(1024, 768, 513, (True, True), True, "gelu_erf", 0, 0)
 @example(801, 769, 1025, (True, False), True, "sum, relu", 3, 0)
@@ -249,6 +251,8 @@ def test_results_that_overflow_leave_the_others_alone() -> None:
 )
 @example((513, 769, 1025), (False, False), [(False, np.nan)], "none", 0)
 @example((513, 769, 1025), (True, True), [(True, np.inf), (True, -np.inf)], "sum", 0)
+@example((1803, 515, 1100), (True, False), [(False, np.nan), (False, np.inf)], "add", 0)
+@example((1803, 515, 1100), (False, True), [(True, np.nan)], "none", 3)
 def test_what_is_not_finite_lands_where_the_textbook_puts_it(
     shape: tuple[int, int, int],
     transposed: tuple[bool, bool],
@@ -291,7 +295,7 @@ def test_other_products_stay_with_onednn(rows: int, columns: int, depth: int, po
 
 @needs_strassen
 @pytest.mark.parametrize(
-    ("rows", "columns", "depth"), [(1024, 3072, 768), (1024, 768, 768), (768, 3072, 1024)]
+    ("rows", "columns", "depth"), [(1024, 3072, 768), (512, 768, 768), (788, 768, 768), (768, 3072, 1024)]
 )
 def test_large_products_are_taken_unasked(rows: int, columns: int, depth: int) -> None:
     _, implementation = product(_numbers(1, rows, depth), _numbers(2, depth, columns), algorithm="auto")
@@ -311,3 +315,30 @@ def test_products_smaller_than_a_few_tiles(
     y, implementation = product(_stored(a, transposed[0], 0), _stored(b, transposed[1], 0))
     assert _is_ours(implementation)
     np.testing.assert_allclose(y, a.astype(np.float64) @ b.astype(np.float64), rtol=0, atol=1e-4)
+
+
+@needs_strassen
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+@pytest.mark.parametrize("in_b", [False, True])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 1.0])
+def test_what_comes_after_a_number_that_is_not_finite(
+    transposed: tuple[bool, bool], in_b: bool, place: float
+) -> None:
+    """Sums that are packed before it is met are packed anew; its own row or column is all that it reaches."""
+    a, b = _numbers(1, 640, 600), _numbers(2, 600, 672)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    if in_b:
+        column = round(place * 671)
+        b[round(place * 599), column] = np.inf
+        others = expected[:, np.arange(672) != column]
+        y = product(_stored(a, transposed[0], 0), _stored(b, transposed[1], 0))[0]
+        assert not np.isfinite(y[:, column]).any()
+        found = y[:, np.arange(672) != column]
+    else:
+        row = round(place * 639)
+        a[row, round(place * 599)] = np.nan
+        others = expected[np.arange(640) != row]
+        y = product(_stored(a, transposed[0], 0), _stored(b, transposed[1], 0))[0]
+        assert np.isnan(y[row]).all()
+        found = y[np.arange(640) != row]
+    np.testing.assert_allclose(found, others, rtol=0, atol=1e-3)
