@@ -24,13 +24,18 @@ struct Shape {
 
 enum class MaskKind : std::uint8_t { None, Kept, Added };  // false hides a key; a float32 is added
 
+struct Mask {
+  MaskKind kind = MaskKind::None;
+  const char* data = nullptr;
+  std::int64_t row = 0;  // bytes; keys lie side by side
+  float fill = 0;        // the score of a hidden key
+};
+
 struct Forward {
   Shape shape;
   Rows q, k, v, y;
   float* sums = nullptr;  // logarithms of the sums of exponentials, one for each query; may be missing
-  MaskKind mask_kind = MaskKind::None;
-  const char* mask = nullptr;
-  std::int64_t mask_row = 0;  // bytes; keys lie side by side
+  Mask mask;
 };
 
 struct Backward {
@@ -38,6 +43,7 @@ struct Backward {
   Rows dy, q, k, v, y;
   const float* sums = nullptr;
   Rows dq, dk, dv;
+  Mask mask;
 };
 
 // Queries from `first` to `last` of one head; the scratch memory is aligned to cache lines.

@@ -19,6 +19,7 @@ using product::transpose;
 
 constexpr float kLn2 = 0.69314718f;
 constexpr float kLeast = -200.0f;  // 2 to this power is zero
+constexpr float kFar = 256.0f;     // logarithms of sums beyond it are taken apart
 
 // -- numbers
 // -------------------------------------------------------------------------------------------------
@@ -242,8 +243,10 @@ void multiply(const char* a, std::int64_t a_row, const char* b, std::int64_t row
 // -- forward
 // -------------------------------------------------------------------------------------------------
 
-// 2^t for t <= 0, zero for minus infinity.
-inline __m512 power(__m512 t) { return exp2_of(_mm512_max_ps(splat(kLeast), t)); }
+// The exponential of t <= 0, zero for minus infinity.
+inline __m512 exponential(__m512 t) {
+  return exp2_of(_mm512_max_ps(splat(kLeast), _mm512_mul_ps(t, splat(kLog2E))));
+}
 
 template <class T>
 class ForwardHead {
@@ -275,15 +278,19 @@ class ForwardHead {
     mix(row, rows, seen, shares);
   }
 
-  // The scores of a query as exponents of two; keys that it does not see have minus infinity.
-  __m512 exponents(const float* scores, std::int64_t query, std::int64_t key, __mmask16 lanes) const {
-    __m512 t = _mm512_mul_ps(_mm512_loadu_ps(scores + key), splat(s_.scale * kLog2E));
-    const char* mask = h_.mask + query * h_.mask_row;
-    if (h_.mask_kind == MaskKind::Added) {
-      t = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, mask + 4 * key), splat(kLog2E), t);
-    } else if (h_.mask_kind == MaskKind::Kept) {
-      lanes = _mm512_mask_test_epi32_mask(
+  // The scores of a query, scaled and masked; keys outside of the lanes have minus infinity.
+  __m512 masked(const float* scores, std::int64_t query, std::int64_t key, __mmask16 lanes) const {
+    __m512 t = _mm512_loadu_ps(scores + key);
+    const char* mask = h_.mask.data + query * h_.mask.row;
+    if (h_.mask.kind == MaskKind::Added) {
+      t = _mm512_fmadd_ps(t, splat(s_.scale), _mm512_maskz_loadu_ps(lanes, mask + 4 * key));
+    } else {
+      t = _mm512_mul_ps(t, splat(s_.scale));
+    }
+    if (h_.mask.kind == MaskKind::Kept) {
+      const __mmask16 kept = _mm512_mask_test_epi32_mask(
           lanes, _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, mask + key)), _mm512_set1_epi32(0xff));
+      t = _mm512_mask_mov_ps(splat(h_.mask.fill), kept, t);
     }
     return _mm512_mask_mov_ps(splat(-__builtin_inff()), lanes, t);
   }
@@ -294,7 +301,7 @@ class ForwardHead {
     const std::int64_t seen = seen_by(query);
     __m512 most = splat(-__builtin_inff());
     for (std::int64_t n = 0; n < written; n += kLanes) {
-      const __m512 t = exponents(row, query, n, first_lanes(seen - n));
+      const __m512 t = masked(row, query, n, first_lanes(seen - n));
       _mm512_storeu_ps(row + n, t);
       most = _mm512_max_ps(most, t);
     }
@@ -302,13 +309,12 @@ class ForwardHead {
     __m512 total = _mm512_setzero_ps();
     auto* to = reinterpret_cast<typename T::Value*>(weights() + r * layout_.weight_row);
     for (std::int64_t n = 0; n < written; n += kLanes) {
-      const __m512 t = _mm512_sub_ps(_mm512_loadu_ps(row + n), splat(top));
-      const __m512 weight = power(t);
+      const __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + n), splat(top)));
       total = _mm512_add_ps(total, weight);
       T::store(to + n, 0xffff, weight);
     }
     const float sum = _mm512_reduce_add_ps(total);
-    if (h_.sums) h_.sums[query] = (top + __builtin_log2f(sum)) * kLn2;
+    if (h_.sums) h_.sums[query] = top + __builtin_log2f(sum) * kLn2;
     return 1.0f / sum;
   }
 
@@ -350,6 +356,9 @@ class BackwardHead {
     measure();
     pack_lines<T>(h_.q, s_.queries, s_.depth, scratch_ + layout_.query_lines);
     pack_lines<T>(h_.dy, s_.queries, s_.width, scratch_ + layout_.gradient_lines);
+    for (std::int64_t j = 0; j < s_.queries; j += kPanel) {
+      if (is_far(j)) sum_up(j);
+    }
     each_tile(0, s_.keys, [&](std::int64_t row, std::int64_t rows) { some_keys(row, rows); });
     char* columns = scratch_ + layout_.columns;
     pack_columns<T>(h_.dy, s_.queries, s_.width, columns);
@@ -365,11 +374,13 @@ class BackwardHead {
  private:
   float* tiles() const { return reinterpret_cast<float*>(scratch_ + layout_.tiles); }
   float* inner() const { return reinterpret_cast<float*>(scratch_ + layout_.inner); }
-  float* sums() const { return reinterpret_cast<float*>(scratch_ + layout_.sums); }
+  float* tops() const { return reinterpret_cast<float*>(scratch_ + layout_.tops); }
+  float* logs() const { return reinterpret_cast<float*>(scratch_ + layout_.logs); }
   char* weights() const { return scratch_ + layout_.weights; }
   char* slopes() const { return scratch_ + layout_.slopes; }
 
-  // The inner product of dy and y, and the logarithm of the sum, of each query.
+  // The inner product of dy and y, and the logarithm of the sum, of each query: a weight is the exponential
+  // of its score less the query's top and log.
   void measure() {
     for (std::int64_t i = 0; i < s_.queries; ++i) {
       __m512 total = _mm512_setzero_ps();
@@ -379,25 +390,75 @@ class BackwardHead {
                                 T::load(values_of<T>(h_.y) + i * h_.y.row + v, lanes), total);
       }
       inner()[i] = _mm512_reduce_add_ps(total);
-      sums()[i] = h_.sums[i] * kLog2E;
+      tops()[i] = h_.sums[i];
     }
-    for (std::int64_t i = s_.queries; i < divide_up(s_.queries, kPanel) * kPanel; ++i)
-      inner()[i] = sums()[i] = 0;
+    for (std::int64_t i = 0; i < divide_up(s_.queries, kPanel) * kPanel; ++i) {
+      logs()[i] = 0;
+      if (i >= s_.queries) inner()[i] = tops()[i] = 0;
+    }
+  }
+
+  // Whether a query of the panel has scores so large that the logarithm of their sum says nothing about how
+  // many there are: those of a query all of whose keys are hidden by a finite number.
+  bool is_far(std::int64_t panel) const {
+    const std::int64_t last = smaller(panel + kPanel, s_.queries);
+    for (std::int64_t i = panel; i < last; ++i) {
+      if (__builtin_fabsf(h_.sums[i]) > kFar) return true;
+    }
+    return false;
+  }
+
+  // Calls body(vector of scores, first query) for all keys of the queries of a panel.
+  template <class Body>
+  void each_score(std::int64_t panel, Body&& body) const {
+    each_tile(0, s_.keys, [&](std::int64_t row, std::int64_t rows) {
+      multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, tiles());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t v = 0; v < smaller(kPanel, s_.queries - panel); v += kLanes) {
+          const __mmask16 lanes = seen(row + r, panel + v);
+          __mmask16 kept;
+          const __m512 t = masked(row + r, panel + v, lanes, tiles() + r * kPanel + v, &kept);
+          body(_mm512_mask_mov_ps(splat(-__builtin_inff()), lanes, t), panel + v);
+        }
+      }
+    });
+  }
+
+  // The largest score of each query of a panel, and the logarithm of the sum of exponentials below it.
+  void sum_up(std::int64_t panel) {
+    for (std::int64_t v = 0; v < kPanel; v += kLanes) {
+      _mm512_storeu_ps(tops() + panel + v, splat(-__builtin_inff()));
+      _mm512_storeu_ps(logs() + panel + v, splat(0));
+    }
+    each_score(panel, [&](__m512 t, std::int64_t query) {
+      _mm512_storeu_ps(tops() + query, _mm512_max_ps(_mm512_loadu_ps(tops() + query), t));
+    });
+    each_score(panel, [&](__m512 t, std::int64_t query) {
+      const __m512 weight = exponential(_mm512_sub_ps(t, _mm512_loadu_ps(tops() + query)));
+      _mm512_storeu_ps(logs() + query, _mm512_add_ps(_mm512_loadu_ps(logs() + query), weight));
+    });
+    for (std::int64_t i = panel; i < smaller(panel + kPanel, s_.queries); ++i)
+      logs()[i] = __builtin_log2f(logs()[i]) * kLn2;
+  }
+
+  // Rows of a matrix times a packed panel of queries.
+  void multiply_lines(const Rows& m, std::int64_t columns, std::int64_t packed, std::int64_t row,
+                      std::int64_t rows, std::int64_t panel, float* to) const {
+    const std::int64_t count = units(columns, T::kInUnit);
+    const auto size = static_cast<std::int64_t>(sizeof(typename T::Value));
+    tile_of<T>(rows, s_.queries - panel)(count, m.data + row * m.row * size, m.row * size,
+                                         scratch_ + packed + 4 * panel * count, to, kPanel);
   }
 
   // Weights and slopes of some keys for all queries.
   void some_keys(std::int64_t row, std::int64_t rows) {
-    const std::int64_t depth = units(s_.depth, T::kInUnit), width = units(s_.width, T::kInUnit);
-    const auto size = static_cast<std::int64_t>(sizeof(typename T::Value));
     float* scores = tiles();
     float* through = tiles() + kTileRows * kPanel;
     for (std::int64_t j = 0; j < s_.queries; j += kPanel) {
       const bool hidden = s_.causal && j + kPanel <= row;  // these queries see none of the keys
       if (!hidden) {
-        tile_of<T>(rows, s_.queries - j)(depth, h_.k.data + row * h_.k.row * size, h_.k.row * size,
-                                         scratch_ + layout_.query_lines + 4 * j * depth, scores, kPanel);
-        tile_of<T>(rows, s_.queries - j)(width, h_.v.data + row * h_.v.row * size, h_.v.row * size,
-                                         scratch_ + layout_.gradient_lines + 4 * j * width, through, kPanel);
+        multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, j, scores);
+        multiply_lines(h_.v, s_.width, layout_.gradient_lines, row, rows, j, through);
       }
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t v = 0; v < smaller(kPanel, s_.queries - j); v += kLanes) {
@@ -407,18 +468,56 @@ class BackwardHead {
     }
   }
 
+  // Those of sixteen queries that are there and see a key.
+  __mmask16 seen(std::int64_t key, std::int64_t query) const {
+    const __mmask16 lanes = first_lanes(s_.queries - query);
+    if (!s_.causal || key <= query) return lanes;
+    return lanes & static_cast<__mmask16>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
+  }
+
+  // Scaled and masked scores of sixteen queries and one key; `kept` are those that the mask does not hide.
+  __m512 masked(std::int64_t key, std::int64_t query, __mmask16 lanes, const float* scores,
+                __mmask16* kept) const {
+    const __m512 t = _mm512_loadu_ps(scores);
+    *kept = lanes;
+    if (h_.mask.kind == MaskKind::None) return _mm512_mul_ps(t, splat(s_.scale));
+    const char* mask = h_.mask.data + query * h_.mask.row;
+    if (h_.mask.kind == MaskKind::Added)
+      return _mm512_fmadd_ps(t, splat(s_.scale), added(mask + 4 * key, lanes));
+    *kept = lanes & visible(mask + key, query);
+    return _mm512_mask_mul_ps(splat(h_.mask.fill), *kept, t, splat(s_.scale));
+  }
+
+  __m512 added(const char* mask, __mmask16 lanes) const {
+    if (h_.mask.row == 0) {
+      float value;
+      std::memcpy(&value, mask, sizeof value);
+      return splat(value);
+    }
+    const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(steps, _mm512_set1_epi32(static_cast<int>(h_.mask.row)));
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), lanes, at, mask, 1);
+  }
+
+  __mmask16 visible(const char* mask, std::int64_t query) const {
+    if (h_.mask.row == 0) return *mask ? 0xffff : 0;
+    unsigned found = 0;
+    const std::int64_t present = smaller(kLanes, s_.queries - query);
+    for (std::int64_t i = 0; i < present; ++i) found |= (mask[i * h_.mask.row] != 0 ? 1u : 0u) << i;
+    return static_cast<__mmask16>(found);
+  }
+
   // Sixteen queries of one key.
   void differentiate(std::int64_t key, std::int64_t query, bool hidden, const float* scores,
                      const float* through) {
-    __mmask16 lanes = hidden ? 0 : first_lanes(s_.queries - query);
-    if (s_.causal && key > query)
-      lanes &= static_cast<__mmask16>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
-    const __m512 t =
-        _mm512_fmsub_ps(_mm512_loadu_ps(scores), splat(s_.scale * kLog2E), _mm512_loadu_ps(sums() + query));
-    const __m512 weight = _mm512_maskz_mov_ps(lanes, power(t));
+    const __mmask16 lanes = hidden ? 0 : seen(key, query);
+    __mmask16 kept;
+    const __m512 t = _mm512_sub_ps(masked(key, query, lanes, scores, &kept), _mm512_loadu_ps(tops() + query));
+    const __m512 weight =
+        _mm512_maskz_mov_ps(lanes, exponential(_mm512_sub_ps(t, _mm512_loadu_ps(logs() + query))));
     const __m512 slope = _mm512_sub_ps(_mm512_loadu_ps(through), _mm512_loadu_ps(inner() + query));
     const std::int64_t at = key * layout_.weight_row;
-    const __m512 scaled = _mm512_maskz_mul_ps(lanes, _mm512_mul_ps(weight, splat(s_.scale)), slope);
+    const __m512 scaled = _mm512_maskz_mul_ps(kept, _mm512_mul_ps(weight, splat(s_.scale)), slope);
     T::store(reinterpret_cast<typename T::Value*>(weights() + at) + query, 0xffff, weight);
     T::store(reinterpret_cast<typename T::Value*>(slopes() + at) + query, 0xffff, scaled);
   }

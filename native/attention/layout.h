@@ -59,14 +59,15 @@ struct BackwardLayout {
         slopes(weights + rows_bytes(s.keys, s.queries, in_unit)),
         turned(slopes + rows_bytes(s.keys, s.queries, in_unit)),
         inner(turned + rows_bytes(s.queries, s.keys, in_unit)),
-        sums(inner + 4 * divide_up(s.queries, kPanel) * kPanel),
-        tiles(sums + 4 * divide_up(s.queries, kPanel) * kPanel),
+        tops(inner + 4 * divide_up(s.queries, kPanel) * kPanel),
+        logs(tops + 4 * divide_up(s.queries, kPanel) * kPanel),
+        tiles(logs + 4 * divide_up(s.queries, kPanel) * kPanel),
         bytes(tiles + 2 * 4 * kTileRows * kPanel) {}
 
   std::int64_t weight_row, slope_row;  // bytes of a row of weights and slopes, and of slopes turned
   std::int64_t query_lines, gradient_lines, columns;  // packed operands
   std::int64_t weights, slopes, turned;               // by keys, by keys, by queries
-  std::int64_t inner, sums, tiles, bytes;
+  std::int64_t inner, tops, logs, tiles, bytes;
 };
 
 }  // namespace

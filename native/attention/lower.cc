@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 
 #include "attention/attention.h"
@@ -16,6 +17,7 @@ using attention::Backward;
 using attention::BackwardFn;
 using attention::Forward;
 using attention::ForwardFn;
+using attention::Mask;
 using attention::MaskKind;
 using attention::Rows;
 using attention::Shape;
@@ -99,6 +101,12 @@ class Operands {
     return located(found, view);
   }
 
+  // What hides keys, when there is such an input.
+  std::optional<Operand> optional_mask(std::size_t index, const Shape& shape) {
+    if (low_.input_count() <= index) return {};
+    return mask(low_.input(index), shape.queries, shape.keys);
+  }
+
  private:
   Stack exact(const View& view, std::size_t matrix_rank) const {
     Stack stack = stack_of(low_, view, matrix_rank);
@@ -140,6 +148,20 @@ Rows rows_at(void* base, const Operand& operand, std::int64_t head) {
   return {static_cast<char*>(base) + operand.stack.offset(head), operand.stack.row};
 }
 
+// What masks have in common for all heads.
+Mask mask_of(const Lowering& low, std::size_t index) {
+  if (low.input_count() <= index) return {};
+  const bool kept = low.input(index).dtype == DType::Bool;
+  const double fill = low.attrs().real("fill", -std::numeric_limits<double>::infinity());
+  return {kept ? MaskKind::Kept : MaskKind::Added, nullptr, 0, static_cast<float>(fill)};
+}
+
+Mask mask_at(const Mask& common, void* base, const std::optional<Operand>& operand, std::int64_t head) {
+  if (!operand) return common;
+  const Rows rows = rows_at(base, *operand, head);
+  return {common.kind, rows.data, rows.row * (common.kind == MaskKind::Added ? 4 : 1), common.fill};
+}
+
 // -- forward
 // -------------------------------------------------------------------------------------------------
 
@@ -150,7 +172,7 @@ struct ForwardPlan {
   std::int64_t buffer_bytes;
   Operand q, k, v, y;
   std::optional<Operand> sums, mask;
-  MaskKind mask_kind = MaskKind::None;
+  Mask masks;
   Location buffers;
 };
 
@@ -179,14 +201,14 @@ class BoundForward : public BoundStep {
 
  private:
   Forward head(std::int64_t index) const {
-    Forward found{plan_.shape, rows_at(q, plan_.q, index), rows_at(k, plan_.k, index),
-                  rows_at(v, plan_.v, index), rows_at(y, plan_.y, index)};
+    Forward found{plan_.shape,
+                  rows_at(q, plan_.q, index),
+                  rows_at(k, plan_.k, index),
+                  rows_at(v, plan_.v, index),
+                  rows_at(y, plan_.y, index),
+                  nullptr,
+                  mask_at(plan_.masks, mask, plan_.mask, index)};
     if (plan_.sums) found.sums = reinterpret_cast<float*>(rows_at(sums, *plan_.sums, index).data);
-    if (plan_.mask) {
-      found.mask_kind = plan_.mask_kind;
-      found.mask = rows_at(mask, *plan_.mask, index).data;
-      found.mask_row = plan_.mask->stack.row * (plan_.mask_kind == MaskKind::Added ? 4 : 1);
-    }
     return found;
   }
 
@@ -225,6 +247,8 @@ struct BackwardPlan {
   std::int64_t buffer_bytes;
   std::array<Operand, kReads> reads;
   std::array<Operand, kWrites> writes;
+  std::optional<Operand> mask;
+  Mask masks;
   Location buffers;
 };
 
@@ -241,6 +265,7 @@ class BoundBackward : public BoundStep {
 
   std::array<void*, kReads> reads{};
   std::array<void*, kWrites> writes{};
+  void* mask = nullptr;
   void* buffers = nullptr;
 
  private:
@@ -256,7 +281,8 @@ class BoundBackward : public BoundStep {
             reinterpret_cast<const float*>(read(5).data),
             write(0),
             write(1),
-            write(2)};
+            write(2),
+            mask_at(plan_.masks, mask, plan_.mask, index)};
   }
 
   const BackwardPlan& plan_;
@@ -270,6 +296,7 @@ class BackwardStep : public Step {
     auto bound = std::make_unique<BoundBackward>(plan_);
     for (std::size_t i = 0; i < kReads; ++i) binder.address(&bound->reads[i], plan_.reads[i].where);
     for (std::size_t i = 0; i < kWrites; ++i) binder.address(&bound->writes[i], plan_.writes[i].where);
+    if (plan_.mask) binder.address(&bound->mask, plan_.mask->where);
     binder.address(&bound->buffers, plan_.buffers);
     return bound;
   }
@@ -286,16 +313,13 @@ void lower_attention(Lowering& low) {
   const ForwardFn run = attention::forward(q.dtype);
   if (!run) low.reject("this machine has no kernel for it");
   Operands operands(low);
-  ForwardPlan plan{run, shape, operands.heads(), 1, 0, {}, {}, {}, {}, {}, {}, MaskKind::None, {}};
+  ForwardPlan plan{run, shape, operands.heads(), 1, 0, {}, {}, {}, {}, {}, {}, mask_of(low, 3), {}};
   plan.q = operands.matrix(q, shape.queries, shape.depth);
   plan.k = operands.matrix(low.input(1), shape.keys, shape.depth);
   plan.v = operands.matrix(low.input(2), shape.keys, shape.width);
   plan.y = operands.matrix(low.output(0), shape.queries, shape.width);
   if (low.output_count() > 1) plan.sums = operands.sums(low.output(1), shape.queries);
-  if (low.input_count() > 3) {
-    plan.mask = operands.mask(low.input(3), shape.queries, shape.keys);
-    plan.mask_kind = low.input(3).dtype == DType::Bool ? MaskKind::Kept : MaskKind::Added;
-  }
+  plan.mask = operands.optional_mask(3, shape);
   const std::int64_t threads = omp_get_max_threads();
   // Each part packs the keys and values of its head anew.
   if (plan.heads % threads && plan.heads < 8 * threads) plan.parts = threads;
@@ -314,7 +338,7 @@ void lower_attention_grad(Lowering& low) {
   const BackwardFn run = attention::backward(q.dtype);
   if (!run) low.reject("this machine has no kernel for it");
   Operands operands(low);
-  BackwardPlan plan{run, shape, operands.heads(), 0, {}, {}, {}};
+  BackwardPlan plan{run, shape, operands.heads(), 0, {}, {}, {}, mask_of(low, 6), {}};
   plan.reads = {operands.matrix(low.input(0), shape.queries, shape.width),
                 operands.matrix(q, shape.queries, shape.depth),
                 operands.matrix(low.input(2), shape.keys, shape.depth),
@@ -324,6 +348,7 @@ void lower_attention_grad(Lowering& low) {
   plan.writes = {operands.matrix(low.output(0), shape.queries, shape.depth),
                  operands.matrix(low.output(1), shape.keys, shape.depth),
                  operands.matrix(low.output(2), shape.keys, shape.width)};
+  plan.mask = operands.optional_mask(6, shape);
   plan.buffer_bytes = (attention::backward_scratch(shape, q.dtype) + 63) / 64 * 64;
   low.describe("fused:avx512", "",
                product_flops(shape, plan.heads) * static_cast<double>(3 * shape.depth + 2 * shape.width));

@@ -118,6 +118,48 @@ def test_masks(shape: tuple[int, ...], kind: str) -> None:
     close(found, sums.detach().numpy(), 2e-6)
 
 
+FILLS = {"hidden": -np.inf, "finite": -2.3e38, "little": -1.5}
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 37), (70, 37), (2, 1, 70, 37), (2, 3, 70, 37)], ids=str)
+@pytest.mark.parametrize("kind", ["added", "far", *FILLS])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), BF16], ids=str)
+def test_gradients_with_masks(shape: tuple[int, ...], kind: str, dtype: Any) -> None:
+    """Also of queries all of whose keys are hidden by a finite number: each of their keys has the same weight."""
+    case = {"dtype": dtype, "batch": 2, "heads": 3, "queries": 70, "keys": 37, "depth": 16, "width": 18}
+    arrays = _made(case)
+    operands = _doubles(*arrays)
+    rng = np.random.default_rng(7)
+    attrs: dict[str, Any] = {"scale": 0.25}
+    if kind in FILLS:
+        mask: Array = rng.random(shape) < 0.6
+        mask[..., 0] = True
+        if kind != "hidden" and shape[-2] > 1:
+            mask[..., 3:9, :] = False
+        if kind != "hidden":
+            attrs["fill"] = FILLS[kind]
+        scores = operands[0] @ operands[1].transpose(-2, -1) * 0.25
+        scores = torch.where(torch.from_numpy(mask), scores, torch.tensor(FILLS[kind], dtype=torch.float64))
+    else:
+        mask = rng.standard_normal(shape).astype(np.float32)
+        if kind == "far":  # all scores of the first queries become one number
+            mask[..., : max(1, shape[-2] // 4), :] = -1e30
+        scores = operands[0] @ operands[1].transpose(-2, -1) * 0.25 + torch.from_numpy(
+            mask.astype(np.float64)
+        )
+    expected, expected_sums = torch.softmax(scores, -1) @ operands[2], torch.logsumexp(scores, -1)
+    y, sums = np.full(expected.shape, np.nan, dtype), np.full(expected_sums.shape, np.nan, np.float32)
+    run_single("attention", [*arrays, mask], [y, sums], attrs)
+    close(y, expected.detach().numpy(), TOLERANCE[dtype.name])
+    dy = randn(*expected.shape, seed=3, dtype=dtype)
+    expected.backward(torch.from_numpy(dy.astype(np.float64)))
+    found = [np.full(a.shape, np.nan, dtype) for a in arrays]
+    run_single("attention_grad", [dy, *arrays, y, sums, mask], found, attrs)
+    for ours, theirs in zip(found, operands, strict=True):
+        assert theirs.grad is not None
+        close(ours, theirs.grad.numpy(), OF_GRADIENTS[dtype.name])
+
+
 def test_large_scores_do_not_overflow() -> None:
     q, k = (300 * randn(1, 1, 7, 8, seed=s) for s in (0, 1))
     v = randn(1, 1, 7, 8, seed=2)

@@ -31,9 +31,26 @@ def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
         raise fail(op, f"queries {q} and keys {k} have different leading axes")
 
 
-def _runs(
-    kind: str, op: NodeView, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc]
-) -> bool:
+def has_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None) -> bool:
+    """Whether attention of such operands is one task."""
+    if q.rank < 2 or q.shape[-2] < LEAST_QUERIES:
+        return False
+    return _runs("attention", [q, k, v, mask], _results(q, v))
+
+
+def has_gradient_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None) -> bool:
+    """Whether attention of such operands is one task, and its gradient another."""
+    if not has_task(q, k, v, mask) or q.shape[-2] * k.shape[-2] > MOST_SCORES:
+        return False
+    y, sums = _results(q, v)
+    return _runs("attention_grad", [y, q, k, v, y, sums, mask], [q, k, v])
+
+
+def _results(q: TensorDesc, v: TensorDesc) -> list[TensorDesc]:
+    return [TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype), TensorDesc(q.shape[:-1], _wide(q.dtype))]
+
+
+def _runs(kind: str, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc]) -> bool:
     """Whether the runtime has the task."""
     import npu_runtime
 
@@ -41,13 +58,20 @@ def _runs(
         found = [View.of(0, d) for d in descs if d is not None]
         return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in found]
 
-    attrs = {"scale": op.scale, "causal": op.causal}
-    return npu_runtime.query(kind, views(inputs), views(outputs), attrs) is not None
+    return npu_runtime.query(kind, views(inputs), views(outputs), {}) is not None
 
 
 def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Sequence[View]) -> Task:
     given = [v for v in inputs if v is not None]
-    return Task(kind, op.name, given, list(outputs), {"scale": op.scale, "causal": op.causal})
+    attrs = {"scale": op.scale, "causal": op.causal}
+    if op.fill is not None:
+        attrs["fill"] = op.fill
+    return Task(kind, op.name, given, list(outputs), attrs)
+
+
+def _fill(op: NodeView) -> float:
+    """The score of a key that a mask of bools hides."""
+    return -math.inf if op.fill is None else float(op.fill)
 
 
 def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
@@ -59,7 +83,7 @@ def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
     if mask is not None:
         hides = desc_of(mask).dtype == "bool"
         scores = (
-            b.op("Select", mask, scores, -math.inf) if hides else b.op("Add", scores, _cast(b, mask, wide))
+            b.op("Select", mask, scores, _fill(op)) if hides else b.op("Add", scores, _cast(b, mask, wide))
         )
     if op.causal:
         kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
@@ -79,7 +103,8 @@ def _widened(array: np.ndarray | None) -> np.ndarray:
 def _evaluated_scores(op: NodeView, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     scores: np.ndarray = np.matmul(q, k.swapaxes(-1, -2)) * op.scale
     if mask is not None:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask.astype(scores.dtype)
+        hidden = np.asarray(_fill(op), scores.dtype)
+        scores = np.where(mask, scores, hidden) if mask.dtype == bool else scores + mask.astype(scores.dtype)
     kept = np.tril(np.ones(scores.shape[-2:], bool))
     return np.where(kept, scores, -np.inf) if op.causal else scores
 
@@ -88,7 +113,8 @@ def _evaluated_scores(op: NodeView, q: np.ndarray, k: np.ndarray, mask: np.ndarr
 class Attention(Operator):
     """softmax(q k' * scale + mask) v over the last two axes, and the logarithm of each query's sum of exponentials.
 
-    A mask of bools hides keys where it is false, one of floats is added; `causal` hides keys after the query.
+    A mask of bools hides keys where it is false, one of floats is added; `causal` hides keys after the query. A key
+    that the mask hides has the score `fill`, minus infinity unless given; `causal` leaves it out.
     """
 
     q = Input("T", FLOATS)
@@ -99,6 +125,7 @@ class Attention(Operator):
     sums = Output()
     scale = Attr(float)
     causal = Attr(bool, False)
+    fill = Attr(float, None)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -114,17 +141,13 @@ class Attention(Operator):
     def infer(op: NodeView) -> Sequence[TensorDesc]:
         q, _, v = op.inputs[:3]
         assert q is not None and v is not None
-        return [
-            TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype),
-            TensorDesc(q.shape[:-1], _wide(q.dtype)),
-        ]
+        return _results(q, v)
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        q = op.inputs[0]
-        assert q is not None
-        enough = q.rank >= 2 and q.shape[-2] >= LEAST_QUERIES
-        if enough and _runs("attention", op, op.inputs, Attention.infer(op)):
+        q, k, v = op.inputs[:3]
+        assert q is not None and k is not None and v is not None
+        if has_task(q, k, v, op.input(3)):
             return NotImplemented
         q, k, v, *rest = values
         dtype, axis = desc_of(q).dtype, desc_of(q).rank - 1
@@ -173,6 +196,7 @@ class AttentionGrad(Operator):
     dv = Output("T")
     scale = Attr(float)
     causal = Attr(bool, False)
+    fill = Attr(float, None)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -189,22 +213,24 @@ class AttentionGrad(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        q, k = op.inputs[1:3]
-        assert q is not None and k is not None
-        mask = values[6] if len(values) > 6 else None
-        fits = q.rank >= 2 and q.shape[-2] * k.shape[-2] <= MOST_SCORES
-        if mask is None and fits and _runs("attention_grad", op, op.inputs[:6], AttentionGrad.infer(op)):
+        q, k, v = op.inputs[1:4]
+        assert q is not None and k is not None and v is not None
+        if has_gradient_task(q, k, v, op.input(6)):
             return NotImplemented
-        return _gradients(builder, op, values[:6], mask)
+        return _gradients(builder, op, values[:5], values[6] if len(values) > 6 else None)
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         dtype = np.asarray(arrays[0]).dtype
-        dy, q, k, v, y, sums = (_widened(a) for a in arrays[:6])
-        scores = _evaluated_scores(op, q, k, arrays[6] if len(arrays) > 6 else None)
-        weights = np.exp(scores - sums[..., None])
+        dy, q, k, v, y = (_widened(a) for a in arrays[:5])
+        mask = arrays[6] if len(arrays) > 6 else None
+        scores = _evaluated_scores(op, q, k, mask)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
         inner = (dy * y).sum(-1, keepdims=True)
         slopes = weights * (np.matmul(dy, v.swapaxes(-1, -2)) - inner) * op.scale
+        if mask is not None and mask.dtype == bool:
+            slopes = np.where(mask, slopes, np.zeros((), slopes.dtype))
         turned = slopes.swapaxes(-1, -2)
         found = np.matmul(slopes, k), np.matmul(turned, q), np.matmul(weights.swapaxes(-1, -2), dy)
         return [x.astype(dtype) for x in found]
@@ -221,15 +247,19 @@ class AttentionGrad(Operator):
 
 
 def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[Any]:
-    """With weights p and slopes s = p (dy v' - sum of dy y) * scale: dq = s k, dk = s' q, dv = p' dy."""
+    """With weights p and slopes s = p (dy v' - sum of dy y) * scale: dq = s k, dk = s' q, dv = p' dy.
+
+    Keys that are hidden have no slope, also where all of a query's are and share its weight.
+    """
     dtype = desc_of(values[0]).dtype
     axis = desc_of(values[0]).rank - 1
-    dy, q, k, v, y, sums = (_cast(b, x, _wide(dtype)) for x in values)
-    kept = b.op("Reshape", sums, shape=[*desc_of(sums).shape, 1])
-    weights = b.op("Exp", b.op("Sub", _scores(b, op, q, k, mask), kept))
+    dy, q, k, v, y = (_cast(b, x, _wide(dtype)) for x in values)
+    weights = b.op("Softmax", _scores(b, op, q, k, mask), axes=[axis])
     through = b.op("MatMul", dy, v, transpose_b=True)
     inner = b.op("ReduceSum", b.op("Mul", dy, y), axes=[axis], keepdims=True)
     slopes = b.op("Mul", b.op("Mul", weights, b.op("Sub", through, inner)), op.scale)
+    if mask is not None and desc_of(mask).dtype == "bool":
+        slopes = b.op("Select", mask, slopes, 0.0)
     found = (
         b.op("MatMul", slopes, k),
         b.op("MatMul", slopes, q, transpose_a=True),

@@ -19,8 +19,11 @@ __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
 _CUBE = frozenset({"Attention", "AttentionGrad", "Conv", "ConvTranspose", "ConvGradWeight", "MatMul", "LSTM"})
+_MASKED = frozenset({"Attention", "AttentionGrad"})  # whose masks may be bools
 _LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
-_BIAS = {"LSTM": 3, "Attention": 3, "AttentionGrad": 5}  # the input that stays wide; 2 for all others
+# The inputs that stay as they are; the third of all others.
+_KEPT = {"LSTM": (3,), "Attention": (3,), "AttentionGrad": (5, 6)}
+_BIAS = (2,)
 # Readers whose statistics need the full precision of what they are given.
 _SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
 _NORMALISATIONS = frozenset({"LayerNorm", "RmsNorm"})
@@ -130,7 +133,8 @@ def _usable(name: PrecisionMode) -> Mode | None:
 def _lowerable(node: ir.Node) -> bool:
     if node.op_type not in _LOWERED or desc_of(node.outputs[0]).dtype != _WIDE:
         return False
-    return all(v is None or desc_of(v).dtype == _WIDE for v in node.inputs)
+    masks = (_WIDE, "bool") if node.op_type in _MASKED else (_WIDE,)
+    return all(v is None or desc_of(v).dtype in masks for v in node.inputs)
 
 
 def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, *, last: bool) -> None:
@@ -150,7 +154,7 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     )
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
-        keep = value is None or index == _BIAS.get(node.op_type, 2) or (index > 2 and wide_result)
+        keep = value is None or index in _KEPT.get(node.op_type, _BIAS) or (index > 2 and wide_result)
         inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
     changes = {"output_dtype": _WIDE} if wide_result else {}
     made = r.op_like(node, inputs, **changes)
@@ -187,7 +191,7 @@ def _is_residual(value: ir.Value) -> bool:
     uses = _uses(value)
     normalised = [n.op_type in _NORMALISATIONS for n, _ in uses]
     return any(normalised) and all(
-        normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > _BIAS.get(n.op_type, 2))
+        normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > 2)
         for normal, (n, index) in zip(normalised, uses, strict=True)
     )
 
