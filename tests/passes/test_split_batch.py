@@ -85,3 +85,21 @@ def test_a_batch_that_fits_the_cache_stays_whole(monkeypatch: pytest.MonkeyPatch
     b = GraphBuilder()
     b.output(b.op("Relu", b.input("x", (8, 64, 64), "float32")), "y")
     assert compile_plan(b.graph).steps == 1
+
+
+def test_attention_goes_in_steps() -> None:
+    def build(mask_rows: int) -> GraphBuilder:
+        b = GraphBuilder()
+        heads = [b.input(n, (8, 2, 24, 16), "float32") for n in "qkv"]
+        mask = b.input("mask", (mask_rows, 1, 1, 24), "float32")
+        scores = b.op("Add", b.op("MatMul", heads[0], heads[1], transpose_b=True), mask)
+        b.output(b.op("MatMul", b.op("Softmax", scores, axes=[-1]), heads[2]), "y")
+        return b
+
+    feeds = [_rng().standard_normal((8, 2, 24, 16)).astype(np.float32) for _ in range(3)]
+    for mask_rows in (1, 8):
+        given = [*feeds, _rng().standard_normal((mask_rows, 1, 1, 24)).astype(np.float32)]
+        split = compile_graph(build(mask_rows).graph, CompileOptions(), "split")
+        assert split.plan.steps > 1
+        whole = compile_graph(build(mask_rows).graph, WHOLE, "whole")
+        np.testing.assert_allclose(split.run(given)[0], whole.run(given)[0], rtol=1e-5, atol=1e-6)

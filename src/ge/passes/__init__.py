@@ -20,6 +20,7 @@ from ge.passes.fold_constants import FoldConstants
 from ge.passes.fold_pads import FoldPads
 from ge.passes.fold_weights import FoldWeights
 from ge.passes.fuse_activations import FuseActivations
+from ge.passes.fuse_attention import FuseAttention
 from ge.passes.fuse_gates import FuseGates
 from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_post_ops import FusePostOps
@@ -75,6 +76,7 @@ STAGES: tuple[Stage, ...] = (
         (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), _ALGEBRA, *_TIDY),
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
+    Stage("attention", (FuseAttention(), *_TIDY), fixpoint=False),
     Stage("merge", (HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),

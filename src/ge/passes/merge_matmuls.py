@@ -14,7 +14,7 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["MergeMatmuls"]
 
-_MOVEMENTS = frozenset({"Reshape", "Transpose", "MatMul"})
+_MOVEMENTS = frozenset({"Reshape", "Transpose", "MatMul", "Attention"})
 
 
 class MergeMatmuls(Pass):

@@ -135,6 +135,13 @@ def _matmul(node: ir.Node, rows: Rows, batch: int) -> int | None:
     return _with_operands(node, rows, 3)
 
 
+def _attention(node: ir.Node, rows: Rows, batch: int) -> int | None:
+    """Queries, keys and values carry the batch as their first axis; the mask may."""
+    if desc_of(node.outputs[0]).rank < 3 or any(v not in rows for v in node.inputs[:3]):
+        return None
+    return _with_operands(node, rows, 3)
+
+
 def _with_operands(node: ir.Node, rows: Rows, first: int) -> int | None:
     rank = desc_of(node.outputs[0]).rank
     for value in node.inputs[first:]:
@@ -207,6 +214,7 @@ _RULES: dict[str, _Rule] = {
     "MaxPool": _first_only,
     "AvgPool": _first_only,
     "Lrn": _first_only,
+    "Attention": _attention,
     "MatMul": _matmul,
     "Reshape": _reshape,
     "Transpose": _transpose,
