@@ -144,6 +144,19 @@ def test_one_head_without_leading_axes() -> None:
     assert [t for t in types(transformed(build, FuseAttention())) if t != "Transpose"] == ["Attention"]
 
 
+def test_queries_and_masks_that_are_constants() -> None:
+    """Learned queries that gather from a sequence."""
+    rng = np.random.default_rng(4)
+    queries = rng.standard_normal((BATCH, HEADS, QUERIES, DEPTH)).astype(np.float32)
+    mask = rng.standard_normal((QUERIES, KEYS)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> ir.Value:
+        operands = [b.constant(queries), _heads(b, "k", KEYS), _heads(b, "v", KEYS)]
+        return _forward(b, operands, lambda b, s: b.op("Add", _scaled(b, s), mask))[0]
+
+    assert "attention" in kinds(compiled(build))
+
+
 def test_casts_on_the_way_are_left_out() -> None:
     def build(b: GraphBuilder) -> ir.Value:
         q, k, v = _operands(b, dtype="bfloat16")
