@@ -216,11 +216,13 @@ def test_gradients(way: str) -> None:
             s = b.op("Select", kept[1], *((0.0, s) if way == "hidden" else (s, 0.0)))
         return s if way == "plain" else b.op("Div", s, 4.0) if way == "divided" else _scaled(b, s)
 
-    found = transformed(
-        lambda b: (kept.clear(), _trained(b, scores, slopes))[1], FuseAttention(), tolerance=4e-5
-    )
+    def build(b: GraphBuilder) -> list[ir.Value]:
+        kept.clear()
+        return _trained(b, scores, slopes)
+
+    found = transformed(build, FuseAttention(), tolerance=4e-5)
     assert "Softmax" not in types(found) and types(found).count("AttentionGrad") == 1
-    model = compiled(lambda b: (kept.clear(), _trained(b, scores, slopes))[1], tolerance=4e-5)
+    model = compiled(build, tolerance=4e-5)
     assert kinds(model).count("attention_grad") == 1 and "matmul" not in kinds(model)
 
 
@@ -254,8 +256,12 @@ def _seen_weights(b: GraphBuilder) -> list[ir.Value]:
 
 def _seen_scores(b: GraphBuilder) -> list[ir.Value]:
     seen: list[ir.Value] = []
-    y, _ = _forward(b, _operands(b), lambda b, s: (seen.append(s), _scaled(b, s))[1])
-    return [y, b.op("Relu", seen[0])]
+
+    def scores(b: GraphBuilder, s: ir.Value) -> ir.Value:
+        seen.append(s)
+        return _scaled(b, s)
+
+    return [_forward(b, _operands(b), scores)[0], b.op("Relu", seen[0])]
 
 
 def _other_axis(b: GraphBuilder) -> ir.Value:
@@ -318,8 +324,12 @@ def _other_mask(b: GraphBuilder) -> list[ir.Value]:
 
 def _learning_mask(b: GraphBuilder) -> list[ir.Value]:
     made: list[ir.Value] = []
-    results = _trained(b, FORMS["added to each"], lambda b, s: (made.append(s), s)[1])
-    return [*results, b.op("ReduceSum", made[0], axes=[0, 1])]
+
+    def slopes(b: GraphBuilder, s: ir.Value) -> ir.Value:
+        made.append(s)
+        return s
+
+    return [*_trained(b, FORMS["added to each"], slopes), b.op("ReduceSum", made[0], axes=[0, 1])]
 
 
 def _without_dk(b: GraphBuilder) -> list[ir.Value]:
