@@ -22,14 +22,6 @@ SIZE = 192
 RUNS = 100
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = rt.num_threads()
-    rt.set_num_threads(2)
-    yield
-    rt.set_num_threads(before)
-
-
 def product() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
     """A matrix product that oneDNN shares out among threads."""
     x, w = randn(SIZE, SIZE), randn(SIZE, SIZE, seed=1)
