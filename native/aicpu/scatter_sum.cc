@@ -15,8 +15,7 @@ namespace npu::aicpu {
 namespace {
 
 constexpr std::size_t kStreamed = std::size_t{1} << 20;  // tables beyond it are cleared past the caches
-constexpr std::int64_t kShareBytes =
-    2 << 20;  // that are worth a thread: one alone clears nearly as fast as memory is
+constexpr std::int64_t kShareBytes = 1 << 19;            // that are worth a thread
 
 // An update: where it goes and which one it is.
 struct Entry {

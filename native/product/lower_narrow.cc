@@ -11,7 +11,11 @@ namespace npu {
 
 namespace product {
 
-const NarrowKernels* narrow() { return has(Vectors::Avx512) ? narrow_avx512() : nullptr; }
+const NarrowKernels* narrow(DType type) {
+  if (!has(Vectors::Avx512)) return nullptr;
+  if (type == DType::Float32) return narrow_float32_avx512();
+  return type == DType::BFloat16 ? narrow_bfloat16_avx512() : nullptr;
+}
 
 }  // namespace product
 
@@ -37,8 +41,7 @@ class BoundNarrow : public BoundStep {
   explicit BoundNarrow(const Plan& plan) : plan_(plan) {}
 
   void run(RunState&) override {
-    const NarrowOperands operands{static_cast<const float*>(a), static_cast<const float*>(b),
-                                  static_cast<const float*>(bias), static_cast<float*>(y)};
+    const NarrowOperands operands{a, b, bias, y};
     parallel_for(plan_.units, plan_.grain, [&](std::int64_t first, std::int64_t last) {
       plan_.run(plan_.problem, operands, first, last);
     });
@@ -78,12 +81,12 @@ bool is_plain(const Lowering& low) {
   const Attrs& attrs = low.attrs();
   const bool has_bias = attrs.flag("has_bias");
   const std::vector<std::string> post_ops = attrs.texts("post_ops");
+  const DType type = low.output(0).dtype;
   for (std::size_t i = 0; i < low.input_count(); ++i) {
-    if (low.input(i).dtype != DType::Float32) return false;
+    if (low.input(i).dtype != type) return false;
   }
-  return low.input_count() == (has_bias ? 3u : 2u) && low.output(0).dtype == DType::Float32 &&
-         (!has_bias || low.input(2).contiguous()) && !attrs.flag("has_weight_scales") &&
-         !attrs.has("src_scale") && !attrs.has("dst_scale") &&
+  return low.input_count() == (has_bias ? 3u : 2u) && (!has_bias || low.input(2).contiguous()) &&
+         !attrs.flag("has_weight_scales") && !attrs.has("src_scale") && !attrs.has("dst_scale") &&
          (post_ops.empty() || (post_ops.size() == 1 && post_ops[0] == "relu"));
 }
 
@@ -95,7 +98,7 @@ NarrowFn kernel_of(const NarrowKernels& kernels, const Matrix& a, const Matrix& 
 }
 
 std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
-  const NarrowKernels* kernels = product::narrow();
+  const NarrowKernels* kernels = product::narrow(low.output(0).dtype);
   const bool packed = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
   if (!kernels || packed || y.dims.size() != 2 || a.dims.size() != 2 || b.dims.size() != 2 ||
       y.strides[1] != 1 || a.dims[1] == 0 || y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {

@@ -1,10 +1,12 @@
-// Float32 products with few rows, or of few columns by few rows: as fast as the large operand comes from
-// memory.
+// Products with few rows, or of few columns by few rows, in float32 or bfloat16: as fast as the large operand
+// comes from memory.
 //
 // They are the products of small batches in training, whose weights change and are not worth packing.
 #pragma once
 
 #include <cstdint>
+
+#include "core/dtype.h"
 
 namespace npu::product {
 
@@ -20,11 +22,12 @@ struct NarrowProblem {
   bool streams;     // outer products go past the caches where they can: nobody reads them soon
 };
 
+// All of one type.
 struct NarrowOperands {
-  const float* a;
-  const float* b;
-  const float* bias;  // one number for each column, or nullptr
-  float* y;
+  const void* a;
+  const void* b;
+  const void* bias;  // one number for each column, or nullptr
+  void* y;
 };
 
 // Computes columns [first, last) of y, or its rows for outer products.
@@ -38,7 +41,8 @@ struct NarrowKernels {
 };
 
 // The kernels on this machine, or nullptr.
-const NarrowKernels* narrow();
-const NarrowKernels* narrow_avx512();
+const NarrowKernels* narrow(DType type);
+const NarrowKernels* narrow_float32_avx512();
+const NarrowKernels* narrow_bfloat16_avx512();
 
 }  // namespace npu::product

@@ -1,8 +1,6 @@
 // Products with few rows for AVX-512.
 #include <immintrin.h>
 
-#include <algorithm>
-
 #include "product/narrow.h"
 
 namespace npu::product {
@@ -16,151 +14,219 @@ __mmask16 lanes_of(std::int64_t count) {
   return count >= kLanes ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1u);
 }
 
+__m512 load(__mmask16 lanes, const float* from) { return _mm512_maskz_loadu_ps(lanes, from); }
+
+// A bfloat16 is the upper half of a float32.
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+
+__m512 load(__mmask16 lanes, const Bfloat16* from) {
+  const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
+// To the nearest, to even between two; a NaN keeps its sign and stays one.
+__m256i rounded(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(up, nan, quiet), 16));
+}
+
+void store(float* to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
+void store(Bfloat16* to, __mmask16 lanes, __m512 x) { _mm256_mask_storeu_epi16(to, lanes, rounded(x)); }
+void stream(float* to, __m512 x) { _mm512_stream_ps(to, x); }
+void stream(Bfloat16* to, __m512 x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
+
+template <class T>
+__m512 splat(const T* from) {
+  return _mm512_broadcastss_ps(_mm512_castps512_ps128(load(1, from)));
+}
+
+// The operands of one element type.
+template <class T>
+struct Typed {
+  explicit Typed(const NarrowOperands& o)
+      : a(static_cast<const T*>(o.a)),
+        b(static_cast<const T*>(o.b)),
+        bias(static_cast<const T*>(o.bias)),
+        y(static_cast<T*>(o.y)) {}
+
+  __m512 start(__mmask16 lanes, std::int64_t column) const {
+    return bias ? load(lanes, bias + column) : _mm512_setzero_ps();
+  }
+
+  const T* a;
+  const T* b;
+  const T* bias;
+  T* y;
+};
+
 __m512 finished(const NarrowProblem& p, __m512 sum) {  // NaN stays NaN
   return _mm512_min_ps(_mm512_set1_ps(p.high), _mm512_max_ps(_mm512_set1_ps(p.low), sum));
 }
 
 // kColumns columns of y from as many columns of b.
-template <int kRows, int kColumns>
-void dot_columns(const NarrowProblem& p, const NarrowOperands& o, std::int64_t column) {
+template <class T, int kRows, int kColumns>
+void dot_columns(const NarrowProblem& p, const Typed<T>& o, std::int64_t column) {
   __m512 sum[kRows][kColumns];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) sum[r][c] = _mm512_setzero_ps();
   }
-  const float* b = o.b + column * p.b_column;
+  const T* b = o.b + column * p.b_column;
   for (std::int64_t k = 0; k < p.depth; k += kLanes) {
     const __mmask16 lanes = lanes_of(p.depth - k);
     __m512 weights[kColumns];
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      const float* from = b + c * p.b_column + k;
-      weights[c] = _mm512_maskz_loadu_ps(lanes, from);
+      const T* from = b + c * p.b_column + k;
+      weights[c] = load(lanes, from);
       _mm_prefetch(from + kAhead * kColumns * p.b_column, _MM_HINT_T0);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const __m512 x = _mm512_maskz_loadu_ps(lanes, o.a + r * p.a_row + k);
+      const __m512 x = load(lanes, o.a + r * p.a_row + k);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) sum[r][c] = _mm512_fmadd_ps(x, weights[c], sum[r][c]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
-      const float value = _mm512_reduce_add_ps(sum[r][c]) + (o.bias ? o.bias[column + c] : 0.0f);
-      o.y[r * p.y_row + column + c] = _mm512_cvtss_f32(finished(p, _mm512_set1_ps(value)));
+      const __m512 total = _mm512_set1_ps(_mm512_reduce_add_ps(sum[r][c]));
+      store(o.y + r * p.y_row + column + c, 1, finished(p, _mm512_add_ps(total, o.start(1, column + c))));
     }
   }
 }
 
-template <int kRows>
-void dots(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
+template <class T, int kRows>
+void dots(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t first, std::int64_t last) {
   constexpr int kColumns = kRows > 4 ? 2 : 4;
-  for (; first + kColumns <= last; first += kColumns) dot_columns<kRows, kColumns>(p, o, first);
-  for (; first < last; ++first) dot_columns<kRows, 1>(p, o, first);
+  const Typed<T> o(operands);
+  for (; first + kColumns <= last; first += kColumns) dot_columns<T, kRows, kColumns>(p, o, first);
+  for (; first < last; ++first) dot_columns<T, kRows, 1>(p, o, first);
 }
 
-// kTerms rows of b, times numbers of a, added to kRows rows of y.
-template <int kRows, int kTerms>
-void add_terms(const NarrowProblem& p, const NarrowOperands& o, std::int64_t term, std::int64_t first,
-               std::int64_t last) {
+constexpr std::int64_t kBlock = 512;  // columns whose sums stay in the nearest cache
+
+// kTerms rows of b, times numbers of a, added to kRows rows of sums.
+template <class T, int kRows, int kTerms>
+void add_terms(const NarrowProblem& p, const Typed<T>& o, std::int64_t term, std::int64_t first,
+               std::int64_t columns, float (&sums)[kRows][kBlock]) {
   __m512 factor[kRows][kTerms];
   for (int r = 0; r < kRows; ++r) {
-    for (int t = 0; t < kTerms; ++t) {
-      factor[r][t] = _mm512_set1_ps(o.a[r * p.a_row + (term + t) * p.a_column]);
-    }
+    for (int t = 0; t < kTerms; ++t) factor[r][t] = splat(o.a + r * p.a_row + (term + t) * p.a_column);
   }
-  const float* b = o.b + term * p.b_row;
-  for (std::int64_t c = first; c < last; c += kLanes) {
-    const __mmask16 lanes = lanes_of(last - c);
+  const T* b = o.b + term * p.b_row + first;
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    const __mmask16 lanes = lanes_of(columns - c);
     __m512 values[kTerms];
 #pragma GCC unroll 4
     for (int t = 0; t < kTerms; ++t) {
-      const float* from = b + t * p.b_row + c;
-      values[t] = _mm512_maskz_loadu_ps(lanes, from);
+      const T* from = b + t * p.b_row + c;
+      values[t] = load(lanes, from);
       _mm_prefetch(from + kAhead * kTerms * p.b_row, _MM_HINT_T0);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      float* const y = o.y + r * p.y_row + c;
-      __m512 sum = _mm512_maskz_loadu_ps(lanes, y);
+      __m512 sum = _mm512_load_ps(sums[r] + c);
 #pragma GCC unroll 4
       for (int t = 0; t < kTerms; ++t) sum = _mm512_fmadd_ps(factor[r][t], values[t], sum);
-      _mm512_mask_storeu_ps(y, lanes, sum);
+      _mm512_store_ps(sums[r] + c, sum);
     }
   }
 }
 
-template <int kRows>
-void rows(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
+template <class T, int kRows>
+void row_block(const NarrowProblem& p, const Typed<T>& o, std::int64_t first, std::int64_t columns) {
   constexpr int kTerms = kRows > 4 ? 2 : 4;
+  alignas(64) float sums[kRows][kBlock];
   for (int r = 0; r < kRows; ++r) {
-    for (std::int64_t c = first; c < last; ++c) o.y[r * p.y_row + c] = o.bias ? o.bias[c] : 0.0f;
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      _mm512_store_ps(sums[r] + c, o.start(lanes_of(columns - c), first + c));
+    }
   }
   std::int64_t term = 0;
-  for (; term + kTerms <= p.depth; term += kTerms) add_terms<kRows, kTerms>(p, o, term, first, last);
-  for (; term < p.depth; ++term) add_terms<kRows, 1>(p, o, term, first, last);
+  for (; term + kTerms <= p.depth; term += kTerms) {
+    add_terms<T, kRows, kTerms>(p, o, term, first, columns, sums);
+  }
+  for (; term < p.depth; ++term) add_terms<T, kRows, 1>(p, o, term, first, columns, sums);
   for (int r = 0; r < kRows; ++r) {
-    for (std::int64_t c = first; c < last; c += kLanes) {
-      float* const y = o.y + r * p.y_row + c;
-      const __mmask16 lanes = lanes_of(last - c);
-      _mm512_mask_storeu_ps(y, lanes, finished(p, _mm512_maskz_loadu_ps(lanes, y)));
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      store(o.y + r * p.y_row + first + c, lanes_of(columns - c), finished(p, _mm512_load_ps(sums[r] + c)));
     }
   }
 }
 
-template <int kTerms>
-void outer(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
-  const bool streams = p.streams && p.columns % kLanes == 0 && p.y_row % kLanes == 0 &&
+template <class T, int kRows>
+void rows(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t first, std::int64_t last) {
+  const Typed<T> o(operands);
+  for (; first < last; first += kBlock) {
+    row_block<T, kRows>(p, o, first, last - first < kBlock ? last - first : kBlock);
+  }
+}
+
+template <class T, int kTerms>
+void outer(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  const Typed<T> o(operands);
+  const bool streams = p.streams && p.columns % kLine == 0 && p.y_row % kLine == 0 &&
                        reinterpret_cast<std::uintptr_t>(o.y) % 64 == 0;
   for (std::int64_t r = first; r < last; ++r) {
     __m512 factor[kTerms];
-    for (int t = 0; t < kTerms; ++t) factor[t] = _mm512_set1_ps(o.a[r * p.a_row + t * p.a_column]);
-    float* const y = o.y + r * p.y_row;
+    for (int t = 0; t < kTerms; ++t) factor[t] = splat(o.a + r * p.a_row + t * p.a_column);
+    T* const y = o.y + r * p.y_row;
     for (std::int64_t c = 0; c < p.columns; c += kLanes) {
       const __mmask16 lanes = lanes_of(p.columns - c);
-      __m512 sum = o.bias ? _mm512_maskz_loadu_ps(lanes, o.bias + c) : _mm512_setzero_ps();
+      __m512 sum = o.start(lanes, c);
 #pragma GCC unroll 8
       for (int t = 0; t < kTerms; ++t) {
-        sum = _mm512_fmadd_ps(factor[t], _mm512_maskz_loadu_ps(lanes, o.b + t * p.b_row + c), sum);
+        sum = _mm512_fmadd_ps(factor[t], load(lanes, o.b + t * p.b_row + c), sum);
       }
       sum = finished(p, sum);
       if (streams) {
-        _mm512_stream_ps(y + c, sum);
-      } else if (lanes == 0xffff) {
-        _mm512_storeu_ps(y + c, sum);
+        stream(y + c, sum);
       } else {
-        _mm512_mask_storeu_ps(y + c, lanes, sum);
+        store(y + c, lanes, sum);
       }
     }
   }
   if (streams) _mm_sfence();
 }
 
-// The function of a table for 1 to kNarrow rows or terms.
-NarrowFn chosen(const NarrowFn (&table)[kNarrow], std::int64_t count) { return table[count - 1]; }
+// The functions for 1 to kNarrow rows or terms, of one element type.
+template <class T>
+struct Tables {
+  static constexpr NarrowFn kDots[kNarrow] = {dots<T, 1>, dots<T, 2>, dots<T, 3>, dots<T, 4>,
+                                              dots<T, 5>, dots<T, 6>, dots<T, 7>, dots<T, 8>};
+  static constexpr NarrowFn kRowsOf[kNarrow] = {rows<T, 1>, rows<T, 2>, rows<T, 3>, rows<T, 4>,
+                                                rows<T, 5>, rows<T, 6>, rows<T, 7>, rows<T, 8>};
+  static constexpr NarrowFn kOuter[kNarrow] = {outer<T, 1>, outer<T, 2>, outer<T, 3>, outer<T, 4>,
+                                               outer<T, 5>, outer<T, 6>, outer<T, 7>, outer<T, 8>};
 
-constexpr NarrowFn kDots[kNarrow] = {dots<1>, dots<2>, dots<3>, dots<4>, dots<5>, dots<6>, dots<7>, dots<8>};
-constexpr NarrowFn kRowsOf[kNarrow] = {rows<1>, rows<2>, rows<3>, rows<4>,
-                                       rows<5>, rows<6>, rows<7>, rows<8>};
-constexpr NarrowFn kOuter[kNarrow] = {outer<1>, outer<2>, outer<3>, outer<4>,
-                                      outer<5>, outer<6>, outer<7>, outer<8>};
+  static void dots_of(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first,
+                      std::int64_t last) {
+    kDots[p.rows - 1](p, o, first, last);
+  }
+  static void rows_of(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first,
+                      std::int64_t last) {
+    kRowsOf[p.rows - 1](p, o, first, last);
+  }
+  static void outer_of(const NarrowProblem& p, const NarrowOperands& o, std::int64_t first,
+                       std::int64_t last) {
+    kOuter[p.depth - 1](p, o, first, last);
+  }
 
-constexpr NarrowKernels kKernels = {
-    [](const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
-      chosen(kDots, p.rows)(p, o, first, last);
-    },
-    [](const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
-      chosen(kRowsOf, p.rows)(p, o, first, last);
-    },
-    [](const NarrowProblem& p, const NarrowOperands& o, std::int64_t first, std::int64_t last) {
-      chosen(kOuter, p.depth)(p, o, first, last);
-    },
+  static constexpr NarrowKernels kKernels = {dots_of, rows_of, outer_of};
 };
 
 }  // namespace
 
-const NarrowKernels* narrow_avx512() { return &kKernels; }
+const NarrowKernels* narrow_float32_avx512() { return &Tables<float>::kKernels; }
+const NarrowKernels* narrow_bfloat16_avx512() { return &Tables<Bfloat16>::kKernels; }
 
 }  // namespace npu::product

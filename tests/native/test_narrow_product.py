@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tup
     operands = [
         Operand(np.ascontiguousarray(m.T), (1, 0)) if t else m for m, t in zip((a, b), turned, strict=True)
     ]
-    y = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
+    y = np.full((a.shape[0], b.shape[1]), np.nan, a.dtype)
     bias = attrs.pop("bias", None)
     extra = [] if bias is None else [bias]
     return y, run_single("matmul", [*operands, *extra], [y], {**attrs, "has_bias": bias is not None})
@@ -32,28 +33,33 @@ def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tup
     a_turned=st.booleans(),
     biased=st.booleans(),
     relu=st.booleans(),
+    dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16]),
 )
 def test_narrow_products(
-    few: int, sizes: tuple[int, int], kind: str, a_turned: bool, biased: bool, relu: bool
+    few: int, sizes: tuple[int, int], kind: str, a_turned: bool, biased: bool, relu: bool, dtype: Any
 ) -> None:
     rows, depth, columns = (few, *sizes) if kind != "outer" else (sizes[0], few, sizes[1])
-    a, b = randn(rows, depth), randn(depth, columns, seed=1)
-    bias = randn(columns, seed=2) if biased else None
+    a, b = randn(rows, depth).astype(dtype), randn(depth, columns, seed=1).astype(dtype)
+    bias = randn(columns, seed=2).astype(dtype) if biased else None
     y, impl = _product(
         a, b, (a_turned and kind != "dots", kind == "dots"), bias=bias, post_ops=["relu"] if relu else []
     )
     assert impl == "narrow:avx512"
-    expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias)
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias.astype(np.float64))
     expected = np.maximum(expected, 0) if relu else expected
-    assert np.abs(y - expected).max() <= 2e-6 * np.sqrt(depth) * max(np.abs(expected).max(), 1)
+    error = 2e-6 * np.sqrt(depth) * max(np.abs(expected).max(), 1)
+    once_rounded = 2.0**-8 * np.abs(expected) if dtype is ml_dtypes.bfloat16 else 0.0
+    assert (np.abs(y.astype(np.float64) - expected) <= error + once_rounded).all()
 
 
-def test_not_a_number_stays_in_its_row() -> None:
-    a, b = randn(4, 300), randn(300, 200, seed=1)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_not_a_number_stays_in_its_row(dtype: Any) -> None:
+    a, b = randn(4, 300).astype(dtype), randn(300, 200, seed=1).astype(dtype)
     a[1, 7] = np.nan
     for turned in (False, True):
         y, impl = _product(a, b, (False, turned), post_ops=["relu"])
         assert impl == "narrow:avx512"
+        y = y.astype(np.float32)
         assert np.isnan(y[1]).all() and np.isfinite(np.delete(y, 1, 0)).all()
 
 
