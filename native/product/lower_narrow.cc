@@ -12,9 +12,8 @@ namespace npu {
 namespace product {
 
 const NarrowKernels* narrow(DType type) {
-  if (!has(Vectors::Avx512)) return nullptr;
-  if (type == DType::Float32) return narrow_float32_avx512();
-  return type == DType::BFloat16 ? narrow_bfloat16_avx512() : nullptr;
+  if (type == DType::Float32 && has(Vectors::Avx512)) return narrow_float32_avx512();
+  return type == DType::BFloat16 && has(Vectors::Avx512Bf16) ? narrow_bfloat16_avx512() : nullptr;
 }
 
 }  // namespace product

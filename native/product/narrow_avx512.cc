@@ -11,7 +11,8 @@ constexpr std::int64_t kAhead =
     2;  // groups of rows that are fetched beforehand: none is longer than a page or two
 
 __mmask16 lanes_of(std::int64_t count) {
-  return count >= kLanes ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1u);
+  if (count >= kLanes) return 0xffff;
+  return count <= 0 ? static_cast<__mmask16>(0) : static_cast<__mmask16>((1u << count) - 1u);
 }
 
 __m512 load(__mmask16 lanes, const float* from) { return _mm512_maskz_loadu_ps(lanes, from); }
@@ -26,20 +27,20 @@ __m512 load(__mmask16 lanes, const Bfloat16* from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
-// To the nearest, to even between two; a NaN keeps its sign and stays one.
-__m256i rounded(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(up, nan, quiet), 16));
+void store(float* to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
+void store(Bfloat16* to, __mmask16 lanes, __m512 x) {
+  _mm256_mask_storeu_epi16(to, lanes, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
-void store(float* to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
-void store(Bfloat16* to, __mmask16 lanes, __m512 x) { _mm256_mask_storeu_epi16(to, lanes, rounded(x)); }
-void stream(float* to, __m512 x) { _mm512_stream_ps(to, x); }
-void stream(Bfloat16* to, __m512 x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
+// Two vectors side by side, past the caches.
+void stream(float* to, __m512 low, __m512 high) {
+  _mm512_stream_ps(to, low);
+  _mm512_stream_ps(to + kLanes, high);
+}
+void stream(Bfloat16* to, __m512 low, __m512 high) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to),
+                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+}
 
 template <class T>
 __m512 splat(const T* from) {
@@ -170,31 +171,49 @@ void rows(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t f
   }
 }
 
-template <class T, int kTerms>
-void outer(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t first, std::int64_t last) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  const Typed<T> o(operands);
-  const bool streams = p.streams && p.columns % kLine == 0 && p.y_row % kLine == 0 &&
-                       reinterpret_cast<std::uintptr_t>(o.y) % 64 == 0;
-  for (std::int64_t r = first; r < last; ++r) {
-    __m512 factor[kTerms];
-    for (int t = 0; t < kTerms; ++t) factor[t] = splat(o.a + r * p.a_row + t * p.a_column);
-    T* const y = o.y + r * p.y_row;
-    for (std::int64_t c = 0; c < p.columns; c += kLanes) {
-      const __mmask16 lanes = lanes_of(p.columns - c);
-      __m512 sum = o.start(lanes, c);
+// kRows rows of y, two vectors at a time.
+template <class T, int kTerms, int kRows>
+void outer_rows(const NarrowProblem& p, const Typed<T>& o, std::int64_t row, bool streams) {
+  __m512 factor[kRows][kTerms];
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kTerms; ++t) factor[r][t] = splat(o.a + (row + r) * p.a_row + t * p.a_column);
+  }
+  for (std::int64_t c = 0; c < p.columns; c += 2 * kLanes) {
+    const __mmask16 lanes[2] = {lanes_of(p.columns - c), lanes_of(p.columns - c - kLanes)};
+    __m512 sum[kRows][2];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t column = c + half * kLanes;
+#pragma GCC unroll 2
+      for (int r = 0; r < kRows; ++r) sum[r][half] = o.start(lanes[half], column);
 #pragma GCC unroll 8
       for (int t = 0; t < kTerms; ++t) {
-        sum = _mm512_fmadd_ps(factor[t], load(lanes, o.b + t * p.b_row + c), sum);
+        const __m512 values = load(lanes[half], o.b + t * p.b_row + column);
+#pragma GCC unroll 2
+        for (int r = 0; r < kRows; ++r) sum[r][half] = _mm512_fmadd_ps(factor[r][t], values, sum[r][half]);
       }
-      sum = finished(p, sum);
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      T* const y = o.y + (row + r) * p.y_row + c;
+      const __m512 low = finished(p, sum[r][0]), high = finished(p, sum[r][1]);
       if (streams) {
-        stream(y + c, sum);
+        stream(y, low, high);
       } else {
-        store(y + c, lanes, sum);
+        store(y, lanes[0], low);
+        store(y + kLanes, lanes[1], high);
       }
     }
   }
+}
+
+template <class T, int kTerms>
+void outer(const NarrowProblem& p, const NarrowOperands& operands, std::int64_t first, std::int64_t last) {
+  const Typed<T> o(operands);
+  const bool streams = p.streams && p.columns % (2 * kLanes) == 0 && p.y_row % (2 * kLanes) == 0 &&
+                       reinterpret_cast<std::uintptr_t>(o.y) % 64 == 0;
+  for (; first + 2 <= last; first += 2) outer_rows<T, kTerms, 2>(p, o, first, streams);
+  if (first < last) outer_rows<T, kTerms, 1>(p, o, first, streams);
   if (streams) _mm_sfence();
 }
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import Array, Operand, needs_wide_vectors, randn, run_single
+from native_support import HAS_BF16_VECTORS, Array, Operand, needs_wide_vectors, randn, run_single
 
 pytestmark = needs_wide_vectors
+
+DTYPES = [np.float32, *([ml_dtypes.bfloat16] if HAS_BF16_VECTORS else [])]
 
 
 def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tuple[Array, str]:
@@ -33,7 +35,7 @@ def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tup
     a_turned=st.booleans(),
     biased=st.booleans(),
     relu=st.booleans(),
-    dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16]),
+    dtype=st.sampled_from(DTYPES),
 )
 def test_narrow_products(
     few: int, sizes: tuple[int, int], kind: str, a_turned: bool, biased: bool, relu: bool, dtype: Any
@@ -52,7 +54,7 @@ def test_narrow_products(
     assert (np.abs(y.astype(np.float64) - expected) <= error + once_rounded).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_not_a_number_stays_in_its_row(dtype: Any) -> None:
     a, b = randn(4, 300).astype(dtype), randn(300, 200, seed=1).astype(dtype)
     a[1, 7] = np.nan
