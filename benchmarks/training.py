@@ -31,6 +31,14 @@ CASES = (("resnet50", 16), ("resnet50", 32), ("bert", 8), ("lstm", 16), ("cnn", 
 MEMORY_CASES = (("resnet50", 16), ("bert", 8), ("lstm", 16), ("cnn", 32))
 PRECISIONS = ("fp32", "bf16")
 KINDS = ("step", "memory", "overlap")
+# What is told of memory: all growth in later steps, the anonymous part of it, all growth up to the end of the first
+# step, and all of the process (with PyTorch, which makes the weights and the input of every contender).
+MEMORY = {
+    "growth": "",
+    "anonymous": ", anonymous",
+    "first step": ", first step",
+    "process": ", process",
+}
 CHECKED_CALLS = 3
 TOLERANCE = {"fp32": 2e-3, "bf16": 5e-2}  # of losses, relative
 ROW_LIMIT_S = 1800
@@ -95,19 +103,27 @@ def measure_steps(row: Row, contenders: list[str], rounds: int, small: bool) -> 
 
 
 def measure_memory(row: Row, contenders: list[str], small: bool) -> None:
-    """The highest memory of one contender beyond what it held before it built the step."""
+    """The highest memory of one contender, of its process and beyond what that held before it built the step.
+
+    Pages of files (code of libraries, which processes share and the system may drop) only come to a process, so that
+    the rest of the growth is memory of its own.
+    """
     (name,) = contenders
     start(name)
     subject = Subject(row.model, row.batch, row.precision, small)
-    baseline = status("VmRSS")
+    baseline, files = status("VmRSS"), status("RssFile")
     reset_peak()
     step = CONTENDERS[name](subject)
     step()
-    row.found[f"{name}, first step"] = status("VmHWM") - baseline
+    first = status("VmHWM")
+    row.found[name + MEMORY["first step"]] = first - baseline
     reset_peak()
     for _ in range(2):
         step()
-    row.found[name] = status("VmHWM") - baseline
+    later = status("VmHWM")
+    row.found[name] = later - baseline
+    row.found[name + MEMORY["anonymous"]] = later - baseline - (status("RssFile") - files)
+    row.found[name + MEMORY["process"]] = max(first, later)
 
 
 def measure(row: Row, contenders: list[str], rounds: int, small: bool) -> None:
@@ -201,18 +217,15 @@ def _show_steps(rows: list[Row], contenders: list[str]) -> None:
 
 
 def _show_memory(rows: list[Row]) -> None:
-    names = list(dict.fromkeys(n for r in rows for n in r.found))
-    table = new_table("Peak memory, MiB", ["case", *names, "of TensorFlow's", "with the first step"])
-    for row in rows:
-        cells = [f"{row.found[n] / 2**20:.0f}" if n in row.found else "–" for n in names]
-        shares = [
-            f"{row.found[OURS + s] / row.found['tensorflow' + s]:.2f}"
-            if "tensorflow" + s in row.found and OURS + s in row.found
-            else "–"
-            for s in ("", ", first step")
-        ]
-        table.add_row(row.title, *cells, *shares)
-    console.print(table)
+    names = list(dict.fromkeys(n for r in rows for n in r.found if n in CONTENDERS))
+    for title, suffix in MEMORY.items():
+        table = new_table(f"Peak memory, {title}, MiB", ["case", *names, "of TensorFlow's"])
+        for row in rows:
+            found = {n: row.found[n + suffix] for n in names if n + suffix in row.found}
+            cells = [f"{found[n] / 2**20:.0f}" if n in found else "–" for n in names]
+            both = OURS in found and "tensorflow" in found
+            table.add_row(row.title, *cells, f"{found[OURS] / found['tensorflow']:.2f}" if both else "–")
+        console.print(table)
 
 
 def main() -> int:

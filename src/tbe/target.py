@@ -109,8 +109,8 @@ def runs_here(target: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _target_machine(machine: Machine) -> llvm.TargetMachine:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_target()  # the others would read several MiB of LLVM for nothing
+    llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
     return target.create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="small", jit=False

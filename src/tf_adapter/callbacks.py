@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ge.collection import collection_paused
 from npu_runtime import tensorflow as native
 from tf_adapter import functions, profiling
 from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun, StructureRun
@@ -15,6 +16,7 @@ from tf_adapter.options import options
 __all__ = ["function_compile", "npu_plan"]
 
 
+@collection_paused()
 def function_compile(
     name: str, attrs: bytes, inputs: Sequence[Described], previous: Any, changed: Sequence[int]
 ) -> Any:

@@ -17,14 +17,16 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.data.util import structure
 from tensorflow.python.eager import context
-from tensorflow.python.framework import device_spec, ops
+from tensorflow.python.framework import constant_op, device_spec, ops
 from tensorflow.python.ops import script_ops
 
 import npu_runtime
 from ge.ops.base import subscribe
 from npu_runtime import tensorflow as native
 from tf_adapter import calls
+from tf_adapter.arrays import converting_for_datasets, converting_once
 
 __all__ = ["as_default", "device_name", "is_default", "register"]
 
@@ -65,6 +67,8 @@ def register() -> None:
     _wrap_threads()
     _wrap_iterators()
     _wrap(script_ops, "_maybe_copy_to_context_device", _brought_back)
+    _wrap(constant_op, "convert_to_eager_tensor", converting_once(_is_name))
+    _wrap(structure, "normalize_element", converting_for_datasets)
     _set_callbacks()
     calls.start(_is_name)
     running = context.context()

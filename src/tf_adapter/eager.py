@@ -15,6 +15,7 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, op_def_pb2, typ
 from tensorflow.python.framework import op_def_registry
 
 import ge.ops  # noqa: F401  (declares operators and plugins)
+from ge.collection import collection_paused
 from ge.compiler import compile_graph
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import TensorDesc
@@ -113,6 +114,7 @@ def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:
     return all(attr.name in known for attr in definition.attr)
 
 
+@collection_paused()
 def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
     """A model of one operator, or None where the host is to run it."""
     if any(given.kind != "tensor" for given in inputs):

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from ge.collection import collection_paused
 from ge.errors import GeError, OutOfMemoryError
 from ge.options import CompileOptions
 from npu_runtime import tensorflow as native
@@ -115,6 +116,7 @@ def shapes_of(number: int) -> tuple[tuple[int, ...], ...]:
         return _parts[number].shapes if number in _parts else ()
 
 
+@collection_paused()
 def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     """The device's plan for a part; None where the host has to run it (`part_run`)."""
     from tf_adapter.callbacks import npu_plan

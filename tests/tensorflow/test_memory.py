@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import tensorflow as tf
 
@@ -152,3 +156,64 @@ def test_variables_move_to_memory_of_their_own_one_by_one() -> None:
     assert peak < before + count // 2 * 4 * size  # not a second copy of all
     for old, v in zip(given, variables, strict=True):
         np.testing.assert_array_equal(v.numpy(), 2.0 * old)
+
+
+def test_arrays_are_copied_once_on_their_way_to_the_device() -> None:
+    status, peak = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if sys.platform != "linux" or not os.access(peak, os.W_OK):
+        pytest.skip("the system does not tell the peak of a process's memory")
+
+    def held(field: str) -> int:
+        return int(
+            next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1]
+        )
+
+    size = 64 << 10  # KiB
+    array = np.ones((size, 256), np.float32)
+    with tf.device(NPU):
+        tf.constant(np.ones((256, 256), np.float32))
+        before = held("VmRSS")
+        peak.write_text("5")
+        tensor = tf.constant(array)
+        assert size * 0.9 < held("VmHWM") - before < size * 1.5
+        array[:] = 2.0
+        assert float(tf.reduce_max(tensor)) == 1.0
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        RANDOM.standard_normal((300, 500)).T,
+        RANDOM.integers(-9, 9, (200, 300, 2))[:, ::-2],
+        RANDOM.standard_normal((400, 400)).astype(tf.bfloat16.as_numpy_dtype),
+        RANDOM.standard_normal((200, 200)) + 1j,
+        RANDOM.integers(0, 2, (300, 300)).astype(bool),
+    ],
+    ids=lambda a: a.dtype.name,
+)
+def test_large_arrays_become_the_same_tensors_as_on_the_host(array: np.ndarray) -> None:
+    with tf.device("/CPU:0"):
+        expected = tf.constant(array)
+    with tf.device(NPU):
+        found = tf.constant(array)
+        asked = tf.constant(array, tf.complex128 if array.dtype.kind == "c" else expected.dtype)
+    assert found.dtype == expected.dtype == asked.dtype
+    for tensor in (found, asked):
+        np.testing.assert_array_equal(tensor.numpy(), expected.numpy())
+
+
+def test_the_graphs_of_a_compile_do_not_stay() -> None:
+    def nodes() -> int:
+        return sum(isinstance(found, ir.Node) for found in gc.get_objects())
+
+    gc.collect()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(thresholds[0], 1 << 30, 1 << 30)  # nothing frees what has become old
+    try:
+        before = nodes()
+        for size in (2, 3, 4):
+            with tf.device(NPU):
+                model(2).train_on_batch(*batch(size))
+        assert nodes() < before + 50  # of several hundred a compile
+    finally:
+        gc.set_threshold(*thresholds)
