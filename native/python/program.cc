@@ -12,6 +12,7 @@
 #include "python/convert.h"
 #include "python/module.h"
 #include "runtime/lowering.h"
+#include "threads/guests.h"
 
 namespace npu::python {
 namespace {
@@ -101,13 +102,14 @@ std::vector<void*> to_addresses(const std::vector<std::uintptr_t>& numbers, std:
 }
 
 nb::dict run_pointers(Program& program, const std::vector<std::uintptr_t>& inputs,
-                      const std::vector<std::uintptr_t>& outputs) {
+                      const std::vector<std::uintptr_t>& outputs, bool guests) {
   const auto in = to_addresses(inputs, program.input_count(), "input");
   const auto out = to_addresses(outputs, program.output_count(), "output");
   ShapeReport report;
+  const auto call = [&] { report = program.run(in.data(), out.data()); };
   {
     const nb::gil_scoped_release unlocked;
-    report = program.run(in.data(), out.data());
+    guests ? run_with_guests(call) : call();
   }
   return from_report(report);
 }
@@ -232,7 +234,8 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("image_layout", &Program::image_layout)
       .def_prop_ro("plain_constants", &Program::plain_constants, "The constants that are read as they are.")
       .def("run", &run, "inputs"_a, "outputs"_a)
-      .def("run_pointers", &run_pointers, "inputs"_a, "outputs"_a)
+      .def("run_pointers", &run_pointers, "inputs"_a, "outputs"_a, "guests"_a = false,
+           "guests: the threads of take_guests_of() do the work of the pool's.")
       .def("profile", &profile, "inputs"_a, "outputs"_a, "repeats"_a = 1)
       .def("task_info", &task_info)
       .def_prop_ro("name", &Program::name)

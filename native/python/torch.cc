@@ -1,4 +1,6 @@
-// What PyTorch's tensors need: their device written anew, and their records fetched before they are read.
+// What PyTorch needs: its tensors' device written anew, their records fetched before they are read, its
+// threads at work for programs.
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -6,6 +8,7 @@
 #include <vector>
 
 #include "python/module.h"
+#include "threads/guests.h"
 
 namespace npu::python {
 namespace {
@@ -45,6 +48,8 @@ class Fetcher {
 void bind_torch(nb::module_& m) {
   m.def("set_dlpack_device", &set_device, "capsule"_a, "device_type"_a,
         "Writes the type of the device into a DLPack capsule that nobody has taken yet.");
+  m.def("take_guests_of", &take_guests_of, "library"_a,
+        "Lets the OpenMP threads that a loaded library uses work for programs, where a call asks for it.");
   nb::class_<Fetcher>(m, "Fetcher", "Memory that is about to be read, fetched all at once; a hint.")
       .def(nb::init<std::vector<std::uintptr_t>>(), "addresses"_a)
       .def("__call__", &Fetcher::fetch);

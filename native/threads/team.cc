@@ -168,7 +168,23 @@ class Pool {
       any_.store(true, std::memory_order_relaxed);
     }
     generation_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(&generation_, region.size - 1);
+    const int called = region.size - 1 - guests_.load(std::memory_order_seq_cst);
+    if (called > 0 && sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(&generation_, called);
+  }
+
+  void expect(int guests) { guests_.fetch_add(guests, std::memory_order_seq_cst); }
+
+  void serve_as_guest(int worker, const std::atomic<bool>& over) {
+    for (bool stay = true; stay;) {
+      const std::uint32_t seen = generation_.load(std::memory_order_seq_cst);
+      if (over.load(std::memory_order_acquire)) break;
+      if (work(worker)) continue;
+      stay = spin_until([&] {
+        return generation_.load(std::memory_order_acquire) != seen || over.load(std::memory_order_acquire);
+      });
+    }
+    expect(-1);
+    while (work(worker)) continue;  // regions whose openers have counted on this thread
   }
 
   // Does what no worker has begun, then waits for what they have.
@@ -266,6 +282,7 @@ class Pool {
   Word generation_ = 0;  // regions opened so far
   std::atomic<int> sleepers_ = 0;
   std::atomic<int> workers_ = 0;
+  std::atomic<int> guests_ = 0;
   std::mutex adding_;
 };
 
@@ -312,6 +329,10 @@ void close_region() {
   end(*region);
   spare = std::move(region);
 }
+
+void expect_guests(int count) { Pool::get().expect(count); }
+
+void serve_as_guest(int worker, const std::atomic<bool>& over) { Pool::get().serve_as_guest(worker, over); }
 
 void member_barrier() {
   if (here.count == 1) return;

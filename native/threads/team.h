@@ -6,6 +6,8 @@
 // of a share.
 #pragma once
 
+#include <atomic>
+
 namespace npu {
 
 using RegionFunction = void (*)(void*);
@@ -29,6 +31,14 @@ void close_region();
 
 // Waits until all members of the region have come here.
 void member_barrier();
+
+// Threads from elsewhere that are about to do shares; so many fewer workers are called. Those that do not
+// come are taken back with a negative count.
+void expect_guests(int count);
+
+// Has the calling thread, an expected guest, do shares as a worker does: until `over`, or until none has come
+// for as long as workers wait before they sleep.
+void serve_as_guest(int worker, const std::atomic<bool>& over);
 
 // How far this member has come in a loop that the region's members divide among themselves.
 long& member_trip();

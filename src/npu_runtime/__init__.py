@@ -76,6 +76,7 @@ try:
         set_dlpack_device,
         set_memory_limit,
         set_num_threads,
+        take_guests_of,
         trim,
         version,
     )
@@ -110,6 +111,7 @@ __all__ = [
     "set_dlpack_device",
     "set_memory_limit",
     "set_num_threads",
+    "take_guests_of",
     "trim",
     "version",
 ]

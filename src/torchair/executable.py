@@ -253,8 +253,8 @@ class CompiledGraph:
             ]
             report.programs = len(models)
             report.choices = [row for model in models for row in explain(model) if row.choice]
-            recycle = self.kind != "inference" and not self.numbers
-            plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered, recycle)
+            training = self.kind != "inference" and not self.numbers
+            plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered, training)
             if self.on_compile is not None:
                 self.on_compile(plan)
             return plan.fastest()

@@ -7,12 +7,14 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
 import ge
+from npu_runtime import take_guests_of
 from torchair.lowering import Layout, Lowered, NpuPart
 from torchair.recycling import LARGE_BYTES, Recycler
 
@@ -187,9 +189,10 @@ def _is_list_of_ints(value: Any) -> bool:
 class Program:
     """A part of a graph, loaded; called with the tensors it reads."""
 
-    def __init__(self, form: ProgramForm, model: ge.Model, recycle: bool = False) -> None:
+    def __init__(self, form: ProgramForm, model: ge.Model, training: bool = False) -> None:
         self.model = model
-        self.run = model.program.run_pointers
+        run = model.program.run_pointers
+        self.run = functools.partial(run, guests=True) if training and _has_guests() else run
         self.layouts = form.inputs
         self.plain = [layout.plain for layout in form.inputs]
         self.donated = dict(form.donated)
@@ -197,7 +200,7 @@ class Program:
         self.moved = form.moved
         self.makers = [
             Recycler(*output)
-            if recycle and _nbytes(output) >= LARGE_BYTES
+            if training and _nbytes(output) >= LARGE_BYTES
             else functools.partial(make_strided, *output)
             for output in self.outputs
         ]
@@ -259,6 +262,12 @@ class Program:
         return torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype).copy_(tensor)
 
 
+@functools.cache
+def _has_guests() -> bool:
+    """Whether the threads of PyTorch's OpenMP can be had."""
+    return take_guests_of(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
 def _nbytes(output: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> int:
     return math.prod(output[0]) * output[2].itemsize
 
@@ -266,7 +275,8 @@ def _nbytes(output: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> int
 class Plan:
     """A plan with its programs loaded: a function of a list of arguments.
 
-    recycle: the memory of large results is kept for those of the next call.
+    training: other operators of PyTorch run between the calls. The memory of large results is kept for those of the
+    next call, and PyTorch's threads, which are awake, do the work.
     """
 
     def __init__(
@@ -274,7 +284,7 @@ class Plan:
         form: PlanForm,
         models: Sequence[ge.Model],
         lowered: Lowered | None = None,
-        recycle: bool = False,
+        training: bool = False,
     ) -> None:
         self.form = form
         self.lowered = lowered  # None for a plan from a file
@@ -283,7 +293,7 @@ class Plan:
         self.steps: list[Callable[[list[Any]], None]] = []
         for step in form.steps:
             if isinstance(step, NpuStep):
-                self.programs.append(Program(step.form, next(loaded), recycle))
+                self.programs.append(Program(step.form, next(loaded), training))
                 self.steps.append(_npu(self.programs[-1], step))
             else:
                 self.steps.append(host_runner(step))
