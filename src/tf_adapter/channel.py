@@ -2,8 +2,7 @@
 
 The device shares the host's memory, so that handing a batch over costs nothing; what remains is to have it ready. The
 queue is tf.data's own: bounded, in order, with the end of the data and errors where they belong. TensorFlow
-by itself adds one whose length it tunes from a single element upwards, to as many as there are where steps take longer
-than their input; here it is long from the first step on, and no longer.
+by itself adds one whose length it tunes from a single element upwards; here it is long from the first step on.
 """
 
 from __future__ import annotations
@@ -18,10 +17,6 @@ from tf_adapter.options import options
 
 __all__ = ["ahead", "end_apart"]
 
-TUNED = (
-    8  # elements ahead where the dataset leaves their number to TensorFlow, which may prepare a whole epoch
-)
-
 _LAST = ("PrefetchDataset",)  # datasets that prepare elements ahead by themselves
 _AROUND = ("OptionsDataset",)
 _APART = "_npu_ends_apart"
@@ -30,32 +25,25 @@ _APART = "_npu_ends_apart"
 def ahead(dataset: Any) -> Any:
     """A dataset whose iterators prepare `options.prefetch` elements ahead.
 
-    One that does so by itself keeps its queue, of a bounded length. One that reads variables or other state of the
-    program stays as it is: its elements depend on when they are made, which is left to TensorFlow.
+    One that does so by itself stays as it is, and so does one that reads variables or other state of the program:
+    its elements depend on when they are made, which is left to TensorFlow.
 
     >>> type(ahead(tf.data.Dataset.range(3))).__name__
     '_PrefetchDataset'
     """
-    if not options.prefetch or _reads_state(dataset):
+    if not options.prefetch or _prefetches(dataset) or _reads_state(dataset):
         return dataset
-    queue = _queue(dataset)
-    if queue is None:
-        return dataset.prefetch(options.prefetch)
-    if int(queue._buffer_size) != tf.data.AUTOTUNE:
-        return dataset
-    bounded = queue._input_dataset.prefetch(max(TUNED, options.prefetch))
-    return bounded if queue is dataset else bounded.with_options(dataset.options())
+    return dataset.prefetch(options.prefetch)
 
 
 def _kind(dataset: Any) -> str:
     return type(dataset).__name__.lstrip("_").removesuffix("V1").removesuffix("V2")
 
 
-def _queue(dataset: Any) -> Any | None:
-    """The queue that a dataset ends with."""
+def _prefetches(dataset: Any) -> bool:
     while _kind(dataset) in _AROUND:
         dataset = dataset._input_dataset
-    return dataset if _kind(dataset) in _LAST else None
+    return _kind(dataset) in _LAST
 
 
 def _reads_state(dataset: Any) -> bool:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tf_adapter
 from tests.tensorflow.comparing import CPU, NPU
-from tf_adapter.channel import TUNED, ahead
+from tf_adapter.channel import ahead
 
 SECONDS = 300.0
 keras = tf.keras
@@ -117,24 +117,6 @@ def test_a_dataset_that_reads_a_variable_is_left_to_tensorflow() -> None:
     dataset = tf.data.Dataset.range(3).map(lambda x: tf.cast(x, tf.float32) + scale).batch(1)
     assert ahead(dataset) is dataset
     assert [float(x[0]) for x in dataset] == [1.0, 2.0, 3.0]
-
-
-def test_a_queue_that_tensorflow_would_tune_is_bounded() -> None:
-    options = tf.data.Options()
-    options.deterministic = False
-    tuned = tf.data.Dataset.range(100).prefetch(tf.data.AUTOTUNE)
-    assert int(ahead(tuned)._buffer_size) == TUNED
-    around = ahead(tuned.with_options(options))
-    assert int(around._input_dataset._buffer_size) == TUNED
-    assert around.options().deterministic is False
-    with tf_adapter.options.override(prefetch=TUNED + 1):
-        assert int(ahead(tuned)._buffer_size) == TUNED + 1
-    counter = Counter()
-    iterator = iter(counted(counter, 100).prefetch(tf.data.AUTOTUNE))
-    next(iterator)
-    assert counter.reaches(TUNED + 1)
-    assert counter.made <= TUNED + 2  # taken, waiting, and one in the making
-    assert [float(x) for x in iterator] == list(range(1, 100))
 
 
 def test_one_queue_is_enough() -> None:
