@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import npu_runtime
 from npu_runtime import tensorflow as native
+from tests.tensorflow.comparing import needs_bfloat16
 from tf_adapter import eager
 from tf_adapter.options import options
 
@@ -132,6 +133,7 @@ def test_wrong_arguments_raise_the_same_once_compiled() -> None:
             tf.constant([1, 2]) // tf.constant([1, 0])
 
 
+@needs_bfloat16
 def test_a_changed_option_compiles_anew() -> None:
     x = tf.constant(_random(16, 16))
     with options.override(precision_mode="allow_mix_precision_bf16"):

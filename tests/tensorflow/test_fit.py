@@ -13,7 +13,7 @@ from tensorflow.python.framework import config
 import npu_device
 import tf_adapter
 from npu_runtime import tensorflow as native
-from tests.tensorflow.comparing import CPU, NPU
+from tests.tensorflow.comparing import CPU, NPU, needs_bfloat16
 from tf_adapter import functions
 
 keras = tf.keras
@@ -329,6 +329,7 @@ def test_a_bfloat16_policy_keeps_float32_weights_and_learns() -> None:
     assert found["loss"][-1] < found["loss"][0]
 
 
+@needs_bfloat16
 def test_the_precision_mode_trains_in_bfloat16() -> None:
     wanted = run(plain, NPU)
     with tf_adapter.options.override(precision_mode="allow_mix_precision_bf16"):
