@@ -11,7 +11,7 @@ constexpr int kVectors = 3;               // of a tile's row
 constexpr std::int64_t kStep = 16;        // depths of b that are packed at once
 constexpr int kPause = 16;                // depths of a tile after which memory is asked for
 constexpr std::int64_t kAhead = 1024;     // floats between sums of a that are used and those asked for
-constexpr std::int64_t kRowsBefore = 32;  // of a tile's, during which the next panel of b is asked for
+constexpr std::int64_t kRowsBefore = 96;  // of a tile's, during which the next panel of b is asked for
 constexpr std::int64_t kTile = kTileRows * kTileColumns;
 constexpr std::int64_t kRowsTogether = 16;  // of a, packed at once where rows lie side by side: a cache line
 
