@@ -44,7 +44,7 @@ void lead(Call& call) {
   } catch (...) {
     call.error = std::current_exception();
   }
-  call.over.store(true, std::memory_order_release);
+  dismiss_guests(call.over);
 }
 
 void take_part(void* data) {

@@ -170,21 +170,31 @@ class Pool {
     generation_.fetch_add(1, std::memory_order_seq_cst);
     const int called = region.size - 1 - guests_.load(std::memory_order_seq_cst);
     if (called > 0 && sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(&generation_, called);
+    ring();
   }
 
   void expect(int guests) { guests_.fetch_add(guests, std::memory_order_seq_cst); }
 
   void serve_as_guest(int worker, const std::atomic<bool>& over) {
-    for (bool stay = true; stay;) {
+    while (!over.load(std::memory_order_acquire)) {
       const std::uint32_t seen = generation_.load(std::memory_order_seq_cst);
-      if (over.load(std::memory_order_acquire)) break;
       if (work(worker)) continue;
-      stay = spin_until([&] {
-        return generation_.load(std::memory_order_acquire) != seen || over.load(std::memory_order_acquire);
-      });
+      const auto called = [&] {
+        return generation_.load(std::memory_order_seq_cst) != seen || over.load(std::memory_order_seq_cst);
+      };
+      if (spin_until(called)) continue;
+      const std::uint32_t rung = bell_.load(std::memory_order_seq_cst);
+      sleeping_guests_.fetch_add(1, std::memory_order_seq_cst);
+      if (!called()) futex_wait(bell_, rung);
+      sleeping_guests_.fetch_sub(1, std::memory_order_relaxed);
     }
     expect(-1);
     while (work(worker)) continue;  // regions whose openers have counted on this thread
+  }
+
+  void dismiss_guests(std::atomic<bool>& over) {
+    over.store(true, std::memory_order_seq_cst);
+    ring();
   }
 
   // Does what no worker has begun, then waits for what they have.
@@ -209,6 +219,13 @@ class Pool {
   }
 
  private:
+  // Wakes guests; workers, who would compete with them for their cores, sleep by another word.
+  void ring() {
+    if (sleeping_guests_.load(std::memory_order_seq_cst) == 0) return;
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&bell_, INT_MAX);
+  }
+
   // A share that nobody has begun, the wanted one if possible; under the lock.
   int take(Region& region, int wanted) {
     int index = wanted < region.size ? wanted : region.size - 1;
@@ -283,6 +300,8 @@ class Pool {
   std::atomic<int> sleepers_ = 0;
   std::atomic<int> workers_ = 0;
   std::atomic<int> guests_ = 0;
+  Word bell_ = 0;
+  std::atomic<int> sleeping_guests_ = 0;
   std::mutex adding_;
 };
 
@@ -333,6 +352,8 @@ void close_region() {
 void expect_guests(int count) { Pool::get().expect(count); }
 
 void serve_as_guest(int worker, const std::atomic<bool>& over) { Pool::get().serve_as_guest(worker, over); }
+
+void dismiss_guests(std::atomic<bool>& over) { Pool::get().dismiss_guests(over); }
 
 void member_barrier() {
   if (here.count == 1) return;

@@ -36,9 +36,9 @@ void member_barrier();
 // come are taken back with a negative count.
 void expect_guests(int count);
 
-// Has the calling thread, an expected guest, do shares as a worker does: until `over`, or until none has come
-// for as long as workers wait before they sleep.
+// Has the calling thread, an expected guest, do shares as a worker does, until they are dismissed.
 void serve_as_guest(int worker, const std::atomic<bool>& over);
+void dismiss_guests(std::atomic<bool>& over);
 
 // How far this member has come in a loop that the region's members divide among themselves.
 long& member_trip();
