@@ -26,7 +26,7 @@ std::int64_t even_block(std::int64_t total, std::int64_t limit, std::int64_t uni
 }  // namespace
 
 Blocks::Blocks(const Problem& p) {
-  half_rows = round_up(divide_up(p.rows, 2), kTileRows);
+  half_rows = round_up(divide_up(p.rows, 2), kRowUnit);
   half_columns = round_up(divide_up(p.columns, 2), kTileColumns);
   half_depth = divide_up(p.depth, 2);
   depth = even_block(half_depth, kMaxDepth, 1);
@@ -61,7 +61,9 @@ double Grid::gain() const {
 }
 
 Grid::Range Grid::rows(std::int64_t part) const {
-  const std::int64_t each = round_up(divide_up(whole_.rows, down_), 2 * kTileRows);
+  const std::int64_t unit =
+      whole_.a_column == 1 ? kRowUnit : kTileRows;  // rows side by side share cache lines
+  const std::int64_t each = round_up(divide_up(whole_.rows, down_), 2 * unit);
   const std::int64_t first = std::min(whole_.rows, part / across_ * each);
   return {first, std::min(each, whole_.rows - first)};
 }

@@ -12,6 +12,7 @@
 namespace npu::product {
 
 inline constexpr std::int64_t kTileRows = 8;
+inline constexpr std::int64_t kRowUnit = 2;  // the last rows are a tile of a multiple of it
 inline constexpr std::int64_t kTileColumns = 48;
 inline constexpr std::int64_t kProducts = 7;
 

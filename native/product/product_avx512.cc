@@ -1,6 +1,8 @@
 // Strassen products for AVX-512.
 #include <immintrin.h>
 
+#include <iterator>
+
 #include "product/avx512.h"
 #include "product/product.h"
 
@@ -128,10 +130,10 @@ struct Target {
   Update update;
 };
 
-template <Update kUpdate>
-inline void update_tile(const __m512 (&sum)[kTileRows][kVectors], float* sums) {
+template <Update kUpdate, int kRows>
+inline void update_tile(const __m512 (&sum)[kRows][kVectors], float* sums) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kTileRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
       float* at = sums + r * kTileColumns + v * kLanes;
@@ -151,13 +153,13 @@ struct Soon {
 };
 
 // The sums of a are packed row by row for 16 depths each (kByRows), or depth by depth, for the rows of a
-// tile.
-template <bool kByRows>
+// tile, of which the first kRows are multiplied.
+template <bool kByRows, int kRows>
 void tile(std::int64_t depth, const float* a, const float* b, const Target* targets, int count,
           const Soon& soon) {
-  __m512 sum[kTileRows][kVectors];
+  __m512 sum[kRows][kVectors];
 #pragma GCC unroll 8
-  for (int r = 0; r < kTileRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
   }
@@ -166,14 +168,14 @@ void tile(std::int64_t depth, const float* a, const float* b, const Target* targ
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) w[v] = _mm512_loadu_ps(b + k * kTileColumns + v * kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const __m512 x = splat(kByRows ? a[r * kLanes + k] : a[k * kTileRows + r]);
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_fmadd_ps(x, w[v], sum[r][v]);
     }
   };
   const float* c = soon.c;
-  std::int64_t c_rows = c ? kTileRows : 0;
+  std::int64_t c_rows = c ? kRows : 0;
   for (std::int64_t left = depth; left >= kPause; left -= kPause) {
 #pragma GCC unroll 8
     for (int line = 0; line < kPause * kTileRows / kLanes; ++line) {
@@ -198,17 +200,23 @@ void tile(std::int64_t depth, const float* a, const float* b, const Target* targ
   for (int t = 0; t < count; ++t) {
     switch (targets[t].update) {
       case Update::Write:
-        update_tile<Update::Write>(sum, targets[t].sums);
+        update_tile<Update::Write, kRows>(sum, targets[t].sums);
         break;
       case Update::Add:
-        update_tile<Update::Add>(sum, targets[t].sums);
+        update_tile<Update::Add, kRows>(sum, targets[t].sums);
         break;
       case Update::Subtract:
-        update_tile<Update::Subtract>(sum, targets[t].sums);
+        update_tile<Update::Subtract, kRows>(sum, targets[t].sums);
         break;
     }
   }
 }
+
+using TileFn = void (*)(std::int64_t, const float*, const float*, const Target*, int, const Soon&);
+
+template <bool kByRows>
+constexpr TileFn kTiles[] = {tile<kByRows, 2>, tile<kByRows, 4>, tile<kByRows, 6>, tile<kByRows, 8>};
+static_assert(std::size(kTiles<true>) * kRowUnit == kTileRows);
 
 // -- sizes of rows and columns
 // -------------------------------------------------------------------------------
@@ -403,6 +411,8 @@ class Multiplication {
                            kTileColumns);
       c[q] = rows[q] > 0 && columns[q] > 0 ? o_.c + first_row * p_.c_row + first_column : nullptr;
     }
+    const std::int64_t units = smaller(kTileRows, blocks_.half_rows - at.m - row) / kRowUnit;
+    const TileFn make = (by_rows() ? kTiles<true> : kTiles<false>)[units - 1];
     const float* a = a_sums(row);
     for (int i = 0; i < schedule().count; ++i) {
       const Product& product = schedule().products[i];
@@ -413,11 +423,7 @@ class Multiplication {
       const float* own = a + product.a * blocks_.a_sum;
       const float* b = b_sums_ + product.b * blocks_.b_sum;
       const Soon soon{i < 4 ? c[i] : nullptr, p_.c_row, soon_};
-      if (by_rows()) {
-        tile<true>(depth, own, b, targets, product.count, soon);
-      } else {
-        tile<false>(depth, own, b, targets, product.count, soon);
-      }
+      make(depth, own, b, targets, product.count, soon);
     }
     for (int q = 0; q < 4; ++q) {
       if (c[q]) finish(at, row, q, sums[q], c[q], rows[q], columns[q]);
