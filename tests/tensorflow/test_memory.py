@@ -175,7 +175,7 @@ def test_arrays_are_copied_once_on_their_way_to_the_device() -> None:
         before = held("VmRSS")
         peak.write_text("5")
         tensor = tf.constant(array)
-        assert size * 0.9 < held("VmHWM") - before < size * 1.5
+        assert held("VmHWM") - before < size * 1.5  # less where memory that others left is used again
         array[:] = 2.0
         assert float(tf.reduce_max(tensor)) == 1.0
 
