@@ -27,6 +27,7 @@ constexpr TaskKind kKinds[] = {
     {"rnn", lower_rnn, true},
     {"attention", lower_attention},
     {"attention_grad", lower_attention_grad},
+    {"layer_norm_grad", lower_layer_norm_grad},
     {"reorder", lower_reorder},
     {"kernel", lower_kernel},
     {"aicpu", lower_aicpu},

@@ -16,6 +16,7 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     elementwise,
     functions,
     gather_scatter,
+    layer_norm_gradient,
     linalg,
     matmul,
     movement,

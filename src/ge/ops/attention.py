@@ -11,6 +11,7 @@ import numpy as np
 from ge.ir.types import BOOL, FLOATS, TensorDesc
 from ge.ir.values import desc_of
 from ge.model.plan import Task, View
+from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 
 LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
@@ -35,7 +36,7 @@ def has_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | Non
     """Whether attention of such operands is one task."""
     if q.rank < 2 or q.shape[-2] < LEAST_QUERIES:
         return False
-    return _runs("attention", [q, k, v, mask], _results(q, v))
+    return tasks.has_task("attention", [q, k, v, mask], _results(q, v))
 
 
 def has_gradient_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None) -> bool:
@@ -43,22 +44,11 @@ def has_gradient_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorD
     if not has_task(q, k, v, mask) or q.shape[-2] * k.shape[-2] > MOST_SCORES:
         return False
     y, sums = _results(q, v)
-    return _runs("attention_grad", [y, q, k, v, y, sums, mask], [q, k, v])
+    return tasks.has_task("attention_grad", [y, q, k, v, y, sums, mask], [q, k, v])
 
 
 def _results(q: TensorDesc, v: TensorDesc) -> list[TensorDesc]:
     return [TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype), TensorDesc(q.shape[:-1], _wide(q.dtype))]
-
-
-def _runs(kind: str, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc]) -> bool:
-    """Whether the runtime has the task."""
-    import npu_runtime
-
-    def views(descs: Sequence[TensorDesc | None]) -> list[Any]:
-        found = [View.of(0, d) for d in descs if d is not None]
-        return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in found]
-
-    return npu_runtime.query(kind, views(inputs), views(outputs), {}) is not None
 
 
 def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Sequence[View]) -> Task:

@@ -394,6 +394,23 @@ def _layer_norm(n: AtenNode) -> Any:
     return [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
 
 
+@aten("native_layer_norm_backward")
+def _layer_norm_backward(n: AtenNode) -> Any:
+    x, axes = n.arg("input"), len(n.arg("normalized_shape"))
+    rank, scale = desc_of(x).rank, n.arg("weight")
+    wanted = [bool(kept) and n.results[i] is not None for i, kept in enumerate(n.arg("output_mask"))]
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    if wanted[1] and scale is None:
+        raise Unsupported("the gradient of a scale that is not given")
+    if not any(wanted):
+        return [None, None, None]
+    over = list(range(rank - axes, rank))
+    values = [n.cast(n.arg("grad_out"), desc_of(x).dtype), x, n.arg("mean"), n.arg("rstd"), scale]
+    found = n.op("LayerNormGrad", *values, axes=over, wanted=[int(w) for w in wanted])
+    return [n.back(v, i) if w else None for i, (v, w) in enumerate(zip(found, wanted, strict=True))]
+
+
 @aten("native_group_norm")
 def _group_norm(n: AtenNode) -> Any:
     x, groups, epsilon = n.arg("input"), int(n.arg("group")), float(n.arg("eps"))

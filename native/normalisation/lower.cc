@@ -1,0 +1,213 @@
+// Task kind "layer_norm_grad".
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/half.h"
+#include "core/parallel.h"
+#include "core/processor.h"
+#include "normalisation/layer_norm_grad.h"
+#include "runtime/lowering.h"
+
+namespace npu {
+namespace normalisation {
+
+RowFn layer_norm_grad(DType type) {
+  if (!has(Vectors::Avx512)) return nullptr;
+  if (type == DType::Float32) return layer_norm_grad_float32_avx512;
+  return type == DType::BFloat16 ? layer_norm_grad_bfloat16_avx512 : nullptr;
+}
+
+}  // namespace normalisation
+
+namespace {
+
+using normalisation::Row;
+using normalisation::RowFn;
+
+constexpr std::int64_t kMinPartElements = 8192;  // less is not worth another thread
+
+// Inputs, then outputs; all but the first four may be missing.
+enum Place : std::uint8_t { kDy, kX, kMean, kInverse, kScale, kDx, kDscale, kDbias, kPlaces };
+
+struct Operand {
+  bool given = false;
+  DType type = DType::Float32;
+  Location where;
+};
+
+struct Plan {
+  RowFn run = nullptr;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t parts = 1;         // of the rows, one for a thread
+  std::int64_t part_columns = 0;  // of the sums of a part, whole cache lines
+  std::array<Operand, kPlaces> operands;
+  Location buffers;  // scale, then the two sums of each part
+
+  bool sums() const { return operands[kDscale].given || operands[kDbias].given; }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>((1 + 2 * parts) * part_columns) * sizeof(float);
+  }
+};
+
+// An element of an array of float32 or bfloat16.
+float value_at(const void* data, DType type, std::int64_t index) {
+  if (type == DType::Float32) return static_cast<const float*>(data)[index];
+  return static_cast<float>(static_cast<const BFloat16*>(data)[index]);
+}
+
+void put_at(void* data, DType type, std::int64_t index, float value) {
+  if (type == DType::Float32) {
+    static_cast<float*>(data)[index] = value;
+  } else {
+    static_cast<BFloat16*>(data)[index] = BFloat16(value);
+  }
+}
+
+class BoundGradient : public BoundStep {
+ public:
+  explicit BoundGradient(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    float* const scale = static_cast<float*>(buffers);
+    for (std::int64_t c = 0; c < plan_.columns; ++c) scale[c] = given(kScale) ? value(kScale, c) : 1.0f;
+    parallel_for(plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) run_part(part);
+    });
+    if (given(kDscale)) put_sums(kDscale, 0);
+    if (given(kDbias)) put_sums(kDbias, 1);
+  }
+
+  std::array<void*, kPlaces> at{};
+  void* buffers = nullptr;
+
+ private:
+  bool given(Place place) const { return plan_.operands[place].given; }
+  float value(Place place, std::int64_t index) const {
+    return value_at(at[place], plan_.operands[place].type, index);
+  }
+  char* row_of(Place place, std::int64_t row) const {
+    const auto size = static_cast<std::int64_t>(dtype_size(plan_.operands[kX].type));
+    return given(place) ? static_cast<char*>(at[place]) + row * plan_.columns * size : nullptr;
+  }
+  float* sums_of(std::int64_t part, std::int64_t which) const {
+    return static_cast<float*>(buffers) + (1 + 2 * part + which) * plan_.part_columns;
+  }
+
+  void run_part(std::int64_t part) const {
+    Row row;
+    row.scale = static_cast<const float*>(buffers);
+    row.columns = plan_.columns;
+    if (plan_.sums()) {
+      row.dscale = sums_of(part, 0);
+      row.dbias = sums_of(part, 1);
+      std::memset(row.dscale, 0, static_cast<std::size_t>(2 * plan_.part_columns) * sizeof(float));
+    }
+    const std::int64_t last = plan_.rows * (part + 1) / plan_.parts;
+    for (std::int64_t i = plan_.rows * part / plan_.parts; i < last; ++i) {
+      row.dy = row_of(kDy, i);
+      row.x = row_of(kX, i);
+      row.dx = row_of(kDx, i);
+      row.mean = value(kMean, i);
+      row.inverse = value(kInverse, i);
+      plan_.run(row);
+    }
+  }
+
+  // In the order of the parts, whichever thread did them.
+  void put_sums(Place place, std::int64_t which) const {
+    for (std::int64_t c = 0; c < plan_.columns; ++c) {
+      float sum = 0.0f;
+      for (std::int64_t part = 0; part < plan_.parts; ++part) sum += sums_of(part, which)[c];
+      put_at(at[place], plan_.operands[place].type, c, sum);
+    }
+  }
+
+  const Plan& plan_;
+};
+
+class GradientStep : public Step {
+ public:
+  explicit GradientStep(const Plan& plan) : plan_(plan) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundGradient>(plan_);
+    for (std::size_t i = 0; i < kPlaces; ++i) {
+      if (plan_.operands[i].given) binder.address(&bound->at[i], plan_.operands[i].where);
+    }
+    binder.address(&bound->buffers, plan_.buffers);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+};
+
+// Finds the operands of a task, those that its attributes name among them.
+class Operands {
+ public:
+  explicit Operands(Lowering& low) : low_(low) {}
+
+  Operand input(std::int64_t elements, bool given = true) {
+    return given ? checked(low_.input(input_++), elements) : Operand{};
+  }
+  Operand output(std::int64_t elements, bool given) {
+    return given ? checked(low_.output(output_++), elements) : Operand{};
+  }
+  bool are_all() const { return input_ == low_.input_count() && output_ == low_.output_count(); }
+
+ private:
+  Operand checked(const View& view, std::int64_t elements) {
+    if (view.elements() != elements) low_.reject("the shapes do not fit");
+    if (!view.contiguous()) low_.reject("elements must lie side by side");
+    if (view.dtype != DType::Float32 && view.dtype != DType::BFloat16)
+      low_.reject("it is float32 or bfloat16");
+    return {true, view.dtype, low_.building() ? low_.at(view) : Location{}};
+  }
+
+  Lowering& low_;
+  std::size_t input_ = 0, output_ = 0;
+};
+
+bool is_alike(const std::array<Operand, kPlaces>& operands, Place place) {
+  return !operands[place].given || operands[place].type == operands[kX].type;
+}
+
+}  // namespace
+
+void lower_layer_norm_grad(Lowering& low) {
+  const View& x = low.input(kX);
+  const Attrs& attrs = low.attrs();
+  Plan plan;
+  plan.run = normalisation::layer_norm_grad(x.dtype);
+  if (!plan.run) low.reject("this machine has no kernel for it");
+  const std::int64_t elements = x.elements();
+  plan.columns = attrs.integer("columns", 0);
+  if (plan.columns <= 0 || elements == 0 || elements % plan.columns) low.reject("the shapes do not fit");
+  plan.rows = elements / plan.columns;
+  const Dims wanted = attrs.integers("wanted", {1, 1, 1});
+  if (wanted.size() != 3) low.reject("there are three results");
+  Operands found(low);
+  plan.operands[kDy] = found.input(elements);
+  plan.operands[kX] = found.input(elements);
+  plan.operands[kMean] = found.input(plan.rows);
+  plan.operands[kInverse] = found.input(plan.rows);
+  plan.operands[kScale] = found.input(plan.columns, attrs.flag("has_scale"));
+  plan.operands[kDx] = found.output(elements, wanted[0] != 0);
+  plan.operands[kDscale] = found.output(plan.columns, wanted[1] != 0);
+  plan.operands[kDbias] = found.output(plan.columns, wanted[2] != 0);
+  if (!found.are_all()) low.reject("it has operands that no attribute names");
+  if (!is_alike(plan.operands, kDy) || !is_alike(plan.operands, kDx))
+    low.reject("operands have different types");
+  plan.parts = std::clamp<std::int64_t>(elements / kMinPartElements, 1,
+                                        std::min<std::int64_t>(omp_get_max_threads(), plan.rows));
+  plan.part_columns = (plan.columns + 15) / 16 * 16;
+  low.describe("rows:avx512", "", 12.0 * static_cast<double>(elements));
+  if (!low.building()) return;
+  plan.buffers = low.scratch(plan.bytes());
+  low.emit(std::make_unique<GradientStep>(plan));
+}
+
+}  // namespace npu
