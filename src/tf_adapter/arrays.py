@@ -1,8 +1,9 @@
 """NumPy arrays that become tensors of the device: copied once.
 
 TensorFlow copies an array, so that the tensor does not change with it, and copies the copy into memory of its own where
-its address suits no tensor. The large arrays of NumPy lie at such addresses: of those the second copy is enough. What
-datasets are made of is copied to memory that the system has back when the dataset is gone; TensorFlow would keep it.
+its address suits no tensor. Most large arrays of NumPy lie at such addresses: of those the second copy is enough. Other
+arrays, and what datasets are made of, are copied to pages of their own, which suit a tensor and which the system has
+back when the tensor or the dataset is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["converting_for_datasets", "converting_once"]
 
 _ALIGNMENT = 32  # the least that a build of TensorFlow asks of a tensor's address
 _LARGE = 64 << 10  # bytes from which a second copy matters
-_LARGE_DATA = 1 << 20  # and from which memory of its own is worth while
+_LARGE_DATA = 1 << 20  # and from which pages of its own are worth while
 _NO_NUMBERS = "OSUMm"  # kinds of element types that TensorFlow converts in its own way
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -43,9 +44,10 @@ def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Func
             if not _is_large(value) or not is_ours(ctx.device_name):
                 return original(value, ctx, dtype)
             ctx.ensure_initialized()
-            if _place.in_dataset and value.nbytes >= _LARGE_DATA:
+            copied_anyway = _lies_askew(value) and _copies_what_lies_askew()
+            if value.nbytes >= _LARGE_DATA and (_place.in_dataset or not copied_anyway):
                 value = _mapped_copy(value)
-            elif not (_lies_askew(value) and _copies_what_lies_askew()):
+            elif not copied_anyway:
                 return original(value, ctx, dtype)
             kind = None if dtype is None else dtypes.as_dtype(dtype).as_datatype_enum
             return ops.EagerTensor(value, ctx.device_name, kind)

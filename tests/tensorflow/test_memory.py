@@ -158,7 +158,8 @@ def test_variables_move_to_memory_of_their_own_one_by_one() -> None:
         np.testing.assert_array_equal(v.numpy(), 2.0 * old)
 
 
-def test_arrays_are_copied_once_on_their_way_to_the_device() -> None:
+@pytest.mark.parametrize("offset", [0, 16])
+def test_arrays_are_copied_once_on_their_way_to_the_device(offset: int) -> None:
     status, peak = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if sys.platform != "linux" or not os.access(peak, os.W_OK):
         pytest.skip("the system does not tell the peak of a process's memory")
@@ -169,7 +170,9 @@ def test_arrays_are_copied_once_on_their_way_to_the_device() -> None:
         )
 
     size = 64 << 10  # KiB
-    array = np.ones((size, 256), np.float32)
+    room = np.ones(size * 256 + 64, np.float32)
+    first = (offset - room.ctypes.data) % 64 // 4
+    array = room[first : first + size * 256].reshape(size, 256)
     with tf.device(NPU):
         tf.constant(np.ones((256, 256), np.float32))
         before = held("VmRSS")
