@@ -10,12 +10,7 @@ namespace npu::attention {
 namespace {
 
 using product::exp2_of;
-using product::first_lanes;
-using product::kLanes;
 using product::kLog2E;
-using product::smaller;
-using product::splat;
-using product::transpose;
 
 constexpr float kLn2 = 0.69314718f;
 constexpr float kLeast = -200.0f;  // 2 to this power is zero

@@ -1,12 +1,11 @@
 // The gradient of a row of a layer normalisation, for AVX-512.
 #include <immintrin.h>
 
+#include "core/avx512.h"
 #include "normalisation/layer_norm_grad.h"
 
 namespace npu::normalisation {
 namespace {
-
-constexpr std::int64_t kLanes = 16;
 
 struct Float32 {
   using Value = float;
@@ -43,10 +42,7 @@ inline void for_vectors(std::int64_t columns, Body&& body) {
     body(c, static_cast<__mmask16>(0xffff), 0);
     body(c + kLanes, static_cast<__mmask16>(0xffff), 1);
   }
-  for (; c < columns; c += kLanes) {
-    const std::int64_t left = columns - c;
-    body(c, left >= kLanes ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << left) - 1u), 0);
-  }
+  for (; c < columns; c += kLanes) body(c, first_lanes(columns - c), 0);
 }
 
 template <class T>
@@ -56,8 +52,8 @@ class RowGradient {
       : row_(row),
         dy_(static_cast<const typename T::Value*>(row.dy)),
         x_(static_cast<const typename T::Value*>(row.x)),
-        mean_(_mm512_set1_ps(row.mean)),
-        inverse_(_mm512_set1_ps(row.inverse)) {}
+        mean_(splat(row.mean)),
+        inverse_(splat(row.inverse)) {}
 
   void run() const {
     if (!row_.dx) return sums_alone();
@@ -106,9 +102,8 @@ class RowGradient {
       prefetch(c);
     });
     const float share = 1.0f / static_cast<float>(row_.columns);
-    const __m512 level = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(plain[0], plain[1])) * share);
-    const __m512 slope =
-        _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(weighted[0], weighted[1])) * share);
+    const __m512 level = splat(_mm512_reduce_add_ps(_mm512_add_ps(plain[0], plain[1])) * share);
+    const __m512 slope = splat(_mm512_reduce_add_ps(_mm512_add_ps(weighted[0], weighted[1])) * share);
     auto* const dx = static_cast<typename T::Value*>(row_.dx);
     for_vectors(row_.columns, [&](std::int64_t c, __mmask16 lanes, int) {
       const __m512 scale = _mm512_maskz_loadu_ps(lanes, row_.scale + c);

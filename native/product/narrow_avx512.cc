@@ -1,19 +1,14 @@
 // Products with few rows for AVX-512.
 #include <immintrin.h>
 
+#include "core/avx512.h"
 #include "product/narrow.h"
 
 namespace npu::product {
 namespace {
 
-constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kAhead =
     2;  // groups of rows that are fetched beforehand: none is longer than a page or two
-
-__mmask16 lanes_of(std::int64_t count) {
-  if (count >= kLanes) return 0xffff;
-  return count <= 0 ? static_cast<__mmask16>(0) : static_cast<__mmask16>((1u << count) - 1u);
-}
 
 __m512 load(__mmask16 lanes, const float* from) { return _mm512_maskz_loadu_ps(lanes, from); }
 
@@ -81,7 +76,7 @@ void dot_columns(const NarrowProblem& p, const Typed<T>& o, std::int64_t column)
   }
   const T* b = o.b + column * p.b_column;
   for (std::int64_t k = 0; k < p.depth; k += kLanes) {
-    const __mmask16 lanes = lanes_of(p.depth - k);
+    const __mmask16 lanes = first_lanes(p.depth - k);
     __m512 weights[kColumns];
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
@@ -124,7 +119,7 @@ void add_terms(const NarrowProblem& p, const Typed<T>& o, std::int64_t term, std
   }
   const T* b = o.b + term * p.b_row + first;
   for (std::int64_t c = 0; c < columns; c += kLanes) {
-    const __mmask16 lanes = lanes_of(columns - c);
+    const __mmask16 lanes = first_lanes(columns - c);
     __m512 values[kTerms];
 #pragma GCC unroll 4
     for (int t = 0; t < kTerms; ++t) {
@@ -148,7 +143,7 @@ void row_block(const NarrowProblem& p, const Typed<T>& o, std::int64_t first, st
   alignas(64) float sums[kRows][kBlock];
   for (int r = 0; r < kRows; ++r) {
     for (std::int64_t c = 0; c < columns; c += kLanes) {
-      _mm512_store_ps(sums[r] + c, o.start(lanes_of(columns - c), first + c));
+      _mm512_store_ps(sums[r] + c, o.start(first_lanes(columns - c), first + c));
     }
   }
   std::int64_t term = 0;
@@ -158,7 +153,8 @@ void row_block(const NarrowProblem& p, const Typed<T>& o, std::int64_t first, st
   for (; term < p.depth; ++term) add_terms<T, kRows, 1>(p, o, term, first, columns, sums);
   for (int r = 0; r < kRows; ++r) {
     for (std::int64_t c = 0; c < columns; c += kLanes) {
-      store(o.y + r * p.y_row + first + c, lanes_of(columns - c), finished(p, _mm512_load_ps(sums[r] + c)));
+      store(o.y + r * p.y_row + first + c, first_lanes(columns - c),
+            finished(p, _mm512_load_ps(sums[r] + c)));
     }
   }
 }
@@ -179,7 +175,7 @@ void outer_rows(const NarrowProblem& p, const Typed<T>& o, std::int64_t row, boo
     for (int t = 0; t < kTerms; ++t) factor[r][t] = splat(o.a + (row + r) * p.a_row + t * p.a_column);
   }
   for (std::int64_t c = 0; c < p.columns; c += 2 * kLanes) {
-    const __mmask16 lanes[2] = {lanes_of(p.columns - c), lanes_of(p.columns - c - kLanes)};
+    const __mmask16 lanes[2] = {first_lanes(p.columns - c), first_lanes(p.columns - c - kLanes)};
     __m512 sum[kRows][2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {

@@ -100,8 +100,8 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
 // Lowers a task on 16-bit floats with float32 stand-ins for them; false when it has none.
 bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
 
-// Lowers a product of 8-bit integers with float32 stand-ins for them; false when it is none, or one that is
-// added to its output.
+// Lowers a product of 8-bit integers with float32 stand-ins for them, exact up to sums of 2^24; false when it
+// is none, or one that is added to its output.
 bool lower_wide_integers(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
 
 // How oneDNN would do a task: the name of its implementation, or an empty string when it cannot. Nothing is

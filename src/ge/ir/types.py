@@ -23,6 +23,7 @@ __all__ = [
     "dtype_from_ir",
     "dtype_to_ir",
     "numpy_dtype",
+    "widened",
 ]
 
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
@@ -30,6 +31,7 @@ INTS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 BOOL = frozenset({"bool"})
 NUMBERS = FLOATS | INTS
 TENSORS = NUMBERS | BOOL
+_NARROW = frozenset({"bfloat16", "float16"})
 
 _IR_NAMES = {
     "float32": "FLOAT",
@@ -70,6 +72,15 @@ def numpy_dtype(name: str) -> np.dtype:
     4
     """
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def widened(dtype: str) -> str:
+    """The type that sums of an element type are made in: float32 for 16-bit floats.
+
+    >>> widened("bfloat16"), widened("float64")
+    ('float32', 'float64')
+    """
+    return "float32" if dtype in _NARROW else dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.types import BOOL, FLOATS, TensorDesc
+from ge.ir.types import BOOL, FLOATS, TensorDesc, widened
 from ge.ir.values import desc_of
 from ge.model.plan import Task, View
 from ge.ops import tasks
@@ -16,11 +16,6 @@ from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 
 LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
 MOST_SCORES = 1 << 20  # of a head, all of which the gradient keeps
-_NARROW = frozenset({"bfloat16", "float16"})
-
-
-def _wide(dtype: str) -> str:
-    return "float32" if dtype in _NARROW else dtype
 
 
 def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
@@ -48,7 +43,7 @@ def has_gradient_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorD
 
 
 def _results(q: TensorDesc, v: TensorDesc) -> list[TensorDesc]:
-    return [TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype), TensorDesc(q.shape[:-1], _wide(q.dtype))]
+    return [TensorDesc((*q.shape[:-1], v.shape[-1]), q.dtype), TensorDesc(q.shape[:-1], widened(q.dtype))]
 
 
 def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Sequence[View]) -> Task:
@@ -67,7 +62,7 @@ def _fill(op: NodeView) -> float:
 def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
     """q k' * scale + mask; those of 16-bit operands are float32: rounding them costs digits and time."""
     dtype = desc_of(q).dtype
-    wide = _wide(dtype)
+    wide = widened(dtype)
     scores = b.op("MatMul", q, k, transpose_b=True, output_dtype=wide if wide != dtype else None)
     scores = b.op("Mul", scores, op.scale)
     if mask is not None:
@@ -243,7 +238,7 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[A
     """
     dtype = desc_of(values[0]).dtype
     axis = desc_of(values[0]).rank - 1
-    dy, q, k, v, y = (_cast(b, x, _wide(dtype)) for x in values)
+    dy, q, k, v, y = (_cast(b, x, widened(dtype)) for x in values)
     weights = b.op("Softmax", _scores(b, op, q, k, mask), axes=[axis])
     through = b.op("MatMul", dy, v, transpose_b=True)
     inner = b.op("ReduceSum", b.op("Mul", dy, y), axes=[axis], keepdims=True)

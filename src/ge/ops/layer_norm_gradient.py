@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
+from ge.ir.types import FLOATS, TensorDesc, numpy_dtype, widened
 from ge.ir.values import desc_of
 from ge.model.plan import Task, View
 from ge.ops import tasks
@@ -16,12 +16,7 @@ from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.reduce import Reduction, normal_axes
 
 _KIND = "layer_norm_grad"
-_NARROW = frozenset({"bfloat16", "float16"})
 _SCALE = 4  # the place among the inputs
-
-
-def _wide(dtype: str) -> str:
-    return "float32" if dtype in _NARROW else dtype
 
 
 def _axes(op: NodeView) -> tuple[int, ...]:
@@ -104,7 +99,7 @@ class LayerNormGrad(Operator):
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
         x, scale = _x(op), op.input(_SCALE)
-        factor = TensorDesc(_columns(op), _wide(x.dtype) if scale is None else scale.dtype)
+        factor = TensorDesc(_columns(op), widened(x.dtype) if scale is None else scale.dtype)
         return [
             d if kept else TensorDesc((0,), d.dtype)
             for d, kept in zip((x, factor, factor), op.wanted, strict=True)
@@ -116,7 +111,7 @@ class LayerNormGrad(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        wide = numpy_dtype(_wide(_x(op).dtype))
+        wide = numpy_dtype(widened(_x(op).dtype))
         dy, x, mean, inverse = (np.asarray(a).astype(wide) for a in arrays[:4])
         scale = arrays[_SCALE] if len(arrays) > _SCALE else None
         inverse = inverse.reshape(_kept(op))
@@ -146,7 +141,7 @@ class LayerNormGrad(Operator):
 
 def _gradients(b: Any, op: NodeView, values: Sequence[Any]) -> list[Any]:
     """With g = dy * scale and n = (x - mean) * inverse: dx = (g - mean(g) - n * mean(g n)) * inverse."""
-    axes, wide = list(_axes(op)), _wide(_x(op).dtype)
+    axes, wide = list(_axes(op)), widened(_x(op).dtype)
     rest = [i for i in range(_x(op).rank) if i not in axes]
     dy, x, mean, inverse = (_cast(b, v, wide) for v in values[:4])
     scale = values[_SCALE] if len(values) > _SCALE else None

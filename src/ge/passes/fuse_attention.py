@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ def _turns(node: ir.Node) -> bool:
     return tuple(attrs_of(node)["perm"]) == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _reads(value: ir.Value, turned: bool = False) -> Iterator[tuple[ir.Node, int, bool]] | None:
+def _reads(value: ir.Value, turned: bool = False) -> list[tuple[ir.Node, int, bool]] | None:
     """Who reads a stack of matrices, as which input, and whether rows are columns there; None when a caller does or
     axes are moved otherwise."""
     found: list[tuple[ir.Node, int, bool]] = []
@@ -110,7 +110,7 @@ def _reads(value: ir.Value, turned: bool = False) -> Iterator[tuple[ir.Node, int
             found += inner
         else:
             found.append((node, index, turned))
-    return iter(found)
+    return found
 
 
 def _is_float(value: ir.Value) -> bool:
