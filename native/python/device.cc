@@ -6,6 +6,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "core/errors.h"
+#include "core/reclaim.h"
 #include "python/module.h"
 #include "threads/adopt.h"
 
@@ -85,6 +86,8 @@ void bind_device(nb::module_& m) {
   m.def("reset_peak", [](int device) { Device::get(device).reset_peak(); }, "device"_a = 0);
   m.def(
       "trim", [](int device) { Device::get(device).arenas().trim(); }, "device"_a = 0, "Frees idle arenas.");
+  m.def("reclaim", &reclaim, nb::call_guard<nb::gil_scoped_release>(),
+        "Gives what compiles have left in the process back to the system: free memory, pages of compilers.");
 
   nb::class_<DeviceMemory>(m, "DeviceBuffer", "A block of device memory, freed with its last reference.")
       .def(

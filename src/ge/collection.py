@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from contextlib import ContextDecorator
+
+import npu_runtime
 
 __all__ = ["collection_paused"]
 
 _MANY = 10_000  # objects made inside, from which there is memory to give back to the system
 
 _lock = threading.Lock()
-_libc = ctypes.CDLL(None)
 _depth = 0
 _was_enabled = False
 
@@ -50,8 +50,8 @@ class collection_paused(ContextDecorator):
 
 
 def _free_what_was_left() -> None:
-    """Free the cycles among young objects; after many of them, give free memory back to the system."""
+    """Free the cycles among young objects; after many of them, give memory back to the system."""
     many = gc.get_count()[0] >= _MANY
     gc.collect(0)
-    if many and hasattr(_libc, "malloc_trim"):
-        _libc.malloc_trim(0)
+    if many:
+        npu_runtime.reclaim()
