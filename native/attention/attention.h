@@ -46,9 +46,11 @@ struct Backward {
   Mask mask;
 };
 
-// Queries from `first` to `last` of one head; the scratch memory is aligned to cache lines.
-using ForwardFn = void (*)(const Forward&, std::int64_t first, std::int64_t last, char* scratch);
-using BackwardFn = void (*)(const Backward&, char* scratch);
+// Queries from `first` to `last` of one head; the scratch memory is aligned to cache lines. What the next
+// head will read, where there is one, is asked for meanwhile.
+using ForwardFn = void (*)(const Forward&, const Forward* next, std::int64_t first, std::int64_t last,
+                           char* scratch);
+using BackwardFn = void (*)(const Backward&, const Backward* next, char* scratch);
 
 std::int64_t forward_scratch(const Shape& shape, DType type);
 std::int64_t backward_scratch(const Shape& shape, DType type);
@@ -57,9 +59,11 @@ std::int64_t backward_scratch(const Shape& shape, DType type);
 ForwardFn forward(DType type);
 BackwardFn backward(DType type);
 
-void forward_float32_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch);
-void forward_bfloat16_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch);
-void backward_float32_avx512(const Backward& head, char* scratch);
-void backward_bfloat16_avx512(const Backward& head, char* scratch);
+void forward_float32_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
+                            char* scratch);
+void forward_bfloat16_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
+                             char* scratch);
+void backward_float32_avx512(const Backward& head, const Backward* next, char* scratch);
+void backward_bfloat16_avx512(const Backward& head, const Backward* next, char* scratch);
 
 }  // namespace npu::attention

@@ -4,16 +4,14 @@
 #include <cstring>
 
 #include "attention/layout.h"
-#include "product/avx512.h"
+#include "core/avx512.h"
 
 namespace npu::attention {
 namespace {
 
-using product::exp2_of;
-using product::kLog2E;
-
+constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.69314718f;
-constexpr float kLeast = -200.0f;  // 2 to this power is zero
+constexpr float kLeast = -127.0f;  // 2 to this power is taken as zero
 constexpr float kFar = 256.0f;     // logarithms of sums beyond it are taken apart
 
 // -- numbers
@@ -32,10 +30,37 @@ struct Float32 {
   static __m512 multiply(__m512 sum, int unit, __m512 w) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32(unit)), w, sum);
   }
+  // 2 to the power of r between -1/2 and 1/2, to 1e-7; exactly 1 for zero.
+  static __m512 power_within(__m512 r) {
+    __m512 p = _mm512_fmadd_ps(splat(0.0013264727f), r, splat(0.009671513f));
+    p = _mm512_fmadd_ps(p, r, splat(0.055507336f));
+    p = _mm512_fmadd_ps(p, r, splat(0.24022242f));
+    p = _mm512_fmadd_ps(p, r, splat(0.693147f));
+    return _mm512_fmadd_ps(p, r, splat(1.0f));
+  }
+
   static __m512 load(const float* from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
   static void store(float* to, __mmask16 lanes, __m512 value) {
     if (lanes == 0xffff) return _mm512_storeu_ps(to, value);  // a masked store takes several times as long
     _mm512_mask_storeu_ps(to, lanes, value);
+  }
+
+  // The sum and one more product of 16 numbers.
+  static __m512 inner(const float* x, const float* y, std::int64_t count, __m512 sum) {
+    return _mm512_fmadd_ps(load(x, first_lanes(count)), load(y, first_lanes(count)), sum);
+  }
+
+  static void store_two(float* to, __m512 first, __m512 second) {
+    _mm512_storeu_ps(to, first);
+    _mm512_storeu_ps(to + kLanes, second);
+  }
+
+  // The rows of a unit, one below the other.
+  static void store_unit(char* to, std::int64_t, const __m512 (&rows)[1]) { _mm512_storeu_ps(to, rows[0]); }
+
+  // The same, and unit by unit; that is how they lie already.
+  static void store_unit(char* to, std::int64_t row, char*, const __m512 (&rows)[1]) {
+    store_unit(to, row, rows);
   }
 
   // Sixteen units of up to 16 lines.
@@ -62,6 +87,14 @@ struct BFloat16 {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(unit)),
                             reinterpret_cast<__m512bh>(w));
   }
+  // To 3e-6.
+  static __m512 power_within(__m512 r) {
+    __m512 p = _mm512_fmadd_ps(splat(0.009582853f), r, splat(0.055906426f));
+    p = _mm512_fmadd_ps(p, r, splat(0.24024099f));
+    p = _mm512_fmadd_ps(p, r, splat(0.6931242f));
+    return _mm512_fmadd_ps(p, r, splat(1.0f));
+  }
+
   static __m512 load(const std::uint16_t* from, __mmask16 lanes) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
@@ -72,9 +105,46 @@ struct BFloat16 {
     _mm256_mask_storeu_epi16(to, lanes, narrow);
   }
 
+  static __m512 inner(const std::uint16_t* x, const std::uint16_t* y, std::int64_t count, __m512 sum) {
+    const __mmask32 lanes = first_halves(count);
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(lanes, x)),
+                            reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(lanes, y)));
+  }
+
+  static void store_two(std::uint16_t* to, __m512 first, __m512 second) {
+    _mm512_storeu_si512(to, narrowed(first, second));
+  }
+
+  static __m512i narrowed(__m512 first, __m512 second) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  }
+
+  static void store_unit(char* to, std::int64_t row, const __m512 (&rows)[2]) {
+    store_halves(to, row, narrowed(rows[0], rows[1]));
+  }
+
+  static void store_unit(char* to, std::int64_t row, char* across, const __m512 (&rows)[2]) {
+    const __m512i both = narrowed(rows[0], rows[1]);
+    store_halves(to, row, both);
+    alignas(64) static constexpr std::uint16_t kPairs[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    _mm512_storeu_si512(across, _mm512_permutexvar_epi16(_mm512_load_si512(kPairs), both));
+  }
+
+  static void store_halves(char* to, std::int64_t row, __m512i both) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(both));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + row), _mm512_extracti64x4_epi64(both, 1));
+  }
+
   static void load_lines(const std::uint16_t* from, std::int64_t line, std::int64_t lines, std::int64_t depth,
                          __m512 (&to)[16]) {
     const __mmask32 present = first_halves(depth);
+    if (lines >= 16 && present == 0xffffffffu) {
+#pragma GCC unroll 16
+      for (std::int64_t i = 0; i < 16; ++i) to[i] = _mm512_loadu_ps(from + i * line);
+      return;
+    }
 #pragma GCC unroll 16
     for (std::int64_t i = 0; i < 16; ++i) {
       to[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(i < lines ? present : 0, from + i * line));
@@ -114,8 +184,10 @@ void pack_lines(const Rows& m, std::int64_t rows, std::int64_t columns, char* to
         __m512 lines[16];
         T::load_lines(from + at, m.row, rows - j - v, columns - at, lines);
         transpose(lines);
-        const std::int64_t present = smaller(16, count - u);
-        for (std::int64_t i = 0; i < present; ++i) store_words(to + 4 * ((u + i) * kPanel + v), lines[i]);
+#pragma GCC unroll 16
+        for (std::int64_t i = 0; i < 16; ++i) {
+          if (u + i < count) store_words(to + 4 * ((u + i) * kPanel + v), lines[i]);
+        }
       }
     }
   }
@@ -138,121 +210,191 @@ void pack_columns(const Rows& m, std::int64_t rows, std::int64_t columns, char* 
   }
 }
 
-// Rows become columns: numbers of `from` row by row, those of `to` unit by unit of 16 and more.
-template <class T>
-void turn(const char* from, std::int64_t from_row, std::int64_t rows, std::int64_t columns, char* to,
-          std::int64_t to_row) {
-  const Rows m{const_cast<char*>(from), from_row / static_cast<std::int64_t>(sizeof(typename T::Value))};
-  for (std::int64_t c = 0; c < columns; c += 2 * kLanes) {
-    for (std::int64_t u = 0; u < units(rows, T::kInUnit); u += 16) {
-      __m512 found[2][16];
-      for (std::int64_t i = 0; i < 16; ++i) {
-        const std::int64_t row = (u + i) * T::kInUnit;
-        __m512 both[2];
-        T::load_unit(values_of<T>(m) + row * m.row + c, m.row, columns - c, rows - row, both);
-        found[0][i] = both[0];
-        found[1][i] = both[1];
-      }
-      for (int half = 0; half < 2; ++half) {
-        transpose(found[half]);
-#pragma GCC unroll 16
-        for (std::int64_t i = 0; i < 16; ++i)
-          store_words(to + (c + half * kLanes + i) * to_row + 4 * u, found[half][i]);
-      }
-    }
-  }
-}
-
 // -- products
 // ------------------------------------------------------------------------------------------------
 
-// Sums of a few rows, `a_row` bytes apart, with one packed panel.
-template <class T, int kRows, int kWidth>
-void tile(std::int64_t count, const char* a, std::int64_t a_row, const char* b, float* sums,
-          std::int64_t sums_row) {
+// Some rows times one packed panel. Units of a row lie side by side and rows `step` bytes apart, or, across,
+// those of a column side by side.
+struct Tile {
+  std::int64_t count;  // units that are summed over
+  const char* rows;
+  std::int64_t step;
+  const char* panel;
+  char* to;
+  std::int64_t to_row;             // bytes
+  const float* factors = nullptr;  // of each row's result
+  __mmask16 last = 0xffff;         // of the last vector of a result
+};
+
+// Sums are left as they are, or become results: numbers like the operands.
+template <class T, int kRows, int kWidth, bool kAcross, bool kResults>
+void tile(const Tile& t) {
   __m512 sum[kRows][kWidth];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kWidth; ++v) sum[r][v] = _mm512_setzero_ps();
   }
-  for (std::int64_t u = 0; u < count; ++u) {
+  const char *a = t.rows, *b = t.panel;
+  const std::int64_t step = t.step;
+  for (std::int64_t u = 0; u < t.count; ++u, a += kAcross ? step : 4, b += 4 * kPanel) {
     __m512 w[kWidth];
 #pragma GCC unroll 4
-    for (int v = 0; v < kWidth; ++v) w[v] = _mm512_loadu_ps(b + 4 * (u * kPanel + v * kLanes));
+    for (int v = 0; v < kWidth; ++v) w[v] = _mm512_loadu_ps(b + 4 * v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       int unit;
-      std::memcpy(&unit, a + r * a_row + 4 * u, sizeof unit);
+      std::memcpy(&unit, a + r * (kAcross ? 4 : step), sizeof unit);
 #pragma GCC unroll 4
       for (int v = 0; v < kWidth; ++v) sum[r][v] = T::multiply(sum[r][v], unit, w[v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+    char* to = t.to + r * t.to_row;
 #pragma GCC unroll 4
-    for (int v = 0; v < kWidth; ++v) _mm512_storeu_ps(sums + r * sums_row + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kWidth; ++v) {
+      if constexpr (kResults) {
+        const __m512 result = _mm512_mul_ps(sum[r][v], splat(t.factors[r]));
+        T::store(reinterpret_cast<typename T::Value*>(to) + v * kLanes, v + 1 < kWidth ? 0xffff : t.last,
+                 result);
+      } else {
+        _mm512_storeu_ps(to + 4 * v * kLanes, sum[r][v]);
+      }
+    }
   }
 }
 
-using TileFn = void (*)(std::int64_t, const char*, std::int64_t, const char*, float*, std::int64_t);
+using TileFn = void (*)(const Tile&);
 
-template <class T, int kWidth>
-constexpr TileFn kTilesOf[] = {tile<T, 1, kWidth>, tile<T, 2, kWidth>, tile<T, 3, kWidth>,
-                               tile<T, 4, kWidth>, tile<T, 5, kWidth>, tile<T, 6, kWidth>};
+template <class T, bool kAcross, bool kResults, int kWidth>
+constexpr TileFn kTilesOf[] = {tile<T, 1, kWidth, kAcross, kResults>, tile<T, 2, kWidth, kAcross, kResults>,
+                               tile<T, 3, kWidth, kAcross, kResults>, tile<T, 4, kWidth, kAcross, kResults>,
+                               tile<T, 5, kWidth, kAcross, kResults>, tile<T, 6, kWidth, kAcross, kResults>};
 
-template <class T>
-TileFn tile_of(std::int64_t rows, std::int64_t columns) {
-  constexpr const TileFn* kTiles[] = {kTilesOf<T, 1>, kTilesOf<T, 2>, kTilesOf<T, 3>, kTilesOf<T, 4>};
-  return kTiles[divide_up(smaller(columns, kPanel), kLanes) - 1][rows - 1];
+template <class T, bool kAcross, bool kResults>
+void run_tile(std::int64_t rows, std::int64_t columns, const Tile& t) {
+  constexpr const TileFn* kTiles[] = {kTilesOf<T, kAcross, kResults, 1>, kTilesOf<T, kAcross, kResults, 2>,
+                                      kTilesOf<T, kAcross, kResults, 3>, kTilesOf<T, kAcross, kResults, 4>};
+  kTiles[divide_up(smaller(columns, kPanel), kLanes) - 1][rows - 1](t);
 }
 
-// Calls body(first, count) for tiles of a like number of rows.
+// The lanes of the last vector of a panel that has `columns` and more.
+inline __mmask16 last_lanes(std::int64_t columns) {
+  return columns >= kPanel ? 0xffff : first_lanes((columns - 1) % kLanes + 1);
+}
+
+// Calls body(first, count) for tiles of a like number of rows, all but the last of whole units.
 template <class Body>
-void each_tile(std::int64_t first, std::int64_t last, Body&& body) {
+void each_tile(std::int64_t first, std::int64_t last, std::int64_t in_unit, Body&& body) {
   for (std::int64_t tiles = divide_up(last - first, kTileRows); tiles > 0; --tiles) {
-    const std::int64_t count = divide_up(last - first, tiles);
+    const std::int64_t even = divide_up(units(last - first, in_unit), tiles) * in_unit;
+    const std::int64_t count = smaller(even, last - first);
     body(first, count);
     first += count;
   }
 }
 
-// c = a b for a packed b, of numbers like the operands.
 template <class T>
-void multiply(const char* a, std::int64_t a_row, const char* b, std::int64_t rows, std::int64_t depth,
-              std::int64_t columns, const Rows& c, float* sums) {
-  const std::int64_t count = units(depth, T::kInUnit);
-  for (std::int64_t j = 0; j < columns; j += kPanel, b += 4 * count * kPanel) {
-    each_tile(0, rows, [&](std::int64_t first, std::int64_t height) {
-      tile_of<T>(height, columns - j)(count, a + first * a_row, a_row, b, sums, kPanel);
-      for (std::int64_t r = 0; r < height; ++r) {
-        auto* to = reinterpret_cast<typename T::Value*>(c.data) + (first + r) * c.row + j;
-        for (std::int64_t v = 0; v < smaller(kPanel, columns - j); v += kLanes) {
-          T::store(to + v, first_lanes(columns - j - v), _mm512_loadu_ps(sums + r * kPanel + v));
+constexpr std::int64_t kSize = sizeof(typename T::Value);
+
+// Asks for the rows that the next head reads and writes, a few at a time: the processor waits for few lines
+// at once, and those of the present head are among them.
+class Ahead {
+ public:
+  void add(const Rows& m, std::int64_t rows, std::int64_t row_bytes, bool is_written) {
+    matrices_[count_++] = {m.data, m.row, rows, row_bytes, is_written};
+    rows_ += rows;
+    bytes_ += rows * row_bytes;
+  }
+
+  // As many rows as it takes to have asked for all of them after so many calls.
+  void share(std::int64_t calls) { at_once_ = bytes_ > kMost ? 0 : divide_up(rows_, calls); }
+
+  void some(std::int64_t size) {
+    for (std::int64_t i = 0; i < at_once_ && at_ < count_; ++i) {
+      const Matrix& m = matrices_[at_];
+      const char* row = m.data + row_ * m.row * size;
+      for (std::int64_t b = 0; b < m.row_bytes; b += 64) {
+        if (m.is_written) {
+          __builtin_prefetch(row + b, 1);
+        } else {
+          _mm_prefetch(row + b, _MM_HINT_T1);
         }
       }
-    });
+      if (++row_ == m.rows) row_ = 0, ++at_;
+    }
   }
-}
+
+ private:
+  static constexpr std::int64_t kMost = 1 << 19;  // half of a second-level cache
+
+  struct Matrix {
+    const char* data;
+    std::int64_t row, rows, row_bytes;
+    bool is_written;
+  };
+
+  Matrix matrices_[8];
+  std::int64_t count_ = 0, rows_ = 0, bytes_ = 0, at_once_ = 0;
+  std::int64_t at_ = 0, row_ = 0;
+};
 
 // -- forward
 // -------------------------------------------------------------------------------------------------
 
+// 2 to the power of t <= 0, zero for minus infinity: that of the nearest integer goes into the exponent by an
+// addition of integers, which the units for sums of floats do not wait for.
+template <class T>
+inline __m512 power_of_two(__m512 t) {
+  const __m512 shift = splat(12582912.0f);  // numbers of this size are integers
+  t = _mm512_max_ps(splat(kLeast), t);
+  const __m512 shifted = _mm512_add_ps(t, shift);
+  const __m512 r = _mm512_sub_ps(t, _mm512_sub_ps(shifted, shift));
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(T::power_within(r)), exponent));
+}
+
 // The exponential of t <= 0, zero for minus infinity.
+template <class T>
 inline __m512 exponential(__m512 t) {
-  return exp2_of(_mm512_max_ps(splat(kLeast), _mm512_mul_ps(t, splat(kLog2E))));
+  return power_of_two<T>(_mm512_mul_ps(t, splat(kLog2E)));
+}
+
+// Whether the largest product is the largest score.
+inline bool is_plain(const Mask& mask, const Shape& shape) {
+  return mask.kind == MaskKind::None && shape.scale > 0;
+}
+
+// The logarithm of x > 0.
+inline __m512 logarithm(__m512 x) {
+  const __m512 power = _mm512_getexp_ps(_mm512_mul_ps(x, splat(1.3333334f)));  // of what is below 3/4
+  const __m512 m = _mm512_scalef_ps(x, _mm512_sub_ps(_mm512_setzero_ps(), power));
+  const __m512 z = _mm512_div_ps(_mm512_sub_ps(m, splat(1.0f)), _mm512_add_ps(m, splat(1.0f)));
+  const __m512 square = _mm512_mul_ps(z, z);
+  __m512 p = _mm512_fmadd_ps(splat(2.0f / 9), square, splat(2.0f / 7));
+  p = _mm512_fmadd_ps(p, square, splat(2.0f / 5));
+  p = _mm512_fmadd_ps(p, square, splat(2.0f / 3));
+  p = _mm512_fmadd_ps(p, square, splat(2.0f));
+  return _mm512_fmadd_ps(power, splat(kLn2), _mm512_mul_ps(p, z));
 }
 
 template <class T>
 class ForwardHead {
  public:
-  ForwardHead(const Forward& head, char* scratch)
-      : h_(head), s_(head.shape), layout_(head.shape, T::kInUnit), scratch_(scratch) {}
+  ForwardHead(const Forward& head, const Forward* next, char* scratch)
+      : h_(head),
+        s_(head.shape),
+        layout_(head.shape, T::kInUnit),
+        scratch_(scratch),
+        is_plain_(is_plain(head.mask, head.shape)) {
+    if (next) look_ahead(*next);
+  }
 
   void run(std::int64_t first, std::int64_t last) {
     pack_lines<T>(h_.k, s_.keys, s_.depth, scratch_);
     pack_columns<T>(h_.v, s_.keys, s_.width, scratch_ + layout_.values);
-    each_tile(first, last, [&](std::int64_t row, std::int64_t rows) { some_queries(row, rows); });
+    each_tile(first, last, 1, [&](std::int64_t row, std::int64_t rows) { some_queries(row, rows); });
   }
 
  private:
@@ -261,15 +403,37 @@ class ForwardHead {
 
   std::int64_t seen_by(std::int64_t query) const { return s_.causal ? smaller(query + 1, s_.keys) : s_.keys; }
 
+  void look_ahead(const Forward& next) {
+    ahead_.add(next.q, s_.queries, s_.depth * kSize<T>, false);
+    ahead_.add(next.k, s_.keys, s_.depth * kSize<T>, false);
+    ahead_.add(next.v, s_.keys, s_.width * kSize<T>, false);
+    ahead_.add(next.y, s_.queries, s_.width * kSize<T>, true);
+    ahead_.share(divide_up(s_.queries, kTileRows) * (divide_up(s_.keys, kPanel) + 1));
+  }
+
   void some_queries(std::int64_t row, std::int64_t rows) {
     const std::int64_t seen = seen_by(row + rows - 1), depth = units(s_.depth, T::kInUnit);
-    const auto size = static_cast<std::int64_t>(sizeof(typename T::Value));
+    const std::int64_t step = h_.q.row * kSize<T>;
     for (std::int64_t j = 0; j < seen; j += kPanel) {
-      tile_of<T>(rows, seen - j)(depth, h_.q.data + row * h_.q.row * size, h_.q.row * size,
-                                 scratch_ + 4 * j * depth, scores() + j, layout_.score_row);
+      ahead_.some(kSize<T>);
+      run_tile<T, false, false>(rows, seen - j,
+                                {depth, h_.q.data + row * step, step, scratch_ + 4 * j * depth,
+                                 reinterpret_cast<char*>(scores() + j), 4 * layout_.score_row});
     }
-    float shares[kTileRows];
-    for (std::int64_t r = 0; r < rows; ++r) shares[r] = softmax(row + r, r, seen);
+    alignas(64) float tops[kLanes] = {}, sums[kLanes], shares[kLanes];
+    _mm512_store_ps(sums, splat(1.0f));
+    for (std::int64_t r = 0; r < rows; ++r)
+      tops[r] = is_plain_ ? largest(r, seen_by(row + r)) : largest_masked(row + r, r, seen);
+    for (std::int64_t r = 0; r < rows; ++r)
+      sums[r] = raise(r, seen_by(row + r), seen, tops[r], is_plain_ ? s_.scale * kLog2E : kLog2E);
+    const __m512 all = _mm512_load_ps(sums);
+    _mm512_store_ps(shares, _mm512_div_ps(splat(1.0f), all));
+    if (h_.sums) {
+      const __m512 found =
+          _mm512_fmadd_ps(_mm512_load_ps(tops), splat(is_plain_ ? s_.scale : 1.0f), logarithm(all));
+      _mm512_mask_storeu_ps(h_.sums + row, first_lanes(rows), found);
+    }
+    ahead_.some(kSize<T>);
     mix(row, rows, seen, shares);
   }
 
@@ -290,8 +454,26 @@ class ForwardHead {
     return _mm512_mask_mov_ps(splat(-__builtin_inff()), lanes, t);
   }
 
-  // Leaves the exponentials of a query's scores, and gives what they are to be multiplied by.
-  float softmax(std::int64_t query, std::int64_t r, std::int64_t written) {
+  // Some scores of a row; keys that are not seen have minus infinity.
+  static __m512 some(const float* row, std::int64_t key, std::int64_t seen) {
+    return _mm512_mask_loadu_ps(splat(-__builtin_inff()), first_lanes(seen - key), row + key);
+  }
+
+  // The largest score of a query before it is scaled.
+  float largest(std::int64_t r, std::int64_t seen) const {
+    const float* row = scores() + r * layout_.score_row;
+    __m512 most[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())};
+    std::int64_t n = 0;
+    for (; n + 2 * kLanes <= seen; n += 2 * kLanes) {
+      most[0] = _mm512_max_ps(most[0], _mm512_loadu_ps(row + n));
+      most[1] = _mm512_max_ps(most[1], _mm512_loadu_ps(row + n + kLanes));
+    }
+    for (; n < seen; n += kLanes) most[0] = _mm512_max_ps(most[0], some(row, n, seen));
+    return _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1]));
+  }
+
+  // The largest score of a query; leaves its scores scaled and masked.
+  float largest_masked(std::int64_t query, std::int64_t r, std::int64_t written) {
     float* row = scores() + r * layout_.score_row;
     const std::int64_t seen = seen_by(query);
     __m512 most = splat(-__builtin_inff());
@@ -300,32 +482,40 @@ class ForwardHead {
       _mm512_storeu_ps(row + n, t);
       most = _mm512_max_ps(most, t);
     }
-    const float top = _mm512_reduce_max_ps(most);
-    __m512 total = _mm512_setzero_ps();
-    auto* to = reinterpret_cast<typename T::Value*>(weights() + r * layout_.weight_row);
-    for (std::int64_t n = 0; n < written; n += kLanes) {
-      const __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + n), splat(top)));
-      total = _mm512_add_ps(total, weight);
-      T::store(to + n, 0xffff, weight);
-    }
-    const float sum = _mm512_reduce_add_ps(total);
-    if (h_.sums) h_.sums[query] = top + __builtin_log2f(sum) * kLn2;
-    return 1.0f / sum;
+    return _mm512_reduce_max_ps(most);
   }
 
-  void mix(std::int64_t row, std::int64_t rows, std::int64_t seen, const float* shares) {
-    auto* sums = reinterpret_cast<float*>(scratch_ + layout_.results);
+  // Weights are 2 to the power of a query's scores less the largest, times the factor; gives their sum.
+  float raise(std::int64_t r, std::int64_t seen, std::int64_t written, float top, float factor) {
+    const float* row = scores() + r * layout_.score_row;
+    auto* to = reinterpret_cast<typename T::Value*>(weights() + r * layout_.weight_row);
+    const auto power = [&](__m512 t) {
+      return power_of_two<T>(_mm512_mul_ps(_mm512_sub_ps(t, splat(top)), splat(factor)));
+    };
+    __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    std::int64_t n = 0;
+    for (; n + 2 * kLanes <= seen; n += 2 * kLanes) {
+      const __m512 first = power(_mm512_loadu_ps(row + n)), second = power(_mm512_loadu_ps(row + n + kLanes));
+      total[0] = _mm512_add_ps(total[0], first);
+      total[1] = _mm512_add_ps(total[1], second);
+      T::store_two(to + n, first, second);
+    }
+    for (; n < written; n += kLanes) {
+      const __m512 weight = power(some(row, n, seen));
+      total[0] = _mm512_add_ps(total[0], weight);
+      T::store(to + n, 0xffff, weight);
+    }
+    return _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
+  }
+
+  void mix(std::int64_t row, std::int64_t rows, std::int64_t seen, const float* shares) const {
     const std::int64_t count = units(seen, T::kInUnit), all = units(s_.keys, T::kInUnit);
+    const std::int64_t to_row = h_.y.row * kSize<T>;
     for (std::int64_t j = 0; j < s_.width; j += kPanel) {
-      const char* values = scratch_ + layout_.values + 4 * j * all;
-      tile_of<T>(rows, s_.width - j)(count, weights(), layout_.weight_row, values, sums, kPanel);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        auto* to = reinterpret_cast<typename T::Value*>(h_.y.data) + (row + r) * h_.y.row + j;
-        for (std::int64_t v = 0; v < smaller(kPanel, s_.width - j); v += kLanes) {
-          const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(sums + r * kPanel + v), splat(shares[r]));
-          T::store(to + v, first_lanes(s_.width - j - v), value);
-        }
-      }
+      run_tile<T, false, true>(
+          rows, s_.width - j,
+          {count, weights(), layout_.weight_row, scratch_ + layout_.values + 4 * j * all,
+           h_.y.data + row * to_row + j * kSize<T>, to_row, shares, last_lanes(s_.width - j)});
     }
   }
 
@@ -333,37 +523,45 @@ class ForwardHead {
   const Shape& s_;
   const ForwardLayout layout_;
   char* const scratch_;
+  const bool is_plain_;
+  Ahead ahead_;
 };
 
 // -- backward
 // ------------------------------------------------------------------------------------------------
 
 // With weights p and y = p v: dv = p' dy, the slopes of scores are p (dy v' - inner), where inner is dy y'
-// for each query, and dq = slopes k, dk = slopes' q. Weights and slopes are formed by keys, so that only the
-// slopes are turned.
+// for each query, and dq = slopes k, dk = slopes' q, both scaled as the scores are. Weights and slopes are
+// formed by keys; for dq the units of slopes are read across.
 template <class T>
 class BackwardHead {
  public:
-  BackwardHead(const Backward& head, char* scratch)
-      : h_(head), s_(head.shape), layout_(head.shape, T::kInUnit), scratch_(scratch) {}
+  BackwardHead(const Backward& head, const Backward* next, char* scratch)
+      : h_(head), s_(head.shape), layout_(head.shape, T::kInUnit), scratch_(scratch) {
+    if (next) look_ahead(*next);
+  }
 
   void run() {
     measure();
     pack_lines<T>(h_.q, s_.queries, s_.depth, scratch_ + layout_.query_lines);
     pack_lines<T>(h_.dy, s_.queries, s_.width, scratch_ + layout_.gradient_lines);
+    is_plain_ = is_plain(h_.mask, s_);
     for (std::int64_t j = 0; j < s_.queries; j += kPanel) {
-      if (is_far(j)) sum_up(j);
+      if (!is_far(j)) continue;
+      is_plain_ = false;
+      sum_up(j);
     }
-    each_tile(0, s_.keys, [&](std::int64_t row, std::int64_t rows) { some_keys(row, rows); });
-    char* columns = scratch_ + layout_.columns;
-    pack_columns<T>(h_.dy, s_.queries, s_.width, columns);
-    multiply<T>(weights(), layout_.weight_row, columns, s_.keys, s_.queries, s_.width, h_.dv, tiles());
-    pack_columns<T>(h_.q, s_.queries, s_.depth, columns);
-    multiply<T>(slopes(), layout_.weight_row, columns, s_.keys, s_.queries, s_.depth, h_.dk, tiles());
-    char* turned = scratch_ + layout_.turned;
-    turn<T>(slopes(), layout_.weight_row, s_.keys, s_.queries, turned, layout_.slope_row);
-    pack_columns<T>(h_.k, s_.keys, s_.depth, columns);
-    multiply<T>(turned, layout_.slope_row, columns, s_.queries, s_.keys, s_.depth, h_.dq, tiles());
+    pack_columns<T>(h_.dy, s_.queries, s_.width, gradient_columns());
+    pack_columns<T>(h_.q, s_.queries, s_.depth, columns());
+    each_tile(0, s_.keys, T::kInUnit, [&](std::int64_t row, std::int64_t rows) {
+      some_keys(row, rows);
+      ahead_.some(kSize<T>);
+      by_keys(row, rows, weights(), layout_.weight_row, gradient_columns(), s_.width, h_.dv, 1.0f);
+      ahead_.some(kSize<T>);
+      by_keys(row, rows, slopes(row), slope_row(), columns(), s_.depth, h_.dk, s_.scale);
+    });
+    pack_columns<T>(h_.k, s_.keys, s_.depth, columns());
+    by_queries(h_.dq);
   }
 
  private:
@@ -371,18 +569,67 @@ class BackwardHead {
   float* inner() const { return reinterpret_cast<float*>(scratch_ + layout_.inner); }
   float* tops() const { return reinterpret_cast<float*>(scratch_ + layout_.tops); }
   float* logs() const { return reinterpret_cast<float*>(scratch_ + layout_.logs); }
+  char* columns() const { return scratch_ + layout_.columns; }
+  char* gradient_columns() const { return scratch_ + layout_.gradient_columns; }
+  char* across() const { return scratch_ + layout_.across; }
+
+  // Those of the keys of a tile, from its first on. A slope that is a unit by itself lies across already.
   char* weights() const { return scratch_ + layout_.weights; }
-  char* slopes() const { return scratch_ + layout_.slopes; }
+  char* slopes(std::int64_t row) const {
+    return T::kInUnit == 1 ? across() + row * layout_.across_row : scratch_ + layout_.slopes;
+  }
+  std::int64_t slope_row() const { return T::kInUnit == 1 ? layout_.across_row : layout_.weight_row; }
+
+  void look_ahead(const Backward& next) {
+    const std::int64_t depth = s_.depth * kSize<T>, width = s_.width * kSize<T>;
+    ahead_.add(next.dy, s_.queries, width, false);
+    ahead_.add(next.y, s_.queries, width, false);
+    ahead_.add(next.q, s_.queries, depth, false);
+    ahead_.add(next.k, s_.keys, depth, false);
+    ahead_.add(next.v, s_.keys, width, false);
+    ahead_.add(next.dv, s_.keys, width, true);
+    ahead_.add(next.dk, s_.keys, depth, true);
+    ahead_.add(next.dq, s_.queries, depth, true);
+    ahead_.share(divide_up(s_.keys, kTileRows) * 2 * (divide_up(s_.queries, kPanel) + 1));
+  }
+
+  // Sums over queries for the keys of a tile.
+  void by_keys(std::int64_t row, std::int64_t rows, const char* factors_of, std::int64_t step,
+               const char* packed, std::int64_t width, const Rows& to, float scale) const {
+    const float scales[kTileRows] = {scale, scale, scale, scale, scale, scale};
+    const std::int64_t all = units(s_.queries, T::kInUnit), to_row = to.row * kSize<T>;
+    const std::int64_t first = s_.causal ? smaller(row / T::kInUnit, all) : 0;  // queries before see none
+    for (std::int64_t j = 0; j < width; j += kPanel) {
+      run_tile<T, false, true>(
+          rows, width - j,
+          {all - first, factors_of + 4 * first, step, packed + 4 * kPanel * first + 4 * j * all,
+           to.data + row * to_row + j * kSize<T>, to_row, scales, last_lanes(width - j)});
+    }
+  }
+
+  // Sums over keys for all queries.
+  void by_queries(const Rows& to) const {
+    const float scales[kTileRows] = {s_.scale, s_.scale, s_.scale, s_.scale, s_.scale, s_.scale};
+    const std::int64_t all = units(s_.keys, T::kInUnit), to_row = to.row * kSize<T>;
+    for (std::int64_t j = 0; j < s_.depth; j += kPanel) {
+      each_tile(0, s_.queries, 1, [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t count = s_.causal ? smaller(units(row + rows, T::kInUnit), all) : all;
+        run_tile<T, true, true>(
+            rows, s_.depth - j,
+            {count, across() + 4 * row, layout_.across_row, columns() + 4 * j * all,
+             to.data + row * to_row + j * kSize<T>, to_row, scales, last_lanes(s_.depth - j)});
+      });
+    }
+  }
 
   // The inner product of dy and y, and the logarithm of the sum, of each query: a weight is the exponential
   // of its score less the query's top and log.
   void measure() {
     for (std::int64_t i = 0; i < s_.queries; ++i) {
       __m512 total = _mm512_setzero_ps();
-      for (std::int64_t v = 0; v < s_.width; v += kLanes) {
-        const __mmask16 lanes = first_lanes(s_.width - v);
-        total = _mm512_fmadd_ps(T::load(values_of<T>(h_.dy) + i * h_.dy.row + v, lanes),
-                                T::load(values_of<T>(h_.y) + i * h_.y.row + v, lanes), total);
+      for (std::int64_t v = 0; v < s_.width; v += kLanes * T::kInUnit) {
+        total = T::inner(values_of<T>(h_.dy) + i * h_.dy.row + v, values_of<T>(h_.y) + i * h_.y.row + v,
+                         s_.width - v, total);
       }
       inner()[i] = _mm512_reduce_add_ps(total);
       tops()[i] = h_.sums[i];
@@ -406,8 +653,8 @@ class BackwardHead {
   // Calls body(vector of scores, first query) for all keys of the queries of a panel.
   template <class Body>
   void each_score(std::int64_t panel, Body&& body) const {
-    each_tile(0, s_.keys, [&](std::int64_t row, std::int64_t rows) {
-      multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, tiles());
+    each_tile(0, s_.keys, 1, [&](std::int64_t row, std::int64_t rows) {
+      multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, panel, tiles());
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t v = 0; v < smaller(kPanel, s_.queries - panel); v += kLanes) {
           const __mmask16 lanes = seen(row + r, panel + v);
@@ -429,45 +676,72 @@ class BackwardHead {
       _mm512_storeu_ps(tops() + query, _mm512_max_ps(_mm512_loadu_ps(tops() + query), t));
     });
     each_score(panel, [&](__m512 t, std::int64_t query) {
-      const __m512 weight = exponential(_mm512_sub_ps(t, _mm512_loadu_ps(tops() + query)));
+      const __m512 weight = exponential<T>(_mm512_sub_ps(t, _mm512_loadu_ps(tops() + query)));
       _mm512_storeu_ps(logs() + query, _mm512_add_ps(_mm512_loadu_ps(logs() + query), weight));
     });
     for (std::int64_t i = panel; i < smaller(panel + kPanel, s_.queries); ++i)
       logs()[i] = __builtin_log2f(logs()[i]) * kLn2;
   }
 
-  // Rows of a matrix times a packed panel of queries.
+  // Rows of a matrix times a packed panel of queries, from one of a multiple of 16 on.
   void multiply_lines(const Rows& m, std::int64_t columns, std::int64_t packed, std::int64_t row,
-                      std::int64_t rows, std::int64_t panel, float* to) const {
-    const std::int64_t count = units(columns, T::kInUnit);
-    const auto size = static_cast<std::int64_t>(sizeof(typename T::Value));
-    tile_of<T>(rows, s_.queries - panel)(count, m.data + row * m.row * size, m.row * size,
-                                         scratch_ + packed + 4 * panel * count, to, kPanel);
+                      std::int64_t rows, std::int64_t panel, std::int64_t query, float* to) const {
+    const std::int64_t count = units(columns, T::kInUnit), step = m.row * kSize<T>;
+    run_tile<T, false, false>(
+        rows, smaller(panel + kPanel, s_.queries) - query,
+        {count, m.data + row * step, step, scratch_ + packed + 4 * panel * count + 4 * (query - panel),
+         reinterpret_cast<char*>(to + query - panel), 4 * kPanel});
   }
 
-  // Weights and slopes of some keys for all queries.
+  // The keys of a unit, the r-th and following ones of a tile, and some queries of a panel.
+  struct Unit {
+    std::int64_t row, r;
+    std::int64_t first, last;
+    const float *scores, *through;
+
+    std::int64_t key() const { return row + r; }
+  };
+
+  // Weights and slopes of some keys for all queries, but for those that see none of the keys, nor does any
+  // other query of their tile.
   void some_keys(std::int64_t row, std::int64_t rows) {
     float* scores = tiles();
     float* through = tiles() + kTileRows * kPanel;
-    for (std::int64_t j = 0; j < s_.queries; j += kPanel) {
-      const bool hidden = s_.causal && j + kPanel <= row;  // these queries see none of the keys
-      if (!hidden) {
-        multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, j, scores);
-        multiply_lines(h_.v, s_.width, layout_.gradient_lines, row, rows, j, through);
-      }
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t v = 0; v < smaller(kPanel, s_.queries - j); v += kLanes) {
-          differentiate(row + r, j + v, hidden, scores + r * kPanel + v, through + r * kPanel + v);
+    std::int64_t query = 0;
+    if (s_.causal && row > kTileRows) query = (row - kTileRows) / kLanes * kLanes;
+    while (query < s_.queries) {
+      const std::int64_t panel = query / kPanel * kPanel, last = smaller(panel + kPanel, s_.queries);
+      ahead_.some(kSize<T>);
+      multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, query, scores);
+      ahead_.some(kSize<T>);
+      multiply_lines(h_.v, s_.width, layout_.gradient_lines, row, rows, panel, query, through);
+      if (is_plain_ && rows % T::kInUnit) leave_out(rows, scores, through);
+      for (std::int64_t r = 0; r < rows; r += T::kInUnit) {
+        const Unit unit{row, r, query, last, scores + r * kPanel, through + r * kPanel};
+        if (!is_plain_) {
+          differentiate_masked(unit);
+        } else if (s_.causal) {
+          differentiate<true>(unit);
+        } else {
+          differentiate<false>(unit);
         }
       }
+      query = panel + kPanel;
+    }
+  }
+
+  // A key that is not there has no weight.
+  static void leave_out(std::int64_t r, float* scores, float* through) {
+    for (std::int64_t v = 0; v < kPanel; v += kLanes) {
+      _mm512_storeu_ps(scores + r * kPanel + v, splat(-__builtin_inff()));
+      _mm512_storeu_ps(through + r * kPanel + v, _mm512_setzero_ps());
     }
   }
 
   // Those of sixteen queries that are there and see a key.
   __mmask16 seen(std::int64_t key, std::int64_t query) const {
     const __mmask16 lanes = first_lanes(s_.queries - query);
-    if (!s_.causal || key <= query) return lanes;
-    return lanes & static_cast<__mmask16>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
+    return s_.causal ? lanes & after(key, query) : lanes;
   }
 
   // Scaled and masked scores of sixteen queries and one key; `kept` are those that the mask does not hide.
@@ -502,43 +776,101 @@ class BackwardHead {
     return static_cast<__mmask16>(found);
   }
 
-  // Sixteen queries of one key.
-  void differentiate(std::int64_t key, std::int64_t query, bool hidden, const float* scores,
-                     const float* through) {
-    const __mmask16 lanes = hidden ? 0 : seen(key, query);
-    __mmask16 kept;
-    const __m512 t = _mm512_sub_ps(masked(key, query, lanes, scores, &kept), _mm512_loadu_ps(tops() + query));
-    const __m512 weight =
-        _mm512_maskz_mov_ps(lanes, exponential(_mm512_sub_ps(t, _mm512_loadu_ps(logs() + query))));
-    const __m512 slope = _mm512_sub_ps(_mm512_loadu_ps(through), _mm512_loadu_ps(inner() + query));
-    const std::int64_t at = key * layout_.weight_row;
-    const __m512 scaled = _mm512_maskz_mul_ps(kept, _mm512_mul_ps(weight, splat(s_.scale)), slope);
-    T::store(reinterpret_cast<typename T::Value*>(weights() + at) + query, 0xffff, weight);
-    T::store(reinterpret_cast<typename T::Value*>(slopes() + at) + query, 0xffff, scaled);
+  // Where scores are plain.
+  template <bool kCausal>
+  void differentiate(const Unit& unit) {
+    const __m512 factor = splat(s_.scale * kLog2E);
+    const float *const all_tops = tops(), *const all_inner = inner();
+    const Unit u = unit;
+    const Places to = places(unit);
+    for (std::int64_t query = u.first; query < u.last; query += kLanes) {
+      const __m512 top = _mm512_mul_ps(_mm512_loadu_ps(all_tops + query), splat(kLog2E));
+      const __m512 taken = _mm512_loadu_ps(all_inner + query);
+      __m512 weight[T::kInUnit], slope[T::kInUnit];
+#pragma GCC unroll 2
+      for (std::int64_t i = 0; i < T::kInUnit; ++i) {
+        const std::int64_t at = i * kPanel + query % kPanel;
+        const __m512 t = _mm512_fmsub_ps(_mm512_loadu_ps(u.scores + at), factor, top);
+        weight[i] = power_of_two<T>(t);
+        if (kCausal) weight[i] = _mm512_maskz_mov_ps(after(u.key() + i, query), weight[i]);
+        slope[i] = _mm512_mul_ps(weight[i], _mm512_sub_ps(_mm512_loadu_ps(u.through + at), taken));
+      }
+      keep(to, query, weight, slope);
+    }
+  }
+
+  // Where the weights and slopes of a unit's keys go.
+  struct Places {
+    char *weights, *slopes, *across;
+    std::int64_t weight_row, slope_row;
+  };
+
+  Places places(const Unit& unit) const {
+    return {weights() + unit.r * layout_.weight_row, slopes(unit.row) + unit.r * slope_row(),
+            across() + unit.key() / T::kInUnit * layout_.across_row, layout_.weight_row, slope_row()};
+  }
+
+  // Those of sixteen queries that are not before a key.
+  static __mmask16 after(std::int64_t key, std::int64_t query) {
+    if (key <= query) return 0xffff;
+    return static_cast<__mmask16>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
+  }
+
+  // Where they are not.
+  void differentiate_masked(const Unit& unit) {
+    const Places to = places(unit);
+    for (std::int64_t query = unit.first; query < unit.last; query += kLanes) {
+      __m512 weight[T::kInUnit], slope[T::kInUnit];
+      for (std::int64_t i = 0; i < T::kInUnit; ++i) {
+        weight[i] = slope[i] = _mm512_setzero_ps();
+        const std::int64_t key = unit.key() + i, at = i * kPanel + query % kPanel;
+        if (key == s_.keys) break;
+        const __mmask16 lanes = seen(key, query);
+        __mmask16 kept;
+        const __m512 t = _mm512_sub_ps(masked(key, query, lanes, unit.scores + at, &kept),
+                                       _mm512_loadu_ps(tops() + query));
+        weight[i] =
+            _mm512_maskz_mov_ps(lanes, exponential<T>(_mm512_sub_ps(t, _mm512_loadu_ps(logs() + query))));
+        slope[i] = _mm512_maskz_mul_ps(
+            kept, weight[i],
+            _mm512_sub_ps(_mm512_loadu_ps(unit.through + at), _mm512_loadu_ps(inner() + query)));
+      }
+      keep(to, query, weight, slope);
+    }
+  }
+
+  static void keep(const Places& to, std::int64_t query, const __m512 (&weight)[T::kInUnit],
+                   const __m512 (&slope)[T::kInUnit]) {
+    T::store_unit(to.weights + query * kSize<T>, to.weight_row, weight);
+    T::store_unit(to.slopes + query * kSize<T>, to.slope_row, to.across + 4 * query, slope);
   }
 
   const Backward& h_;
   const Shape& s_;
   const BackwardLayout layout_;
   char* const scratch_;
+  bool is_plain_ = false;  // and no scores are far
+  Ahead ahead_;
 };
 
 }  // namespace
 
-void forward_float32_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch) {
-  ForwardHead<Float32>(head, scratch).run(first, last);
+void forward_float32_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
+                            char* scratch) {
+  ForwardHead<Float32>(head, next, scratch).run(first, last);
 }
 
-void forward_bfloat16_avx512(const Forward& head, std::int64_t first, std::int64_t last, char* scratch) {
-  ForwardHead<BFloat16>(head, scratch).run(first, last);
+void forward_bfloat16_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
+                             char* scratch) {
+  ForwardHead<BFloat16>(head, next, scratch).run(first, last);
 }
 
-void backward_float32_avx512(const Backward& head, char* scratch) {
-  BackwardHead<Float32>(head, scratch).run();
+void backward_float32_avx512(const Backward& head, const Backward* next, char* scratch) {
+  BackwardHead<Float32>(head, next, scratch).run();
 }
 
-void backward_bfloat16_avx512(const Backward& head, char* scratch) {
-  BackwardHead<BFloat16>(head, scratch).run();
+void backward_bfloat16_avx512(const Backward& head, const Backward* next, char* scratch) {
+  BackwardHead<BFloat16>(head, next, scratch).run();
 }
 
 }  // namespace npu::attention

@@ -23,13 +23,10 @@ constexpr std::int64_t packed_bytes(std::int64_t depth, std::int64_t columns, st
   return 4 * units(depth, in_unit) * divide_up(columns, kPanel) * kPanel;
 }
 
-// Bytes of rows of numbers that are multiplied from the left, each a whole number of vectors, and rows to
-// spare for what is turned 32 at a time.
+// Bytes of a row of numbers that are multiplied from the left: vectors and one to spare, an odd number of
+// cache lines, so that those of a column lie in different parts of the cache.
 constexpr std::int64_t row_bytes(std::int64_t numbers, std::int64_t in_unit) {
-  return 64 * divide_up(units(numbers, in_unit), 16) + 64;
-}
-constexpr std::int64_t rows_bytes(std::int64_t rows, std::int64_t numbers, std::int64_t in_unit) {
-  return (rows + 32) * row_bytes(numbers, in_unit);
+  return 64 * ((divide_up(units(numbers, in_unit), 16) + 1) | 1);
 }
 
 struct ForwardLayout {
@@ -50,23 +47,24 @@ struct ForwardLayout {
 struct BackwardLayout {
   BackwardLayout(const Shape& s, std::int64_t in_unit)
       : weight_row(row_bytes(s.queries, in_unit)),
-        slope_row(row_bytes(s.keys, in_unit)),
+        across_row(row_bytes(s.queries, 1)),
         query_lines(0),
         gradient_lines(query_lines + packed_bytes(s.depth, s.queries, in_unit)),
         columns(gradient_lines + packed_bytes(s.width, s.queries, in_unit)),
-        weights(columns + packed_bytes(s.queries > s.keys ? s.queries : s.keys,
-                                       s.depth > s.width ? s.depth : s.width, in_unit)),
-        slopes(weights + rows_bytes(s.keys, s.queries, in_unit)),
-        turned(slopes + rows_bytes(s.keys, s.queries, in_unit)),
-        inner(turned + rows_bytes(s.queries, s.keys, in_unit)),
+        gradient_columns(columns + packed_bytes(s.queries > s.keys ? s.queries : s.keys, s.depth, in_unit)),
+        weights(gradient_columns + packed_bytes(s.queries, s.width, in_unit)),
+        slopes(weights + kTileRows * weight_row),
+        across(slopes + (in_unit == 1 ? 0 : kTileRows * weight_row)),
+        inner(across + units(s.keys, in_unit) * across_row),
         tops(inner + 4 * divide_up(s.queries, kPanel) * kPanel),
         logs(tops + 4 * divide_up(s.queries, kPanel) * kPanel),
         tiles(logs + 4 * divide_up(s.queries, kPanel) * kPanel),
         bytes(tiles + 2 * 4 * kTileRows * kPanel) {}
 
-  std::int64_t weight_row, slope_row;  // bytes of a row of weights and slopes, and of slopes turned
-  std::int64_t query_lines, gradient_lines, columns;  // packed operands
-  std::int64_t weights, slopes, turned;               // by keys, by keys, by queries
+  std::int64_t weight_row, across_row;  // bytes of a row of numbers, and of units
+  std::int64_t query_lines, gradient_lines, columns, gradient_columns;  // packed operands
+  std::int64_t weights, slopes;                                         // of a tile of keys
+  std::int64_t across;                                                  // units of the slopes of all keys
   std::int64_t inner, tops, logs, tiles, bytes;
 };
 

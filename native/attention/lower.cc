@@ -185,8 +185,10 @@ class BoundForward : public BoundStep {
       char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
       for (std::int64_t item = begin; item < end; ++item) {
         const std::int64_t part = item % plan_.parts, queries = plan_.shape.queries;
-        plan_.run(head(item / plan_.parts), queries * part / plan_.parts, queries * (part + 1) / plan_.parts,
-                  buffer);
+        const bool has_next = item + 1 < end && part + 1 == plan_.parts;
+        const Forward next = head(item / plan_.parts + (has_next ? 1 : 0));
+        plan_.run(head(item / plan_.parts), has_next ? &next : nullptr, queries * part / plan_.parts,
+                  queries * (part + 1) / plan_.parts, buffer);
       }
     });
   }
@@ -259,7 +261,11 @@ class BoundBackward : public BoundStep {
   void run(RunState&) override {
     parallel_for(plan_.heads, 1, [&](std::int64_t begin, std::int64_t end) {
       char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
-      for (std::int64_t index = begin; index < end; ++index) plan_.run(head(index), buffer);
+      for (std::int64_t index = begin; index < end; ++index) {
+        const bool has_next = index + 1 < end;
+        const Backward next = head(has_next ? index + 1 : index);
+        plan_.run(head(index), has_next ? &next : nullptr, buffer);
+      }
     });
   }
 
