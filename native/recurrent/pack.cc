@@ -1,6 +1,7 @@
 // The choice of LSTM steps, and the packing of their weights.
 #include "core/processor.h"
 #include "recurrent/lstm.h"
+#include "recurrent/training.h"
 
 namespace npu::recurrent {
 namespace {
@@ -27,6 +28,12 @@ LstmStepFn lstm_step(DType weights) {
   if (!has(Vectors::Avx512Bf16)) return nullptr;
   if (weights == DType::Float32) return lstm_step_f32_avx512;
   return weights == DType::BFloat16 ? lstm_step_bf16_avx512 : nullptr;
+}
+
+const TrainingKernels* training_kernels(DType weights) {
+  if (!has(Vectors::Avx512Bf16)) return nullptr;
+  if (weights == DType::Float32) return training_float32_avx512();
+  return weights == DType::BFloat16 ? training_bfloat16_avx512() : nullptr;
 }
 
 void pack_lstm_weights(DType type, const void* weights, std::int64_t hidden, void* packed) {

@@ -28,6 +28,8 @@ constexpr TaskKind kKinds[] = {
     {"attention", lower_attention},
     {"attention_grad", lower_attention_grad},
     {"layer_norm_grad", lower_layer_norm_grad},
+    {"lstm_steps", lower_lstm_steps},
+    {"lstm_steps_grad", lower_lstm_steps_grad},
     {"reorder", lower_reorder},
     {"kernel", lower_kernel},
     {"aicpu", lower_aicpu},

@@ -120,6 +120,8 @@ void lower_rnn(Lowering& low);
 void lower_attention(Lowering& low);
 void lower_attention_grad(Lowering& low);
 void lower_layer_norm_grad(Lowering& low);
+void lower_lstm_steps(Lowering& low);
+void lower_lstm_steps_grad(Lowering& low);
 void lower_conv_grad_weights(Lowering& low);
 void lower_pool_grad(Lowering& low);
 void lower_reorder(Lowering& low);

@@ -99,7 +99,12 @@ def _as_exact(
 @settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
 @given(
     st.sampled_from(sorted(KINDS)),
-    st.tuples(st.integers(1, 12), st.integers(1, 5), st.integers(1, 9), st.integers(1, 20)),
+    st.tuples(
+        st.integers(1, 12),
+        st.integers(1, 5),
+        st.integers(1, 9),
+        st.one_of(st.integers(1, 20), st.sampled_from([16, 48])),
+    ),
     st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     st.integers(1, 3),
     st.sets(st.integers(0, 2), min_size=1),

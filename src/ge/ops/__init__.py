@@ -18,6 +18,7 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     gather_scatter,
     layer_norm_gradient,
     linalg,
+    lstm_steps,
     matmul,
     movement,
     normalisation,

@@ -1,7 +1,8 @@
-"""Recurrent layers in training: a layer that keeps what its gradient needs, and that gradient, as loops over time.
+"""Recurrent layers in training: a layer that keeps what its gradient needs, and that gradient.
 
 What does not wait for the step before is one large product over all steps: the input's part of the gates before the
-loop, the gradients of weights, biases and input after it. A step multiplies by the recurrent weights alone.
+steps, the gradients of weights, biases and input after them. A step multiplies by the recurrent weights alone. The
+steps are an operator where the cell has one, else a loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from ge.ir.values import desc_of
 from ge.ops.control import repeat
 
-__all__ = ["CELLS", "Cell", "Gradients", "layer", "layer_gradients"]
+__all__ = ["CELLS", "Cell", "Gradients", "layer", "layer_gradients", "steps_back", "steps_forward"]
 
 # One step forward: (builder, the input's gates, the state's gates, states) -> (states, values to keep).
 Forward = Callable[[Any, Any, Any, list[Any]], tuple[list[Any], list[Any]]]
@@ -31,6 +32,7 @@ class Cell:
     kept: int
     forward: Forward
     backward: Backward
+    operator: str = ""  # for all steps; its gradient is that with Grad
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _relu_back(
 
 
 CELLS = {
-    "lstm": Cell(4, 2, 5, _lstm, _lstm_back),
+    "lstm": Cell(4, 2, 5, _lstm, _lstm_back, "LSTMSteps"),
     "gru": Cell(3, 1, 4, _gru, _gru_back),
     "rnn_tanh": Cell(1, 1, 0, _tanh, _tanh_back),
     "rnn_relu": Cell(1, 1, 0, _relu, _relu_back),
@@ -166,11 +168,18 @@ def _joined(b: Any, values: Sequence[Any]) -> Any:
 
 
 def layer(
-    b: Any, cell: Cell, x: Any, weights: Sequence[Any], biases: Sequence[Any], states: Sequence[Any]
+    b: Any,
+    cell: Cell,
+    x: Any,
+    weights: Sequence[Any],
+    biases: Sequence[Any],
+    states: Sequence[Any],
+    reverse: bool = False,
 ) -> tuple[Any, list[Any], Any]:
     """All hidden states (T, N, H), the last states (N, H), and what the gradient needs (T, N, cell.kept * H).
 
-    x (T, N, I); weights (G * H, I) and (G * H, H); biases two vectors of G * H, or none.
+    x (T, N, I); weights (G * H, I) and (G * H, H); biases two vectors of G * H, or none. In reverse the steps begin
+    with the last one.
     """
     dtype, (steps, batch, _) = desc_of(x).dtype, desc_of(x).shape
     w, r = weights
@@ -180,25 +189,44 @@ def layer(
         bias, recurrent_bias = b.op("Add", bias, recurrent_bias), None
     projected = _product(b, _flat(b, x), w, bias, transpose_b=True)
     rows = b.op("Reshape", projected, shape=[steps, batch, desc_of(projected).shape[-1]])
+    if cell.operator:
+        y, kept, *last = b.ops(cell.operator, [rows, r, *states], reverse=reverse)
+    else:
+        y, kept, *last = steps_forward(b, cell, rows, r, recurrent_bias, states, reverse)
+    return y, [_as(b, s, dtype) for s in last], kept
+
+
+def steps_forward(
+    b: Any, cell: Cell, rows: Any, r: Any, bias: Any, states: Sequence[Any], reverse: bool
+) -> list[Any]:
+    """All steps of a layer as a loop over rows of gates: its states, what it keeps (or None), its last states."""
+    dtype, steps = desc_of(r).dtype, desc_of(rows).shape[0]
 
     def step(inner: Any, counter: Any, before: list[Any]) -> tuple[list[Any], list[Any]]:
-        row = inner.op("Gather", rows, counter, axis=0)
-        part = _product(inner, _as(inner, before[0], dtype), r, recurrent_bias, transpose_b=True)
+        row = inner.op("Gather", rows, _place(inner, steps, counter, reverse), axis=0)
+        part = _product(inner, _as(inner, before[0], dtype), r, bias, transpose_b=True)
         after, kept = cell.forward(inner, row, part, before)
         stacked = [_as(inner, v, dtype) for v in ([_joined(inner, kept)] if kept else [])]
         return after, [_as(inner, after[0], dtype), *stacked]
 
-    last, (y, *kept) = repeat(b, steps, [_wide(b, s) for s in states], step)
-    return y, [_as(b, s, dtype) for s in last], kept[0] if kept else None
+    last, stacks = repeat(b, steps, [_wide(b, s) for s in states], step)
+    y, *kept = [b.op("Reverse", s, axes=[0]) if reverse else s for s in stacks]
+    return [y, kept[0] if kept else None, *last]
 
 
-def _shifted(b: Any, y: Any, first: Any) -> Any:
+def _place(b: Any, steps: int, counter: Any, reverse: bool) -> Any:
+    return b.op("Sub", steps - 1, counter) if reverse else counter
+
+
+def _shifted(b: Any, y: Any, first: Any, reverse: bool) -> Any:
     """The hidden states before each step."""
     steps, batch, units = desc_of(y).shape
     head = b.op("Reshape", first, shape=[1, batch, units])
     if steps == 1:
         return head
-    return b.op("Concat", head, b.op("Slice", y, starts=[0, 0, 0], ends=[steps - 1, batch, units]), axis=0)
+    start, end = (1, steps) if reverse else (0, steps - 1)
+    rest = b.op("Slice", y, starts=[start, 0, 0], ends=[end, batch, units])
+    return b.op("Concat", *((rest, head) if reverse else (head, rest)), axis=0)
 
 
 def layer_gradients(
@@ -211,31 +239,18 @@ def layer_gradients(
     kept: Any,
     grad_y: Any,
     grad_states: Sequence[Any],
+    reverse: bool = False,
 ) -> Gradients:
     """The gradients of `layer` for those of its results; None stands for zero."""
-    dtype, (steps, batch, units) = desc_of(y).dtype, desc_of(y).shape
+    dtype = desc_of(y).dtype
     w, r = weights
-    before = _shifted(b, y, h0)
-
-    def step(inner: Any, counter: Any, grads: list[Any]) -> tuple[list[Any], list[Any]]:
-        place = inner.op("Sub", steps - 1, counter)
-
-        def row(stack: Any) -> Any:
-            return _wide(inner, inner.op("Gather", stack, place, axis=0))
-
-        dh = grads[0] if grad_y is None else inner.op("Add", grads[0], row(grad_y))
-        values = _parts(inner, row(kept), cell.kept) if cell.kept else []
-        own, through, rest = cell.backward(inner, values, row(before), row(y), [dh, *grads[1:]])
-        gates = [_as(inner, _joined(inner, v), dtype) for v in ([own] if own is through else [own, through])]
-        back = _product(inner, gates[-1], r)
-        rest[0] = back if rest[0] is None else inner.op("Add", rest[0], back)
-        return rest, gates
-
-    zero = b.op("BroadcastTo", b.constant(0.0, dtype=desc_of(_wide(b, h0)).dtype), shape=[batch, units])
-    first = [zero if g is None else _wide(b, g) for g in grad_states]
-    states, stacks = repeat(b, steps, first, step)
-    own, *through = [_flat(b, b.op("Reverse", s, axes=[0])) for s in stacks]
-    gates = through[0] if through else own
+    before = _shifted(b, y, h0, reverse)
+    if cell.operator:
+        own, *states = b.ops(f"{cell.operator}Grad", [kept, r, grad_y, *grad_states], reverse=reverse)
+        through = own
+    else:
+        own, through, *states = steps_back(b, cell, kept, r, before, y, grad_y, grad_states, reverse)
+    own, gates = (_flat(b, v) for v in (own, through))
     sums = [b.op("ReduceSum", _wide(b, v), axes=[0], keepdims=False) for v in (own, gates)]
     return Gradients(
         b.op("Reshape", b.op("MatMul", own, w), shape=desc_of(x).shape),
@@ -245,3 +260,41 @@ def layer_gradients(
         _as(b, sums[1], dtype),
         [_as(b, s, dtype) for s in states],
     )
+
+
+def steps_back(
+    b: Any,
+    cell: Cell,
+    kept: Any,
+    r: Any,
+    before: Any,
+    y: Any,
+    grad_y: Any,
+    grad_states: Sequence[Any],
+    reverse: bool,
+) -> list[Any]:
+    """Back through all steps of a layer as a loop: gradients of the gates as the input and as the states' part have
+    them, and of the first states. What the cell does not read of `before` and `y` may be None.
+    """
+    dtype, width = desc_of(r).dtype, desc_of(r).shape[1]
+    steps, batch, _ = desc_of(y if kept is None else kept).shape
+
+    def step(inner: Any, counter: Any, grads: list[Any]) -> tuple[list[Any], list[Any]]:
+        place = _place(inner, steps, counter, not reverse)
+
+        def row(stack: Any) -> Any:
+            return None if stack is None else _wide(inner, inner.op("Gather", stack, place, axis=0))
+
+        dh = grads[0] if grad_y is None else inner.op("Add", grads[0], row(grad_y))
+        values = _parts(inner, row(kept), cell.kept) if cell.kept else []
+        own, through, rest = cell.backward(inner, values, row(before), row(y), [dh, *grads[1:]])
+        gates = [_as(inner, _joined(inner, v), dtype) for v in ([own] if own is through else [own, through])]
+        back = _product(inner, gates[-1], r)
+        rest[0] = back if rest[0] is None else inner.op("Add", rest[0], back)
+        return rest, gates
+
+    zero = b.op("BroadcastTo", b.constant(0.0, dtype=desc_of(_wide(b, r)).dtype), shape=[batch, width])
+    first = [zero if g is None else _wide(b, g) for g in grad_states]
+    states, stacks = repeat(b, steps, first, step)
+    gates = [s if reverse else b.op("Reverse", s, axes=[0]) for s in stacks]
+    return [gates[0], gates[-1], *states]

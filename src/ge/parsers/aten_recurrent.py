@@ -25,22 +25,16 @@ def _given(n: AtenNode, *names: str) -> list[Any]:
     return [v for v in map(n.arg, names) if v is not None]
 
 
-def _turned(n: AtenNode, value: Any) -> Any:
-    """A sequence in the order in which the layer reads it."""
-    return n.op("Reverse", value, axes=[0]) if n.arg("reverse") and value is not None else value
-
-
 @aten("torchair.recurrent_layer")
 def _recurrent_layer(n: AtenNode) -> Any:
     if not n.arg("keep"):
         return [*_inference(n), n.filled(0, n.out(3))]
     x, cell = n.arg("input"), CELLS[n.arg("cell")]
     weights = [n.arg("w"), n.arg("r")]
-    y, last, kept = layer(
-        n.builder, cell, _turned(n, x), weights, _given(n, "bias", "recurrent_bias"), _given(n, "h", "c")
-    )
+    biases, states = _given(n, "bias", "recurrent_bias"), _given(n, "h", "c")
+    y, last, kept = layer(n.builder, cell, x, weights, biases, states, n.arg("reverse"))
     kept = n.filled(0, n.out(3)) if kept is None else kept
-    return [_turned(n, y), last[0], last[1] if len(last) > 1 else n.filled(0, n.out(2)), kept]
+    return [y, last[0], last[1] if len(last) > 1 else n.filled(0, n.out(2)), kept]
 
 
 def _inference(n: AtenNode) -> list[Any]:
@@ -90,15 +84,16 @@ def _recurrent_layer_backward(n: AtenNode) -> Any:
     found = layer_gradients(
         n.builder,
         cell,
-        _turned(n, n.arg("input")),
+        n.arg("input"),
         [n.arg("w"), n.arg("r")],
         n.arg("h"),
-        _turned(n, n.arg("y")),
-        n.arg("kept"),
-        _turned(n, n.arg("grad_y")),
+        n.arg("y"),
+        n.arg("kept") if cell.kept else None,
+        n.arg("grad_y"),
         [n.arg("grad_h"), n.arg("grad_c")][: cell.states],
+        n.arg("reverse"),
     )
     c = found.states[1] if cell.states > 1 else n.filled(0, n.out(2))
     biases = (found.bias, found.recurrent_bias) if n.arg("bias") is not None else ()
     empty = [n.filled(0, n.out(i)) for i in range(5 + len(biases), 7)]
-    return [_turned(n, found.x), found.states[0], c, found.w, found.r, *biases, *empty]
+    return [found.x, found.states[0], c, found.w, found.r, *biases, *empty]
