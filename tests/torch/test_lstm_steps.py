@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import npu_runtime as rt
 from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
+from ge.model.model import Model
 from ge.options import CompileOptions
 from tests.support.small_graphs import assert_close, feeds_of, graph_of, kinds
 from torchair.plan import Program
@@ -48,6 +50,23 @@ def _of_pytorch(feeds: list[np.ndarray], reverse: bool) -> list[np.ndarray]:
     return [t.detach().numpy() for t in (*results, *torch.autograd.grad(results, leaves, slopes))]
 
 
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Model]]:
+    """The models that torch.compile loads, recurrent layers being traced."""
+    found: list[Model] = []
+    made = Program.__init__
+
+    def noted(self: Program, form: Any, model: Model, *rest: Any) -> None:
+        found.append(model)
+        made(self, form, model, *rest)
+
+    monkeypatch.setattr(Program, "__init__", noted)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield found
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("units", "dtype"), CASES)
 def test_task_and_loop_are_pytorchs(units: int, dtype: str, reverse: bool) -> None:
@@ -67,22 +86,22 @@ def test_steps_are_one_task_each(units: int, dtype: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_TASK, reason="the tasks need AVX-512 with bfloat16")
-def test_layers_of_training_steps_are_such_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[list[str]] = []
-    made = Program.__init__
-
-    def noted(self: Program, form: Any, model: Any, *rest: Any) -> None:
-        found.append(kinds(model))
-        made(self, form, model, *rest)
-
-    monkeypatch.setattr(Program, "__init__", noted)
-    torch._dynamo.reset()
-    torch.manual_seed(0)
+def test_layers_of_training_steps_are_such_tasks(models: list[Model]) -> None:
     layer = torch.nn.LSTM(6, 16, 2, bidirectional=True)
-    with torch._dynamo.config.patch(allow_rnn=True):
-        torch.compile(layer, backend="npu", fullgraph=True)(torch.randn(9, 3, 6))[0].sum().backward()
+    torch.compile(layer, backend="npu", fullgraph=True)(torch.randn(9, 3, 6))[0].sum().backward()
+    found = [kinds(m) for m in models]
     assert [f.count("lstm_steps") for f in found] == [4, 0]
     assert [f.count("lstm_steps_grad") for f in found] == [0, 4]
+
+
+@pytest.mark.skipif(not HAS_TASK, reason="the tasks need AVX-512 with bfloat16")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inference_of_small_batches_has_a_kernel_of_its_own(dtype: torch.dtype, models: list[Model]) -> None:
+    layer = torch.nn.LSTM(6, 16, 2).eval().to(dtype)
+    with torch.no_grad():
+        torch.compile(layer, backend="npu", fullgraph=True)(torch.randn(9, 3, 6, dtype=dtype))
+    tasks = [t["impl"] for m in models for t in m.program.task_info() if t["kind"] == "rnn"]
+    assert tasks == ["small_batch:avx512"] * 2
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.types import numpy_dtype
+from ge.ir.types import numpy_dtype, widened
 from ge.ir.values import desc_of
 from ge.ops.recurrent_training import CELLS, layer, layer_gradients
 from ge.parsers.aten import AtenNode, aten
@@ -54,7 +54,7 @@ def _inference(n: AtenNode) -> list[Any]:
     )
     states = [n.shaped(v, [1, batch, units]) for v in _given(n, "h", "c")]
     biases = [gates(n.wide(v)) for v in _given(n, "bias", "recurrent_bias")]
-    bias = _bias(n, cell.gates, units, biases, attrs.get("linear_before_reset", False), dtype)
+    bias = _bias(n, cell.gates, units, biases, attrs.get("linear_before_reset", False), widened(dtype))
     made = n.builder.ops(
         type_, [x, w, r, bias, *states], direction="reverse" if n.arg("reverse") else "forward", **attrs
     )
