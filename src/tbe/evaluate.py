@@ -37,6 +37,8 @@ _ULP_LIBRARY = frozenset(
         "atanh",
         "erf",
         "erfc",
+        "gelu_slope",
+        "normal_excess",
         "sigmoid",
         "softplus",
         "lgamma",
@@ -158,6 +160,18 @@ def _per_element(function: Callable[[float], float]) -> Callable[[Array], Array]
     return np.vectorize(function, otypes=[np.float64])
 
 
+def _normal_excess(x: float) -> float:
+    """By how much the normal distribution function of x is above 1/2, its value at zero."""
+    return 0.5 * math.erf(x * math.sqrt(0.5))
+
+
+def _gelu_slope(x: float) -> float:
+    """By how much the slope of x times the normal distribution function of x is above 1/2, its value at zero."""
+    if math.isinf(x):
+        return math.copysign(0.5, x)
+    return _normal_excess(x) + x * math.exp(-0.5 * min(x * x, 2000)) / math.sqrt(2 * math.pi)
+
+
 def _lgamma(x: float) -> float:
     if abs(x) > 2e305 or (x <= 0 and x == math.floor(x)):
         return math.inf
@@ -211,6 +225,8 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "atanh": np.arctanh,
     "erf": _per_element(math.erf),
     "erfc": _per_element(math.erfc),
+    "gelu_slope": _per_element(_gelu_slope),
+    "normal_excess": _per_element(_normal_excess),
     "sign": np.sign,
     "floor": np.floor,
     "ceil": np.ceil,

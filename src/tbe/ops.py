@@ -42,7 +42,7 @@ UNARY: dict[str, Op] = _table(
     ("rsqrt", _FLOAT, 9, ""),
     ("exp exp2", _FLOAT, 13, ""),
     ("expm1 log log2 sigmoid tanh", _FLOAT, 20, ""),
-    ("log1p softplus erf", _FLOAT, 24, ""),
+    ("log1p softplus erf gelu_slope normal_excess", _FLOAT, 24, ""),
     ("sin cos", _FLOAT, 30, ""),
     ("tan asin acos atan sinh cosh asinh acosh atanh erfc", _FLOAT, 70, ""),
     ("lgamma digamma", _FLOAT, 200, ""),

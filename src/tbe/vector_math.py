@@ -148,6 +148,48 @@ _ERF_TABLE = (
     (0, 0.283431143, 0.532220364, 0.723909914, 0.853552043, 0.930513144, 0.970615506, 0.988957107, 0.996320248,
      0.998914719, 0.999717116, 0.999934912, 0.999986768, 0.999997616, 0.999999642, 0.99999994),
 )  # fmt: skip
+# gelu_slope(k s + t) for k = 0..15 and |t| <= s/2 as polynomials of t: a row for each power, 5 first
+_GELU_SLOPE_STEP = 101.0 / 256.0
+_GELU_SLOPE_TABLE = (
+    (0.05924792, 0.03179959, -0.018555295, -0.040010523, -0.024043234, 0.001147549, 0.011626214, 0.008488857,
+     0.0025289585, -0.00050283544, -0.00086065166, -0.0005213301, -0.0001901599, -6.407932e-05, -4.5257857e-05,
+     1.2373291e-06),
+    (0, 0.09776122, 0.109849304, 0.044376716, -0.023444341, -0.044838723, -0.029205775, -0.007967286,
+     0.002620536, 0.004077838, 0.002382806, 0.0010438358, 0.00032487503, 5.2273634e-05, -4.8136226e-05,
+     7.704837e-06),
+    (-0.26595145, -0.18050703, -0.0014381845, 0.12682931, 0.13840173, 0.07693181, 0.015443721, -0.012887458,
+     -0.01530043, -0.009084894, -0.0038094574, -0.0012270828, -0.00031585884, -6.558728e-05, -9.760688e-06,
+     -1.7899797e-06),
+    (0, -0.2798701, -0.38936472, -0.30457982, -0.13680169, -0.0061121625, 0.045962427, 0.044099286,
+     0.025779884, 0.011152242, 0.0037969367, 0.0010411002, 0.00023471702, 4.5176716e-05, 9.936756e-06,
+     6.3988784e-07),
+    (0.7978845, 0.6806944, 0.40249816, 0.11863532, -0.056328658, -0.107816815, -0.08726555, -0.04954415,
+     -0.021813499, -0.0077400343, -0.002255987, -0.00054613146, -0.00011056698, -1.8815157e-05, -2.7139047e-06,
+     -3.2552938e-07),
+    (0, 0.2990156, 0.5155421, 0.6160886, 0.62397027, 0.5881829, 0.54836273, 0.52144086, 0.5078482, 0.5023987,
+     0.50061625, 0.5001337, 0.50002456, 0.5000038, 0.5000005, 0.50000006),
+)  # fmt: skip
+# the same of normal_excess
+_NORMAL_STEP = 93.0 / 256.0
+_NORMAL_TABLE = (
+    (0.009952052, 0.006898792, 0.00031484352, -0.0049485452, -0.006013859, -0.0037626266, -0.00091496104,
+     0.0007663854, 0.0010994534, 0.00084039156, 0.0004530727, 0.0001958344, 5.725897e-05, 2.01275e-05,
+     1.0823352e-05, -7.233849e-06),
+    (0, 0.01607444, 0.02278274, 0.01804268, 0.007512555, -0.001709824, -0.005801397, -0.005768706,
+     -0.0038370313, -0.0019686501, -0.0008047665, -0.00026325596, -0.000102843056, -1.7460417e-05,
+     7.225942e-06, -1.4138885e-05),
+    (-0.06649119, -0.05402983, -0.024109328, 0.006893247, 0.025714612, 0.029370675, 0.023186522, 0.014330991,
+     0.007256549, 0.0030748239, 0.0011043963, 0.0003386713, 8.9639274e-05, 2.0225598e-05, 3.7217758e-06,
+     1.0136637e-06),
+    (0, -0.067834765, -0.11130533, -0.120038524, -0.10084778, -0.069606036, -0.040422704, -0.019998223,
+     -0.008495043, -0.003113756, -0.0009887256, -0.00027297594, -6.4333275e-05, -1.3710838e-05, -2.945926e-06,
+     1.5919275e-07),
+    (0.3989423, 0.37346718, 0.3063935, 0.22028828, 0.13879952, 0.07664244, 0.037088167, 0.015728455,
+     0.005845485, 0.0019038898, 0.00054343697, 0.00013594043, 2.979779e-05, 5.7257485e-06, 9.661065e-07,
+     1.3945957e-07),
+    (0, 0.1418026, 0.266253, 0.362109, 0.42690548, 0.46534595, 0.4853597, 0.49450424, 0.49817106, 0.49946138,
+     0.49985984, 0.4999678, 0.49999347, 0.49999884, 0.49999982, 0.49999997),
+)  # fmt: skip
 # erf(x)/x - 1 as a polynomial of x^2, |x| <= 1
 _ERF64 = (
     5.9452626407539554e-11, -1.1365666624567702e-9, 1.4657880051993660e-8, -1.6350025260055096e-7,
@@ -666,13 +708,16 @@ def _acos(b: Builder, x: Value) -> Value:
 # ---------------------------------------------------------------------------------------------------------
 
 
+def _nearest_step(b: Builder, a: Value, step: float) -> tuple[Value, Value]:
+    """The number of the multiple of a step nearest to a, and how far a lies from it."""
+    magic = b.like(a, 1.5 * 2.0**23)  # its last bit counts ones
+    shifted = b.muladd(a, b.like(a, 1.0 / step), magic)
+    return b.bitcast(shifted, "i32"), b.muladd(b.fsub(shifted, magic), b.like(a, -step), a)
+
+
 def _erf_by_table(b: Builder, x: Value) -> Value:
     """erf with polynomials looked up by a permutation of 16 lanes, where the machine has that."""
-    a = _at_most(b, _abs(b, x), 3.97)
-    magic = b.like(x, 1.5 * 2.0**23)  # its last bit counts ones
-    shifted = b.muladd(a, b.like(x, 1.0 / _ERF_STEP), magic)
-    number = b.bitcast(shifted, "i32")
-    t = b.muladd(b.fsub(shifted, magic), b.like(x, -_ERF_STEP), a)
+    number, t = _nearest_step(b, _at_most(b, _abs(b, x), 3.97), _ERF_STEP)
     result = _looked_up(b, _ERF_TABLE[0], number)
     for row in _ERF_TABLE[1:-1]:
         result = b.muladd(result, t, _looked_up(b, row, number))
@@ -695,8 +740,49 @@ def _looked_up(b: Builder, row: tuple[float, ...], number: Value) -> Value:
     )
 
 
+def _has_tables(b: Builder, x: Value) -> bool:
+    return b.machine.masks and x.lanes in (16, 32, 64)
+
+
+def _odd_by_table(
+    b: Builder, x: Value, last: float, step: float, table: tuple[tuple[float, ...], ...]
+) -> Value:
+    """An odd function that is constant beyond `last`."""
+    number, t = _nearest_step(b, _at_most(b, _abs(b, x), last), step)
+    result = _looked_up(b, table[0], number)
+    for row in table[1:]:
+        result = b.muladd(result, t, _looked_up(b, row, number))
+    return _copysign(b, result, x)
+
+
+def _normal_excess32(b: Builder, x: Value) -> Value:
+    if not _has_tables(b, x):
+        return _normal_excess(b, x)
+    return _odd_by_table(b, x, 5.6, _NORMAL_STEP, _NORMAL_TABLE)
+
+
+def _normal_excess(b: Builder, x: Value) -> Value:
+    """erf(x / sqrt 2) / 2"""
+    erf = (_erf32 if x.elem == "float" else _erf64)(b, b.fmul(x, b.like(x, math.sqrt(0.5))))
+    return b.fmul(erf, b.like(x, 0.5))
+
+
+def _gelu_slope32(b: Builder, x: Value) -> Value:
+    if not _has_tables(b, x):
+        return _gelu_slope(b, x)
+    return _odd_by_table(b, x, 6.1, _GELU_SLOPE_STEP, _GELU_SLOPE_TABLE)
+
+
+def _gelu_slope(b: Builder, x: Value) -> Value:
+    """normal_excess + x times the density of the normal distribution."""
+    a = _at_most(b, _abs(b, x), 40.0)
+    power = exp_of_negative(b, b.fmul(b.fmul(a, a), b.like(x, -0.5)))
+    density = b.fmul(power, b.like(x, 1 / math.sqrt(2 * math.pi)))
+    return _copysign(b, b.muladd(a, density, _normal_excess(b, a)), x)
+
+
 def _erf32(b: Builder, x: Value) -> Value:
-    if b.machine.masks and x.lanes in (16, 32, 64):
+    if _has_tables(b, x):
         return _erf_by_table(b, x)
     a = _abs(b, x)
     z = b.fmul(x, x)
@@ -1023,12 +1109,16 @@ _SINGLE: dict[str, Function] = {
     "tanh": _tanh32,
     "erf": _erf32,
     "erfc": _erfc32,
+    "gelu_slope": _gelu_slope32,
+    "normal_excess": _normal_excess32,
 }
 _DOUBLE: dict[str, Function] = {
     **_SINGLE,
     "tanh": _tanh64,
     "erf": _erf64,
     "erfc": _erfc,
+    "gelu_slope": _gelu_slope,
+    "normal_excess": _normal_excess,
     "sinh": _sinh,
     "cosh": _cosh,
     "asinh": _asinh,

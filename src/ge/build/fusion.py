@@ -58,7 +58,7 @@ EXPENSIVE = frozenset(
     ]
 )
 
-SLOW = EXPENSIVE | {"Exp", "Gelu", "Log", "Sigmoid", "Tanh"}
+SLOW = EXPENSIVE | {"Exp", "Gelu", "GeluSlope", "Log", "Sigmoid", "Tanh"}
 
 
 @dataclass(eq=False, slots=True)

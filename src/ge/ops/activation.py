@@ -81,8 +81,17 @@ class Gelu(Activation):
             inner = (wide + wide * wide * wide * 0.044715) * math.sqrt(2 / math.pi)
             share = tbe.unary("sigmoid", inner * 2)  # (1 + tanh) / 2
         else:
-            share = (tbe.unary("erf", wide * math.sqrt(0.5)) + 1) * 0.5
+            share = tbe.unary("normal_excess", wide) + 0.5
         return tbe.cast(wide * share, x.dtype)
+
+
+@register
+class GeluSlope(Activation):
+    """The derivative of the exact Gelu."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.cast(tbe.unary("gelu_slope", widened(x)) + 0.5, x.dtype)
 
 
 @register

@@ -526,9 +526,7 @@ def _silu_backward(n: AtenNode) -> Any:
 def _gelu_backward(n: AtenNode) -> Any:
     g, x = n.wide(n.arg("grad_output")), n.wide(n.arg("self"))
     if n.arg("approximate", "none") == "none":
-        cdf = n.op("Mul", n.op("Add", n.op("Erf", n.op("Mul", x, math.sqrt(0.5))), 1), 0.5)
-        pdf = n.op("Mul", n.op("Exp", n.op("Mul", n.op("Square", x), -0.5)), 1 / math.sqrt(2 * math.pi))
-        return n.back(n.op("Mul", g, n.op("Add", cdf, n.op("Mul", x, pdf))))
+        return n.back(n.op("Mul", g, n.op("GeluSlope", x)))
     k, c = math.sqrt(2 / math.pi), 0.044715
     square = n.op("Square", x)
     inner = n.op("Mul", n.op("Mul", x, n.op("Add", n.op("Mul", square, c), 1)), 2 * k)

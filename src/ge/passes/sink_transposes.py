@@ -289,6 +289,7 @@ ELEMENTWISE = frozenset(
         "Selu",
         "Celu",
         "Gelu",
+        "GeluSlope",
         "HardSigmoid",
         "HardSwish",
         "Mish",
