@@ -60,11 +60,13 @@ class BoundSteps : public BoundStep {
     start(kFirstC, kLastC);
     prepare();
     const std::int64_t blocks = layer_.hidden / kUnits;
-    parallel_for(blocks, layer_.grain, [&](std::int64_t first, std::int64_t last) { pack(first, last); });
-    for (std::int64_t i = 0; i < count(); ++i) {
-      parallel_for(blocks, layer_.grain,
-                   [&](std::int64_t first, std::int64_t last) { step(i, first, last, i % 2 == 1); });
-    }
+    parallel_for(blocks, layer_.grain, [&](std::int64_t first, std::int64_t last) {
+      pack(first, last);
+      for (std::int64_t i = 0; i < count(); ++i) {
+        step(i, first, last, i % 2 == 1);
+#pragma omp barrier
+      }
+    });
   }
 
   std::array<void*, kPlaces> at{};
