@@ -39,6 +39,8 @@ _ULP_LIBRARY = frozenset(
         "erfc",
         "gelu_slope",
         "normal_excess",
+        "tanh_gelu_slope",
+        "tanh_normal_excess",
         "sigmoid",
         "softplus",
         "lgamma",
@@ -172,6 +174,23 @@ def _gelu_slope(x: float) -> float:
     return _normal_excess(x) + x * math.exp(-0.5 * min(x * x, 2000)) / math.sqrt(2 * math.pi)
 
 
+def _tanh_normal_excess(x: float) -> float:
+    """An approximation of normal_excess by a tanh."""
+    return 0.5 * math.tanh(_near_erf(x))
+
+
+def _near_erf(x: float) -> float:
+    return math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)
+
+
+def _tanh_gelu_slope(x: float) -> float:
+    """That of gelu_slope which belongs to it."""
+    if abs(x) > 40:
+        return math.copysign(0.5, x)
+    slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
+    return _tanh_normal_excess(x) + 0.5 * x * slope / math.cosh(min(abs(_near_erf(x)), 350)) ** 2
+
+
 def _lgamma(x: float) -> float:
     if abs(x) > 2e305 or (x <= 0 and x == math.floor(x)):
         return math.inf
@@ -227,6 +246,8 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "erfc": _per_element(math.erfc),
     "gelu_slope": _per_element(_gelu_slope),
     "normal_excess": _per_element(_normal_excess),
+    "tanh_gelu_slope": _per_element(_tanh_gelu_slope),
+    "tanh_normal_excess": _per_element(_tanh_normal_excess),
     "sign": np.sign,
     "floor": np.floor,
     "ceil": np.ceil,

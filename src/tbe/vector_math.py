@@ -148,6 +148,7 @@ _ERF_TABLE = (
     (0, 0.283431143, 0.532220364, 0.723909914, 0.853552043, 0.930513144, 0.970615506, 0.988957107, 0.996320248,
      0.998914719, 0.999717116, 0.999934912, 0.999986768, 0.999997616, 0.999999642, 0.99999994),
 )  # fmt: skip
+_GELU_CUBE = 0.044715
 # gelu_slope(k s + t) for k = 0..15 and |t| <= s/2 as polynomials of t: a row for each power, 5 first
 _GELU_SLOPE_STEP = 101.0 / 256.0
 _GELU_SLOPE_TABLE = (
@@ -189,6 +190,46 @@ _NORMAL_TABLE = (
      1.3945957e-07),
     (0, 0.1418026, 0.266253, 0.362109, 0.42690548, 0.46534595, 0.4853597, 0.49450424, 0.49817106, 0.49946138,
      0.49985984, 0.4999678, 0.49999347, 0.49999884, 0.49999982, 0.49999997),
+)  # fmt: skip
+# the same of tanh_normal_excess and tanh_gelu_slope
+_TANH_NORMAL_STEP = 84.0 / 256.0
+_TANH_NORMAL_TABLE = (
+    (0.010204961, 0.0074759955, 0.0014825568, -0.0040830094, -0.0059962347, -0.0048611793, -0.0023406183,
+     -0.0002581408, 0.00081274536, 0.0012240909, 0.00083643245, 0.0005014191, 0.00022809002, 8.588794e-05,
+     1.0432149e-05, -2.488497e-05),
+    (0, 0.015172432, 0.022758054, 0.020198172, 0.011398223, 0.001994943, -0.0038495604, -0.005936248,
+     -0.0053204657, -0.003713514, -0.0020091585, -0.0009574855, -0.00038619677, -0.00011251549, -5.6041416e-05,
+     -5.4044736e-05),
+    (-0.06682077, -0.056325838, -0.030205408, -0.00084950286, 0.020326687, 0.028870843, 0.02712302,
+     0.020254713, 0.012685948, 0.006765431, 0.0030770784, 0.0011794146, 0.00037654288, 9.853961e-05,
+     2.1343552e-05, 4.543941e-06),
+    (0, -0.06226859, -0.10568233, -0.12068506, -0.110123485, -0.08488733, -0.056690086, -0.033157855,
+     -0.017016519, -0.007619442, -0.0029495764, -0.00097160466, -0.00026814066, -6.151753e-05, -1.051024e-05,
+     -7.6346254e-08),
+    (0.3989423, 0.37794027, 0.32141283, 0.2455439, 0.16866502, 0.104219794, 0.057864223, 0.02875721,
+     0.012702746, 0.0049369484, 0.0016670804, 0.00048223548, 0.00011772474, 2.388815e-05, 3.9646775e-06,
+     5.244963e-07),
+    (0, 0.12858064, 0.24410026, 0.33738482, 0.40514788, 0.44946155, 0.47554514, 0.48933348, 0.49584612,
+     0.49857217, 0.49957243, 0.49989, 0.49997604, 0.49999565, 0.49999934, 0.4999999),
+)  # fmt: skip
+_TANH_GELU_SLOPE_STEP = 89.0 / 256.0
+_TANH_GELU_SLOPE_TABLE = (
+    (0.060661152, 0.03781786, -0.00929823, -0.03874948, -0.033543136, -0.011520429, 0.0053095086, 0.010618565,
+     0.008102923, 0.003532289, 0.00017613496, -0.0010638699, -0.000877083, -0.0004001725, -0.0001026809,
+     -5.2730808e-05),
+    (0, 0.09160179, 0.11676508, 0.070084296, 0.0029357106, -0.036669813, -0.040463604, -0.02533061,
+     -0.00863826, 0.0016103676, 0.004452472, 0.0033983756, 0.0017366825, 0.0006054632, 0.00020241919,
+     -1.4443402e-05),
+    (-0.26726907, -0.19820711, -0.042301606, 0.094479784, 0.14399643, 0.115328506, 0.057675485, 0.01064592,
+     -0.01236869, -0.01618309, -0.011248049, -0.005504746, -0.0020055969, -0.00055048167, -0.0001142798,
+     -1.6449127e-05),
+    (0, -0.2540674, -0.3825424, -0.3494869, -0.21682663, -0.076776974, 0.013833831, 0.04756849, 0.04461768,
+     0.028502705, 0.013862243, 0.005261686, 0.0015569092, 0.00035710848, 6.0833434e-05, 9.9215695e-06),
+    (0.7978845, 0.7053212, 0.4744521, 0.21161355, 0.0117537435, -0.08852685, -0.10687904, -0.082675435,
+     -0.0492425, -0.023603477, -0.009180938, -0.0028825812, -0.0007224941, -0.00014258697, -2.1821985e-05,
+     -2.5590832e-06),
+    (0, 0.26646352, 0.47414163, 0.59270936, 0.6288308, 0.6126448, 0.576851, 0.54322934, 0.52036613, 0.5080329,
+     0.50263035, 0.5007061, 0.5001531, 0.5000264, 0.5000036, 0.50000036),
 )  # fmt: skip
 # erf(x)/x - 1 as a polynomial of x^2, |x| <= 1
 _ERF64 = (
@@ -781,6 +822,41 @@ def _gelu_slope(b: Builder, x: Value) -> Value:
     return _copysign(b, b.muladd(a, density, _normal_excess(b, a)), x)
 
 
+def _tanh_normal_excess32(b: Builder, x: Value) -> Value:
+    if not _has_tables(b, x):
+        return _tanh_normal_excess(b, x)
+    return _odd_by_table(b, x, 5.08, _TANH_NORMAL_STEP, _TANH_NORMAL_TABLE)
+
+
+def _tanh_normal_excess(b: Builder, x: Value) -> Value:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3)) / 2"""
+    tanh = _tanh32 if x.elem == "float" else _tanh64
+    return b.fmul(tanh(b, _near_erf(b, x, 1.0)), b.like(x, 0.5))
+
+
+def _near_erf(b: Builder, x: Value, factor: float) -> Value:
+    """The factor times what tanh takes to come near erf(x / sqrt 2)."""
+    root = factor * math.sqrt(2 / math.pi)
+    return b.fmul(x, b.muladd(b.fmul(x, x), b.like(x, root * _GELU_CUBE), b.like(x, root)))
+
+
+def _tanh_gelu_slope32(b: Builder, x: Value) -> Value:
+    if not _has_tables(b, x):
+        return _tanh_gelu_slope(b, x)
+    return _odd_by_table(b, x, 5.38, _TANH_GELU_SLOPE_STEP, _TANH_GELU_SLOPE_TABLE)
+
+
+def _tanh_gelu_slope(b: Builder, x: Value) -> Value:
+    """tanh_normal_excess + x times its derivative."""
+    a = _at_most(b, _abs(b, x), 40.0)
+    root, one = 2 * math.sqrt(2 / math.pi), b.like(x, 1.0)
+    slope = b.muladd(b.fmul(a, a), b.like(x, 3 * _GELU_CUBE * root), b.like(x, root))
+    e = exp_of_negative(b, _near_erf(b, a, -2.0))
+    share = b.fdiv(one, b.fadd(one, e))
+    spread = b.fmul(b.fmul(e, share), share)  # a quarter of 1 - tanh^2
+    return _copysign(b, b.muladd(b.fmul(a, slope), spread, _tanh_normal_excess(b, a)), x)
+
+
 def _erf32(b: Builder, x: Value) -> Value:
     if _has_tables(b, x):
         return _erf_by_table(b, x)
@@ -1111,6 +1187,8 @@ _SINGLE: dict[str, Function] = {
     "erfc": _erfc32,
     "gelu_slope": _gelu_slope32,
     "normal_excess": _normal_excess32,
+    "tanh_gelu_slope": _tanh_gelu_slope32,
+    "tanh_normal_excess": _tanh_normal_excess32,
 }
 _DOUBLE: dict[str, Function] = {
     **_SINGLE,
@@ -1119,6 +1197,8 @@ _DOUBLE: dict[str, Function] = {
     "erfc": _erfc,
     "gelu_slope": _gelu_slope,
     "normal_excess": _normal_excess,
+    "tanh_gelu_slope": _tanh_gelu_slope,
+    "tanh_normal_excess": _tanh_normal_excess,
     "sinh": _sinh,
     "cosh": _cosh,
     "asinh": _asinh,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ SINGLE = {
     "exp": (1.0, -105, 90), "exp2": (1.2, -151, 130), "expm1": (1.5, -20, 90), "log": (1.0, 0, 10),
     "log2": (1.2, 0, 10), "log1p": (1.6, -1, 10), "sigmoid": (2.5, -110, 100), "softplus": (2.0, -105, 100),
     "tanh": (1.6, -10, 10), "erf": (1.4, -5, 5), "erfc": (4.0, -7, 12), "sin": (0.6, -1e4, 1e4),
-    "gelu_slope": (6.0, -7, 7), "normal_excess": (6.0, -7, 7),
+    "gelu_slope": (6.0, -7, 7), "normal_excess": (6.0, -7, 7), "tanh_gelu_slope": (6.0, -7, 7),
+    "tanh_normal_excess": (6.0, -7, 7),
     "cos": (0.6, -1e4, 1e4), "tan": (0.6, -1e4, 1e4), "asin": (0.6, -1, 1), "acos": (0.6, -1, 1),
     "atan": (0.6, -100, 100), "sinh": (0.6, -90, 90), "cosh": (0.6, -90, 90), "asinh": (0.6, -100, 100),
     "acosh": (0.6, 1, 100), "atanh": (0.6, -1, 1), "lgamma": (0.6, -50, 100), "digamma": (0.6, -20, 50),
@@ -39,7 +42,8 @@ SPECIAL = [
     -3e38,
     1e-4,
 ]
-SLOW_ORACLE = ("erf", "erfc", "gelu_slope", "normal_excess", "lgamma", "digamma")
+TANH = ("tanh_gelu_slope", "tanh_normal_excess")
+SLOW_ORACLE = ("erf", "erfc", "gelu_slope", "normal_excess", *TANH, "lgamma", "digamma")
 
 
 def ulps(got: np.ndarray, truth: np.ndarray, kind: type) -> np.ndarray:
@@ -118,17 +122,28 @@ def test_float64_special_functions(op: str) -> None:
         "erfc": (-5, 26),
         "gelu_slope": (-9, 9),
         "normal_excess": (-9, 9),
+        **dict.fromkeys(TANH, (-4, 4)),
         "lgamma": (0.01, 60),
         "digamma": (2, 60),
     }[op]
     data = rng.uniform(lo, hi, 300)
     x = tbe.placeholder(data.shape, "float64")
     (got,) = run([x], [tbe.unary(op, x)], {x: data})
+
+    root, cube = mp.sqrt(2 / mp.pi), mp.mpf("0.044715")
+
+    def inner(v: Any) -> Any:
+        return root * (v + cube * v**3)
+
     exact = {
         "erf": mp.erf,
         "erfc": mp.erfc,
         "gelu_slope": lambda v: mp.erf(v * mp.sqrt(0.5)) / 2 + v * mp.npdf(v),
         "normal_excess": lambda v: mp.erf(v * mp.sqrt(0.5)) / 2,
+        "tanh_gelu_slope": lambda v: (
+            mp.tanh(inner(v)) / 2 + v * root * (1 + 3 * cube * v**2) * mp.sech(inner(v)) ** 2 / 2
+        ),
+        "tanh_normal_excess": lambda v: mp.tanh(inner(v)) / 2,
         "lgamma": mp.loggamma,
         "digamma": mp.digamma,
     }[op]
@@ -178,7 +193,7 @@ def test_short_floats_round_once(op: str, dtype: str) -> None:
     assert wrong.mean() < 0.002  # only where float32 itself falls on the other side of a tie
 
 
-@pytest.mark.parametrize("op", ["erf", "gelu_slope", "normal_excess"])
+@pytest.mark.parametrize("op", ["erf", "gelu_slope", "normal_excess", *TANH])
 def test_tables_for_narrow_numbers(op: str) -> None:
     """More lanes than the table has entries."""
     x = tbe.placeholder((4096,), "bfloat16")

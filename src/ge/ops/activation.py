@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,8 @@ from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805
+_NORMAL = {"none": "normal_excess", "tanh": "tanh_normal_excess"}
+_GELU_SLOPE = {"none": "gelu_slope", "tanh": "tanh_gelu_slope"}
 
 
 class Activation(Unary):
@@ -77,21 +78,19 @@ class Gelu(Activation):
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         wide = widened(x)  # rounded once, which is quicker too
-        if op.approximate == "tanh":
-            inner = (wide + wide * wide * wide * 0.044715) * math.sqrt(2 / math.pi)
-            share = tbe.unary("sigmoid", inner * 2)  # (1 + tanh) / 2
-        else:
-            share = tbe.unary("normal_excess", wide) + 0.5
+        share = tbe.unary(_NORMAL[op.approximate], wide) + 0.5
         return tbe.cast(wide * share, x.dtype)
 
 
 @register
 class GeluSlope(Activation):
-    """The derivative of the exact Gelu."""
+    """The derivative of Gelu."""
+
+    approximate = Attr(str, "none", choices=("none", "tanh"))
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        return tbe.cast(tbe.unary("gelu_slope", widened(x)) + 0.5, x.dtype)
+        return tbe.cast(tbe.unary(_GELU_SLOPE[op.approximate], widened(x)) + 0.5, x.dtype)
 
 
 @register

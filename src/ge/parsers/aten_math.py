@@ -525,12 +525,4 @@ def _silu_backward(n: AtenNode) -> Any:
 @aten("gelu_backward")
 def _gelu_backward(n: AtenNode) -> Any:
     g, x = n.wide(n.arg("grad_output")), n.wide(n.arg("self"))
-    if n.arg("approximate", "none") == "none":
-        return n.back(n.op("Mul", g, n.op("GeluSlope", x)))
-    k, c = math.sqrt(2 / math.pi), 0.044715
-    square = n.op("Square", x)
-    inner = n.op("Mul", n.op("Mul", x, n.op("Add", n.op("Mul", square, c), 1)), 2 * k)
-    share = n.op("Sigmoid", inner)  # (1 + tanh) / 2
-    slope = n.op("Mul", n.op("Add", n.op("Mul", square, 3 * c), 1), 2 * k)
-    spread = n.op("Mul", share, n.op("Sub", 1, share))
-    return n.back(n.op("Mul", g, n.op("Add", share, n.op("Mul", n.op("Mul", spread, x), slope))))
+    return n.back(n.op("Mul", g, n.op("GeluSlope", x, approximate=n.arg("approximate", "none"))))
