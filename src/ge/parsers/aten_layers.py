@@ -100,6 +100,24 @@ def _each(value: Any, count: int) -> list[int]:
     return found * count if len(found) == 1 else found
 
 
+FEW_CHANNELS = 4  # of a picture: vectors of channels would be mostly empty
+
+
+def _patches(n: AtenNode, x: Any, w: TensorDesc, pads: list[int], attrs: dict[str, Any]) -> Any | None:
+    """The windows of a picture as rows, where they lie side by side: a convolution is a product of them then."""
+    batch, channels, *sizes = desc_of(x).shape
+    kernel = list(w.shape[2:])
+    is_tiled = attrs["strides"] == kernel and not any(s % k for s, k in zip(sizes, kernel, strict=True))
+    plain = attrs["groups"] == 1 and set(attrs["dilations"]) == {1} and not any(pads)
+    if not (is_tiled and plain) or channels > FEW_CHANNELS or math.prod(kernel) < 16:
+        return None
+    counts = [s // k for s, k in zip(sizes, kernel, strict=True)]
+    pairs = [v for pair in zip(counts, kernel, strict=True) for v in pair]
+    places, within = range(2, 2 + len(pairs), 2), range(3, 2 + len(pairs), 2)
+    cut = n.op("Transpose", n.shaped(x, [batch, channels, *pairs]), perm=[0, *places, 1, *within])
+    return n.shaped(cut, [batch * math.prod(counts), channels * math.prod(kernel)])
+
+
 @aten("convolution", "_convolution")
 def _convolution(n: AtenNode) -> Any:
     x, w, bias = n.arg("input"), n.arg("weight"), n.arg("bias")
@@ -112,8 +130,23 @@ def _convolution(n: AtenNode) -> Any:
     strides, pads, holes = (_each(n.arg(k), space) for k in ("stride", "padding", "dilation"))
     attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
     if not n.arg("transposed"):
+        rows = _patches(n, x, desc_of(w), pads, attrs)
+        if rows is not None:
+            return _of_patches(n, n.op("MatMul", rows, _as_rows(n, w), bias, transpose_b=True))
         return n.op("Conv", x, w, bias, pads_begin=pads, pads_end=pads, **attrs)
     return n.op("ConvTranspose", x, w, bias, pads_begin=pads, output_shape=list(n.out().shape[2:]), **attrs)
+
+
+def _as_rows(n: AtenNode, w: Any) -> Any:
+    first, *rest = desc_of(w).shape
+    return n.shaped(w, [first, math.prod(rest)])
+
+
+def _of_patches(n: AtenNode, y: Any) -> Any:
+    """A convolution's result from its rows."""
+    batch, channels, *space = n.out().shape
+    rank = 2 + len(space)
+    return n.op("Transpose", n.shaped(y, [batch, *space, channels]), perm=[0, rank - 1, *range(1, rank - 1)])
 
 
 @aten("convolution_backward")
@@ -133,8 +166,12 @@ def _convolution_backward(n: AtenNode) -> Any:
     if mask[1]:
         # A transposed convolution exchanges what is convolved and what it gives.
         data, gradient = (g, x) if transposed else (x, g)
-        ends = _end_borders(desc_of(data), desc_of(gradient), desc_of(w), strides, pads, holes)
-        results[1] = _by_weight(n, data, gradient, w, pads, ends, attrs)
+        rows = None if transposed else _patches(n, data, desc_of(w), pads, attrs)
+        if rows is not None:
+            results[1] = _by_weight_of_patches(n, rows, gradient, w)
+        else:
+            ends = _end_borders(desc_of(data), desc_of(gradient), desc_of(w), strides, pads, holes)
+            results[1] = _by_weight(n, data, gradient, w, pads, ends, attrs)
     if mask[2]:
         axes = [0, *range(2, desc_of(g).rank)]
         results[2] = n.op("ReduceSum", g, axes=axes, keepdims=False)
@@ -166,6 +203,13 @@ def _by_weight(
     if kept != sizes:
         data = n.op("Slice", data, starts=[0] * len(kept), ends=kept)
     return n.op("ConvGradWeight", data, gradient, kernel=kernel, pads_begin=pads, pads_end=ends, **attrs)
+
+
+def _by_weight_of_patches(n: AtenNode, rows: Any, gradient: Any, w: Any) -> Any:
+    rank, channels = desc_of(gradient).rank, desc_of(w).shape[0]
+    last = n.op("Transpose", gradient, perm=[0, *range(2, rank), 1])
+    product = n.op("MatMul", n.shaped(last, [desc_of(rows).shape[0], channels]), rows, transpose_a=True)
+    return n.shaped(product, list(desc_of(w).shape))
 
 
 def _end_borders(
