@@ -151,8 +151,7 @@ dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bi
 void lower_matmul(Lowering& low) {
   const Operands shapes(low);
   if (lower_product(low, shapes.a, shapes.b, shapes.y, shapes.posts) ||
-      lower_narrow_product(low, shapes.a, shapes.b, shapes.y) ||
-      lower_pair_product(low, shapes.a, shapes.b, shapes.y, shapes.posts)) {
+      lower_narrow_product(low, shapes.a, shapes.b, shapes.y)) {
     return;
   }
   const bool has_bias = low.attrs().flag("has_bias");

@@ -3,15 +3,18 @@
 
 #include <omp.h>
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "core/parallel.h"
-#include "product/finish.h"
 #include "product/product.h"
 
 namespace npu {
 namespace {
 
+using product::Activation;
+using product::Epilogue;
 using product::Grid;
 using product::MultiplyFn;
 using product::Operands;
@@ -19,34 +22,143 @@ using product::Problem;
 
 struct Plan {
   Plan(MultiplyFn multiply, const Problem& problem, std::int64_t threads)
-      : multiply(multiply), grid(problem, threads), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
+      : run(multiply), grid(problem, threads), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
 
-  void run(const Addresses& at) const {
-    const Operands whole{static_cast<const float*>(at.a),      static_cast<const float*>(at.b),
-                         static_cast<const float*>(at.bias),   static_cast<const float*>(at.residual),
-                         static_cast<const float*>(at.factor), static_cast<float*>(at.y)};
-    parallel_for(grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t part = begin; part < end; ++part) {
-        const Problem problem = grid.problem(part);
-        const Operands own = grid.operands(part, whole);
-        multiply(problem, own, static_cast<float*>(at.buffers) + part * buffer_floats);
-      }
-    });
-  }
-
-  MultiplyFn multiply;
+  MultiplyFn run;
   Grid grid;
   std::int64_t buffer_floats;
 };
 
-bool is_float32(DType type) { return type == DType::Float32; }
+struct Places {
+  Location a, b, y, buffers;
+  std::optional<Location> bias, residual, factor;
+};
 
-bool is_of_float32(const Lowering& low) {
-  for (std::size_t i = 0; i < (low.attrs().flag("has_bias") ? 3u : 2u); ++i) {
-    if (!is_float32(low.input(i).dtype)) return false;
+class BoundProduct : public BoundStep {
+ public:
+  explicit BoundProduct(const Plan& plan) : plan_(plan) {}
+
+  void run(RunState&) override {
+    const Operands whole{static_cast<const float*>(a),      static_cast<const float*>(b),
+                         static_cast<const float*>(bias),   static_cast<const float*>(residual),
+                         static_cast<const float*>(factor), static_cast<float*>(y)};
+    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) {
+        const Problem problem = plan_.grid.problem(part);
+        const Operands own = plan_.grid.operands(part, whole);
+        plan_.run(problem, own, static_cast<float*>(buffers) + part * plan_.buffer_floats);
+      }
+    });
   }
-  return is_float32(low.output(0).dtype);
+
+  void* a = nullptr;
+  void* b = nullptr;
+  void* bias = nullptr;
+  void* residual = nullptr;
+  void* factor = nullptr;
+  void* y = nullptr;
+  void* buffers = nullptr;
+
+ private:
+  const Plan& plan_;
+};
+
+class ProductStep : public Step {
+ public:
+  ProductStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundProduct>(plan_);
+    binder.address(&bound->a, places_.a);
+    binder.address(&bound->b, places_.b);
+    binder.address(&bound->y, places_.y);
+    binder.address(&bound->buffers, places_.buffers);
+    if (places_.bias) binder.address(&bound->bias, *places_.bias);
+    if (places_.residual) binder.address(&bound->residual, *places_.residual);
+    if (places_.factor) binder.address(&bound->factor, *places_.factor);
+    return bound;
+  }
+
+ private:
+  Plan plan_;
+  Places places_;
+};
+
+// What follows the product: a row and a matrix that are added at most, one that is multiplied, an activation.
+struct Finish {
+  Epilogue epilogue;
+  bool accumulates = false;
+  std::optional<std::size_t> bias, residual;  // the inputs that are added
+  std::optional<std::size_t> factor;          // the one that is multiplied
+};
+
+bool read_clip(std::string_view text, Epilogue& epilogue) {
+  const std::size_t first = text.find(','), second = text.find(',', first + 1);
+  if (first == std::string_view::npos || second == std::string_view::npos) return false;
+  const char* end = text.data() + text.size();
+  return std::from_chars(text.data() + first + 1, end, epilogue.low).ec == std::errc() &&
+         std::from_chars(text.data() + second + 1, end, epilogue.high).ec == std::errc();
 }
+
+bool read_activation(std::string_view text, Epilogue& epilogue) {
+  if (text == "gelu_erf") {
+    epilogue.activation = Activation::GeluErf;
+  } else if (text == "gelu_tanh") {
+    epilogue.activation = Activation::GeluTanh;
+  } else if (text == "relu") {
+    epilogue.activation = Activation::Clip;
+    epilogue.low = 0.0f;
+  } else if (text.substr(0, text.find(',')) == "clip" && read_clip(text, epilogue)) {
+    epilogue.activation = Activation::Clip;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool is_row(const Matrix& m, const Matrix& y) { return m.dims == Dims{1, y.dims[1]} && m.strides[1] == 1; }
+
+bool lies_like(const Matrix& m, const Matrix& y) { return m.dims == y.dims && m.strides == y.strides; }
+
+std::optional<Finish> read_finish(const Lowering& low, const Matrix& y, const std::vector<Matrix>& posts) {
+  Finish finish;
+  const std::size_t first = low.attrs().flag("has_bias") ? 3 : 2;
+  if (first == 3) finish.bias = 2;
+  std::size_t next = 0;
+  for (const std::string& text : low.attrs().texts("post_ops")) {
+    if (finish.epilogue.activation != Activation::None) return std::nullopt;
+    const bool summed = finish.accumulates || finish.residual;
+    const bool reads = next < posts.size() && low.input(first + next).dtype == DType::Float32;
+    const bool adds = text == "add" && reads && !finish.factor;
+    if (text == "sum" && !summed && !finish.factor) {
+      finish.accumulates = true;
+    } else if (adds && !finish.bias && is_row(posts[next], y)) {
+      finish.bias = first + next++;
+    } else if (adds && !summed && lies_like(posts[next], y)) {
+      finish.residual = first + next++;
+    } else if (text == "mul" && reads && !finish.factor && lies_like(posts[next], y)) {
+      finish.factor = first + next++;
+    } else if (!read_activation(text, finish.epilogue)) {
+      return std::nullopt;
+    }
+  }
+  finish.epilogue.has_bias = finish.bias.has_value();
+  finish.epilogue.has_residual = finish.residual.has_value();
+  finish.epilogue.has_factor = finish.factor.has_value();
+  return next == posts.size() ? std::optional(finish) : std::nullopt;
+}
+
+bool has_plain_operands(const Lowering& low) {
+  const Attrs& attrs = low.attrs();
+  const bool has_bias = attrs.flag("has_bias");
+  for (std::size_t i = 0; i < (has_bias ? 3u : 2u); ++i) {
+    if (low.input(i).dtype != DType::Float32) return false;
+  }
+  return low.output(0).dtype == DType::Float32 && (!has_bias || low.input(2).contiguous()) &&
+         !attrs.flag("has_weight_scales") && !attrs.has("src_scale") && !attrs.has("dst_scale");
+}
+
+bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0] == 1 || m.strides[1] == 1); }
 
 // Packing takes a share of the time that shrinks as rows and columns grow, updates of the result one that
 // shrinks with the depth.
@@ -65,20 +177,32 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
                    const std::vector<Matrix>& posts) {
   const MultiplyFn multiply = product::multiply();
   const bool is_asked_for = low.attrs().text("algorithm", "auto") == "strassen";  // whatever the size
-  if (!multiply || !(is_asked_for || low.may_save_arithmetic()) || !is_of_float32(low) || !is_unscaled(low) ||
-      !lie_in_lines(a, b, y)) {
+  if (!multiply || !(is_asked_for || low.may_save_arithmetic()) || !has_plain_operands(low) ||
+      !lies_in_lines(a) || a.dims[1] == 0 || !lies_in_lines(b) || y.dims.size() != 2 || y.strides[1] != 1) {
     return false;
   }
-  const std::optional<Finish> finish = read_finish(low, y, posts, is_float32);
+  const std::optional<Finish> finish = read_finish(low, y, posts);
   if (!finish) return false;
-  const Plan plan(multiply, problem_of(a, b, y, *finish), omp_get_max_threads());
+  const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
+                        b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
+  const Plan plan(multiply, problem, omp_get_max_threads());
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
   if (!is_asked_for && !is_worthwhile(plan.grid, packs_once)) return false;
-  low.describe("strassen:avx512", layout_of(a, b), flops_of(plan.grid.whole()));
+  const double flops =
+      2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
+  low.describe("strassen:avx512",
+               (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"), flops);
   if (!low.building()) return true;
-  const Places places(low, *finish,
-                      static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
-  low.emit(std::make_unique<ProductStep<Plan>>(plan, places));
+  Places places;
+  places.a = low.at(low.input(0));
+  places.b = low.at(low.input(1));
+  places.y = low.at(low.output(0));
+  places.buffers =
+      low.scratch(static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
+  if (finish->bias) places.bias = low.at(low.input(*finish->bias));
+  if (finish->residual) places.residual = low.at(low.input(*finish->residual));
+  if (finish->factor) places.factor = low.at(low.input(*finish->factor));
+  low.emit(std::make_unique<ProductStep>(plan, places));
   return true;
 }
 

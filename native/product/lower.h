@@ -17,11 +17,7 @@ struct Matrix {
 bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
                    const std::vector<Matrix>& posts);
 
-// Lowers a large bfloat16 product whose second operand is not packed; false likewise.
-bool lower_pair_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
-                        const std::vector<Matrix>& posts);
-
-// Lowers a product with few rows or terms whose second operand is not packed; false likewise.
+// Lowers a float32 product with few rows or terms whose second operand is not packed; false likewise.
 bool lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y);
 
 }  // namespace npu

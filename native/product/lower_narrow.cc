@@ -4,7 +4,6 @@
 
 #include "core/parallel.h"
 #include "core/processor.h"
-#include "product/finish.h"
 #include "product/lower.h"
 #include "product/narrow.h"
 
@@ -78,13 +77,15 @@ class NarrowStep : public Step {
 };
 
 bool is_plain(const Lowering& low) {
-  const bool has_bias = low.attrs().flag("has_bias");
-  const std::vector<std::string> post_ops = low.attrs().texts("post_ops");
+  const Attrs& attrs = low.attrs();
+  const bool has_bias = attrs.flag("has_bias");
+  const std::vector<std::string> post_ops = attrs.texts("post_ops");
   const DType type = low.output(0).dtype;
   for (std::size_t i = 0; i < low.input_count(); ++i) {
     if (low.input(i).dtype != type) return false;
   }
-  return low.input_count() == (has_bias ? 3u : 2u) && is_unscaled(low) &&
+  return low.input_count() == (has_bias ? 3u : 2u) && (!has_bias || low.input(2).contiguous()) &&
+         !attrs.flag("has_weight_scales") && !attrs.has("src_scale") && !attrs.has("dst_scale") &&
          (post_ops.empty() || (post_ops.size() == 1 && post_ops[0] == "relu"));
 }
 
@@ -131,7 +132,8 @@ bool lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const
   const std::optional<Plan> plan = make_plan(low, a, b, y);
   if (!plan) return false;
   const NarrowProblem& p = plan->problem;
-  low.describe("narrow:avx512", layout_of(a, b),
+  low.describe("narrow:avx512",
+               (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"),
                2.0 * static_cast<double>(p.rows * p.columns) * static_cast<double>(p.depth));
   if (!low.building()) return true;
   std::optional<Location> bias;

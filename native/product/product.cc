@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/processor.h"
-#include "product/cut.h"
 
 namespace npu::product {
 namespace {
@@ -13,6 +12,16 @@ constexpr std::int64_t kMaxDepth = 512;  // the seven sums of a panel of b stay 
 constexpr std::int64_t kPackedABytes = 6 << 20;  // in the last-level cache
 constexpr double kHandling = 14;       // products in the time it takes to measure and pack a number, measured
 constexpr std::int64_t kPadding = 80;  // floats; keeps sums from falling into the same cache sets
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t round_up(std::int64_t value, std::int64_t to) { return divide_up(value, to) * to; }
+
+// The size of equal blocks, each a multiple of `unit`, none larger than `limit` unless it is a unit.
+std::int64_t even_block(std::int64_t total, std::int64_t limit, std::int64_t unit) {
+  if (total == 0) return unit;
+  const std::int64_t most = std::max(limit / unit * unit, unit);
+  return round_up(divide_up(total, divide_up(total, most)), unit);
+}
 
 }  // namespace
 
@@ -28,23 +37,12 @@ Blocks::Blocks(const Problem& p) {
 
 MultiplyFn multiply() { return has(Vectors::Avx512) ? multiply_avx512 : nullptr; }
 
-Share Split::share(std::int64_t rows, std::int64_t columns, std::int64_t part) const {
-  const std::int64_t high = round_up(divide_up(rows, down), row_unit);
-  const std::int64_t wide = round_up(divide_up(columns, across), column_unit);
-  const std::int64_t row = std::min(rows, part / across * high);
-  const std::int64_t column = std::min(columns, part % across * wide);
-  return {row, column, std::min(high, rows - row), std::min(wide, columns - column)};
-}
-
 Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
-  split_.row_unit =
-      2 * (problem.a_column == 1 ? kRowUnit : kTileRows);  // rows side by side share cache lines
-  split_.column_unit = 2 * kTileColumns;
   Grid best = *this;
   for (std::int64_t down = 1; down <= threads; ++down) {
     if (threads % down) continue;
-    split_.down = down;
-    split_.across = threads / down;
+    down_ = down;
+    across_ = threads / down;
     if (down == 1 || gain() >= best.gain()) best = *this;  // packing a takes longer
   }
   *this = best;
@@ -62,20 +60,32 @@ double Grid::gain() const {
   return 8.0 / kProducts / padded / (1 + kHandling * handled);
 }
 
+Grid::Range Grid::rows(std::int64_t part) const {
+  const std::int64_t unit =
+      whole_.a_column == 1 ? kRowUnit : kTileRows;  // rows side by side share cache lines
+  const std::int64_t each = round_up(divide_up(whole_.rows, down_), 2 * unit);
+  const std::int64_t first = std::min(whole_.rows, part / across_ * each);
+  return {first, std::min(each, whole_.rows - first)};
+}
+
+Grid::Range Grid::columns(std::int64_t part) const {
+  const std::int64_t each = round_up(divide_up(whole_.columns, across_), 2 * kTileColumns);
+  const std::int64_t first = std::min(whole_.columns, part % across_ * each);
+  return {first, std::min(each, whole_.columns - first)};
+}
+
 Problem Grid::problem(std::int64_t part) const {
-  const Share share = split_.share(whole_.rows, whole_.columns, part);
   Problem own = whole_;
-  own.rows = share.rows;
-  own.columns = share.columns;
+  own.rows = rows(part).count;
+  own.columns = columns(part).count;
   return own;
 }
 
 Operands Grid::operands(std::int64_t part, const Operands& whole) const {
-  const Share share = split_.share(whole_.rows, whole_.columns, part);
-  const std::int64_t at = share.row * whole_.c_row + share.column;
-  return {whole.a + share.row * whole_.a_row,
-          whole.b + share.column * whole_.b_column,
-          whole.bias ? whole.bias + share.column : nullptr,
+  const std::int64_t row = rows(part).first, column = columns(part).first, at = row * whole_.c_row + column;
+  return {whole.a + row * whole_.a_row,
+          whole.b + column * whole_.b_column,
+          whole.bias ? whole.bias + column : nullptr,
           whole.residual ? whole.residual + at : nullptr,
           whole.factor ? whole.factor + at : nullptr,
           whole.c + at};

@@ -70,34 +70,26 @@ void multiply_avx512(const Problem& problem, const Operands& operands, float* sc
 // The implementation this machine can run, or nullptr.
 MultiplyFn multiply();
 
-// A part of the results: where it begins, and its size.
-struct Share {
-  std::int64_t row, column, rows, columns;
-};
-
 // A product shared by threads that write nothing in common: a grid of parts, each a problem of its own.
-struct Split {
-  std::int64_t down = 1, across = 1;
-  std::int64_t row_unit = 1, column_unit = 1;  // each part but the last has a multiple of them
-
-  std::int64_t parts() const { return down * across; }
-  Share share(std::int64_t rows, std::int64_t columns, std::int64_t part) const;
-};
-
 class Grid {
  public:
   Grid(const Problem& problem, std::int64_t threads);
 
-  const Problem& whole() const { return whole_; }
-  std::int64_t parts() const { return split_.parts(); }
+  std::int64_t parts() const { return down_ * across_; }
   std::int64_t scratch_floats() const;  // that each part needs at most
   double gain() const;                  // estimate of the time eight plain products take over that of ours
   Problem problem(std::int64_t part) const;
   Operands operands(std::int64_t part, const Operands& whole) const;
 
  private:
+  struct Range {
+    std::int64_t first, count;
+  };
+  Range rows(std::int64_t part) const;
+  Range columns(std::int64_t part) const;
+
   Problem whole_;
-  Split split_;
+  std::int64_t down_ = 1, across_ = 1;
 };
 
 }  // namespace npu::product

@@ -3,7 +3,6 @@
 
 #include <iterator>
 
-#include "product/ahead.h"
 #include "product/avx512.h"
 #include "product/product.h"
 
@@ -80,6 +79,47 @@ inline Sums sums_of_b(const __m512 (&x)[4]) {
   return {{_mm512_add_ps(b0, b3), b0, _mm512_sub_ps(b1, b3), _mm512_sub_ps(b2, b0), b3, _mm512_add_ps(b0, b1),
            _mm512_add_ps(b2, b3)}};
 }
+
+// -- what is asked for ahead of its use
+// -----------------------------------------------------------------------
+
+// Lines of up to four matrices, brought to the second-level cache a few at a time while something is
+// computed.
+class Ahead {
+ public:
+  void clear() { first_ = count_ = lines_ = 0; }
+
+  // `rows` pieces of `length` floats, `step` floats apart.
+  void add(const float* data, std::int64_t rows, std::int64_t length, std::int64_t step) {
+    if (rows <= 0 || length <= 0) return;
+    const std::int64_t begun = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) / 4 % kLanes);
+    const std::int64_t lines = (begun + length + kLanes - 1) / kLanes;
+    pieces_[count_++] = {data - begun, rows, lines, step, 0};
+    lines_ += rows * lines;
+  }
+
+  // Shares what there is among so many pauses.
+  void spread(std::int64_t pauses) { each_ = (lines_ + pauses - 1) / pauses; }
+
+  __attribute__((always_inline)) void fetch() {
+    for (std::int64_t i = 0; i < each_ && first_ < count_; ++i) {
+      Piece& piece = pieces_[first_];
+      _mm_prefetch(reinterpret_cast<const char*>(piece.data + piece.line * kLanes), _MM_HINT_T1);
+      if (++piece.line < piece.lines) continue;
+      piece.line = 0;
+      piece.data += piece.step;
+      if (--piece.rows == 0) ++first_;
+    }
+  }
+
+ private:
+  struct Piece {
+    const float* data;
+    std::int64_t rows, lines, step, line;
+  };
+  Piece pieces_[4];
+  std::int64_t first_ = 0, count_ = 0, lines_ = 0, each_ = 0;
+};
 
 // -- tiles
 // ---------------------------------------------------------------------------------------------------
