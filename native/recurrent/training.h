@@ -2,8 +2,8 @@
 //
 // Weights are packed in panels of 16 columns, row by row, once for all steps: those of a forward step are the
 // recurrent weights (4 * hidden, hidden) turned, those of a step back are these themselves. A thread owns
-// whole units in both: threads meet once a step. All pointers are of one step; `void` ones are of the weights'
-// type.
+// whole units in both: threads meet once a step. All pointers are of one step; `void` ones are of the
+// weights' type.
 #pragma once
 
 #include <cstdint>
