@@ -788,12 +788,14 @@ def _has_tables(b: Builder, x: Value) -> bool:
 def _odd_by_table(
     b: Builder, x: Value, last: float, step: float, table: tuple[tuple[float, ...], ...]
 ) -> Value:
-    """An odd function that is constant beyond `last`."""
-    number, t = _nearest_step(b, _at_most(b, _abs(b, x), last), step)
+    """An odd function that is 1/2 from `last` on, exactly: what it is multiplied by may be large there."""
+    a = _abs(b, x)
+    number, t = _nearest_step(b, a, step)
     result = _looked_up(b, table[0], number)
     for row in table[1:]:
         result = b.muladd(result, t, _looked_up(b, row, number))
-    return _copysign(b, result, x)
+    far = b.fcmp("oge", a, b.like(a, last))
+    return _copysign(b, b.select(far, b.like(a, 0.5), result), x)
 
 
 def _normal_excess32(b: Builder, x: Value) -> Value:
