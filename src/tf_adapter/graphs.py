@@ -93,9 +93,13 @@ class Functions:
 
 
 def called_functions(op: str, attr: Mapping[str, attr_value_pb2.AttrValue]) -> list[str]:
-    """Names of the functions that a node names; its own operator may be one of them."""
+    """Names of the functions that a node names, by attribute; its own operator may be one of them.
+
+    The order of attributes in a message is another in every process.
+    """
     names = [op] if op_def_registry.get(op) is None else []
-    for value in attr.values():
+    for key in sorted(attr):
+        value = attr[key]
         kind = value.WhichOneof("value")
         if kind == "func":
             names.append(value.func.name)

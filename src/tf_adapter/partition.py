@@ -288,7 +288,7 @@ def operator_alone(graph: FlatGraph) -> Alone | None:
     results = tuple(index for name, index in returned if name == node.name)
     if len(results) != len(graph.results) or len(set(results)) != len(results):
         return None
-    attrs = tuple((k, v.SerializeToString()) for k, v in node.attr.items() if not k.startswith("_"))
+    attrs = tuple((k, node.attr[k].SerializeToString()) for k in sorted(node.attr) if not k.startswith("_"))
     taken = tuple(graph.args.index(name) for name, _ in node.inputs)
     return node.op, attrs, taken, len(node.types), results
 

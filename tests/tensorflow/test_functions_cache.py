@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from tests.tensorflow.comparing import NPU, equal
 from tf_adapter import cache, lowering
+from tf_adapter.graphs import called_functions
 from tf_adapter.options import options
 
 X = tf.constant(np.random.RandomState(0).rand(2, 4).astype(np.float32))
@@ -72,6 +74,12 @@ def test_the_same_function_is_compiled_once(store: Store) -> None:
     for _ in range(3):
         store.call()
     assert store.compiles == len(store.files()) == 1
+
+
+def test_the_order_of_attributes_is_not_part_of_the_key() -> None:
+    body, cond = (attr_value_pb2.AttrValue(func={"name": name}) for name in ("body_1", "cond_1"))
+    one, other = {"body": body, "cond": cond}, {"cond": cond, "body": body}
+    assert called_functions("While", one) == called_functions("While", other) == ["body_1", "cond_1"]
 
 
 def test_other_contents_are_compiled(store: Store) -> None:
