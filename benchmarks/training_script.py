@@ -51,8 +51,8 @@ def resnet50(size: int) -> Any:
     return model
 
 
-def as_printed(size: int) -> Script:
-    """The script with its own network and its own rate."""
+def at_a_constant_rate(size: int) -> Script:
+    """ResNet50 at the rate that the script has from its first step on."""
     return Script(lambda: resnet50(size), size, 1000, lambda: 1e-3)
 
 
@@ -84,7 +84,7 @@ IMAGES = {"random": random_batches, "patterns": pattern_batches}
 
 
 def off_by_a_rounding(batches: Batches) -> Batches:
-    """The same images, each number moved up or down by half of its last place."""
+    """The same images, each number moved up or down by about a unit of its last place."""
     random = np.random.default_rng(3)
     return [
         ((x * (1 + random.choice([-1, 1], x.shape) * 2.0**-23)).astype(np.float32), y) for x, y in batches
@@ -158,7 +158,7 @@ def main() -> int:
     import tf_adapter
 
     assert tf_adapter
-    script = as_printed(given.size)
+    script = at_a_constant_rate(given.size)
     batches = IMAGES[given.images](script, given.batch)
     plain = Training(script, CPU)
     expected, rounded = plain.curve(batches), plain.curve(off_by_a_rounding(batches))

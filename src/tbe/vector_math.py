@@ -786,22 +786,25 @@ def _has_tables(b: Builder, x: Value) -> bool:
 
 
 def _odd_by_table(
-    b: Builder, x: Value, last: float, step: float, table: tuple[tuple[float, ...], ...]
-) -> Value:
-    """An odd function that is 1/2 from `last` on, exactly: what it is multiplied by may be large there."""
-    a = _abs(b, x)
-    number, t = _nearest_step(b, a, step)
-    result = _looked_up(b, table[0], number)
-    for row in table[1:]:
-        result = b.muladd(result, t, _looked_up(b, row, number))
-    far = b.fcmp("oge", a, b.like(a, last))
-    return _copysign(b, b.select(far, b.like(a, 0.5), result), x)
+    last: float, step: float, table: tuple[tuple[float, ...], ...], otherwise: Function
+) -> Function:
+    """An odd function that is 1/2 from `last` on, exactly: what it is multiplied by may be large there.
 
+    Machines without tables compute it `otherwise`.
+    """
 
-def _normal_excess32(b: Builder, x: Value) -> Value:
-    if not _has_tables(b, x):
-        return _normal_excess(b, x)
-    return _odd_by_table(b, x, 5.6, _NORMAL_STEP, _NORMAL_TABLE)
+    def function(b: Builder, x: Value) -> Value:
+        if not _has_tables(b, x):
+            return otherwise(b, x)
+        a = _abs(b, x)
+        number, t = _nearest_step(b, a, step)
+        result = _looked_up(b, table[0], number)
+        for row in table[1:]:
+            result = b.muladd(result, t, _looked_up(b, row, number))
+        far = b.fcmp("oge", a, b.like(a, last))
+        return _copysign(b, b.select(far, b.like(a, 0.5), result), x)
+
+    return function
 
 
 def _normal_excess(b: Builder, x: Value) -> Value:
@@ -810,24 +813,12 @@ def _normal_excess(b: Builder, x: Value) -> Value:
     return b.fmul(erf, b.like(x, 0.5))
 
 
-def _gelu_slope32(b: Builder, x: Value) -> Value:
-    if not _has_tables(b, x):
-        return _gelu_slope(b, x)
-    return _odd_by_table(b, x, 6.1, _GELU_SLOPE_STEP, _GELU_SLOPE_TABLE)
-
-
 def _gelu_slope(b: Builder, x: Value) -> Value:
     """normal_excess + x times the density of the normal distribution."""
     a = _at_most(b, _abs(b, x), 40.0)
     power = exp_of_negative(b, b.fmul(b.fmul(a, a), b.like(x, -0.5)))
     density = b.fmul(power, b.like(x, 1 / math.sqrt(2 * math.pi)))
     return _copysign(b, b.muladd(a, density, _normal_excess(b, a)), x)
-
-
-def _tanh_normal_excess32(b: Builder, x: Value) -> Value:
-    if not _has_tables(b, x):
-        return _tanh_normal_excess(b, x)
-    return _odd_by_table(b, x, 5.08, _TANH_NORMAL_STEP, _TANH_NORMAL_TABLE)
 
 
 def _tanh_normal_excess(b: Builder, x: Value) -> Value:
@@ -840,12 +831,6 @@ def _near_erf(b: Builder, x: Value, factor: float) -> Value:
     """The factor times what tanh takes to come near erf(x / sqrt 2)."""
     root = factor * math.sqrt(2 / math.pi)
     return b.fmul(x, b.muladd(b.fmul(x, x), b.like(x, root * _GELU_CUBE), b.like(x, root)))
-
-
-def _tanh_gelu_slope32(b: Builder, x: Value) -> Value:
-    if not _has_tables(b, x):
-        return _tanh_gelu_slope(b, x)
-    return _odd_by_table(b, x, 5.38, _TANH_GELU_SLOPE_STEP, _TANH_GELU_SLOPE_TABLE)
 
 
 def _tanh_gelu_slope(b: Builder, x: Value) -> Value:
@@ -1187,10 +1172,10 @@ _SINGLE: dict[str, Function] = {
     "tanh": _tanh32,
     "erf": _erf32,
     "erfc": _erfc32,
-    "gelu_slope": _gelu_slope32,
-    "normal_excess": _normal_excess32,
-    "tanh_gelu_slope": _tanh_gelu_slope32,
-    "tanh_normal_excess": _tanh_normal_excess32,
+    "gelu_slope": _odd_by_table(6.1, _GELU_SLOPE_STEP, _GELU_SLOPE_TABLE, _gelu_slope),
+    "normal_excess": _odd_by_table(5.6, _NORMAL_STEP, _NORMAL_TABLE, _normal_excess),
+    "tanh_gelu_slope": _odd_by_table(5.38, _TANH_GELU_SLOPE_STEP, _TANH_GELU_SLOPE_TABLE, _tanh_gelu_slope),
+    "tanh_normal_excess": _odd_by_table(5.08, _TANH_NORMAL_STEP, _TANH_NORMAL_TABLE, _tanh_normal_excess),
 }
 _DOUBLE: dict[str, Function] = {
     **_SINGLE,
