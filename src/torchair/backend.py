@@ -11,7 +11,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 
 from ge.collection import collection_paused
-from torchair import decompositions, partition, recurrent, sizes
+from torchair import decompositions, partition, recurrent, sink_slices, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -101,6 +101,8 @@ def compile_graphs(
     `inference` may replace the compiler of graphs without gradients.
     """
     recurrent.replace_layers(module)
+    if sink_slices.NAME not in config.options().disabled_passes:
+        sink_slices.sink_slices(module)
     keeper = _Keeper(inference if inference is not None else get_compiler(config, "inference"))
     run = aot_module_simplified(
         module,
