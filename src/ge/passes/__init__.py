@@ -38,6 +38,7 @@ from ge.passes.recompute import Recompute
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.sink_casts import SinkCasts
+from ge.passes.sink_slices import SinkSlices
 from ge.passes.sink_transposes import SinkTransposes
 from ge.passes.split_reductions import SplitReductions
 from ge.passes.store_narrow import StoreNarrow
@@ -77,7 +78,9 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("attention", (FuseAttention(), *_TIDY), fixpoint=False),
-    Stage("merge", (HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False),
+    Stage(
+        "merge", (SinkSlices(), HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False
+    ),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
