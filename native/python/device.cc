@@ -88,6 +88,10 @@ void bind_device(nb::module_& m) {
       "trim", [](int device) { Device::get(device).arenas().trim(); }, "device"_a = 0, "Frees idle arenas.");
   m.def("reclaim", &reclaim, nb::call_guard<nb::gil_scoped_release>(),
         "Gives what compiles have left in the process back to the system: free memory, pages of compilers.");
+  m.def("map_single_pages", &map_single_pages, nb::call_guard<nb::gil_scoped_release>(),
+        "Lets pages of compilers come to the process one by one, as they are read, instead of sixteen at a "
+        "time; "
+        "false where the system does not let it.");
 
   nb::class_<DeviceMemory>(m, "DeviceBuffer", "A block of device memory, freed with its last reference.")
       .def(

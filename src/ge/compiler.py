@@ -34,6 +34,7 @@ __all__ = ["compile", "compile_graph", "compile_plan"]
 
 _log = logging.getLogger(__name__)
 
+npu_runtime.map_single_pages()
 npu_runtime.reclaim()  # what the loading of LLVM read of it
 
 

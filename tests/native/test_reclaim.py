@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 import npu_runtime
 from tbe.target import PORTABLE, compile_ir
@@ -28,6 +32,21 @@ def resident_code(library: str) -> int:
     return found
 
 
+def code_pages(library: str) -> np.ndarray:
+    """Which pages of a library's code are in this process, from a multiple of 16 pages on."""
+    line = next(
+        found
+        for found in Path("/proc/self/maps").read_text().splitlines()
+        if " r-xp " in found and library in found
+    )
+    begin, end = (int(address, 16) // mmap.PAGESIZE for address in line.split()[0].split("-"))
+    begin = (begin + 15) // 16 * 16
+    with Path("/proc/self/pagemap").open("rb") as pages:
+        pages.seek(begin * 8)
+        entries = np.frombuffer(pages.read((end - begin) * 8), np.uint64)
+    return entries >> np.uint64(63) == 1
+
+
 def test_code_of_the_compiler_leaves_and_comes_back() -> None:
     npu_runtime.reclaim()
     rested = resident_code("libllvmlite")
@@ -37,6 +56,19 @@ def test_code_of_the_compiler_leaves_and_comes_back() -> None:
     npu_runtime.reclaim()
     assert resident_code("libllvmlite") < used - 2 * MIB
     assert compile_ir(IR, PORTABLE) == before
+
+
+def test_only_pages_that_are_read_come() -> None:
+    if not npu_runtime.map_single_pages():
+        pytest.skip("the system maps pages as it likes")
+    npu_runtime.reclaim()
+    compile_ir(IR, PORTABLE)
+    present = code_pages("libllvmlite")
+    groups = present[: len(present) // 16 * 16].reshape(-1, 16)
+    assert groups.any(axis=1).sum() > 100
+    assert (
+        groups[groups.any(axis=1)].mean() < 0.6
+    )  # a third; all of them where the system maps sixteen at a time
 
 
 def test_code_of_kernels_leaves_as_well() -> None:
