@@ -1,14 +1,16 @@
 """NumPy arrays that become tensors of the device: copied once.
 
 TensorFlow copies an array, so that the tensor does not change with it, and copies the copy into memory of its own where
-its address suits no tensor. Most large arrays of NumPy lie at such addresses: of those the second copy is enough. Other
-arrays, and what datasets are made of, are copied to pages of their own, which suit a tensor and which the system has
-back when the tensor or the dataset is gone.
+its address suits no tensor. Most large arrays of NumPy lie at such addresses: of those the second copy is enough.
+Others are copied straight to memory of TensorFlow's, in which a variable can be written: a variable in memory of
+NumPy's would be copied when it changes first. What datasets are made of is copied to pages of its own, which the system
+has back when the dataset is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import mmap
 import threading
@@ -17,12 +19,13 @@ from typing import Any
 
 import numpy as np
 from tensorflow.python.framework import dtypes, ops
+from tensorflow.python.ops import gen_array_ops
 
 __all__ = ["converting_for_datasets", "converting_once"]
 
 _ALIGNMENT = 32  # the least that a build of TensorFlow asks of a tensor's address
 _LARGE = 64 << 10  # bytes from which a second copy matters
-_LARGE_DATA = 1 << 20  # and from which pages of its own are worth while
+_LARGE_DATA = 1 << 20  # and from which memory of its own kind is worth while
 _NO_NUMBERS = "OSUMm"  # kinds of element types that TensorFlow converts in its own way
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -44,13 +47,15 @@ def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Func
             if not _is_large(value) or not is_ours(ctx.device_name):
                 return original(value, ctx, dtype)
             ctx.ensure_initialized()
-            copied_anyway = _lies_askew(value) and _copies_what_lies_askew()
-            if value.nbytes >= _LARGE_DATA and (_place.in_dataset or not copied_anyway):
+            own = dtypes.as_dtype(value.dtype)
+            asked = own if dtype is None else dtypes.as_dtype(dtype)
+            if _place.in_dataset and value.nbytes >= _LARGE_DATA:
                 value = _mapped_copy(value)
-            elif not copied_anyway:
-                return original(value, ctx, dtype)
-            kind = None if dtype is None else dtypes.as_dtype(dtype).as_datatype_enum
-            return ops.EagerTensor(value, ctx.device_name, kind)
+            elif not (_lies_askew(value) and _copies_what_lies_askew()):
+                if asked != own or value.nbytes < _LARGE_DATA:
+                    return original(value, ctx, dtype)
+                return _copied_by_host(value, own)._copy_to_device(ctx.device_name)
+            return ops.EagerTensor(value, ctx.device_name, asked.as_datatype_enum)
 
         return convert
 
@@ -93,6 +98,16 @@ def _mapped_copy(array: np.ndarray) -> np.ndarray:
     copy = pages.view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def _copied_by_host(array: np.ndarray, kind: dtypes.DType) -> Any:
+    """A tensor of the host with an array's contents, in memory that TensorFlow has allocated."""
+    with ops.device(_HOST):
+        tensor = gen_array_ops.empty(array.shape, kind)
+    address = np.asarray(memoryview(tensor)).ctypes.data
+    room = (ctypes.c_char * array.nbytes).from_address(address)
+    np.frombuffer(memoryview(room), array.dtype).reshape(array.shape)[...] = array
+    return tensor
 
 
 @functools.cache

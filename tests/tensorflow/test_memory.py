@@ -183,6 +183,30 @@ def test_arrays_are_copied_once_on_their_way_to_the_device(offset: int) -> None:
         assert float(tf.reduce_max(tensor)) == 1.0
 
 
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_variables_that_come_from_arrays_are_written_where_they_lie(order: str) -> None:
+    def address(variable: tf.Variable) -> int:
+        return int(np.asarray(memoryview(variable.read_value())).ctypes.data)
+
+    size = 1 << 10
+    room = np.ones(size * size + 16, np.float32)
+    first = -room.ctypes.data % 64 // 4
+    array = room[first : first + size * size].reshape(size, size)
+
+    @tf.function
+    def raise_by_one(variable: tf.Variable) -> None:
+        variable.assign_add(tf.ones_like(variable))
+
+    with tf.device(NPU):
+        variable = tf.Variable(tf.zeros([size, size]))
+        variable.assign(array if order == "rows" else array.T)
+        before = address(variable)
+        raise_by_one(variable)
+        assert address(variable) == before
+    np.testing.assert_array_equal(variable.numpy(), np.full((size, size), 2.0))
+    assert array.max() == 1.0
+
+
 @pytest.mark.parametrize(
     "array",
     [
