@@ -53,6 +53,7 @@ IDENTITIES = {
     "concat": lambda b: b.op("Relu", b.op("Concat", x(b), axis=0)),
     "cast": lambda b: b.op("Relu", b.op("Cast", x(b), to="float32")),
     "broadcast": lambda b: b.op("Relu", b.op("BroadcastTo", x(b), shape=[2, 3])),
+    "sum of one": lambda b: b.op("Relu", b.op("ReduceSum", x(b, 2, 1, 3), axes=[1], keepdims=True)),
 }
 
 
@@ -92,6 +93,12 @@ MOVEMENTS = {
         ["Transpose"],
     ),
     "unit transpose": (lambda b: b.op("Transpose", x(b, 2, 1, 3), perm=[1, 0, 2]), ["Reshape"]),
+    "reverses": (lambda b: b.op("Reverse", b.op("Reverse", x(b), axes=[0, 1]), axes=[-1]), ["Reverse"]),
+    "there and back": (
+        lambda b: b.op("Neg", b.op("Reverse", b.op("Reverse", x(b), axes=[0]), axes=[0])),
+        ["Neg"],
+    ),
+    "sums of one": (lambda b: b.op("ReduceMean", x(b, 2, 1, 3), axes=[1]), ["Reshape"]),
     "casts": (lambda b: b.op("Cast", b.op("Cast", x(b), to="float64"), to="float32"), ["Identity"]),
     "lossy casts": (lambda b: b.op("Cast", b.op("Cast", x(b), to="float16"), to="float32"), ["Cast", "Cast"]),
     "slices": (

@@ -85,5 +85,58 @@ def test_another_cell_stays_a_loop():
     assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(last="Sigmoid")), *PASSES))
 
 
+def masked(step):
+    """The step, where a row of a mask says so; else states stay."""
+
+    def changed(body, row, states):
+        keep = body.op(
+            "Greater", body.op("Reshape", body.op("ReduceSum", row, axes=[1]), shape=[BATCH, 1]), 0.0
+        )
+        return [
+            body.op("Select", keep, new, old)
+            for new, old in zip(step(body, row, states), states, strict=True)
+        ]
+
+    return changed
+
+
+@pytest.mark.parametrize(("states", "step"), [(2, lstm_step()), (1, gru_step)])
+def test_a_masked_cell_stays_a_loop(states, step):
+    assert "Loop" in types(transformed(lambda b: layer(b, states, masked(step)), *PASSES))
+
+
+def test_a_mask_that_is_given_stays():
+    """True on some rows: the step alone would be right on the others."""
+
+    def build(b):
+        mask = b.input("mask", (STEPS, BATCH, 1), "bool")
+
+        def step(body, row, states):
+            index = body.op("Cast", body.graph.inputs[0], to="int32")
+            keep = body.op("Gather", mask, index, axis=0)
+            made = lstm_step()(body, row, states)
+            return [body.op("Select", keep, new, old) for new, old in zip(made, states, strict=True)]
+
+        return layer(b, 2, step)
+
+    assert "Loop" in types(transformed(build, *PASSES))
+
+
+def test_gates_that_are_slices_are_recognised():
+    def step(body, row, states):
+        h, c = states
+        left, right = (body.op("MatMul", v, floats(n, 4 * UNITS)) for v, n in ((row, FEATURES), (h, UNITS)))
+        z = body.op("Add", left, right)
+        parts = [
+            body.op("Slice", z, starts=[0, k * UNITS], ends=[BATCH, (k + 1) * UNITS], steps=[1, 1])
+            for k in range(4)
+        ]
+        i, f, g, o = (body.op("Tanh" if k == 2 else "Sigmoid", v) for k, v in enumerate(parts))
+        new = body.op("Add", body.op("Mul", f, c), body.op("Mul", i, g))
+        return [body.op("Mul", o, body.op("Tanh", new)), new]
+
+    assert "LSTM" in types(transformed(lambda b: layer(b, 2, step), *PASSES))
+
+
 def test_a_loop_over_part_of_the_sequence_stays():
     assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(), trip=STEPS - 1), *PASSES))

@@ -89,6 +89,19 @@ class LSTMSteps(Operator):
         return _flops(op)
 
 
+def has_tasks(steps: int, batch: int, units: int, dtype: str) -> bool:
+    """Whether the runtime has tasks for a layer of these sizes, in both directions."""
+    values = TensorDesc((steps, batch, _CELL.gates * units), widened(dtype))
+    kept, y = (TensorDesc((steps, batch, n * units), dtype) for n in (_CELL.kept, 1))
+    narrow, wide = TensorDesc((batch, units), dtype), TensorDesc((batch, units), widened(dtype))
+    weights = TensorDesc((_CELL.gates * units, units), dtype)
+    given = {"reverse": False, "has_y": True, "has_h": True, "has_c": True}
+    gradients = TensorDesc(values.shape, dtype)
+    return tasks.has_task(
+        _FORWARD, [values, weights, narrow, narrow], [y, kept, wide, wide], {"reverse": False}
+    ) and tasks.has_task(_BACK, [kept, weights, y, narrow, narrow], [gradients, wide, wide], given)
+
+
 def _back_attrs(op: NodeView) -> dict[str, bool]:
     given = {name: op.input(i) is not None for i, name in enumerate(("has_y", "has_h", "has_c"), 2)}
     return {"reverse": op.reverse, **given}

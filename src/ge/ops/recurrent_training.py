@@ -14,7 +14,19 @@ from typing import Any
 from ge.ir.values import desc_of
 from ge.ops.control import repeat
 
-__all__ = ["CELLS", "Cell", "Gradients", "layer", "layer_gradients", "steps_back", "steps_forward"]
+__all__ = [
+    "CELLS",
+    "Cell",
+    "Gradients",
+    "gru_step",
+    "layer",
+    "layer_gradients",
+    "lstm_step",
+    "lstm_step_back",
+    "shifted",
+    "steps_back",
+    "steps_forward",
+]
 
 # One step forward: (builder, the input's gates, the state's gates, states) -> (states, values to keep).
 Forward = Callable[[Any, Any, Any, list[Any]], tuple[list[Any], list[Any]]]
@@ -64,20 +76,22 @@ def _of_tanh(b: Any, gradient: Any, y: Any) -> Any:
     return b.op("Mul", gradient, b.op("Sub", 1.0, b.op("Mul", y, y)))
 
 
-def _lstm(b: Any, x: Any, h: Any, states: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Gates in the order input, forget, cell, output; the cell state before the step is kept with them."""
-    c = states[1]
-    i, f, g, o = _parts(b, b.op("Add", x, h), 4)
-    i, f, g, o = (b.op("Tanh" if v is g else "Sigmoid", v) for v in (i, f, g, o))
+def lstm_step(b: Any, parts: Sequence[Any], c: Any) -> tuple[list[Any], list[Any]]:
+    """The states after a step, and the gates and the cell state before: of parts in the order input, forget, cell,
+    output. A builder other than a graph's (see ge.passes.polynomials) makes formulas of it.
+    """
+    i, f, g, o = (b.op("Tanh" if k == 2 else "Sigmoid", v) for k, v in enumerate(parts))
     after = b.op("Add", b.op("Mul", f, c), b.op("Mul", i, g))
     return [b.op("Mul", o, b.op("Tanh", after)), after], [i, f, g, o, c]
 
 
-def _lstm_back(
-    b: Any, kept: list[Any], _: Any, __: Any, grads: list[Any]
-) -> tuple[list[Any], list[Any], list[Any]]:
+def _lstm(b: Any, x: Any, h: Any, states: list[Any]) -> tuple[list[Any], list[Any]]:
+    return lstm_step(b, _parts(b, b.op("Add", x, h), 4), states[1])
+
+
+def lstm_step_back(b: Any, kept: Sequence[Any], dh: Any, dc: Any) -> tuple[list[Any], Any]:
+    """The gradients of a step's gates and of the cell state before it."""
     i, f, g, o, c = kept
-    dh, dc = grads
     bent = b.op("Tanh", b.op("Add", b.op("Mul", f, c), b.op("Mul", i, g)))
     dc = b.op("Add", dc, _of_tanh(b, b.op("Mul", dh, o), bent))
     gates = [
@@ -86,16 +100,27 @@ def _lstm_back(
         _of_tanh(b, b.op("Mul", dc, i), g),
         _of_sigmoid(b, b.op("Mul", dh, bent), o),
     ]
-    return gates, gates, [None, b.op("Mul", dc, f)]
+    return gates, b.op("Mul", dc, f)
 
 
-def _gru(b: Any, x: Any, h: Any, states: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Gates in the order reset, update, new; the state's part of the new gate is kept with them."""
-    (before,) = states
-    xs, hs = _parts(b, x, 3), _parts(b, h, 3)
+def _lstm_back(
+    b: Any, kept: list[Any], _: Any, __: Any, grads: list[Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    gates, dc = lstm_step_back(b, kept, *grads)
+    return gates, gates, [None, dc]
+
+
+def gru_step(b: Any, xs: Sequence[Any], hs: Sequence[Any], before: Any) -> tuple[list[Any], list[Any]]:
+    """The state after a step, and the gates: of parts in the order reset, update, new; the state's part of the new gate
+    is kept with them.
+    """
     r, z = (b.op("Sigmoid", b.op("Add", xs[k], hs[k])) for k in range(2))
     n = b.op("Tanh", b.op("Add", xs[2], b.op("Mul", r, hs[2])))
     return [b.op("Add", n, b.op("Mul", z, b.op("Sub", before, n)))], [r, z, n, hs[2]]
+
+
+def _gru(b: Any, x: Any, h: Any, states: list[Any]) -> tuple[list[Any], list[Any]]:
+    return gru_step(b, _parts(b, x, 3), _parts(b, h, 3), states[0])
 
 
 def _gru_back(
@@ -218,7 +243,7 @@ def _place(b: Any, steps: int, counter: Any, reverse: bool) -> Any:
     return b.op("Sub", steps - 1, counter) if reverse else counter
 
 
-def _shifted(b: Any, y: Any, first: Any, reverse: bool) -> Any:
+def shifted(b: Any, y: Any, first: Any, reverse: bool = False) -> Any:
     """The hidden states before each step."""
     steps, batch, units = desc_of(y).shape
     head = b.op("Reshape", first, shape=[1, batch, units])
@@ -244,7 +269,7 @@ def layer_gradients(
     """The gradients of `layer` for those of its results; None stands for zero."""
     dtype = desc_of(y).dtype
     w, r = weights
-    before = _shifted(b, y, h0, reverse)
+    before = shifted(b, y, h0, reverse)
     if cell.operator:
         own, *states = b.ops(f"{cell.operator}Grad", [kept, r, grad_y, *grad_states], reverse=reverse)
         through = own

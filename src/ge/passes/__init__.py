@@ -27,6 +27,7 @@ from ge.passes.fuse_post_ops import FusePostOps
 from ge.passes.fuse_quantised import FuseQuantised
 from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fuse_recurrent import FuseRecurrent
+from ge.passes.fuse_recurrent_training import FuseRecurrentTraining
 from ge.passes.fuse_softmax import FuseSoftmax
 from ge.passes.hoist_casts import HoistCasts
 from ge.passes.hoist_products import HoistProducts
@@ -74,7 +75,15 @@ STAGES: tuple[Stage, ...] = (
     Stage("clean", (_DEAD_CODE, InlineBranches(), FoldConstants(), _ALGEBRA, *_TIDY)),
     Stage(
         "patterns",
-        (FuseRecurrent(), FuseSoftmax(), FuseNormalisation(), FuseActivations(), _ALGEBRA, *_TIDY),
+        (
+            FuseRecurrent(),
+            FuseRecurrentTraining(),
+            FuseSoftmax(),
+            FuseNormalisation(),
+            FuseActivations(),
+            _ALGEBRA,
+            *_TIDY,
+        ),
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("attention", (FuseAttention(), *_TIDY), fixpoint=False),

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from ge.ir.builder import GraphBuilder
 from ge.ir.values import constant_of, desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, remove_dead, scalar
+from ge.passes.loops import CountedLoop
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, remove_dead
 
 __all__ = ["HoistProducts"]
 
@@ -100,20 +101,12 @@ def _hoisted(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
 
 
 def _taken_apart(r: Rewriter, node: ir.Node) -> _Loop | None:
-    attrs = attrs_of(node)
-    steps = scalar(node.inputs[0])
-    endless = len(node.inputs) < 2 or node.inputs[1] is None
-    if steps is None or steps < _MIN_STEPS or not endless or attrs["max_trip"] not in (None, int(steps)):
+    found = CountedLoop.of(node)
+    if found is None or found.steps < _MIN_STEPS:
         return None
-    body = attrs["body"].clone()
-    again = body.outputs[0]
-    while producer(again, "Identity") is not None:
-        again = again.producer().inputs[0]
-    if not scalar(again):
-        return None
-    count = attrs["num_states"]
+    count = attrs_of(node)["num_states"]
     values = [v for v in node.inputs[2:] if v is not None]
-    return _Loop(r, node, body, int(steps), values[:count], values[count:])
+    return _Loop(r, node, found.body.clone(), found.steps, values[:count], values[count:])
 
 
 def _plain_product(value: ir.Value | None) -> ir.Node | None:

@@ -18,14 +18,26 @@ from ge.passes.rounding import layout_of, round_weights, typical_means
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
 # Operators the AI Core runs in 16 bits (accumulating in 32).
-_CUBE = frozenset({"Attention", "AttentionGrad", "Conv", "ConvTranspose", "ConvGradWeight", "MatMul", "LSTM"})
+_CUBE = frozenset(
+    {
+        "Attention",
+        "AttentionGrad",
+        "Conv",
+        "ConvTranspose",
+        "ConvGradWeight",
+        "LSTM",
+        "LSTMSteps",
+        "LSTMStepsGrad",
+        "MatMul",
+    }
+)
 _MASKED = frozenset({"Attention", "AttentionGrad"})  # whose masks may be bools
 _LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
 # The inputs that stay as they are; the third of all others.
-_KEPT = {"LSTM": (3,), "Attention": (3,), "AttentionGrad": (5, 6)}
+_KEPT = {"LSTM": (3,), "LSTMSteps": (0,), "LSTMStepsGrad": (), "Attention": (3,), "AttentionGrad": (5, 6)}
 _BIAS = (2,)
-# Readers whose statistics need the full precision of what they are given.
-_SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm"})
+# Readers whose statistics, or whose steps, need the full precision of what they are given.
+_SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm", "LSTMSteps"})
 _NORMALISATIONS = frozenset({"LayerNorm", "RmsNorm"})
 _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
 

@@ -60,6 +60,18 @@ def _transpose_of_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Transpose", inner.inputs[0], perm=[first[p] for p in second])
 
 
+def _reverse_of_reverse(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    inner = producer(node.inputs[0], "Reverse")
+    if inner is None:
+        return None
+    r.stands_for(inner)
+    rank = desc_of(node.outputs[0]).rank
+    first, second = ({axis % rank for axis in attrs_of(n)["axes"]} for n in (inner, node))
+    once = first ^ second
+    source = inner.inputs[0]
+    return r.op("Reverse", source, axes=sorted(once)) if once else source
+
+
 def _transpose_of_units(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Moving only axes of one element changes the shape, not the data."""
     source = node.inputs[0]
@@ -207,7 +219,7 @@ _BROADCASTING = (
 class MergeMovements(RewritePass):
     """Merge movements that follow one another.
 
-    1. Reshape of Reshape is one Reshape; Transpose of Transpose one Transpose.
+    1. Reshape of Reshape is one Reshape; Transpose of Transpose one Transpose; Reverse of Reverse one Reverse or none.
     2. A Transpose that moves only axes of one element is a Reshape.
     3. Cast of Cast is one Cast when the middle type holds every value of the first.
     4. Slice of Slice is one Slice; a Slice within one part of a Concat reads that part. Negative steps are left alone.
@@ -221,6 +233,7 @@ class MergeMovements(RewritePass):
     rules: ClassVar[Rules] = {
         "Reshape": (_reshape_of_reshape,),
         "Transpose": (_transpose_of_transpose, _transpose_of_units),
+        "Reverse": (_reverse_of_reverse,),
         "Cast": (_cast_of_cast,),
         "Slice": (_slice_of_slice, _slice_of_concat),
         "Concat": (_concat_of_concat, _concat_of_split),

@@ -12,6 +12,9 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 __all__ = ["RemoveIdentities"]
 
 
+_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceAny", "ReduceAll")
+
+
 def _identity(r: Rewriter, node: ir.Node) -> ir.Value | None:
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
@@ -40,6 +43,15 @@ def _single(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return node.inputs[0] if len(node.inputs) == 1 and len(node.outputs) == 1 else None
 
 
+def _of_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    source = node.inputs[0]
+    assert source is not None
+    given, made = desc_of(source), desc_of(node.outputs[0])
+    if not made.size or given.size != made.size or given.dtype != made.dtype:
+        return None
+    return r.op("Reshape", source, shape=made.shape)
+
+
 class RemoveIdentities(RewritePass):
     """Remove nodes that change nothing.
 
@@ -49,6 +61,7 @@ class RemoveIdentities(RewritePass):
     4. Slice of everything goes (not when it reverses an axis).
     5. Concat of one tensor and Split into one piece go.
     6. Cast to the type its input has goes.
+    7. A reduction over axes of one element is a Reshape.
     """
 
     name = "remove_identities"
@@ -63,6 +76,7 @@ class RemoveIdentities(RewritePass):
         "Concat": (_single,),
         "Split": (_single,),
         "Cast": (lambda r, node: node.inputs[0] if _same_type(node) else None,),
+        **dict.fromkeys(_REDUCTIONS, (_of_ones,)),
     }
 
 
