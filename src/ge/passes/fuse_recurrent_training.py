@@ -264,7 +264,7 @@ class _Emitter:
         if value is layer.cell.hidden:
             return Lifted(shifted(r, self._y, self._first), True)
         if layer.cell.values[value] == layer.cell.values[layer.loop.after(layer.cell.hidden)]:
-            return Lifted(self._y, True) if desc_of(value).rank == 2 else None
+            return Lifted(self._y, True) if desc_of(value) == layer.desc else None
         return self._lifter.of(value)
 
     def results(self, backs: Sequence[_Back]) -> bool:
@@ -277,7 +277,7 @@ class _Emitter:
                 continue
             rows = self.stack(self._r, value) if state is None else None
             made = last.get(values[value]) if state is not None else _all_rows(self._r, rows, loop.steps)
-            if made is None:
+            if made is None or desc_of(made).size != desc_of(result).size:
                 return False
             self._replace(self._r, result, made)
         return True
@@ -307,7 +307,7 @@ class _Emitter:
                 found = None if rows is None else r.op("Reverse", rows, axes=[0])
             else:
                 found = states.get(state) or _sum(back.loop, r, lifter, state)
-            if found is None:
+            if found is None or desc_of(found).size != desc_of(result).size:
                 return False
             self._replace(r, result, found)
         return True

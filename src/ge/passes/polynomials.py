@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 from ge.passes.rewrite import scalar
 
@@ -99,12 +100,9 @@ class _Values(dict[ir.Value, Polynomial]):
     """Values and their polynomials; a value that nobody knows is an atom."""
 
     def __missing__(self, value: ir.Value) -> Polynomial:
-        number = scalar(value) if desc_of(value).dtype in _FLOATS else None
+        number = scalar(value) if desc_of(value).dtype in FLOATS else None
         found = self[value] = Polynomial.of(value) if number is None else Polynomial.number(number)
         return found
-
-
-_FLOATS = frozenset({"float32", "bfloat16", "float16", "float64"})
 
 
 def formulas(graph: ir.Graph, known: Mapping[ir.Value, Polynomial]) -> Mapping[ir.Value, Polynomial]:
@@ -121,11 +119,16 @@ def formulas(graph: ir.Graph, known: Mapping[ir.Value, Polynomial]) -> Mapping[i
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a node is float arithmetic; a new shape may only add or leave out axes of one element in front."""
-    before, after = desc_of(node.inputs[0]), desc_of(node.outputs[0])  # type: ignore[arg-type]
-    if after.dtype not in _FLOATS:
+    """Whether a node is float arithmetic; only values may broadcast one another (numbers have no shape here), and a new
+    shape may only add or leave out axes of one element in front.
+    """
+    values = [v for v in node.inputs if v is not None and scalar(v) is None]
+    shapes = [_without_front(desc_of(v).shape) for v in values]
+    made = desc_of(node.outputs[0])
+    if made.dtype not in FLOATS:
         return False
-    return node.op_type != "Reshape" or _without_front(before.shape) == _without_front(after.shape)
+    among = _without_front(made.shape) in shapes
+    return among or (node.op_type != "Reshape" and len(values) == len(node.inputs))
 
 
 def _without_front(shape: tuple[int, ...]) -> tuple[int, ...]:
