@@ -52,8 +52,8 @@ def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Func
             if _place.in_dataset and value.nbytes >= _LARGE_DATA:
                 value = _mapped_copy(value)
             elif not (_lies_askew(value) and _copies_what_lies_askew()):
-                if asked != own or value.nbytes < _LARGE_DATA:
-                    return original(value, ctx, dtype)
+                if asked != own or value.nbytes < _LARGE_DATA or value.dtype.isbuiltin != 1:
+                    return original(value, ctx, dtype)  # of types of others there may be no buffers
                 return _copied_by_host(value, own)._copy_to_device(ctx.device_name)
             return ops.EagerTensor(value, ctx.device_name, asked.as_datatype_enum)
 

@@ -215,6 +215,10 @@ def test_variables_that_come_from_arrays_are_written_where_they_lie(order: str) 
         RANDOM.standard_normal((400, 400)).astype(tf.bfloat16.as_numpy_dtype),
         RANDOM.standard_normal((200, 200)) + 1j,
         RANDOM.integers(0, 2, (300, 300)).astype(bool),
+        RANDOM.standard_normal((800, 800)).T,
+        RANDOM.standard_normal((1000, 1000)).astype(tf.bfloat16.as_numpy_dtype).T,
+        RANDOM.standard_normal((800, 800)).astype(">f4").T,
+        RANDOM.integers(0, 9, (1000, 1100)).astype(np.uint16)[:, ::2],
     ],
     ids=lambda a: a.dtype.name,
 )
