@@ -142,6 +142,7 @@ LOOPS: dict[str, Callable[[], list[Any]]] = {
     "masked sequences": lambda: [layers.Masking(), layers.LSTM(UNITS, return_sequences=True)],
     "units in no blocks": lambda: [layers.LSTM(10, return_sequences=True)],
     "gru": lambda: [layers.GRU(UNITS)],
+    "two cells in a loop": lambda: [layers.RNN([layers.LSTMCell(UNITS), layers.LSTMCell(UNITS)])],
     "simple": lambda: [layers.SimpleRNN(UNITS)],
 }
 
@@ -275,7 +276,20 @@ class Shared(tf.keras.Model):
         return self.lstm(x, training=training) + self.lstm(tf.reverse(x, [1]) * 0.5, training=training)
 
 
-@pytest.mark.parametrize(("kind", "count"), [(States, 1), (Shared, 2)])
+class Handed(tf.keras.Model):
+    """The last states of a layer are the first ones of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = layers.LSTM(UNITS, return_state=True)
+        self.writer = layers.LSTM(UNITS, return_sequences=True)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        _, *states = self.reader(x, training=training)
+        return self.writer(x[:, : TIME // 2], initial_state=states, training=training)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(States, 1), (Shared, 2), (Handed, 2)])
 def test_models_of_ones_own(kind: type, count: int, fused: Fused) -> None:
     model, x = kind(), numbers(BATCH, TIME, FEATURES)
     model(x)
@@ -331,6 +345,25 @@ def test_weights_that_change_between_calls(fused: Fused) -> None:
         for one, other in zip(wanted, found, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
     assert fused() == expected(2)
+
+
+def test_states_that_are_variables(fused: Fused) -> None:
+    """Each step begins where the one before has ended."""
+    model = sequential(layers.LSTM(UNITS, stateful=True, return_sequences=True))
+    x = tf.constant(numbers(BATCH, TIME, FEATURES))
+    model(x)
+    saved, found = [v.numpy() for v in model.trainable_variables], []
+    for device in ("/CPU:0", "/NPU:0"):
+        for variable, value in zip(model.trainable_variables, saved, strict=True):
+            variable.assign(value)
+        for state in tf.nest.flatten(model.layers[-1].states):
+            state.assign(tf.zeros_like(state))
+        step = tf.function(step_of(model))
+        with tf.device(device):
+            found.append([v.numpy() for _ in range(3) for v in step(x)])
+    for wanted, given in zip(*found, strict=True):
+        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+    assert fused() == expected(1)
 
 
 def test_fit_with_any_batch_size(fused: Fused) -> None:
