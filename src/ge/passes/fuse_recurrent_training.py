@@ -216,6 +216,7 @@ class _Emitter:
         self._graph, self._layer, self._options = graph, layer, options
         self._r = Rewriter(graph, layer.loop.node, options)
         self._rewriters = [self._r]
+        self._constants = set(graph.initializers)
         self._lifter = Lifter(layer.loop, self._r)
         self.replaced: dict[ir.Value, ir.Value] = {}
 
@@ -223,6 +224,8 @@ class _Emitter:
         """Remove what was made."""
         for r in reversed(self._rewriters):
             remove_dead(self._graph, reversed(r.created))
+        for name in self._graph.initializers.keys() - self._constants:
+            del self._graph.initializers[name]
 
     def forward(self) -> bool:
         """Make the operator for all steps; False when something it needs cannot be made."""
