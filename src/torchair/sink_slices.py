@@ -8,6 +8,8 @@ differentiates the graph, so its gradients and what is kept for them become as s
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +153,7 @@ def _is_argument(node: fx.Node) -> bool:
 
 def _writes(node: fx.Node) -> bool:
     """Whether a call may write to values that others see as well."""
-    if node.kwargs.get("inplace") or "out" in node.kwargs:
+    if "out" in node.kwargs or _in_place(node):
         return True
     if node.op == "call_method":
         return str(node.target).endswith("_")
@@ -170,6 +172,21 @@ def _writes(node: fx.Node) -> bool:
         or name in _WRITING
         or name[-1:] == "_"
     )
+
+
+def _in_place(node: fx.Node) -> bool:
+    """Whether a function is asked to write to its argument, by position or by name."""
+    place = _place_of_inplace(node.target) if node.op == "call_function" else None
+    return place is not None and bool(_argument(node, place, "inplace", False))
+
+
+@functools.cache
+def _place_of_inplace(function: Callable[..., Any]) -> int | None:
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # PyTorch's built-in ones tell none, and have no such parameter
+        return None
+    return names.index("inplace") if "inplace" in names else None
 
 
 def _same(a: Size, b: Size) -> bool:
@@ -288,7 +305,7 @@ def _dropout(node: fx.Node, part: Slice) -> Call | None:
     """Where nothing is drawn."""
     p, training = _argument(node, 1, "p", 0.5), _argument(node, 2, "training", True)
     idle = training is False or (p == 0 and isinstance(p, (int, float)))
-    return _first(node, part) if idle and not _argument(node, 3, "inplace") else None
+    return _first(node, part) if idle and not _in_place(node) else None
 
 
 def _linear(node: fx.Node, part: Slice) -> Call | None:

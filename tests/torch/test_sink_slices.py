@@ -186,6 +186,15 @@ def _written_after_a_view(x: Tensor, w: Tensor) -> Tensor:
     return (z @ w)[:, 0]
 
 
+def _written_in_place(activate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        y = x * 1.5
+        z = y * 2
+        return (activate(y) @ w)[:, 0] + (y + z).sum(1)
+
+    return function
+
+
 def _kept_in_an_argument(x: Tensor, w: Tensor) -> Tensor:
     y = x @ w
     cache = torch.zeros_like(y)
@@ -205,6 +214,9 @@ KEPT: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "nothing to compute": (lambda x, w: torch.relu(x)[:, 0] @ w, False),
     "written through a view": (_written_through_a_view, False),
     "written after a view": (_written_after_a_view, True),
+    "activated in place": (_written_in_place(lambda y: F.leaky_relu(y, 0.1, True)), True),
+    "activated in place, by name": (_written_in_place(lambda y: F.relu(y, inplace=True)), True),
+    "activated in place, by a layer": (_written_in_place(nn.ELU(0.5, True)), True),
     "kept elsewhere": (_kept_in_an_argument, False),
     "the same twice": (lambda x, w: (x @ x.transpose(1, 2))[:, 0], True),
     "shared sizes": (lambda x, w: (x @ w).reshape(3, -1, 4, 4)[:, 0], True),
