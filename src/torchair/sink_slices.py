@@ -97,7 +97,9 @@ class _Sinking:
         writes = any(_writes(node) for node in self.graph.nodes)
         for node in reversed(self.graph.nodes):
             kind = _KINDS.get(_function(node))
-            if kind is None or (kind.view and (writes or _is_argument(node))):  # a slice's view may be a copy
+            if (
+                kind is None or not node.args or (kind.view and (writes or _is_argument(node)))
+            ):  # a slice's view may be a copy
                 continue
             read = {self._read(node, user) for user in node.users}
             if len(read) != 1 or (part := read.pop()) is None:
@@ -146,7 +148,7 @@ def _value(node: Any) -> Tensor | None:
 
 def _is_argument(node: fx.Node) -> bool:
     """Whether a value may be an argument's memory."""
-    while (kind := _KINDS.get(_function(node))) is not None and kind.view:
+    while (kind := _KINDS.get(_function(node))) is not None and kind.view and node.args:
         node = node.args[0]  # type: ignore[assignment]
     return node.op in ("placeholder", "get_attr")
 
@@ -436,6 +438,8 @@ def _reshaped(node: fx.Node, part: Slice) -> Call | None:
     )
     result = _value(node)
     if node.kwargs or not isinstance(sizes, (tuple, list)) or len(sizes) != result.dim():  # type: ignore[union-attr]
+        return None
+    if not all(isinstance(size, (int, fx.Node)) for size in sizes):  # a view as another type
         return None
     shape = [part.length if i == part.axis else size for i, size in enumerate(sizes)]
 

@@ -217,6 +217,11 @@ KEPT: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "activated in place": (_written_in_place(lambda y: F.leaky_relu(y, 0.1, True)), True),
     "activated in place, by name": (_written_in_place(lambda y: F.relu(y, inplace=True)), True),
     "activated in place, by a layer": (_written_in_place(nn.ELU(0.5, True)), True),
+    "arguments by name": (
+        lambda x, w: torch.softmax(input=torch.reshape(input=F.linear(x, w), shape=(3, 9, 16)), dim=-1)[:, 0],
+        False,
+    ),
+    "bits": (lambda x, w: (x[0] @ w).sum(1).view(torch.int64)[:2].view(torch.float64) + 0 * w[0, :2], False),
     "kept elsewhere": (_kept_in_an_argument, False),
     "the same twice": (lambda x, w: (x @ x.transpose(1, 2))[:, 0], True),
     "shared sizes": (lambda x, w: (x @ w).reshape(3, -1, 4, 4)[:, 0], True),
