@@ -9,6 +9,8 @@ import numpy as np
 from ge.compiler import compile_graph, compile_plan
 from ge.ir.builder import GraphBuilder
 from ge.model.plan import Plan
+from ge.ops.tasks import implementation
+from ge.options import CompileOptions
 
 TABLE = 300_000  # rows; too many for the zeros to be a constant
 
@@ -94,3 +96,25 @@ def test_the_old_value_of_a_donated_input_outlives_its_new_one_in_the_making() -
     wanted = np.maximum(x0 @ w0, 0) + x0 @ w0.T
     model.program.run_pointers([x0.ctypes.data, w0.ctypes.data], [x0.ctypes.data])
     np.testing.assert_allclose(x0, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_that_would_make_a_convolution_slow_reads_its_operand() -> None:
+    """oneDNN has no fast convolution of few channels that accumulates after something else (a cell of a ConvLSTM)."""
+    b = GraphBuilder("few channels")
+    x, h = b.input("x", (2, 8, 8, 3), "float32"), b.input("h", (2, 8, 8, 16), "float32")
+    shift = b.input("shift", (16,), "float32")
+    w, v = b.input("w", (3, 3, 3, 16), "float32"), b.input("v", (3, 3, 16, 16), "float32")
+    same = {"data_format": "channels_last", "weight_format": "IO", "pads_begin": [1, 1], "pads_end": [1, 1]}
+    seen, held = b.op("Conv", x, w, **same), b.op("Conv", h, v, **same)
+    gate = b.op("Tanh", b.op("Add", b.op("Add", seen, shift), held))
+    b.output(b.op("Conv", gate, v, **same))
+    model = compile_graph(b.graph)
+    few = next(t for t in model.plan.tasks if len(t.attrs["post_ops"]) == 3)
+    assert few.attrs["post_ops"] == ["add", "add", "tanh"]
+    assert not (implementation(few.kind, few.inputs, few.outputs, few.attrs) or "ref").startswith("ref")
+
+    rng = np.random.default_rng(3)
+    given = [rng.standard_normal(a.shape).astype(np.float32) for a in (x, h, shift, w, v)]
+    (found,) = model.run(given)
+    (exact,) = compile_graph(b.graph, CompileOptions(disabled_passes=frozenset({"fuse_post_ops"}))).run(given)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)

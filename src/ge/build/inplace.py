@@ -1,7 +1,8 @@
 """In-place: a task whose input dies with it may write its output over that input.
 
 1. A kernel that reads an input only at the position it writes may write there.
-2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum").
+2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum"), unless
+   it would be a slow one then.
 3. An AI CPU kernel that changes a few elements of a tensor changes them where they are.
 4. A copy of what dies is no copy.
 5. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.

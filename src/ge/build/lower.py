@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import Task, View
 from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
+from ge.ops.tasks import implementation
 from ge.options import CompileOptions
 
 __all__ = ["Workshop", "lower_graph"]
@@ -405,10 +406,24 @@ def _accumulations(task: Task) -> list[Share]:
         if post_op not in _BINARY_POST_OPS:
             continue
         source, target = task.inputs[operand], task.outputs[0]
-        if post_op == "add" and (source.shape, source.dtype) == (target.shape, target.dtype):
+        fits = post_op == "add" and (source.shape, source.dtype) == (target.shape, target.dtype)
+        if fits and (number == 0 or not _is_slow_with_a_later_sum(task, operand, number)):
             found.append(Share(operand, 0, number))
         operand += 1
     return found
+
+
+def _is_slow_with_a_later_sum(task: Task, operand: int, number: int) -> bool:
+    """Whether the primitive is a fast one with its post-ops as they are, and a reference with "sum" among them."""
+    ops, rest = [*task.attrs["post_ops"]], [*task.inputs]
+    ops[number] = "sum"
+    del rest[operand]
+    changed = replace(task, inputs=rest, attrs={**task.attrs, "post_ops": ops})
+    return _is_reference(changed) and not _is_reference(task)
+
+
+def _is_reference(task: Task) -> bool:
+    return (implementation(task.kind, task.inputs, task.outputs, task.attrs) or "").startswith("ref")
 
 
 def _no_kernel(unit: Unit, error: tbe.Unfusable) -> GeError:

@@ -1,4 +1,4 @@
-"""Whether the runtime has a task for given operands."""
+"""Whether the runtime has a task for given operands, and in what implementation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ge.ir.types import TensorDesc
 from ge.model.plan import View
 
-__all__ = ["has_task"]
+__all__ = ["has_task", "implementation"]
 
 
 def has_task(
@@ -22,10 +22,26 @@ def has_task(
     >>> has_task("copy", [TensorDesc((2, 3), "float32")], [TensorDesc((2, 3), "float32")])
     True
     """
+
+    def views(descs: Sequence[TensorDesc | None]) -> list[View]:
+        return [View.of(0, d) for d in descs if d is not None]
+
+    return implementation(kind, views(inputs), views(outputs), attrs or {}) is not None
+
+
+def implementation(
+    kind: str, inputs: Sequence[View], outputs: Sequence[View], attrs: Mapping[str, Any]
+) -> str | None:
+    """What the runtime would run a task with on this machine; None when it does not have it.
+
+    >>> dense = View.of(0, TensorDesc((2, 3), "float32"))
+    >>> implementation("copy", [dense], [dense], {})
+    'memcpy'
+    """
     import npu_runtime
 
-    def views(descs: Sequence[TensorDesc | None]) -> list[Any]:
-        found = [View.of(0, d) for d in descs if d is not None]
-        return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in found]
+    def packed(views: Sequence[View]) -> list[Any]:
+        return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in views]
 
-    return npu_runtime.query(kind, views(inputs), views(outputs), dict(attrs or {})) is not None
+    found: str | None = npu_runtime.query(kind, packed(inputs), packed(outputs), dict(attrs))
+    return found
