@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from pass_support import floats, transformed, types
 
+from ge.compiler import compile_graph
 from ge.ir.values import constant_of
+from ge.ops.tasks import implementation
 from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.dead_code import DeadCode
 from ge.passes.fold_pads import FoldPads
@@ -218,6 +220,24 @@ def test_numbers_become_linear_post_ops():
 
     graph = transformed(build, FusePostOps(), DeadCode())
     assert attrs_of(next(iter(graph)))["post_ops"] == ("relu", "linear,2.0,0.0", "linear,1.0,1.0")
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (2, 4)])
+def test_a_transposed_convolution_that_is_slow_with_post_ops_has_none(last, stride, groups):
+    def build(b):
+        x = b.input("x", (2, 6, 6, 16) if last else (2, 16, 6, 6), "float32")
+        weight = floats(3, 3, 8, 16) if last else floats(16, 8, 3, 3)
+        formats = {"data_format": "channels_last", "weight_format": "IO"} if last else {}
+        y = b.op(
+            "ConvTranspose", x, weight, floats(8 * groups), strides=[stride] * 2, groups=groups, **formats
+        )
+        return b.op("Relu", y)
+
+    model = compile_graph(transformed(build, FusePostOps(), DeadCode()))
+    (task,) = (t for t in model.plan.tasks if t.kind == "deconv")
+    slow = "conv:any" in implementation(task.kind, task.inputs, task.outputs, task.attrs)
+    assert bool(task.attrs["post_ops"]) == task.attrs["has_bias"] == (not slow)
 
 
 # -- merged products ---------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from ge.engines import placement_of
 from ge.ir.values import desc_of
-from ge.ops.base import Engine, Pattern, pattern_of
+from ge.model.plan import View
+from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
+from ge.ops.tasks import implementation
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FusePostOps"]
@@ -53,10 +55,21 @@ def _open_cube(value: ir.Value | None) -> ir.Node | None:
         or value is None
         or not only_use(value)
         or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS
-        or (cube.op_type == "ConvTranspose" and attrs_of(cube)["groups"] != 1)
+        or placement_of(cube)[0] is not Engine.AI_CORE
     ):
         return None
-    return cube if placement_of(cube)[0] is Engine.AI_CORE else None
+    return None if cube.op_type == "ConvTranspose" and _takes_post_ops_one_by_one(cube) else cube
+
+
+def _takes_post_ops_one_by_one(cube: ir.Node) -> bool:
+    """Whether the primitive of a transposed convolution does post-ops element by element, much slower than a kernel."""
+    op = NodeView.of(cube)
+    make = lookup(cube.op_type).task
+    assert make is not None
+    inputs = [None if desc is None else View.of(0, desc) for desc in op.inputs]
+    task = make(op, inputs, [View.of(0, desc) for desc in op.outputs])
+    attrs = {**task.attrs, "post_ops": [*task.attrs["post_ops"], "relu"]}
+    return "conv:any" in (implementation(task.kind, task.inputs, task.outputs, attrs) or "")
 
 
 def _extended(r: Rewriter, cube: ir.Node, post_op: str, operand: ir.Value | None = None) -> ir.Value:
@@ -136,6 +149,20 @@ def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, 
     return all(n == 1 for i, n in enumerate(aligned) if i != axis) and aligned[axis] == whole[axis]
 
 
+def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None or attrs_of(node)["post_ops"] or placement_of(node)[0] is not Engine.AI_CORE:
+        return None
+    if not _takes_post_ops_one_by_one(node):
+        return None
+    whole = desc_of(node.outputs[0])
+    if desc_of(bias).dtype != whole.dtype:
+        bias = r.op("Cast", bias, to=whole.dtype)
+    if attrs_of(node)["data_format"] == "channels_first":
+        bias = r.op("Reshape", bias, shape=[whole.shape[1], *[1] * (whole.rank - 2)])
+    return r.op("Add", r.op_like(node, node.inputs[:2]), bias)
+
+
 # -- reshapes in between ---------------------------------------------------------------------------------------
 
 
@@ -188,12 +215,13 @@ class FusePostOps(RewritePass):
        one: the operand is computed for this node alone, and several read the result, elementwise work among them
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
-    4. At most four post-ops; they are applied in the order of the graph. None for transposed convolutions of several
-       groups, whose primitives do them element by element.
+    4. At most four post-ops; they are applied in the order of the graph. None for transposed convolutions whose
+       primitives do them element by element: most with strides or several groups. Their bias becomes an addition.
     """
 
     name = "fuse_post_ops"
     rules: ClassVar[Rules] = {
         **dict.fromkeys(_UNARY, (_unary, _unary_after_reshape)),
         **dict.fromkeys(_BINARY, (_binary, _binary_after_reshape)),
+        "ConvTranspose": (_bias_apart,),
     }
