@@ -15,10 +15,10 @@ import npu_runtime
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
 from ge.build.handover import NOTHING, Handover
-from ge.build.implementations import unknown_names
 from ge.collection import collection_paused
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
+from ge.engines.algorithms import unknown_names
 from ge.errors import GeError
 from ge.explanation import placements
 from ge.ir import facts

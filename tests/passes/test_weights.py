@@ -9,6 +9,7 @@ from pass_support import floats, transformed, types
 from ge.compiler import compile_graph
 from ge.ir.values import constant_of
 from ge.ops.tasks import implementation
+from ge.options import CompileOptions, Implementation
 from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.dead_code import DeadCode
 from ge.passes.fold_pads import FoldPads
@@ -29,8 +30,8 @@ def norm_inputs(channels):
     return [floats(channels, seed=i) for i in range(3)] + [floats(channels, seed=3, low=0.5, high=2.0)]
 
 
-def conv(b, v, last=False, channels=5, **attrs):
-    weight = floats(3, 3, 4, channels) if last else floats(channels, 4, 3, 3)
+def conv(b, v, last=False, inputs=4, channels=5, **attrs):
+    weight = floats(3, 3, inputs, channels) if last else floats(channels, inputs, 3, 3)
     formats = {"data_format": "channels_last", "weight_format": "IO"} if last else {}
     return b.op("Conv", v, weight, **formats, **attrs)
 
@@ -238,6 +239,20 @@ def test_a_transposed_convolution_that_is_slow_with_post_ops_has_none(last, stri
     (task,) = (t for t in model.plan.tasks if t.kind == "deconv")
     slow = "conv:any" in implementation(task.kind, task.inputs, task.outputs, task.attrs)
     assert bool(task.attrs["post_ops"]) == task.attrs["has_bias"] == (not slow)
+
+
+@pytest.mark.parametrize("implementation_", list(Implementation))
+@pytest.mark.parametrize("activation", ["Relu", "Swish"])
+def test_a_convolution_by_winograd_gets_only_post_ops_that_it_knows(activation, implementation_):
+    def build(b):
+        x = b.input("x", (2, 28, 28, 64), "float32")
+        return b.op(activation, conv(b, x, last=True, inputs=64, channels=64))
+
+    options = CompileOptions(implementation=implementation_)
+    model = compile_graph(transformed(build, FusePostOps(), DeadCode(), options=options), options)
+    (task,) = (t for t in model.plan.tasks if t.kind == "conv")
+    bare = implementation(task.kind, task.inputs, task.outputs, {**task.attrs, "post_ops": []})
+    assert bool(task.attrs["post_ops"]) == (activation == "Relu" or "winograd" not in bare)
 
 
 # -- merged products ---------------------------------------------------------------------------------------------

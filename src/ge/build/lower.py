@@ -15,12 +15,12 @@ from ge.build.carries import Carry, coalesce_carries
 from ge.build.donate import Donation
 from ge.build.draft import Draft, Share
 from ge.build.expression import Expression, express
-from ge.build.implementations import choose_algorithm
 from ge.build.kernels import KernelBook
 from ge.build.partition import partition
 from ge.build.units import Unit
 from ge.build.views import view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
+from ge.engines.algorithms import choose_algorithm
 from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.types import TensorDesc

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from ge.engines import placement_of
+from ge.engines.algorithms import choose_algorithm
 from ge.ir.values import desc_of
 from ge.model.plan import View
 from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
+from ge.ops.spatial import weight_perm
 from ge.ops.tasks import implementation
+from ge.options import CompileOptions
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FusePostOps"]
@@ -58,24 +61,48 @@ def _open_cube(value: ir.Value | None) -> ir.Node | None:
         or placement_of(cube)[0] is not Engine.AI_CORE
     ):
         return None
-    return None if cube.op_type == "ConvTranspose" and _takes_post_ops_one_by_one(cube) else cube
+    return cube
 
 
-def _takes_post_ops_one_by_one(cube: ir.Node) -> bool:
-    """Whether the primitive of a transposed convolution does post-ops element by element, much slower than a kernel."""
-    op = NodeView.of(cube)
-    make = lookup(cube.op_type).task
+def _implementation(
+    cube: ir.Node, options: CompileOptions, post_ops: Sequence[str], *operands: ir.Value | None
+) -> str:
+    """What the runtime would compute a product with if it had these post-ops."""
+    now, make = NodeView.of(cube), lookup(cube.op_type).task
     assert make is not None
-    inputs = [None if desc is None else View.of(0, desc) for desc in op.inputs]
-    task = make(op, inputs, [View.of(0, desc) for desc in op.outputs])
-    attrs = {**task.attrs, "post_ops": [*task.attrs["post_ops"], "relu"]}
-    return "conv:any" in (implementation(task.kind, task.inputs, task.outputs, attrs) or "")
+    values = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
+    op = NodeView(now.type, now.name, values, {**now.attrs, "post_ops": tuple(post_ops)}, now.outputs)
+    views = [None if desc is None else View.of(0, desc) for desc in op.inputs]
+    task = make(op, views, [View.of(0, desc) for desc in op.outputs])
+    choose_algorithm(task, cube, options)
+    return implementation(task.kind, task.inputs, task.outputs, task.attrs) or ""
 
 
-def _extended(r: Rewriter, cube: ir.Node, post_op: str, operand: ir.Value | None = None) -> ir.Value:
-    inputs = [*cube.inputs, *[None] * (3 - len(cube.inputs))]
-    if operand is not None:
-        inputs.append(operand)
+def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands: ir.Value | None) -> bool:
+    """Whether a product loses nothing by another post-op: some convolutions are several times as fast without it.
+
+    Winograd's knows few, and a transposed one that is a convolution's gradient does all of them element by element.
+    """
+    if cube.op_type == "MatMul" or (cube.op_type == "Conv" and not _is_plain_3x3(cube)):
+        return True
+    before = attrs_of(cube)["post_ops"]
+    changed = _implementation(cube, options, [*before, post_op], *operands)
+    if "winograd" in changed or "conv:any" in changed:
+        return "winograd" in changed
+    return "winograd" not in _implementation(cube, options, before)
+
+
+def _is_plain_3x3(convolution: ir.Node) -> bool:
+    """Whether a convolution could be one by Winograd's algorithm; most are not, and need not be asked for."""
+    weight, attrs = desc_of(convolution.inputs[1]), attrs_of(convolution)  # type: ignore[arg-type]
+    kernel = [weight.shape[axis] for axis in weight_perm(weight.rank, attrs["weight_format"])[2:]]
+    return kernel == [3, 3] and attrs["groups"] == 1 and set(attrs["strides"] or [1]) == {1}
+
+
+def _extended(r: Rewriter, cube: ir.Node, post_op: str, *operands: ir.Value | None) -> ir.Value | None:
+    if not _stays_fast(cube, r.options, post_op, *operands):
+        return None
+    inputs = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
     r.stands_for(cube)
     return r.op_like(cube, inputs, post_ops=[*attrs_of(cube)["post_ops"], post_op])
 
@@ -153,7 +180,7 @@ def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is None or attrs_of(node)["post_ops"] or placement_of(node)[0] is not Engine.AI_CORE:
         return None
-    if not _takes_post_ops_one_by_one(node):
+    if "conv:any" not in _implementation(node, r.options, ()):
         return None
     whole = desc_of(node.outputs[0])
     if desc_of(bias).dtype != whole.dtype:
@@ -215,8 +242,10 @@ class FusePostOps(RewritePass):
        one: the operand is computed for this node alone, and several read the result, elementwise work among them
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
-    4. At most four post-ops; they are applied in the order of the graph. None for transposed convolutions whose
-       primitives do them element by element: most with strides or several groups. Their bias becomes an addition.
+    4. At most four post-ops; they are applied in the order of the graph.
+    5. None that a convolution by Winograd's algorithm does not know (it adds and clips), and none for transposed
+       convolutions whose primitives do them element by element: most with strides or several groups. The bias of these
+       becomes an addition.
     """
 
     name = "fuse_post_ops"
