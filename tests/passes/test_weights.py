@@ -241,18 +241,33 @@ def test_a_transposed_convolution_that_is_slow_with_post_ops_has_none(last, stri
     assert bool(task.attrs["post_ops"]) == task.attrs["has_bias"] == (not slow)
 
 
-@pytest.mark.parametrize("implementation_", list(Implementation))
-@pytest.mark.parametrize("activation", ["Relu", "Swish"])
-def test_a_convolution_by_winograd_gets_only_post_ops_that_it_knows(activation, implementation_):
-    def build(b):
-        x = b.input("x", (2, 28, 28, 64), "float32")
-        return b.op(activation, conv(b, x, last=True, inputs=64, channels=64))
+PRODUCTS = {
+    "winograd": lambda b: conv(
+        b, b.input("x", (2, 28, 28, 64), "float32"), last=True, inputs=64, channels=64
+    ),
+    "strassen": lambda b: b.op(
+        "MatMul", b.input("x", (512, 768), "float32"), b.input("w", (768, 3072), "float32")
+    ),
+    "narrow": lambda b: b.op(
+        "MatMul", b.input("x", (4, 512), "float32"), b.input("w", (512, 512), "float32")
+    ),
+}
 
+
+@pytest.mark.parametrize("ours", PRODUCTS)
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid"])
+@pytest.mark.parametrize("implementation_", list(Implementation))
+def test_an_algorithm_of_our_own_gets_only_post_ops_that_it_knows(ours, activation, implementation_):
     options = CompileOptions(implementation=implementation_)
+
+    def build(b):
+        return b.op(activation, PRODUCTS[ours](b))
+
     model = compile_graph(transformed(build, FusePostOps(), DeadCode(), options=options), options)
-    (task,) = (t for t in model.plan.tasks if t.kind == "conv")
-    bare = implementation(task.kind, task.inputs, task.outputs, {**task.attrs, "post_ops": []})
-    assert bool(task.attrs["post_ops"]) == (activation == "Relu" or "winograd" not in bare)
+    (task,) = (t for t in model.plan.tasks if t.kind in ("conv", "matmul"))
+    bare = {**task.attrs, "post_ops": [], "constants": [1] if ours == "winograd" else []}
+    is_ours = implementation(task.kind, task.inputs, task.outputs, bare).startswith(ours)
+    assert bool(task.attrs["post_ops"]) == (activation == "Relu" or not is_ours)
 
 
 # -- merged products ---------------------------------------------------------------------------------------------

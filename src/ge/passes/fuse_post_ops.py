@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ge.engines import placement_of
 from ge.engines.algorithms import choose_algorithm
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
 from ge.model.plan import View
 from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
 from ge.ops.spatial import weight_perm
@@ -21,6 +21,7 @@ __all__ = ["FusePostOps"]
 
 _CUBE = ("Conv", "MatMul", "ConvTranspose")
 _MAX_POST_OPS = 4
+_OURS = ("winograd", "strassen", "narrow")  # implementations that know few post-ops
 
 Attrs = Mapping[str, Any]
 
@@ -75,21 +76,29 @@ def _implementation(
     views = [None if desc is None else View.of(0, desc) for desc in op.inputs]
     task = make(op, views, [View.of(0, desc) for desc in op.outputs])
     choose_algorithm(task, cube, options)
+    task.attrs["constants"] = [1] if _is_packed_once(cube) else []
     return implementation(task.kind, task.inputs, task.outputs, task.attrs) or ""
 
 
 def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands: ir.Value | None) -> bool:
-    """Whether a product loses nothing by another post-op: some convolutions are several times as fast without it.
+    """Whether a product loses nothing by another post-op.
 
-    Winograd's knows few, and a transposed one that is a convolution's gradient does all of them element by element.
+    Algorithms of our own, which are faster, know few of them. A transposed convolution that is a convolution's gradient
+    does all of them element by element.
     """
-    if cube.op_type == "MatMul" or (cube.op_type == "Conv" and not _is_plain_3x3(cube)):
+    if cube.op_type == "Conv" and not _is_plain_3x3(cube):
         return True
     before = attrs_of(cube)["post_ops"]
     changed = _implementation(cube, options, [*before, post_op], *operands)
-    if "winograd" in changed or "conv:any" in changed:
-        return "winograd" in changed
-    return "winograd" not in _implementation(cube, options, before)
+    if changed.startswith(_OURS) or "conv:any" in changed:
+        return changed.startswith(_OURS)
+    return not _implementation(cube, options, before).startswith(_OURS)
+
+
+def _is_packed_once(cube: ir.Node) -> bool:
+    """Whether the weight of a product is known, or comes into a loop from outside."""
+    weight = cube.inputs[1]
+    return constant_of(weight) is not None or weight.graph is not cube.graph  # type: ignore[union-attr]
 
 
 def _is_plain_3x3(convolution: ir.Node) -> bool:
@@ -243,9 +252,9 @@ class FusePostOps(RewritePass):
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
     4. At most four post-ops; they are applied in the order of the graph.
-    5. None that a convolution by Winograd's algorithm does not know (it adds and clips), and none for transposed
-       convolutions whose primitives do them element by element: most with strides or several groups. The bias of these
-       becomes an addition.
+    5. None that one of our own algorithms does not know, if the product is by one (Winograd's, Strassen's, few rows),
+       and none for transposed convolutions whose primitives do them element by element: most with strides or several
+       groups. The bias of these becomes an addition.
     """
 
     name = "fuse_post_ops"
