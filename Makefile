@@ -63,6 +63,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/pytorch.py
 	$(BIN)/python benchmarks/pytorch_eager.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/post_ops.py
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
 	$(BIN)/python -m tests.sanitize address,undefined

@@ -143,6 +143,7 @@ RUNS = {
         *("benchmarks/compile_time.py", "--quick", "--models", "bert", "--peers", "onnxruntime", "openvino")
     ],
     "call overhead": ["benchmarks/overhead.py", "--quick"],
+    "work after products": ["benchmarks/post_ops.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
     "PyTorch models": [
         *("benchmarks/pytorch.py", "--quick", "--models", "bert", "dlrm", "--modes", "infer", "train"),

@@ -7,7 +7,9 @@ import pytest
 from pass_support import floats, transformed, types
 
 from ge.compiler import compile_graph
+from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
+from ge.model.plan import View
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions, Implementation
 from ge.passes.broadcast_matmuls import BroadcastMatmuls
@@ -268,6 +270,20 @@ def test_an_algorithm_of_our_own_gets_only_post_ops_that_it_knows(ours, activati
     bare = {**task.attrs, "post_ops": [], "constants": [1] if ours == "winograd" else []}
     is_ours = implementation(task.kind, task.inputs, task.outputs, bare).startswith(ours)
     assert bool(task.attrs["post_ops"]) == (activation == "Relu" or not is_ours)
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_products_of_few_rows_get_post_ops_where_their_weight_is_packed_once(in_a_loop):
+    def build(b):
+        if in_a_loop:
+            b.input("step", (), "int64")
+            b.input("goes_on", (), "bool")
+        return b.op("Tanh", PRODUCTS["narrow"](b))
+
+    x, w = (View.of(0, TensorDesc(shape, "float32")) for shape in ((4, 512), (512, 512)))
+    is_ours = implementation("matmul", [x, w], [x], {"constants": []}).startswith("narrow")
+    is_fused = types(transformed(build, FusePostOps(), DeadCode())) == ["MatMul"]
+    assert is_fused == (in_a_loop or not is_ours)
 
 
 # -- merged products ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ge.engines import placement_of
 from ge.engines.algorithms import choose_algorithm
+from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.plan import View
 from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
@@ -98,7 +99,14 @@ def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands:
 def _is_packed_once(cube: ir.Node) -> bool:
     """Whether the weight of a product is known, or comes into a loop from outside."""
     weight = cube.inputs[1]
-    return constant_of(weight) is not None or weight.graph is not cube.graph  # type: ignore[union-attr]
+    assert weight is not None
+    return constant_of(weight) is not None or (weight.is_graph_input() and _is_body(cube.graph))
+
+
+def _is_body(graph: ir.Graph | ir.Function | None) -> bool:
+    """Whether a graph begins as the body of a loop does: with the number of the step, and whether to go on."""
+    first = [] if graph is None else [desc_of(value) for value in graph.inputs[:2]]
+    return first == [TensorDesc((), "int64"), TensorDesc((), "bool")]
 
 
 def _is_plain_3x3(convolution: ir.Node) -> bool:
