@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 # Tests care for answers, not for microseconds: threads that wait should leave the cores to others.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# An internal error sends a user's work to the host with a warning; here it fails the test.
+os.environ.setdefault("NPU_INTERNAL_ERRORS", "raise")
 
 # The same examples in every run, however slow the machine; `--hypothesis-profile=default` looks for new ones.
 settings.register_profile(

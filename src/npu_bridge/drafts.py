@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tensorflow.python.framework.errors_impl import OpError
 
+from ge import faults
 from ge.errors import GeError
 from ge.options import CompileOptions
 from npu_bridge.partition import CONTROL
@@ -143,6 +145,11 @@ def judge(
         return unsure
     except GeError as error:
         return Verdict(draft, None, {error.location or next(iter(draft.graph.nodes)): error.cause})
+    except OpError:
+        raise
+    except Exception as error:
+        fault = faults.absorb(f"graph part {draft.graph.name}", error)
+        return Verdict(draft, None, {next(iter(draft.graph.nodes)): str(fault)})
     if isinstance(found, Lowered):
         number = number_of(layout or ()) if draft.given else 0
         return Verdict(draft, found, shapes=tuple(e.shape for e in inputs), layout=number)

@@ -15,13 +15,13 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, op_def_pb2, typ
 from tensorflow.python.framework import op_def_registry
 
 import ge.ops  # noqa: F401  (declares operators and plugins)
+from ge import faults
 from ge.collection import collection_paused
 from ge.compiler import compile_graph
-from ge.errors import GeError, OutOfMemoryError
+from ge.errors import OutOfMemoryError
 from ge.ir.types import TensorDesc
 from ge.parsers.plugin import find
 from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
-from npu_runtime import UnsupportedTask
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 
@@ -125,8 +125,11 @@ def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> nat
         return _compile(op, attrs, inputs)
     except OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
-    except (GeError, UnsupportedTask):
+    except faults.REFUSALS:
         return None  # the host's kernel decides, and says what is wrong where something is
+    except Exception as error:
+        faults.absorb(f"operator {op}", error)
+        return None
 
 
 def _compile(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from ge import faults
 from ge.errors import OutOfMemoryError
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow_convert import Refusal
@@ -261,12 +262,14 @@ def _lowered(
         raise tf.errors.ResourceExhaustedError(
             None, None, f"{error}{_batch_advice(error, inputs)}"
         ) from error
-    except Exception as error:
-        if isinstance(error, tf.errors.OpError):
-            raise
+    except tf.errors.OpError:
+        raise
+    except faults.REFUSALS as error:
         _log.warning("%s runs on the host, as it could not be compiled: %s", function.name, error)
-        why = Refusal("", f"the function could not be compiled: {error}")
-        return Refused(dict.fromkeys(_compute(graph), why))
+        why = f"the function could not be compiled: {error}"
+    except Exception as error:
+        why = str(faults.absorb(f"function {function.name}", error))
+    return Refused(dict.fromkeys(_compute(graph), Refusal("", why)))
 
 
 def _batch_advice(error: OutOfMemoryError, inputs: Sequence[Described]) -> str:

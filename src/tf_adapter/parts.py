@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from ge import faults
 from ge.collection import collection_paused
 from ge.errors import GeError, OutOfMemoryError
 from ge.options import CompileOptions
@@ -145,6 +146,11 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     except GeError as error:
         part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
+        return _refused(part)
+    except tf.errors.OpError:
+        raise
+    except Exception as error:
+        part.refused[next(iter(part.graph.nodes))] = str(faults.absorb(f"graph part {name}", error))
         return _refused(part)
     if isinstance(found, Lowered):
         return npu_plan(NpuRun(_placed(part, found)), inputs)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ge import faults
 from ge.collection import collection_paused
 from ge.compiler import compile_graph
 from ge.explanation import Placement, explain
@@ -221,10 +222,13 @@ class CompiledGraph:
             _tell(report)
 
     def _given_up(self, report: Report, error: Exception) -> Callable[[list[Any]], Any]:
-        report.failure = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"a graph could not be compiled for the NPU and runs on ATen: {report.failure}", stacklevel=3
-        )
+        if isinstance(error, faults.REFUSALS):
+            report.failure = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"a graph could not be compiled for the NPU and runs on ATen: {report.failure}", stacklevel=3
+            )
+        else:
+            report.failure = str(faults.absorb(f"{self.kind} graph {self.module._get_name()}", error))
         return self._on_aten
 
     def _on_aten(self, args: list[Any]) -> Any:

@@ -1,0 +1,56 @@
+"""A defect of the compiler sends work to the host: with the framework's answer, one warning and a line in `explain`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tf_adapter
+import tf_adapter.eager
+import tf_adapter.lowering
+from ge import faults
+
+
+@pytest.fixture
+def broken_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(tf_adapter.lowering, "compile_plan", fail)
+    monkeypatch.setattr(tf_adapter.eager, "compile_graph", fail)
+    monkeypatch.setattr(faults, "_shown", set())
+    monkeypatch.setenv("NPU_INTERNAL_ERRORS", "warn")
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_a_function_runs_on_the_host_with_one_warning() -> None:
+    double = tf.function(lambda x: x * 2.0 + 1.0)
+    before = len(faults.recorded())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for size in (2, 3):
+            assert double(tf.ones([size])).numpy().tolist() == [3.0] * size
+    told = [w for w in seen if issubclass(w.category, faults.InternalErrorWarning)]
+    assert len(told) == 1 and "a defect" in str(told[0].message)
+    assert len(faults.recorded()) - before == 2
+    assert "internal error in the compiler: KeyError" in str(tf_adapter.explain(double, tf.ones([2])))
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_an_eager_operator_runs_on_the_host_with_a_warning() -> None:
+    a = tf.reshape(tf.range(49 * 51, dtype=tf.float32), [49, 51])
+    with pytest.warns(faults.InternalErrorWarning, match="a defect"):
+        for _ in range(tf_adapter.eager.THRESHOLD + 1):
+            product = tf.matmul(a, a, transpose_b=True)
+    with tf.device("/CPU:0"):
+        tf.debugging.assert_near(product, tf.matmul(a, a, transpose_b=True))
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_tests_fail_on_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_INTERNAL_ERRORS", "raise")
+    with pytest.raises(tf.errors.OpError, match="a defect"):
+        tf.function(lambda x: x * 3.0)(tf.ones([2]))
