@@ -14,8 +14,14 @@ PYTEST := python -m pytest $(SELECT)
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
 NATIVE_BUILD := CMakeLists.txt pyproject.toml $(NATIVE)
 
-# A process for each folder: devices that one registers with a framework are not there for the others.
-PARTS := $(filter-out tests/tensorflow_v1/,$(sort $(dir $(wildcard tests/*/test_*.py)))) $(wildcard tests/test_*.py)
+# The tests run in parts, each a process of its own (devices that one registers with a framework are not there for the
+# others), JOBS at a time. A part is a folder or file of tests/, prefixed by the environment it runs in.
+JOBS ?= $(shell nproc)
+LONG := tests/parsers/ tests/training/ tests/models/ tests/torch/ tests/tensorflow/ tests/test_repository.py
+SHORT := $(filter-out tests/tensorflow_v1/ $(LONG),$(sort $(dir $(wildcard tests/*/test_*.py))) $(wildcard tests/test_*.py))
+PARTS := $(addprefix check-main/,$(SHORT) doctests) \
+  $(addprefix check-tf215/,doctests tests/models/tf215 tests/tensorflow_v1) \
+  $(addprefix check-main/,$(LONG)) check-tf215/tests/tensorflow
 
 pip = $(1)/python -m pip --quiet --quiet --disable-pip-version-check
 requires = $(1)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))'
@@ -39,10 +45,19 @@ build: $(VENV)/.project ## Create the environment and build the native runtime
 build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
 
 check: $(VENV)/.project $(VENV_TF215)/.project
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=$(JOBS) $(PARTS)
+
+check-main/doctests:
 	$(BIN)/$(PYTEST) --doctest-modules --ignore src/npu_bridge src benchmarks
+
+check-tf215/doctests:
 	$(BIN_TF215)/$(PYTEST) --doctest-modules src/npu_bridge/contrib_training.py
-	$(BIN_TF215)/$(PYTEST) tests/models/tf215 tests/tensorflow tests/tensorflow_v1
-	set -e; for part in $(PARTS); do $(BIN)/$(PYTEST) --ignore tests/models/tf215 $$part; done
+
+check-main/%:
+	$(BIN)/$(PYTEST) --ignore tests/models/tf215 $*
+
+check-tf215/%:
+	$(BIN_TF215)/$(PYTEST) $*
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
