@@ -132,6 +132,7 @@ class ProgramBuilder : public LoweringHost {
     std::vector<std::pair<int, Dims>> found;
     for (const TaskDef& task : program_.tasks_) {
       if (task.block != block || task.kind != "scan_store" || task.outputs.empty()) continue;
+      if (!task.attrs.flag("counted")) continue;
       const int output = output_of(task.outputs[0]);
       if (output >= 0) found.emplace_back(output, task.outputs[0].dims);
     }

@@ -243,7 +243,8 @@ void lower_scan_store(Lowering& low) {
   check_scalar(low, low.input(1), DType::Int64, "the counter");
   const Slice slice(low, low.output(0), low.input(0));
   low.describe("memcpy", "", 0);
-  low.emit(std::make_unique<ScanStep>(low, slice, low.output_of(low.output(0))));
+  const int output = low.attrs().flag("counted") ? low.output_of(low.output(0)) : -1;
+  low.emit(std::make_unique<ScanStep>(low, slice, output));
 }
 
 }  // namespace npu

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ge.compiler import compile_graph
+from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.interpret import interpret
 from ge.ops.control import branch
@@ -110,6 +111,41 @@ def test_trip_counts_are_honoured_at_run_time(trip):
     wanted = interpret(graph, feeds)
     assert results[2].shape[0] == trip
     assert_close(results, [w[:trip] if i == 2 else w for i, w in enumerate(wanted)], 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(12, 3, 2), (1, 12, 6), (72,)])
+def test_views_of_stacked_values_have_their_own_shape(shape):
+    graph = loop_graph(12, stacked=True)
+    graph.outputs[2] = GraphBuilder(graph=graph).op("Reshape", graph.outputs[2], shape=shape)
+    feeds = feeds_of(graph)
+    assert_close(compile_graph(graph).run(feeds), interpret(graph, feeds), 1e-5)
+
+
+def test_nothing_is_compiled_for_values_stacked_over_a_computed_number_of_steps():
+    graph = loop_graph(dynamic=True, stacked=True)
+    assert compile_graph(graph).outputs[2].dynamic
+    graph.outputs[2] = GraphBuilder(graph=graph).op("Reshape", graph.outputs[2], shape=(72,))
+    with pytest.raises(GeError, match="known only at run time"):
+        compile_graph(graph)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_the_size_of_a_branch_is_that_of_the_branch_taken(taken):
+    b = GraphBuilder("test")
+    v, condition = b.input("x", (6,), "float32"), b.input("c", (), "bool")
+
+    def indices(sign):
+        return lambda inner: [inner.op("Compress", v, inner.op("Less", inner.op("Mul", v, sign), 0.0))]
+
+    (found,) = branch(b, condition, indices(1.0), indices(-1.0))
+    b.output(found)
+    model, given = compile_graph(b.graph), np.array([1, -2, 3, -4, -5, -6], np.float32)
+    assert model.outputs[0].dynamic
+    (result,) = model.run([given, np.asarray(taken)])
+    np.testing.assert_array_equal(result, given[given < 0] if taken else given[given > 0])
+    b.graph.outputs[0] = b.op("Reshape", found, shape=(1, 6))
+    with pytest.raises(GeError, match="known only at run time"):
+        compile_graph(b.graph)
 
 
 def test_states_that_swap():

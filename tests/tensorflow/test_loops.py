@@ -171,3 +171,63 @@ def test_explain_says_what_runs_the_loop() -> None:
     assert "loop" in found.steps
     assert "the device calls its functions turn by turn" in str(found)
     assert "host → NPU" in str(found)
+
+
+ROWS = np.array([[1, -2], [3, 4], [-1, 2]], np.float32)
+
+
+def doubled(x: Any) -> Any:
+    """A loop that stacks a row in each step, as (3, 1, 2)."""
+    return tf.map_fn(lambda row: 2 * row[None], x)
+
+
+def written(x: Any, steps: int) -> Any:
+    """The same for some rows, by a TensorArray."""
+    rows = tf.TensorArray(tf.float32, steps)
+    for i in tf.range(steps):
+        rows = rows.write(i, x[i][None])
+    return rows.stack()
+
+
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "reshape": lambda x, yes: tf.reshape(doubled(x), [6]),
+    "squeeze": lambda x, yes: tf.squeeze(doubled(x)),
+    "expand_dims": lambda x, yes: doubled(x)[None],
+    "transpose": lambda x, yes: tf.transpose(doubled(x), [1, 0, 2]),
+    "slice": lambda x, yes: doubled(x)[:, 0],
+    "bitcast": lambda x, yes: tf.bitcast(doubled(x)[:, 0], tf.int32),
+    "one step": lambda x, yes: written(x, 1)[0],
+    "two steps": lambda x, yes: written(x, 2)[None],
+    "nested": lambda x, yes: tf.map_fn(lambda v: doubled(v[None])[:, 0], x)[:, 0],
+    "of a branch": lambda x, yes: tf.cond(yes, lambda: doubled(x), lambda: x[:, None])[:, 0],
+    "of a case": lambda x, yes: tf.switch_case(tf.cast(yes, tf.int32), [lambda: x, lambda: doubled(x)[:, 0]])[
+        None
+    ],
+    "of a scan": lambda x, yes: tf.scan(tf.add, doubled(x))[:, 0],
+    "of rows chosen in a branch": lambda x, yes: tf.cond(
+        yes, lambda: tf.boolean_mask(x, x > 0), lambda: tf.boolean_mask(x, x < 0)
+    )[None],
+    "vectorized": lambda x, yes: tf.vectorized_map(lambda row: tf.map_fn(lambda v: v[None], row)[:, 0], x),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_what_loops_and_branches_give_have_their_own_shape(name: str) -> None:
+    for yes in (True, False):
+        results = []
+        for device in (CPU, NPU):
+            with tf.device(device):
+                results.append(tf.function(VIEWS[name])(tf.constant(ROWS), tf.constant(yes)))
+        equal(*results)
+        assert results[0].shape == results[1].shape
+
+
+@pytest.mark.parametrize("kind", ["SimpleRNN", "GRU", "LSTM"])
+def test_recurrent_layers_keep_a_batch_of_one_row_first(kind: str) -> None:
+    layer = getattr(tf.keras.layers, kind)(1, return_sequences=True)
+    x = np.ones((1, 3, 2), np.float32)
+    found = tf.function(layer)(tf.constant(x))
+    with tf.device(CPU):
+        wanted = layer(tf.constant(x))
+    assert found.shape == wanted.shape == (1, 3, 1)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -258,8 +258,7 @@ class _GraphLowering:
         attrs = {"op": operator.aicpu, **operator.kernel_attrs(op)}
         if not all(present):
             attrs["present"] = [int(p) for p in present]
-        if operator.dynamic_outputs:
-            self._check_dynamic(node)
+        self._check_dynamic(node)
         task = Task("aicpu", unit.name, inputs, outputs, attrs)
         self._describe(task, unit, operator.flops(op))
         self.emit(task, [Share(0, 0)] if operator.overwrites else ())
@@ -279,6 +278,7 @@ class _GraphLowering:
 
     def lower_control(self, unit: Unit) -> None:
         """A branch or a loop."""
+        self._check_dynamic(unit.last)
         _CONTROL[unit.last.op_type](self, unit.last)
 
     def _describe(self, task: Task, unit: Unit, flops: int) -> None:
@@ -327,7 +327,8 @@ class _GraphLowering:
             Task("while", node.name or "Loop", task_inputs, [counter], attrs, "control", facts.origin(node))
         )
         first_task = len(self.draft.tasks)
-        body = _Body(self, op.body, body_block, counter, go_on, states, scans)
+        counted = [has_dynamic_size(v) for v in node.outputs[count:]]
+        body = _Body(self, op.body, body_block, counter, go_on, states, scans, counted)
         body.lower(captures)
         end = self.draft.tick()
         read = [v for task in self.draft.tasks[first_task:] for v in (*task.inputs, *task.outputs)]
@@ -358,6 +359,7 @@ class _Body:
     go_on: View
     states: list[View]
     scans: list[View]
+    counted: list[bool]  # whether the number of steps is the actual length of a scan
 
     def lower(self, captures: Sequence[View]) -> None:
         """Emit the body, then store scan outputs and carry the states over."""
@@ -367,9 +369,11 @@ class _Body:
         inputs = [self.counter, self.go_on, *self.states, *captures]
         lower_graph(self.graph, self.outer.shop, inputs, results, self.block)
         new_states = results[1 : 1 + len(self.states)]
-        for value, scan in zip(results[1 + len(self.states) :], self.scans, strict=True):
+        stacked = results[1 + len(self.states) :]
+        for value, scan, counted in zip(stacked, self.scans, self.counted, strict=True):
+            attrs = {"counted": True} if counted else {}
             draft.emit(
-                Task("scan_store", "scan", [value, self.counter], [scan], {}, "control", (), self.block)
+                Task("scan_store", "scan", [value, self.counter], [scan], attrs, "control", (), self.block)
             )
         carries: list[Carry] = []
         for source, target in zip([results[0], *new_states], [self.go_on, *self.states], strict=True):

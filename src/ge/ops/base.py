@@ -245,6 +245,11 @@ class Operator:
             raise NotImplementedError(f"operator {op.type} declares neither infer nor compute")
         return [TensorDesc(tuple(t.shape), t.dtype) for t in operator.expression(op)[1]]
 
+    @classmethod
+    def is_dynamic(cls, node: ir.Node, output: int) -> bool:
+        """Whether the actual shape of one output is known only after the run."""
+        return cls.dynamic_outputs and output not in cls.sized_outputs
+
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         """The outputs for constant inputs, or None when this operator is not folded."""
@@ -601,8 +606,7 @@ def has_dynamic_size(value: ir.Value) -> bool:
     node = value.producer()
     if node is None or node.domain != "ge":
         return False
-    operator = lookup(node.op_type)
-    return operator.dynamic_outputs and value.index() not in operator.sized_outputs
+    return lookup(node.op_type).is_dynamic(node, value.index() or 0)
 
 
 def registered() -> dict[str, type[Operator]]:

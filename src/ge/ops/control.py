@@ -15,7 +15,7 @@ from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, register
+from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, has_dynamic_size, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 __all__ = ["If", "Loop", "branch", "repeat"]
@@ -47,9 +47,21 @@ class If(Operator):
                 op, f"the branches give {found} and {other}", "give both branches the same shapes and types"
             )
 
+        for graph in (op.then_branch, op.else_branch):
+            dynamic = [v for v in graph.outputs if has_dynamic_size(v)]
+            if len(set(dynamic)) != len(dynamic):
+                raise fail(
+                    op, f"branch {graph.name} gives one value of a size known only after the run twice"
+                )
+
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
         return [desc_of(v) for v in op.then_branch.outputs]
+
+    @classmethod
+    def is_dynamic(cls, node: ir.Node, output: int) -> bool:
+        branches = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+        return any(has_dynamic_size(graph.outputs[output]) for graph in branches)
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -98,6 +110,8 @@ class Loop(Operator):
                 "values are stacked over an unknown number of steps",
                 "give the loop a constant trip count",
             )
+        if any(has_dynamic_size(v) for v in op.body.outputs):
+            raise fail(op, "the size of a value that a step gives is known only after the run")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -105,9 +119,31 @@ class Loop(Operator):
         states, stacked = given[: op.num_states], given[op.num_states :]
         return [*states, *(TensorDesc((op.max_trip, *d.shape), d.dtype) for d in stacked)]
 
+    @classmethod
+    def is_dynamic(cls, node: ir.Node, output: int) -> bool:
+        """Stacked values are as long as the number of steps that are run."""
+        return output >= node.attributes["num_states"].as_int() and not _has_fixed_steps(node)
+
     @staticmethod
     def flops(op: NodeView) -> int:
         return 0
+
+
+def _has_fixed_steps(node: ir.Node) -> bool:
+    """Whether a loop runs `max_trip` steps, whatever its inputs are."""
+    trip, condition = constant_of(node.inputs[0]), node.inputs[1] if len(node.inputs) > 1 else None
+    if trip is None or int(trip.reshape(-1)[0]) != node.attributes["max_trip"].as_int():
+        return False
+    body = node.attributes["body"].as_graph()
+    going = body.outputs[0]
+    while (maker := going.producer()) is not None and maker.op_type in ("Identity", "Reshape"):
+        going = maker.inputs[0]  # type: ignore[assignment]
+    return (condition is None or _is_true(condition)) and (going is body.inputs[1] or _is_true(going))
+
+
+def _is_true(value: ir.Value) -> bool:
+    known = constant_of(value)
+    return known is not None and bool(known.reshape(-1)[0])
 
 
 def _check_ports(op: NodeView, graph: ir.Graph, expected: Sequence[TensorDesc | None], what: str) -> None:
