@@ -1,12 +1,12 @@
 // Devices, memory and versions for Python.
 #include "core/device.h"
 
+#include <malloc.h>
 #include <nanobind/stl/string.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "core/errors.h"
-#include "core/reclaim.h"
 #include "python/module.h"
 #include "threads/adopt.h"
 
@@ -86,12 +86,9 @@ void bind_device(nb::module_& m) {
   m.def("reset_peak", [](int device) { Device::get(device).reset_peak(); }, "device"_a = 0);
   m.def(
       "trim", [](int device) { Device::get(device).arenas().trim(); }, "device"_a = 0, "Frees idle arenas.");
-  m.def("reclaim", &reclaim, nb::call_guard<nb::gil_scoped_release>(),
-        "Gives what compiles have left in the process back to the system: free memory, pages of compilers.");
-  m.def("map_single_pages", &map_single_pages, nb::call_guard<nb::gil_scoped_release>(),
-        "Lets pages of compilers come to the process one by one, as they are read, instead of sixteen at a "
-        "time; "
-        "false where the system does not let it.");
+  m.def(
+      "reclaim", [] { malloc_trim(0); }, nb::call_guard<nb::gil_scoped_release>(),
+      "Returns the free memory of the heap to the system.");
 
   nb::class_<DeviceMemory>(m, "DeviceBuffer", "A block of device memory, freed with its last reference.")
       .def(

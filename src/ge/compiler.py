@@ -11,7 +11,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-import npu_runtime
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
 from ge.build.handover import NOTHING, Handover
@@ -33,9 +32,6 @@ from ge.passes.split_batch import split_batch
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
 _log = logging.getLogger(__name__)
-
-npu_runtime.map_single_pages()
-npu_runtime.reclaim()  # what the loading of LLVM read of it
 
 
 def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
