@@ -188,6 +188,17 @@ case(
     lambda a, b: (tf.matmul(a, b, transpose_b=True), tf.matmul(a, b[0], transpose_b=True)),
     *(real(2, 3, 4, 5), real(2, 1, 6, 5)),
 )
+EIGHT_BITS = np.arange(-120, 120, 10, np.int8).reshape(2, 3, 4)
+case(
+    "products of 8-bit integers",
+    lambda a, b, c: (
+        tf.matmul(a, b, transpose_b=True, output_type=tf.int32),
+        tf.matmul(a[0], c, transpose_a=True, output_type=tf.int32),
+        tf.matmul(a[:, :0], b, transpose_b=True, output_type=tf.int32),
+        tf.matmul(tf.constant(EIGHT_BITS), tf.constant(EIGHT_BITS), transpose_b=True, output_type=tf.int32),
+    ),
+    *(EIGHT_BITS, EIGHT_BITS[1:], np.arange(200, 212, dtype=np.uint8).reshape(3, 4)),
+)
 case("tensordot", lambda a, b: tf.tensordot(a, b, 1), real(2, 3, 4), real(4, 5))
 case(
     "SparseTensorDenseMatMul",
