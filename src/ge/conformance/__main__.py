@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ge.conformance.cases import KINDS, Case, collect
 from ge.conformance.pool import run_cases
+from ge.conformance.suites.command import suites
 
 STATUSES = ("pass", "unsupported", "error", "wrong", "crash")
 
@@ -23,6 +24,9 @@ app = typer.Typer(add_completion=False, help="Run other projects' own tests agai
 @app.callback()
 def _group() -> None:
     """Sub-commands, one a suite."""
+
+
+app.command()(suites)
 
 
 @app.command()

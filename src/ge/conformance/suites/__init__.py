@@ -1,0 +1,25 @@
+"""Runs the test suites of other projects twice, on the plain CPU and on the NPU: `python -m ge.conformance suites`.
+
+A front door names its suite in a module of its own (`SUITES`), which this package imports only when asked: it says
+where the test files are and which pytest plugin puts them onto the NPU.
+"""
+
+from ge.conformance.suites.comparison import Comparison, compare
+from ge.conformance.suites.known import Known, read_known
+from ge.conformance.suites.limits import Limits
+from ge.conformance.suites.runner import run_suite
+from ge.conformance.suites.suite import SUITES, MissingSuiteError, Side, Suite, find_suite
+
+__all__ = [
+    "SUITES",
+    "Comparison",
+    "Known",
+    "Limits",
+    "MissingSuiteError",
+    "Side",
+    "Suite",
+    "compare",
+    "find_suite",
+    "read_known",
+    "run_suite",
+]

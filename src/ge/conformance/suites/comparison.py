@@ -1,0 +1,69 @@
+"""The outcomes of both devices side by side, and what the list of known failures says about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ge.conformance.suites.known import Known
+from ge.conformance.suites.limits import Outcome
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass
+class Comparison:
+    """Names of tests by what happened to them."""
+
+    passed: list[str] = field(default_factory=list)  # on both
+    skipped: list[str] = field(default_factory=list)  # on the NPU, by the suite itself
+    failed: dict[str, Outcome] = field(default_factory=dict)  # on the NPU only, and nobody knows why
+    known: dict[str, str] = field(default_factory=dict)  # on the NPU only, with the reason
+    mended: dict[str, str] = field(default_factory=dict)  # in the list, and they pass now
+    missing: list[str] = field(default_factory=list)  # passed on the CPU and did not run on the NPU
+    not_on_cpu: list[str] = field(default_factory=list)  # skipped or failed on the CPU already
+    not_loaded: dict[str, str] = field(default_factory=dict)  # files without a test on the CPU, and why
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many known failures each reason has."""
+        return Counter(self.known.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "passed": len(self.passed),
+            "skipped": len(self.skipped),
+            "not on the CPU": len(self.not_on_cpu),
+            "not loaded": self.not_loaded,
+            "missing": len(self.missing),
+            "known": self.known,
+            "mended": self.mended,
+            "failed": {name: [o.status, o.message] for name, o in self.failed.items()},
+        }
+
+
+def compare(cpu: Mapping[str, Outcome], npu: Mapping[str, Outcome], known: Sequence[Known]) -> Comparison:
+    """Only what passes on the CPU is asked of the NPU."""
+    found = Comparison()
+    for name, reference in cpu.items():
+        outcome = npu.get(name)
+        entry = next((k for k in known if k.matches(name)), None)
+        if "::" not in name:
+            found.not_loaded[name] = reference.message
+        elif reference.status != "passed":
+            found.not_on_cpu.append(name)
+        elif outcome is None:
+            found.missing.append(name)
+        elif not outcome.bad:
+            (found.passed if outcome.status == "passed" else found.skipped).append(name)
+            if entry is not None and outcome.status == "passed":
+                found.mended[name] = entry.reason
+        elif entry is not None:
+            found.known[name] = entry.reason
+        else:
+            found.failed[name] = outcome
+    # A file that cannot be imported on the NPU has one outcome, with the file's name.
+    found.failed |= {n: o for n, o in npu.items() if n not in cpu and o.bad and "::" not in n}
+    return found

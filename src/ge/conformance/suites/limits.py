@@ -1,0 +1,50 @@
+"""Which tests of a suite run and how long they may take; how one of them ended."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Limits", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one test ended."""
+
+    status: str  # passed, failed, skipped, xfailed, crash, hang
+    message: str = ""
+
+    @property
+    def bad(self) -> bool:
+        return self.status in ("failed", "crash", "hang")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which tests, and how long they may take."""
+
+    select: str = ""  # FILE or FILE::TEST, two regular expressions
+    sample: int = 1  # one test in so many
+    seconds: float = 120.0  # a test
+    minutes: float = 0.0  # no new process after that; 0: no limit
+    jobs: int = 1
+
+    def wants(self, name: str) -> bool:
+        """True if a test is among the selected ones."""
+        file, _, test = name.partition("::")
+        return (
+            self.wants_file(file)
+            and bool(re.search(self.select.partition("::")[2], test))
+            and zlib.crc32(name.encode()) % self.sample == 0
+        )
+
+    def wants_file(self, file: str) -> bool:
+        """True if the selected tests may be in a file."""
+        return bool(re.search(self.select.partition("::")[0], file))
+
+    def chosen(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        """The outcomes of selected tests; a folder may have those of an earlier, larger selection."""
+        return {n: o for n, o in outcomes.items() if (self.wants(n) if "::" in n else self.wants_file(n))}

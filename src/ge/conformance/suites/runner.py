@@ -1,0 +1,192 @@
+"""Runs test files in processes of their own; a test that kills or blocks its process is one failed test."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ge.conformance.suites.limits import Limits, Outcome
+from ge.conformance.suites.recorder import VARIABLE
+from ge.conformance.suites.suite import Side, Suite
+
+__all__ = ["read_outcomes", "run_suite"]
+
+_SLICE = 0.5  # seconds between two looks at a process
+_OTHER_SECONDS = 600.0  # outside of tests: to import a framework, to collect its tests, to end
+_PYTEST_FINISHED = (0, 1, 5)  # all passed, some failed, none selected
+
+
+def read_outcomes(path: Path) -> dict[str, Outcome]:
+    """Outcomes by name, from a results file; a line that was cut short by a kill is left out."""
+    found: dict[str, Outcome] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                name, status, message = json.loads(line)
+            except ValueError:
+                continue
+            found[name] = Outcome(status, message)
+    return found
+
+
+def run_suite(
+    suite: Suite, side: Side, limits: Limits, folder: Path, report: Callable[[str], None] = lambda text: None
+) -> dict[str, Outcome]:
+    """Run a suite on one device and add to the outcomes in `folder`; tests that have one there do not run again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = folder / "outcomes.jsonl"
+    outcomes = read_outcomes(results)
+    todo: queue.Queue[tuple[str, ...]] = queue.Queue()
+    files = [file for file in suite.files if limits.wants_file(file)]
+    for start in range(0, len(files), suite.files_per_process):
+        todo.put(tuple(files[start : start + suite.files_per_process]))
+    lock = threading.Lock()
+    end = time.monotonic() + 60 * limits.minutes if limits.minutes else None
+
+    def keep(found: Mapping[str, Outcome]) -> None:
+        with lock, results.open("a") as file:
+            outcomes.update(found)
+            for name, outcome in found.items():
+                file.write(json.dumps([name, outcome.status, outcome.message]) + "\n")
+
+    def serve() -> None:
+        while end is None or time.monotonic() < end:
+            try:
+                files = todo.get_nowait()
+            except queue.Empty:
+                return
+            _run_files(suite, side, limits, folder, files, outcomes, keep)
+            report(files[-1])
+
+    threads = [threading.Thread(target=serve) for _ in range(max(1, limits.jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def _run_files(
+    suite: Suite,
+    side: Side,
+    limits: Limits,
+    folder: Path,
+    files: Sequence[str],
+    outcomes: Mapping[str, Outcome],
+    keep: Callable[[Mapping[str, Outcome]], None],
+) -> None:
+    """Run files in one process, and after a crash what is left of them in another one."""
+    while True:
+        process = _Process(suite, side, limits, folder, files, sorted(outcomes))
+        found, finished = process.outcomes()
+        progress = not found.keys() <= outcomes.keys()
+        keep(found)
+        if finished:
+            return
+        if not progress:  # died before its first test
+            if len(files) == 1:
+                keep({files[0]: Outcome("crash", f"before its first test: {process.last_words()}")})
+                return
+            for file in files:
+                _run_files(suite, side, limits, folder, [file], outcomes, keep)
+            return
+
+
+class _Process:
+    """One pytest process and its record."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        side: Side,
+        limits: Limits,
+        folder: Path,
+        files: Sequence[str],
+        done: Sequence[str],
+    ) -> None:
+        self.work = Path(tempfile.mkdtemp(prefix="conformance-"))
+        self.record = self.work / "record.jsonl"
+        self.record.touch()
+        self.log = folder / f"{Path(files[0]).stem}.log"
+        self.seconds = limits.seconds
+        (self.work / "done.json").write_text(json.dumps(list(done)))
+        settings = {
+            "record": str(self.record),
+            "done": str(self.work / "done.json"),
+            "renames": side.renames,
+            "only": side.only,
+            "limits": dataclasses.asdict(limits),
+        }
+        plugins = ["ge.conformance.suites.recorder", *side.plugins]
+        (self.work / "run").mkdir()
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"),
+                    *("-c", os.devnull, "--rootdir", str(suite.root), "--continue-on-collection-errors"),
+                    *(text for plugin in plugins for text in ("-p", plugin)),
+                    *suite.arguments,
+                    *(str(suite.root / file) for file in files),
+                ],
+                cwd=self.work / "run",
+                env={**os.environ, **side.environment, VARIABLE: json.dumps(settings)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def outcomes(self) -> tuple[dict[str, Outcome], bool]:
+        """Outcomes of the tests that ran, and whether all of them did."""
+        hung = self._wait()
+        lines = [json.loads(line) for line in self.record.read_text().splitlines()]
+        found = {line[1]: Outcome(line[2], line[3]) for line in lines if line[0] == "outcome"}
+        code = self.process.returncode
+        if not hung and code in _PYTEST_FINISHED:
+            return found, True
+        started = [line[1] for line in lines if line[0] == "start" and line[1] not in found]
+        if started:
+            found[started[-1]] = (
+                Outcome("hang", f"no end within {self.seconds:g} s")
+                if hung
+                else Outcome("crash", f"the process ended with status {code}: {self.last_words()}")
+            )
+        return found, False
+
+    def _wait(self) -> bool:
+        """Wait for the end. True if a test took too long and the process was stopped.
+
+        Counts slices instead of reading a clock: while the machine is suspended no time passes.
+        """
+        size, waited = 0, 0.0
+        while True:
+            try:
+                self.process.wait(_SLICE)
+                return False
+            except subprocess.TimeoutExpired:
+                waited += _SLICE
+            now = self.record.stat().st_size
+            if now != size:
+                size, waited = now, 0.0
+            if waited >= self.seconds and (self._in_a_test() or waited >= _OTHER_SECONDS):
+                os.killpg(self.process.pid, 9)
+                self.process.wait()
+                return True
+
+    def _in_a_test(self) -> bool:
+        lines = self.record.read_text().splitlines()
+        return bool(lines) and lines[-1].startswith('["start"')
+
+    def last_words(self) -> str:
+        """The last line the process wrote."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][-300:] if lines else "it wrote nothing"

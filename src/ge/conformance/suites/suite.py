@@ -1,0 +1,56 @@
+"""What a suite is, and the front door that knows where to find it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["SUITES", "MissingSuiteError", "Side", "Suite", "find_suite"]
+
+# The module of a front door that has `find(source: Path | None) -> Suite`.
+SUITES = {
+    "keras": "tf_adapter.conformance.keras_suite",
+    "torch": "torchair.conformance.torch_suite",
+    "transformers": "torchair.conformance.transformers_suite",
+}
+
+
+class MissingSuiteError(Exception):
+    """The suite, or the framework it tests, is not on this machine; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """How the tests run on one device."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()  # of pytest
+    # Turn a test's id into the name it has on both devices: regular expressions and their replacements.
+    renames: tuple[tuple[str, str], ...] = ()
+    only: str = ""  # run only tests whose id matches
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Test files of one project, at one version."""
+
+    name: str
+    version: str
+    root: Path  # ids of tests are relative to it
+    files: tuple[str, ...]
+    cpu: Side
+    npu: Side
+    files_per_process: int = 1
+    arguments: tuple[str, ...] = ()  # of pytest
+
+
+def find_suite(name: str, source: Path | None) -> Suite:
+    """The suite as its front door finds it. Raises MissingSuiteError."""
+    try:
+        door = importlib.import_module(SUITES[name])
+    except ModuleNotFoundError as error:
+        raise MissingSuiteError(f"{name}: {error}; install the framework first") from error
+    suite: Suite = door.find(source)
+    return suite

@@ -1,0 +1,81 @@
+"""The runner of other projects' test suites, on a tiny suite whose tests end in every possible way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ge.conformance.__main__ import app
+from ge.conformance.suites import suite as suite_module
+
+LIST = """
+[[known]]
+tests = ['first_test.py::Tests::test_listed.*']
+reason = "no such thing on an NPU"
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command on the suite with a list of known failures; gives its result and its report."""
+    monkeypatch.setitem(suite_module.SUITES, "keras", "tests.support.fake_suite")
+    known = tmp_path / "known.toml"
+    (tmp_path / "suite").mkdir()
+
+    def go(*arguments: str, text: str = LIST) -> tuple[Result, dict[str, Any]]:
+        known.write_text(text)
+        command = ["suites", "keras", "--source", str(tmp_path / "suite"), "--seconds", "3"]
+        command += ["--results", str(tmp_path / "results"), "--known", str(known), *arguments]
+        result = CliRunner().invoke(app, command)
+        return result, json.loads((tmp_path / "results" / "keras.json").read_text())
+
+    return go
+
+
+def test_every_way_a_test_can_end_is_told_apart(run: Any) -> None:
+    result, report = run()
+    assert result.exit_code == 1
+    assert {name.rpartition("::")[2]: outcome[0] for name, outcome in report["failed"].items()} == {
+        "test_wrong": "failed",
+        "test_dies": "crash",
+        "test_hangs": "hang",
+        "test_wrong_teardown": "failed",
+        "second_test.py": "crash",
+        "third_test.py": "failed",
+    }
+    assert report["failed"]["first_test.py::Tests::test_wrong"][1].startswith(
+        "AssertionError: wrong on the NPU"
+    )
+    assert list(report["known"]) == ["first_test.py::Tests::test_listed"]
+    assert list(report["mended"]) == ["first_test.py::Tests::test_listed_and_good"]
+    counts = {key: report[key] for key in ("passed", "skipped", "not on the CPU", "missing")}
+    assert counts == {"passed": 3, "skipped": 1, "not on the CPU": 1, "missing": 2}
+
+
+def test_listed_failures_are_no_error_and_are_counted_by_reason(run: Any) -> None:
+    result, report = run("--select", "first::good|listed")
+    assert result.exit_code == 0
+    assert report["passed"] == 3 and "known, 1: no such thing on an NPU" in result.output
+    result, report = run("--select", "first::good|listed", text="")
+    assert result.exit_code == 1 and list(report["failed"]) == ["first_test.py::Tests::test_listed"]
+
+
+def test_a_resumed_run_keeps_outcomes_and_another_one_does_not(run: Any, tmp_path: Path) -> None:
+    for device, status in (("cpu", "passed"), ("npu", "failed")):
+        folder = tmp_path / "results" / "keras-1.0" / device
+        folder.mkdir(parents=True)
+        line = json.dumps(["first_test.py::Tests::test_good", status, ""])
+        (folder / "outcomes.jsonl").write_text(f"{line}\n[cut sho")
+    select = ("--select", "first::Tests::test_good$")
+    assert list(run(*select, "--resume")[1]["failed"]) == ["first_test.py::Tests::test_good"]
+    assert run(*select)[1]["passed"] == 1
+
+
+def test_a_missing_suite_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(suite_module.SUITES, "keras", "tests.support.fake_suite")
+    result = CliRunner().invoke(app, ["suites", "keras", "--results", str(tmp_path)])
+    assert result.exit_code == 1 and "name a folder with --source" in result.output
