@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -58,7 +59,20 @@ def register() -> None:
     _take_streams()
     _take_pinning()
     distributed.register()
+    _announce_backend()
     atexit.register(_let_autograd_end)
+
+
+def _announce_backend() -> None:
+    """Let torch.compile know "npu" by name; torchair is loaded when the name is used.
+
+    An installed package says so in its metadata, and PyTorch's compiler need not be loaded here.
+    """
+    entry = metadata.EntryPoint("npu", "torchair.backend:npu_backend", "torch_dynamo_backends")
+    if not metadata.entry_points(group=entry.group, name=entry.name):
+        from torch._dynamo.backends.registry import _BACKENDS
+
+        _BACKENDS.setdefault(entry.name, entry)
 
 
 def _take_streams() -> None:

@@ -160,11 +160,11 @@ def _scaled_dot_product_attention(
 ) -> Any:  # fmt: skip
     """Attention by the host's fused kernel where the host takes it, which PyTorch would not ask a Python device for."""
     rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    if attn_mask is not None and attn_mask.dtype is torch.bool:  # both kinds add masks
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -math.inf)
     if not _is_fused(query, key, value, attn_mask, enable_gqa, rest):
         by_products = aten._scaled_dot_product_attention_math
         return by_products(query, key, value, attn_mask, **rest, enable_gqa=enable_gqa)[0]
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -math.inf)
     return aten._scaled_dot_product_fused_attention_overrideable(query, key, value, attn_mask, **rest)[0]
 
 

@@ -15,7 +15,7 @@ from torchair import decompositions, partition, recurrent, sink_slices, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
-__all__ = ["compile_graphs", "get_compiler", "get_npu_backend", "why_wrapped"]
+__all__ = ["compile_graphs", "get_compiler", "get_npu_backend", "npu_backend", "register", "why_wrapped"]
 
 Compiler = Any  # what AOT Autograd takes: (module, example_inputs) -> a boxed callable
 
@@ -170,9 +170,12 @@ def _has_subclasses(metadata: Any) -> bool:
     return any(type(meta).__name__ == "SubclassCreationMeta" for meta in metadata.subclass_inp_meta)
 
 
+npu_backend = get_npu_backend()
+
+
 def register() -> None:
     """Make the backend known to torch.compile by the name "npu"."""
     from torch._dynamo.backends.registry import _BACKENDS, register_backend
 
     if "npu" not in _BACKENDS:
-        register_backend(get_npu_backend(), name="npu")
+        register_backend(npu_backend, name="npu")

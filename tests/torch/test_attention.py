@@ -57,6 +57,17 @@ def test_values_and_gradients(name: str) -> None:
         assert float(error) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("hides", [False, True], ids=["added", "boolean"])
+def test_masks_of_grouped_heads_on_the_device(hides: bool) -> None:
+    import torch_npu  # noqa: F401
+
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    mask = torch.rand(5, 7) > 0.5 if hides else torch.randn(5, 7)
+    wanted = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    found = F.scaled_dot_product_attention(q.npu(), k.npu(), v.npu(), mask.npu(), enable_gqa=True)
+    torch.testing.assert_close(found.cpu(), wanted)
+
+
 def test_attention_is_one_task() -> None:
     """Also between products, whose results it reads and writes as they lie."""
 

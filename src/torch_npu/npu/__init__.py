@@ -46,6 +46,7 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "random",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
     "reset_max_memory_cached",
@@ -401,3 +402,6 @@ def is_autocast_enabled() -> bool:
 def is_bf16_supported() -> bool:
     """Whether bfloat16 works."""
     return True
+
+
+from torch_npu.npu import random as random  # noqa: E402  it has the functions above
