@@ -12,7 +12,7 @@ SELECT := $(if $(SLOW),,-m "not slow")
 PYTEST := python -m pytest $(SELECT)
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
-NATIVE_BUILD := CMakeLists.txt pyproject.toml $(NATIVE)
+NATIVE_BUILD := CMakeLists.txt pyproject.toml $(wildcard native/*.py) $(NATIVE)
 
 # The tests run in parts, each a process of its own (devices that one registers with a framework are not there for the
 # others), JOBS at a time. A part is a folder or file of tests/, prefixed by the environment it runs in.
@@ -85,7 +85,7 @@ sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-b
 	$(BIN)/python -m tests.sanitize thread
 
 clean: ## Remove build products and caches, keep the environments
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/npu_runtime/_native*.so $(VENV)/.project
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/npu_runtime/*.so $(VENV)/.project
 
 # Environments. PyTorch goes first and alone, so that pip takes the CPU build where it finds one.
 
@@ -113,7 +113,7 @@ $(BIN_TF215)/python:
 $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 	@echo "Installing TensorFlow 2.15 into $(VENV_TF215)"
 	$(call pip,$(BIN_TF215)) install tensorflow-cpu==2.15.1 pytest hypothesis scikit-build-core nanobind \
-	  llvmlite onednn-cpu-gomp==2023.2.0 typer rich sympy tf-slim packaging
+	  llvmlite typer rich sympy tf-slim packaging
 	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 

@@ -75,7 +75,7 @@ def _build(kinds: str, folder: Path) -> Path:
     package = site / PACKAGE.name
     shutil.rmtree(site, ignore_errors=True)
     package.mkdir(parents=True)
-    for source in [*PACKAGE.glob("*.py"), *folder.glob("_native*.so")]:
+    for source in [*PACKAGE.glob("*.py"), *folder.glob("*.so")]:
         (package / source.name).symlink_to(source)
     library = next(folder.glob("_native*.so")).resolve()
     (site / "sitecustomize.py").write_text(_CUSTOMIZE)

@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,3 +184,21 @@ def test_the_licence_is_the_one_declared() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "Apache-2.0" in str(declared.get("license", ""))
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_a_distribution_has_every_file_of_the_packages(kind: str, tmp_path: Path) -> None:
+    """Without the native library, which takes minutes to build."""
+    build = f"from scikit_build_core.build import build_{kind} as build; build({str(tmp_path)!r}, SETTINGS)"
+    code = build.replace("SETTINGS", "{'wheel.cmake': 'false'}")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.iterdir()
+    if kind == "sdist":
+        with tarfile.open(archive) as source:
+            inside = {name.partition("/")[2].removeprefix("src/") for name in source.getnames()}
+    else:
+        with zipfile.ZipFile(archive) as wheel:
+            inside = set(wheel.namelist())
+    wanted = {str(path.relative_to(ROOT / "src")) for path in tracked("src")}
+    assert "ge/build/lower.py" in wanted
+    assert wanted - inside == set()

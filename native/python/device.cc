@@ -8,7 +8,6 @@
 
 #include "core/errors.h"
 #include "python/module.h"
-#include "threads/adopt.h"
 
 namespace npu::python {
 namespace {
@@ -54,7 +53,6 @@ nb::dict version() {
   nb::dict result;
   result["onednn"] = onednn_version();
   result["isa"] = isa_name();
-  result["threads"] = onednn_threads();
   return result;
 }
 

@@ -2,14 +2,12 @@
 #include "python/module.h"
 
 #include "core/processor.h"
-#include "threads/adopt.h"
 
 NB_MODULE(_native, m) {
   using namespace npu::python;
   nb::set_leak_warnings(false);  // frameworks keep compiled programs alive until the interpreter ends
   m.doc() = "Native runtime: devices, programs, kernels.";
   npu::limit_instructions();
-  npu::adopt_onednn();
   bind_errors(m);
   bind_device(m);
   bind_program(m);

@@ -1,10 +1,9 @@
-// The entry points that compilers call for OpenMP, on the pool of this library; adopt.cc gives them to
-// oneDNN.
-#include "threads/openmp.h"
-
+// The functions that compilers call for OpenMP, on the pool of this library.
+//
+// This library's own code finds them by OpenMP's names, which stay inside. oneDNN's private copy finds them
+// by names with a prefix (private_onednn.py), so that no other OpenMP in the process can take their place.
 #include <algorithm>
 
-#include "threads/adopt.h"
 #include "threads/team.h"
 
 extern "C" {
@@ -14,10 +13,7 @@ int omp_get_num_threads() { return npu::member_count(); }
 int omp_get_thread_num() { return npu::member_index(); }
 int omp_in_parallel() { return npu::member_count() > 1; }
 
-void omp_set_num_threads(int size) {
-  npu::set_team_size(size);
-  if (npu::other_set_num_threads) npu::other_set_num_threads(size);
-}
+void omp_set_num_threads(int size) { npu::set_team_size(size); }
 
 void GOMP_parallel(npu::RegionFunction function, void* data, unsigned size, unsigned) {
   npu::run_region(function, data, static_cast<int>(size));
@@ -79,27 +75,22 @@ bool GOMP_loop_static_start(long start, long end, long step, long chunk, long* f
 bool GOMP_loop_static_next(long* first, long* last) { return next_range(first, last); }
 void GOMP_loop_end_nowait() {}
 void GOMP_loop_end() { npu::member_barrier(); }
-}
 
-namespace npu {
+#define NPU_FOR_ONEDNN(name) __attribute__((visibility("default"), alias(#name))) decltype(name) npu_##name;
 
-const std::vector<EntryPoint>& openmp_entry_points() {
-  static const std::vector<EntryPoint> points{
-      {"omp_get_max_threads", reinterpret_cast<void*>(&omp_get_max_threads)},
-      {"omp_get_num_threads", reinterpret_cast<void*>(&omp_get_num_threads)},
-      {"omp_get_thread_num", reinterpret_cast<void*>(&omp_get_thread_num)},
-      {"omp_in_parallel", reinterpret_cast<void*>(&omp_in_parallel)},
-      {"omp_set_num_threads", reinterpret_cast<void*>(&omp_set_num_threads)},
-      {"GOMP_parallel", reinterpret_cast<void*>(&GOMP_parallel)},
-      {"GOMP_parallel_start", reinterpret_cast<void*>(&GOMP_parallel_start)},
-      {"GOMP_parallel_end", reinterpret_cast<void*>(&GOMP_parallel_end)},
-      {"GOMP_barrier", reinterpret_cast<void*>(&GOMP_barrier)},
-      {"GOMP_loop_static_start", reinterpret_cast<void*>(&GOMP_loop_static_start)},
-      {"GOMP_loop_static_next", reinterpret_cast<void*>(&GOMP_loop_static_next)},
-      {"GOMP_loop_end", reinterpret_cast<void*>(&GOMP_loop_end)},
-      {"GOMP_loop_end_nowait", reinterpret_cast<void*>(&GOMP_loop_end_nowait)},
-  };
-  return points;
-}
+NPU_FOR_ONEDNN(omp_get_max_threads)
+NPU_FOR_ONEDNN(omp_get_num_threads)
+NPU_FOR_ONEDNN(omp_get_thread_num)
+NPU_FOR_ONEDNN(omp_in_parallel)
+NPU_FOR_ONEDNN(GOMP_parallel)
+NPU_FOR_ONEDNN(GOMP_parallel_start)
+NPU_FOR_ONEDNN(GOMP_parallel_end)
+NPU_FOR_ONEDNN(GOMP_barrier)
+NPU_FOR_ONEDNN(GOMP_loop_static_start)
+NPU_FOR_ONEDNN(GOMP_loop_static_next)
+NPU_FOR_ONEDNN(GOMP_loop_end)
+NPU_FOR_ONEDNN(GOMP_loop_end_nowait)
 
-}  // namespace npu
+#undef NPU_FOR_ONEDNN
+
+}  // extern "C"

@@ -2,58 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-_ONEDNN_PACKAGE = "onednn-cpu-gomp"
-_ONEDNN_LIBRARY = "libdnnl.so.3"
-_SPIN_SETTINGS = {"GOMP_SPINCOUNT": "10000", "OMP_WAIT_POLICY": "active"}
-
-
-@contextlib.contextmanager
-def _short_spins() -> Iterator[None]:
-    """Let waiting threads sleep after about 0.1 ms, unless the user chose otherwise; read when OpenMP is loaded.
-
-    By default they spin for milliseconds. When another process wants the cores, the spinning keeps the thread that is
-    waited for from running: models get eight times slower than they need to. Where several threads of the process run
-    models, there are more threads than cores, and by default none of them spins for longer than a microsecond: each
-    task then begins with the waking of a thread, 0.04 ms. "active" makes it ten.
-    """
-    if any(name in os.environ for name in _SPIN_SETTINGS):
-        yield
-        return
-    os.environ.update(_SPIN_SETTINGS)
-    try:
-        yield
-    finally:
-        for name in _SPIN_SETTINGS:
-            del os.environ[name]
-
-
-def _preload_onednn() -> None:
-    """Loads oneDNN from its Python package, wherever that is installed, before the extension asks for it."""
-    try:
-        files = metadata.files(_ONEDNN_PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        path = Path(str(file.locate()))
-        if file.name == _ONEDNN_LIBRARY and path.exists():
-            ctypes.CDLL(str(path.resolve()))
-            return
-
-
-with _short_spins():
-    _preload_onednn()
 try:
     from ._native import (
         DeviceBuffer,
@@ -84,8 +39,7 @@ try:
     from ._native import run_aicpu as _run_aicpu
 except ImportError as error:
     raise ImportError(
-        f"the native runtime could not be loaded ({error}). Install oneDNN with "
-        f"'pip install {_ONEDNN_PACKAGE}>=2023.2.0'; in a source tree build the extension with "
+        f"the native runtime could not be loaded ({error}). In a source tree, build it with 'make build' or "
         "'pip install --no-build-isolation -e .'"
     ) from error
 
