@@ -14,6 +14,7 @@ from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.post_ops import apply_post_ops
+from ge.ops.quantise import integer_matmul
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned, fused_activation
 from ge.parsers.plugin import Node, Results, plugin
@@ -67,8 +68,9 @@ class MatMul(Operator):
         dtype = op.output_dtype or a.dtype
         a = _transposed(a) if op.transpose_a else a
         b = _transposed(b) if op.transpose_b else b
-        left = tbe.reshape(widened(a), (*a.shape, 1))
-        right = tbe.reshape(widened(b), (*b.shape[:-2], 1, *b.shape[-2:]))
+        a, b = (tbe.cast(v, dtype) if _is_integer(dtype) else widened(v) for v in (a, b))
+        left = tbe.reshape(a, (*a.shape, 1))
+        right = tbe.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
         product = left * right
         total = tbe.reduce("sum", product, (len(product.shape) - 2,))
         if bias is not None:
@@ -78,8 +80,8 @@ class MatMul(Operator):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         a, b = (np.asarray(v) for v in arrays[:2])
-        narrow = op.inputs[0].dtype in ("float16", "bfloat16")  # type: ignore[union-attr]
-        wide = np.float32 if narrow else a.dtype
+        dtype = op.output_dtype or op.inputs[0].dtype  # type: ignore[union-attr]
+        wide = np.dtype(np.float32) if dtype in ("float16", "bfloat16") else numpy_dtype(dtype)
         a, b = a.astype(wide), b.astype(wide)
         a = np.swapaxes(a, -1, -2) if op.transpose_a else a
         b = np.swapaxes(b, -1, -2) if op.transpose_b else b
@@ -117,6 +119,10 @@ def _shapes(op: NodeView) -> tuple[tuple[int, ...], tuple[int, ...]]:
     a = (*a[:-2], a[-1], a[-2]) if op.transpose_a and len(a) > 1 else a
     b = (*b[:-2], b[-1], b[-2]) if op.transpose_b and len(b) > 1 else b
     return a, b
+
+
+def _is_integer(dtype: str) -> bool:
+    return numpy_dtype(dtype).kind in "iu"
 
 
 def _transposed(x: tbe.Tensor) -> tbe.Tensor:
@@ -205,9 +211,19 @@ def _matmul_tf(n: Node) -> Results:
 def _batch_matmul(n: Node) -> Results:
     flags = {"transpose_a": bool(n.attr("adj_x", False)), "transpose_b": bool(n.attr("adj_y", False))}
     wanted = str(n.attr("Tout", n.desc().dtype))
-    if wanted != n.desc().dtype:
+    operands = {n.desc(i).dtype for i in range(2)}
+    if wanted == "int32" and operands <= {"int8", "uint8"} and n.desc(0).size and n.desc(1).size:
+        a, b = (_with_axes_swapped(n, i) if flag else n.inputs[i] for i, flag in enumerate(flags.values()))
+        return integer_matmul(n, a, b, None, None)
+    if operands != {wanted}:
         flags["output_dtype"] = wanted  # type: ignore[assignment]
     return n.op("MatMul", n.inputs[0], n.inputs[1], **flags)
+
+
+def _with_axes_swapped(n: Node, index: int) -> Any:
+    """An input with its last two axes swapped."""
+    rank = n.desc(index).rank
+    return n.op("Transpose", n.inputs[index], perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 @plugin(tensorflow="_FusedMatMul")
