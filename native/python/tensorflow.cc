@@ -114,12 +114,18 @@ OtherResult to_other(int result, nb::handle entry) {
   return other;
 }
 
+// Operations hold the generators, not this object: they may be freed without Python's lock.
+struct SessionState {
+  std::shared_ptr<Generators> generators = std::make_shared<Generators>();
+};
+
+using Random = std::tuple<std::string, std::optional<std::uint64_t>, std::uint64_t>;
+
 void init_plan(Plan* self, std::shared_ptr<Program> program,
                const std::vector<std::pair<std::string, int>>& inputs, nb::handle outputs,
                const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
                std::vector<int> specialised, std::vector<int> watched, int patience,
-               const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& random,
-               std::string name, std::int64_t layout) {
+               const std::vector<Random>& random, std::string name, std::int64_t layout) {
   auto plan = std::make_unique<Plan>();
   if (!program) throw InvalidArgument("a plan for the NPU needs a program");
   plan->name = name.empty() ? program->name() : std::move(name);
@@ -127,7 +133,14 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   for (nb::handle entry : outputs) plan->outputs.push_back(to_output(entry));
   for (auto [result, entry] : others) plan->others.push_back(to_other(nb::cast<int>(result), entry));
   for (const auto& [input, version] : bound) plan->bound.push_back({input, version, nullptr});
-  for (const auto& [low, high, step] : random) plan->random.push_back({low, high, step});
+  for (const auto& [counter, high, step] : random) plan->random.push_back({counter, high, step});
+  for (const ProgramOutput& output : plan->outputs) {
+    if (output.port.kind != Port::Kind::Random) continue;
+    plan->moves_counters = true;
+    if (output.port.index < 0 || static_cast<std::size_t>(output.port.index) >= random.size()) {
+      throw InvalidArgument("plan " + plan->name + " moves a counter that it does not have");
+    }
+  }
   if (plan->inputs.size() != program->input_count() || plan->outputs.size() != program->output_count()) {
     throw InvalidArgument(
         "plan " + plan->name + ": the program has " + std::to_string(program->input_count()) +
@@ -435,8 +448,7 @@ void bind_tensorflow(nb::module_& parent) {
       .def("__init__", &init_plan, "program"_a, "inputs"_a, "outputs"_a, nb::kw_only(),
            "others"_a = nb::dict(), "bound"_a = std::vector<std::pair<int, std::uint64_t>>(),
            "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
-           "random"_a = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>(), "name"_a = "",
-           "layout"_a = 0)
+           "random"_a = std::vector<Random>(), "name"_a = "", "layout"_a = 0)
       .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
                   "specialised"_a = std::vector<int>(), "operator"_a = nb::none())
       .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
@@ -479,6 +491,13 @@ void bind_tensorflow(nb::module_& parent) {
       "variable_types"_a = nb::none());
   m.def("new_part", &new_part, "device"_a = 0, "given"_a = std::vector<int>(), "left"_a = std::vector<int>(),
         "A number for the 'graph' attribute of an NpuGraph node.");
+  nb::class_<SessionState>(m, "SessionState",
+                           "Generators of random numbers that the parts of a session share.")
+      .def(nb::init<>())
+      .def(
+          "__enter__", [](SessionState& self) { enter_session(self.generators); },
+          "Operations that this thread makes from now on belong to the session.")
+      .def("__exit__", [](SessionState&, nb::args) { enter_session(nullptr); });
   m.def("handover_layout", &handover_layout, "number"_a, "The layout of what a part left to another.");
   m.def("handover_bytes", &handover_bytes, "number"_a, "offset"_a, "nbytes"_a, "A copy of some of it.");
   m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());

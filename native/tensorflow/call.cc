@@ -401,8 +401,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
     return variable.value(status_);
   };
 
-  std::vector<std::uint64_t> counters;
-  if (!plan.random.empty()) counters = generators.draw(plan.random);
+  Generators::Drawn drawn = generators.draw(plan);
   std::vector<void*> in;
   std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
   in.reserve(plan.inputs.size());
@@ -413,7 +412,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
       if (!ok()) return;
       in.push_back(values[at]->data());
     } else if (port.kind == Port::Kind::Random) {
-      in.push_back(&counters[2 * at]);
+      in.push_back(&drawn.counters[2 * at]);
     } else {
       in.push_back(inputs_[at].data);
     }
@@ -485,6 +484,9 @@ void Call::run_program(Plan& plan, Generators& generators) {
 
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
     const ProgramOutput& output = plan.outputs[i];
+    if (output.port.kind == Port::Kind::Random) {
+      generators.move(drawn, plan, output.port.index, *static_cast<const std::uint64_t*>(made[i]->data()));
+    }
     if (output.port.kind != Port::Kind::Variable) continue;
     const auto at = static_cast<std::size_t>(output.port.index);
     Variable& variable = *inputs_[at].object->variable;

@@ -31,7 +31,7 @@ struct Part {
   std::vector<int> given, left;
   Handover::Need need = std::make_shared<std::atomic<std::size_t>>(0);
   PlanCache plans{kMostSignatures, kMostVariants};
-  Generators generators;
+  const std::shared_ptr<Generators> generators = std::make_shared<Generators>();  // outside of sessions
 };
 
 class Parts {
@@ -68,10 +68,20 @@ class Parts {
   std::unordered_map<std::int64_t, std::shared_ptr<Part>> parts_;
 };
 
+// The generators of the session that the calling thread has entered.
+thread_local std::shared_ptr<Generators> entered;
+
+// An operation of one session, or of a function.
+struct Kernel {
+  std::int64_t part = 0;
+  std::shared_ptr<Generators> generators = entered;
+};
+
 // One run of the kernel.
 class Run {
  public:
-  Run(std::int64_t id, TF_OpKernelContext* context) : id_(id), context_(context) {}
+  Run(const Kernel& kernel, TF_OpKernelContext* context)
+      : id_(kernel.part), session_(kernel.generators.get()), context_(context) {}
 
   // Raises CallbackError and the runtime's errors.
   void operator()() {
@@ -211,12 +221,12 @@ class Run {
   void run(Plan& plan, Part& part) {
     const Timed timed(plan.name, true);
     npu::Device& device = npu::Device::get(part.device);
-    std::vector<std::uint64_t> counters;
-    if (!plan.random.empty()) counters = part.generators.draw(plan.random);
+    Generators& generators = session_ ? *session_ : *part.generators;
+    Generators::Drawn drawn = generators.draw(plan);
     std::vector<void*> in, out;
     for (const Port& port : plan.inputs) {
       const auto at = static_cast<std::size_t>(port.index);
-      in.push_back(port.kind == Port::Kind::Random ? static_cast<void*>(&counters[2 * at])
+      in.push_back(port.kind == Port::Kind::Random ? static_cast<void*>(&drawn.counters[2 * at])
                                                    : inputs_[at]->data());
     }
     // Variables of version 1 are memory that operators write to.
@@ -242,6 +252,11 @@ class Run {
       whole = actual;
     }
     for (std::size_t i = 0; i < made.size(); ++i) {
+      const Port& port = plan.outputs[i].port;
+      if (port.kind == Port::Kind::Random) {
+        generators.move(drawn, plan, port.index, *static_cast<const std::uint64_t*>(made[i]->data()));
+        continue;
+      }
       const auto target = variable(plan.outputs[i]);
       if (!target) set_output(plan.outputs[i].port.index, made[i]);
       if (target && target != made[i]) target->fill(made[i]->data());
@@ -258,6 +273,7 @@ class Run {
   }
 
   std::int64_t id_;
+  Generators* session_;
   TF_OpKernelContext* context_;
   std::vector<std::shared_ptr<Storage>> inputs_;
   std::shared_ptr<Handover> handover_;
@@ -265,13 +281,13 @@ class Run {
 
 void* create(TF_OpKernelConstruction* construction) {
   const Status status;
-  auto id = std::make_unique<std::int64_t>(0);
-  api.TF_OpKernelConstruction_GetAttrInt64(construction, "graph", id.get(), status);
+  auto kernel = std::make_unique<Kernel>();
+  api.TF_OpKernelConstruction_GetAttrInt64(construction, "graph", &kernel->part, status);
   if (!status.ok()) api.TF_OpKernelConstruction_Failure(construction, status);
-  return id.release();
+  return kernel.release();
 }
 
-void destroy(void* kernel) { delete static_cast<std::int64_t*>(kernel); }
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void compute(void* kernel, TF_OpKernelContext* context) {
   const auto fail = [&](int code, const std::string& message) {
@@ -280,7 +296,7 @@ void compute(void* kernel, TF_OpKernelContext* context) {
     api.TF_OpKernelContext_Failure(context, status);
   };
   try {
-    Run(*static_cast<std::int64_t*>(kernel), context)();
+    Run(*static_cast<Kernel*>(kernel), context)();
   } catch (const CallbackError& error) {
     fail(error.code(), error.what());
   } catch (const OutOfDeviceMemory& error) {
@@ -303,6 +319,8 @@ void unknown_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
 std::int64_t new_part(int device, std::vector<int> given, std::vector<int> left) {
   return Parts::get().add(std::make_shared<Part>(device, std::move(given), std::move(left)));
 }
+
+void enter_session(std::shared_ptr<Generators> generators) { entered = std::move(generators); }
 
 void drop_part(std::int64_t part) { Parts::get().drop(part); }
 

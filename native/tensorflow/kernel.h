@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "tensorflow/plan.h"
 
 namespace npu::tf {
 
@@ -14,5 +17,10 @@ void register_kernel();
 // of these are handovers.
 std::int64_t new_part(int device, std::vector<int> given, std::vector<int> left);
 void drop_part(std::int64_t part);
+
+// Operations that the calling thread makes from now on draw random numbers from these; without, each part has
+// its own. TensorFlow makes the operations of a session on the thread that runs it, and keeps them as long as
+// the session.
+void enter_session(std::shared_ptr<Generators> generators);
 
 }  // namespace npu::tf

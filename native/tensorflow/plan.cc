@@ -1,9 +1,18 @@
 // The state of plans: variables that are watched, generators that move on.
 #include "tensorflow/plan.h"
 
+#include <random>
 #include <utility>
 
 namespace npu::tf {
+namespace {
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
+
+}  // namespace
 
 Plan::Plan(Plan&& other) noexcept
     : name(std::move(other.name)),
@@ -19,6 +28,7 @@ Plan::Plan(Plan&& other) noexcept
       others(std::move(other.others)),
       bound(std::move(other.bound)),
       random(std::move(other.random)),
+      moves_counters(other.moves_counters),
       specialised(std::move(other.specialised)),
       watched(std::move(other.watched)),
       patience(other.patience),
@@ -40,20 +50,31 @@ bool Plan::settled(const std::vector<Variable*>& variables) {
   return true;
 }
 
-std::vector<std::uint64_t> Generators::draw(const std::vector<RandomCounter>& random) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = counters_.size() / 2; i < random.size(); ++i) {
-    counters_.push_back(random[i].low);
-    counters_.push_back(random[i].high);
+void Generators::advance(Counter& counter, std::uint64_t step) {
+  counter.low += step;
+  if (counter.low < step) ++counter.high;
+}
+
+Generators::Drawn Generators::draw(const Plan& plan) {
+  Drawn drawn;
+  if (plan.random.empty()) return drawn;
+  std::unique_lock lock(mutex_);
+  drawn.counters.reserve(2 * plan.random.size());
+  for (const RandomCounter& random : plan.random) {
+    const auto [found, fresh] = counters_.try_emplace(random.name);
+    Counter& counter = found->second;
+    if (fresh) counter.high = random.high ? *random.high : random_number();
+    drawn.counters.push_back(counter.low);
+    drawn.counters.push_back(counter.high);
+    advance(counter, random.step);
   }
-  std::vector<std::uint64_t> drawn(counters_.begin(),
-                                   counters_.begin() + static_cast<std::ptrdiff_t>(2 * random.size()));
-  for (std::size_t i = 0; i < random.size(); ++i) {
-    std::uint64_t& low = counters_[2 * i];
-    low += random[i].step;
-    if (low < random[i].step) ++counters_[2 * i + 1];
-  }
+  if (plan.moves_counters) drawn.lock = std::move(lock);
   return drawn;
+}
+
+void Generators::move(Drawn& drawn, const Plan& plan, int index, std::uint64_t low) {
+  const auto at = static_cast<std::size_t>(index);
+  advance(counters_[plan.random[at].name], low - drawn.counters[2 * at]);
 }
 
 void Generators::reset() {

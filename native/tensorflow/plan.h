@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,10 +44,11 @@ struct BoundVariable {
   std::shared_ptr<Storage> value;  // of a passing variable, whose version is its address
 };
 
-// A generator whose counter is an input of the program; a call moves it on.
+// A generator whose counter is an input of the program; a call moves it on. Its upper half begins at `high`,
+// without a seed at a random number.
 struct RandomCounter {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
+  std::string name;
+  std::optional<std::uint64_t> high;
   std::uint64_t step = 0;
 };
 
@@ -109,6 +112,7 @@ struct Plan {
   std::vector<OtherResult> others;
   std::vector<BoundVariable> bound;
   std::vector<RandomCounter> random;
+  bool moves_counters = false;   // outputs are new counters
   std::vector<int> specialised;  // inputs whose values are part of the program
   std::vector<int> watched;      // variables that may be bound once they have settled
   int patience = 0;              // calls without a change after which they have
@@ -123,18 +127,31 @@ struct Plan {
   int quiet_calls_ = 0;
 };
 
-// The counters of one function; they outlive its plans, whose shapes differ but whose generators are the
-// same.
+// The counters of one function or session, by name; they outlive plans, which differ in shapes and results
+// but draw from the same generators.
 class Generators {
  public:
-  // The counters of a call, which are moved on for the next one.
-  std::vector<std::uint64_t> draw(const std::vector<RandomCounter>& random);
+  // The counters of a call: low and high half of each.
+  struct Drawn {
+    std::vector<std::uint64_t> counters;
+    std::unique_lock<std::mutex> lock;  // held where the program itself moves counters
+  };
+  // Moves all counters on for the next call. Those of a program that moves some itself stay locked for
+  // `move`.
+  Drawn draw(const Plan& plan);
+  // Moves a counter to where the program says.
+  void move(Drawn& drawn, const Plan& plan, int index, std::uint64_t low);
   // Back to where they began.
   void reset();
 
  private:
+  struct Counter {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+  };
+  static void advance(Counter& counter, std::uint64_t step);
   std::mutex mutex_;
-  std::vector<std::uint64_t> counters_;  // low and high half of each
+  std::unordered_map<std::string, Counter> counters_;
 };
 
 }  // namespace npu::tf

@@ -18,6 +18,7 @@ from npu_bridge.estimator.npu.util import iterations_of
 from npu_bridge.options import OPTIMIZER, SessionOptions
 from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
+from npu_runtime import tensorflow as native
 from tf_adapter.parts import refusals_of, shapes_of
 
 __all__ = ["install", "partition_report"]
@@ -33,6 +34,7 @@ def install() -> None:
         return
     BaseSession._npu = True
     BaseSession.__init__ = _with_options(BaseSession.__init__)
+    BaseSession.make_callable = _run_by_callable(BaseSession.make_callable)
     BaseSession._do_run = _offloaded_run(BaseSession._do_run)
     BaseSession._make_callable_from_options = _offloaded_callable(BaseSession._make_callable_from_options)
 
@@ -57,6 +59,7 @@ def _with_options(original: Callable[..., None]) -> Callable[..., None]:
         self._npu_options = SessionOptions.of(config)
         self._npu_options.start()
         self._npu_runs = {}
+        self._npu_state = native.SessionState()
         original(self, target, graph, _plain(config))
 
     return __init__
@@ -117,7 +120,10 @@ def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def run(done: Rewritten, metadata: Any) -> Any:
             chosen = _inline_options() if done.inline and _says_nothing(options) else options
-            return original(self, None, list(done.targets), list(done.fetches), feed_dict, chosen, metadata)
+            with self._npu_state:
+                return original(
+                    self, None, list(done.targets), list(done.fetches), feed_dict, chosen, metadata
+                )
 
         for _ in range(_iterations((*target_list, *(t.op for t in fetch_list))) - 1):
             _until_compiled(self.graph, rewritten, lambda done: run(done, None))
@@ -181,6 +187,18 @@ def _learn(graph: Any, done: Rewritten) -> bool:
     return True
 
 
+def _run_by_callable(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Callables run the session, so that their runs are rewritten too; TensorFlow checks what is asked for."""
+
+    def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
+        made = original(self, fetches, feed_list, accept_options)
+        if feed_list is not None or not self._npu_options.offload:
+            return made
+        return functools.partial(self.run, fetches) if accept_options else lambda: self.run(fetches)
+
+    return make_callable
+
+
 def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
     def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
         if not self._npu_options.offload:
@@ -199,7 +217,8 @@ def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
                 options.target[:] = [o.name for o in done.targets]
                 if done.inline and options.run_options == config_pb2.RunOptions():
                     options.run_options.CopyFrom(_INLINE)
-                made[id(done)] = (done, original(self, options))
+                with self._npu_state:
+                    made[id(done)] = (done, original(self, options))
             return made[id(done)][1]
 
         def call(*feeds: Any, **named: Any) -> Any:

@@ -4,6 +4,7 @@ from ._native import tensorflow as _native
 
 Described = _native.Described
 FunctionPlan = _native.FunctionPlan
+SessionState = _native.SessionState
 create_device = _native.create_device
 drop_part = _native.drop_part
 forget = _native.forget

@@ -43,6 +43,16 @@ class Described:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The value on the same memory, read only; kept alive and unchanged by the array."""
 
+class SessionState:
+    """Generators of random numbers that the parts of a session share.
+
+    Within it (`with state:`) operations that this thread makes belong to the session; elsewhere each part has its own
+    generators.
+    """
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
 class FunctionPlan:
     """How a function (or an operator, or a part of a graph) runs for inputs of given types and shapes.
 
@@ -52,7 +62,8 @@ class FunctionPlan:
                  inputs
     outputs      what each program output is: ("output", j, dtype, shape) for the function's result j, or
                  ("variable", i, dtype, shape, aliased) for the new value of a variable. `aliased=True` says that the
-                 program may write it over the memory it reads the same variable from
+                 program may write it over the memory it reads the same variable from. ("random", c, "uint64", (2,)):
+                 where the program has moved a counter to; only the low half counts
     others       results that the program does not compute: {j: ("input", i)} passed through, {j: ("variable", i)} the
                  variable's value after the call, {j: ("output", k)} the same tensor as result k,
                  {j: ("constant", array)}
@@ -63,8 +74,8 @@ class FunctionPlan:
     watched      variables not bound although they could be; after `patience` calls in a row without a change to any of
                  them another plan is asked for, with no `changed` variables
     random       counters of generators that are program inputs ("random", c), two uint64 numbers, low and high half:
-                 (low, high, step) each; a call moves a counter on by its step. They belong to the function, whatever
-                 its plans; the first plan says where they begin
+                 (name, high, step) each; a call moves a counter on by its step. They belong to the function or
+                 session, whatever its plans; the first plan says at which high half they begin (None: a random one)
     name         for error messages; the program's own name when empty
     layout       in a plan for a part that leaves results to another one: a number that says where
 
@@ -82,7 +93,7 @@ class FunctionPlan:
         specialised: Sequence[int] = ...,
         watched: Sequence[int] = ...,
         patience: int = 0,
-        random: Sequence[tuple[int, int, int]] = ...,
+        random: Sequence[tuple[str, int | None, int]] = ...,
         name: str = "",
         layout: int = 0,
     ) -> None: ...

@@ -72,7 +72,7 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     hasher = hashlib.blake2b(digest_size=24)
     _Content(functions, hasher).graph(request.graph)
     described = [(d.kind, d.dtype, tuple(d.shape)) for d in request.inputs]
-    counters = [(c.argument, c.key, c.high) for c in request.counters]
+    counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
     chosen = (
         options.precision_mode.value,
         sorted(options.op_precision.items()),
@@ -219,7 +219,9 @@ def _encode_ports(ports: Ports) -> dict[str, Any]:
             [c.dtype.name, list(c.shape), base64.b64encode(np.ascontiguousarray(c).tobytes()).decode()]
             for c in ports.constants
         ],
-        "random": [[str(v) for v in counter] for counter in ports.random],
+        "random": [
+            [name, None if high is None else str(high), str(step)] for name, high, step in ports.random
+        ],
         "specialised": list(ports.specialised),
         "bound": list(ports.bound),
     }
@@ -236,7 +238,7 @@ def _decode_ports(data: Any) -> Ports:
             np.frombuffer(base64.b64decode(text), numpy_dtype(dtype)).reshape(shape)
             for dtype, shape, text in data["constants"]
         ),
-        tuple((int(a), int(b), int(c)) for a, b, c in data["random"]),
+        tuple((str(n), None if high is None else int(high), int(step)) for n, high, step in data["random"]),
         tuple(map(int, data["specialised"])),
         tuple(map(int, data["bound"])),
     )

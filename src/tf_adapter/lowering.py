@@ -31,6 +31,8 @@ SPECIAL_SIZE = 16  # elements of an input (a number, or a row of them) whose val
 _KEEP_DTYPE = "_keep_dtype"  # attribute of nodes that keep their element types
 _SPECIAL_TYPES = frozenset({"int32", "int64", "bool", "uint8", "int8", "int16"})
 
+_COUNTER = TensorDesc((2,), "uint64")
+
 Port = tuple[str, int]
 
 
@@ -58,15 +60,15 @@ class Ports:
     """What the operands of a model are to its caller.
 
     inputs: ("input", argument), ("variable", argument) or ("random", counter), one for each of the model's.
-    outputs: ("output", result) or ("variable", argument), likewise. others: results that the model does not
-    compute: ("input", argument), ("variable", argument) or ("constant", position in `constants`).
+    outputs: ("output", result), ("variable", argument) or ("random", counter), likewise. others: results that the
+    model does not compute: ("input", argument), ("variable", argument) or ("constant", position in `constants`).
     """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     others: tuple[tuple[int, Port], ...] = ()
     constants: tuple[np.ndarray, ...] = ()
-    random: tuple[tuple[int, int, int], ...] = ()  # counter: low, high half before the first call, step
+    random: tuple[tuple[str, int | None, int], ...] = ()  # name, upper half before the first call, step
     specialised: tuple[int, ...] = ()
     bound: tuple[int, ...] = ()  # arguments whose value is part of the model
 
@@ -112,13 +114,13 @@ class Request:
             for i, name, given in self._args()
             if given.kind == "tensor" and i not in self.specialised
         }
-        return {**found, **{c.argument: TensorDesc((2,), "uint64") for c in self.counters}}
+        return {**found, **{c.argument: _COUNTER for c in self.counters if not c.moved}}
 
     def constants(self) -> dict[str, np.ndarray]:
         return {name: given.numpy() for i, name, given in self._args() if i in self.specialised}
 
     def variables(self) -> dict[str, VariableSpec]:
-        return {
+        found = {
             name: VariableSpec(
                 name,
                 TensorDesc(tuple(given.shape), given.dtype),
@@ -127,6 +129,8 @@ class Request:
             for i, name, given in self._args()
             if given.kind == "variable"
         }
+        moved = (c.argument for c in self.counters if c.moved)
+        return {**found, **{name: VariableSpec(name, _COUNTER, None) for name in moved}}
 
     def strangers(self) -> list[str]:
         """Arguments that the NPU has no type for."""
@@ -309,7 +313,7 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
             kept.append(value)
     first = len(parsed.outputs)
     for k, name in enumerate(parsed.updates):
-        outputs.append(("variable", kinds[name][1]))
+        outputs.append(kinds[name])
         kept.append(graph.outputs[first + k])
     graph.outputs[:] = kept
     DeadCode().run(graph, CompileOptions())
@@ -320,7 +324,7 @@ def _ports(request: Request, parsed: Parsed) -> Ports:
         else:
             graph.inputs.remove(value)
     steps = steps_of(graph, request.counters)
-    random = tuple((0, c.high, step) for c, step in zip(request.counters, steps, strict=True))
+    random = tuple((c.argument, c.high, step) for c, step in zip(request.counters, steps, strict=True))
     bound = [i for i in request.bind if request.inputs[i].kind == "variable"]
     return Ports(
         tuple(ports_in),

@@ -2,13 +2,15 @@
 
 TensorFlow's RandomUniform and its kin keep a Philox generator in the kernel: its key is the attribute `seed`,
 the upper half of its counter `seed2`, and every call moves the counter on by 256 for each number drawn. Here the
-counter is an argument of the function; whoever calls it does the moving, so that the numbers are the same.
+counter is an argument of the function; whoever calls it does the moving, so that the numbers are the same. Operators
+in branches of version-1 graphs draw only when their branch is taken: there the counter is a variable that the program
+itself moves.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +21,8 @@ from tensorflow.core.framework import attr_value_pb2
 
 from ge.ir.values import desc_of
 from ge.parsers.plugin import Node, find, plugin
+from ge.parsers.tensorflow_convert import Context, Outputs, handler
+from ge.parsers.tensorflow_values import Missing, Variable
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode
 
 __all__ = ["COUNTED", "Counter", "steps_of", "with_counters"]
@@ -26,6 +30,7 @@ __all__ = ["COUNTED", "Counter", "steps_of", "with_counters"]
 _PER_NUMBER = 256
 _PREFIX = "NpuCounted"
 _PHILOX = 1
+_SWITCH = ("Switch", "RefSwitch")
 _STATELESS = {
     "RandomUniform": "StatelessRandomUniformV2",
     "RandomStandardNormal": "StatelessRandomNormalV2",
@@ -39,11 +44,15 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Counter:
-    """A generator: the argument that stands for its counter, its key, and the counter before the first call."""
+    """A generator: the argument that stands for its counter, its key, and the counter before the first call.
+
+    Without a seed, `high` is None: each session or function draws its own when it begins.
+    """
 
     argument: str
     key: int
-    high: int
+    high: int | None
+    moved: bool = False  # by the program, which knows whether its operator runs
 
 
 def with_counters(graph: FlatGraph) -> tuple[FlatGraph, list[Counter]]:
@@ -53,11 +62,12 @@ def with_counters(graph: FlatGraph) -> tuple[FlatGraph, list[Counter]]:
     """
     if not any(n.op in _STATELESS for n in graph.nodes.values()):
         return graph, []
+    conditional = _in_branches(graph)
     counters: list[Counter] = []
     nodes: dict[str, FlatNode] = {}
     for node in graph.nodes.values():
         if node.op in _STATELESS:
-            counter = _counter(node, f"{node.name}.counter")
+            counter = _counter(node, f"{node.name}.counter", node.name in conditional)
             counters.append(counter)
             nodes[counter.argument] = FlatNode(
                 counter.argument, ARGUMENT, [], [], {}, (tf.uint64.as_datatype_enum,)
@@ -67,11 +77,26 @@ def with_counters(graph: FlatGraph) -> tuple[FlatGraph, list[Counter]]:
     return replace(graph, nodes=nodes), counters
 
 
-def _counter(node: FlatNode, argument: str) -> Counter:
+def _in_branches(graph: FlatGraph) -> set[str]:
+    """Nodes that may belong to a branch of version 1: those that depend on a Switch."""
+    todo = [n.name for n in graph.nodes.values() if n.op in _SWITCH]
+    if not todo:
+        return set()
+    readers: dict[str, list[str]] = defaultdict(list)
+    for node in graph.nodes.values():
+        for name in (*(i for i, _ in node.inputs), *node.controls):
+            readers[name].append(node.name)
+    found = set(todo)
+    while todo:
+        new = [name for name in readers[todo.pop()] if name not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+def _counter(node: FlatNode, argument: str, moved: bool) -> Counter:
     seeds = [int(node.attr[name].i) if name in node.attr else 0 for name in ("seed", "seed2")]
-    if not any(seeds):
-        seeds = [secrets.randbits(63), secrets.randbits(63)]
-    return Counter(argument, seeds[0] & _MASK, seeds[1] & _MASK)
+    return Counter(argument, seeds[0] & _MASK, seeds[1] & _MASK if any(seeds) else None, moved)
 
 
 def _counted(node: FlatNode, counter: Counter) -> FlatNode:
@@ -83,6 +108,8 @@ def _counted(node: FlatNode, counter: Counter) -> FlatNode:
 
 
 def _declare(op: str, stateless: str) -> None:
+    handler(_PREFIX + op)(_drawn)
+
     @plugin(tensorflow=_PREFIX + op)
     def counted(n: Node) -> ir.Value:
         shape, counter, *limits = n.inputs
@@ -96,9 +123,30 @@ def _declare(op: str, stateless: str) -> None:
         node = replace(n, type=stateless, inputs=[shape, key, counter, algorithm, *limits], attrs=attrs)
         result = made.function(node)
         assert isinstance(result, ir.Value)
-        drawn = _PER_NUMBER * math.prod(desc_of(result).shape)
-        n.builder.graph.metadata_props[f"drawn:{counter.name}"] = str(drawn)
+        n.builder.graph.metadata_props[f"drawn:{counter.name}"] = str(_step(result))
         return result
+
+
+def _drawn(c: Context) -> Outputs:
+    """A random operator; where its counter is a variable, that is moved on here."""
+    counter = c.binding(1)
+    if not isinstance(counter, Variable):
+        return c.converter.by_plugin(c)
+    before = c.converter.read(counter)
+    if before.producer() is None:
+        c.converter.drawn[counter.name] = before
+    else:  # the same draw again, in a branch of the gradient
+        before = c.converter.drawn[counter.name]
+    found = c.converter.by_plugin(replace(c, inputs=[c.inputs[0], before, *c.inputs[2:]]))
+    result = found[0] if not isinstance(found, Missing) else None
+    if isinstance(result, ir.Value):
+        step = np.asarray([_step(result), 0], np.uint64)  # the caller carries to the upper half
+        c.converter.write(counter, c.builder.op("Add", before, step))
+    return found
+
+
+def _step(result: ir.Value) -> int:
+    return _PER_NUMBER * math.prod(desc_of(result).shape)
 
 
 def _text(value: object) -> str:
@@ -110,5 +158,6 @@ for _op, _stateless in _STATELESS.items():
 
 
 def steps_of(graph: ir.Graph, counters: Sequence[Counter]) -> list[int]:
-    """How far each counter moves on at a call of a parsed function."""
-    return [int(graph.metadata_props.pop(f"drawn:{c.argument}", "0")) for c in counters]
+    """How far a caller moves each counter on at a call of a parsed function."""
+    drawn = [int(graph.metadata_props.pop(f"drawn:{c.argument}", "0")) for c in counters]
+    return [0 if c.moved else step for c, step in zip(counters, drawn, strict=True)]

@@ -32,6 +32,17 @@ def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> No
     assert (found["fed_middle"], found["after"]) == (6.0, 2.5)
 
 
+def test_random_operators_go_on_from_run_to_run(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("random_state.py")
+    sessions = found.pop("unseeded")
+    assert len({tuple(values) for values in sessions}) == len(sessions)
+    assert ("keras" in found) == has_keras2()
+    for case, (ours, plain) in found.items():
+        assert len({tuple(values) for values in plain}) > 2, case
+        for one, other in zip(ours, plain, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=case)
+
+
 def test_iterators_give_every_element_once(run_v1: Callable[..., Any]) -> None:
     found = run_v1("iterators.py")
     data = np.arange(48, dtype="f").reshape(12, 4) / 24

@@ -183,6 +183,7 @@ class Converter:
         self.needs: list[ir.Value] = []  # computed values that would have to be constant
         self.state: dict[str, ir.Value] = {}  # values of variables that were written
         self.updated: dict[str, None] = {}  # variables that were written, in order
+        self.drawn: dict[str, ir.Value] = {}  # counters of random operators as they are before a draw
         self.allow_updates = updates
         self.warnings: list[str] = []
         self.failures: Failures = defaultdict(list)
