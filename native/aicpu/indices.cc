@@ -146,7 +146,7 @@ Status reverse_sequence(Call& call) {
       const std::int64_t t = i * unit / time.inner % time.size;
       const auto length = static_cast<std::int64_t>(given[b]);
       if (length < 0 || length > time.size)
-        return Status::error("length " + std::to_string(length) + " is out of range");
+        return Status::error("length " + std::to_string(length) + " is out of range", "index");
       const std::int64_t from = t < length ? i + (length - 1 - 2 * t) * (time.inner / unit) : i;
       std::memcpy(call.outputs[0].as<char>() + static_cast<std::size_t>(i) * block,
                   x.as<char>() + static_cast<std::size_t>(from) * block, block);

@@ -13,20 +13,22 @@
 
 namespace npu::aicpu {
 
-// Success, or what is wrong.
+// Success, or what is wrong. The kind is "index" or "division" where the data is at fault (see TaskError).
 class [[nodiscard]] Status {
  public:
   static Status ok() { return {}; }
-  static Status error(std::string message) {
+  static Status error(std::string message, std::string kind = "") {
     Status status;
     status.message_ = std::move(message);
+    status.kind_ = std::move(kind);
     return status;
   }
   bool is_ok() const { return message_.empty(); }
   const std::string& message() const { return message_; }
+  const std::string& kind() const { return kind_; }
 
  private:
-  std::string message_;
+  std::string message_, kind_;
 };
 
 // A dense row-major operand.

@@ -136,7 +136,7 @@ Status unpool(Call& call) {
     std::int64_t index = indices.as<std::int64_t>()[i];
     if (per_plane) index += i / in_plane * plane;
     if (index < 0 || index >= total)
-      return Status::error("index " + std::to_string(index) + " is out of range");
+      return Status::error("index " + std::to_string(index) + " is out of range", "index");
     std::int64_t place = 0;
     bool inside = true;
     for (std::size_t d = shape.size(); d-- > 0;) {

@@ -116,7 +116,7 @@ Status align_regions(Call& call) {
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const std::int64_t batch = batches.as<std::int64_t>()[r];
-    if (batch < 0 || batch >= x.dims[0]) return Status::error("a batch index is out of range");
+    if (batch < 0 || batch >= x.dims[0]) return Status::error("a batch index is out of range", "index");
   }
   const AlignSpec spec{
       x.dims[2],
@@ -165,7 +165,7 @@ Status pool_regions(Call& call) {
   for (std::int64_t r = 0; r < rois.dims[0]; ++r) {
     const T* roi = rois.as<T>() + 5 * r;
     const auto batch = static_cast<std::int64_t>(roi[0]);
-    if (batch < 0 || batch >= x.dims[0]) return Status::error("a batch index is out of range");
+    if (batch < 0 || batch >= x.dims[0]) return Status::error("a batch index is out of range", "index");
     const auto corner = [&](int i) {
       return static_cast<std::int64_t>(
           std::clamp(std::round(static_cast<double>(roi[i]) * scale), -1e9, 1e9));

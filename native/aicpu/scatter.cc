@@ -83,8 +83,9 @@ Status update(const Call& call, const Slices& slices) {
 }
 
 Status out_of_range(std::int64_t index, std::int64_t size) {
-  return Status::error("index " + std::to_string(index) + " is out of range for a dimension of " +
-                       std::to_string(size));
+  return Status::error(
+      "index " + std::to_string(index) + " is out of range for a dimension of " + std::to_string(size),
+      "index");
 }
 
 Status check_operands(const Call& call) {

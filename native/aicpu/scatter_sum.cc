@@ -155,8 +155,9 @@ Status scatter_sum(Call& call) {
   entries.reserve(indices.size());
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] >= rows) {
-      return Status::error("index " + std::to_string(indices[i]) + " is out of range for " +
-                           std::to_string(rows) + " rows");
+      return Status::error(
+          "index " + std::to_string(indices[i]) + " is out of range for " + std::to_string(rows) + " rows",
+          "index");
     }
     if (indices[i] >= 0) entries.push_back({indices[i], static_cast<std::int64_t>(i)});
   }

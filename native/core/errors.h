@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace npu {
 
@@ -19,10 +20,21 @@ class Unsupported : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A task failed while running.
+// A task failed while running. The kind is "index" or "division" where the data is at fault, else empty.
 class TaskError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  TaskError(std::string task, std::string cause, std::string kind = "")
+      : std::runtime_error("task '" + task + "': " + cause),
+        task_(std::move(task)),
+        cause_(std::move(cause)),
+        kind_(std::move(kind)) {}
+
+  const std::string& task() const { return task_; }
+  const std::string& cause() const { return cause_; }
+  const std::string& kind() const { return kind_; }
+
+ private:
+  std::string task_, cause_, kind_;
 };
 
 // Kernel object bytes that cannot be loaded.

@@ -23,7 +23,7 @@ class BoundPrimitive : public BoundStep {
     const dnnl_status_t status =
         dnnl_primitive_execute(primitive_, state.stream, static_cast<int>(args_.size()), args_.data());
     if (status != dnnl_success) {
-      throw TaskError("task '" + task_ + "': oneDNN failed with status " + std::to_string(status));
+      throw TaskError(task_, "oneDNN failed with status " + std::to_string(status));
     }
   }
 

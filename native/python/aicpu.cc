@@ -37,7 +37,7 @@ nb::list run_aicpu(const std::string& op, nb::handle inputs, nb::handle outputs,
     const nb::gil_scoped_release unlocked;
     status = aicpu::invoke(kernel, call);
   }
-  if (!status.is_ok()) throw TaskError(op + ": " + status.message());
+  if (!status.is_ok()) throw TaskError(op, status.message(), status.kind());
   nb::list shapes;
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     shapes.append(from_dims(call.reported[i] ? call.actual[i] : call.outputs[i].dims));

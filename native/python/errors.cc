@@ -32,6 +32,14 @@ void raise_out_of_memory(const OutOfDeviceMemory& error) {
   PyErr_SetObject(types.out_of_memory, exception.ptr());
 }
 
+void raise_task_error(const TaskError& error) {
+  nb::object exception = nb::handle(types.task)(nb::str(error.what()));
+  exception.attr("task") = nb::str(error.task().c_str());
+  exception.attr("cause") = nb::str(error.cause().c_str());
+  exception.attr("kind") = nb::str(error.kind().c_str());
+  PyErr_SetObject(types.task, exception.ptr());
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
@@ -40,7 +48,7 @@ void translate(const std::exception_ptr& pointer, void*) {
   } catch (const Unsupported& error) {
     PyErr_SetString(types.unsupported, error.what());
   } catch (const TaskError& error) {
-    PyErr_SetString(types.task, error.what());
+    raise_task_error(error);
   } catch (const ObjectError& error) {
     PyErr_SetString(types.object, error.what());
   }

@@ -70,7 +70,7 @@ class BoundLstm : public BoundStep {
       const auto& args = project_args[d];
       const dnnl_status_t status =
           dnnl_primitive_execute(project, state.stream, static_cast<int>(args.size()), args.data());
-      if (status != dnnl_success) throw TaskError("task '" + task_ + "': oneDNN failed in the projection");
+      if (status != dnnl_success) throw TaskError(task_, "oneDNN failed in the projection");
       walk(d);
     }
   }

@@ -25,7 +25,7 @@ class BoundAicpu : public BoundStep {
 
   void run(RunState& state) override {
     const aicpu::Status status = aicpu::invoke(kernel_, call_);
-    if (!status.is_ok()) throw TaskError("task '" + task_ + "': " + status.message());
+    if (!status.is_ok()) throw TaskError(task_, status.message(), status.kind());
     for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
       const Dims& dims = call_.reported[i] ? call_.actual[i] : call_.outputs[i].dims;
       if (call_.reported[i] && targets_.program_outputs[i] >= 0)

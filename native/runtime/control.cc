@@ -120,7 +120,7 @@ struct Slice {
 };
 
 [[noreturn]] void out_of_steps(const std::string& task, std::int64_t step, std::int64_t steps) {
-  throw TaskError("task '" + task + "': step " + std::to_string(step) + " of " + std::to_string(steps));
+  throw TaskError(task, "step " + std::to_string(step) + " of " + std::to_string(steps));
 }
 
 class BoundScanLoad : public BoundStep {

@@ -81,8 +81,7 @@ class Loaded:
         """Execute on checked addresses."""
         model = self.model if self.gears is None else self.model.gear(gear)
         model.announce()
-        shapes = model.program.run_pointers(inputs, outputs)
-        self.actual = {int(index): tuple(shape) for index, shape in dict(shapes or {}).items()}
+        self.actual = model.run_addresses(inputs, outputs)
 
 
 models: Handles[Loaded] = Handles("model", c.ACL_ERROR_INVALID_MODEL_ID)

@@ -263,7 +263,7 @@ def _execution(handle: OpHandle, inputs: Sequence[int], outputs: Sequence[int]) 
 
     def run() -> None:
         held = keep
-        handle.model.program.run_pointers(addresses[:split], addresses[split:])
+        handle.model.run_addresses(addresses[:split], addresses[split:])
         del held
 
     return run

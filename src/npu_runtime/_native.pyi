@@ -14,7 +14,12 @@ class OutOfDeviceMemory(MemoryError):
     available: int
 
 class UnsupportedTask(RuntimeError): ...
-class TaskError(RuntimeError): ...
+
+class TaskError(RuntimeError):
+    task: str
+    cause: str
+    kind: str  # "index" or "division" where the data is at fault, else ""
+
 class ObjectError(ValueError): ...
 
 class KernelHandle:

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-import npu_runtime
 from ge.errors import GeError
 from ge.model import codec, om
 from ge.model.container import PAGE, Section, read_sections, write_sections
@@ -206,7 +205,7 @@ def test_om_files_with_right_checksums_and_wrong_content(tmp_path: Path, package
         model = read_or_refuse(lambda: om.load(tmp_path / "changed.om"))
         if model is not None:
             arrays = [np.ones(p.desc.shape, codec.numpy_dtype(p.desc.dtype)) for p in model.inputs]
-            with contextlib.suppress(GeError, npu_runtime.TaskError):
+            with contextlib.suppress(GeError):
                 model.run(arrays)
 
     check()

@@ -733,5 +733,11 @@ def test_checked_numbers_pass_or_are_named(dtype: str) -> None:
         checked(limits=[4], what="rows")
     with pytest.raises(rt.TaskError, match=r"\[0,0\] = 0 is not in \[1, 5\)"):
         checked(limits=[5], least=1)
-    with pytest.raises(rt.TaskError, match=r"Integer division by zero: divisor\[0,0\] is 0"):
-        checked(what="divisor")
+    with pytest.raises(rt.TaskError, match=r"zero at \[0,0\] of d$") as caught:
+        checked(what="d", message="zero at {place} of {what}")
+    assert (caught.value.task, caught.value.kind) == ("checked", "division")
+    if dtype.startswith("int"):
+        x = np.array([-4, -5], dtype)
+        with pytest.raises(rt.TaskError, match=r"\[1\] = -5 is not in \[-4, 4\)") as caught:
+            checked(limits=[4], from_end=True)
+        assert caught.value.kind == "index"

@@ -44,6 +44,13 @@ class PackedConstants:
     layout: str
 
 
+# What a failed task says about the data, by its kind.
+_FAULTS = {
+    "index": ("E10024", "check where the value comes from, or clip it"),
+    "division": ("E10024", "check where the divisor comes from, or put 1 where it is 0"),
+}
+
+
 class Model:
     """A compiled model. Calls from several threads run side by side.
 
@@ -84,10 +91,29 @@ class Model:
         self._donate(feeds, results)
         if self._announce:
             self.announce(feeds)
-        shapes = self.program.run(feeds, results)
+        try:
+            shapes = self.program.run(feeds, results)
+        except npu_runtime.TaskError as error:
+            raise self.failure(error) from error
         for index, shape in _reported(shapes):
             results[index] = _leading(results[index], shape)
         return results
+
+    def run_addresses(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Run on checked addresses; the shapes of outputs that only the run decides."""
+        try:
+            shapes = self.program.run_pointers(inputs, outputs)
+        except npu_runtime.TaskError as error:
+            raise self.failure(error) from error
+        return dict(_reported(shapes))
+
+    def failure(self, error: npu_runtime.TaskError) -> GeError:
+        """The error of a run whose task failed, with the node and operator that the task stands for."""
+        task = next((t for t in self.plan.tasks if t.name == error.task), None)
+        origin = (task.origin or (task.name,)) if task is not None else (error.task,)
+        operator = str(task.attrs.get("operator") or task.attrs.get("op", "")) if task is not None else ""
+        code, remedy = _FAULTS.get(error.kind, ("E10032", ""))
+        return GeError(code, error.cause, node=", ".join(origin), operator=operator, remedy=remedy)
 
     def _donate(self, feeds: list[np.ndarray], results: Sequence[np.ndarray]) -> None:
         """Put inputs whose memory an output takes where that output is wanted; the caller's arrays stay."""
@@ -103,7 +129,10 @@ class Model:
         feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
         outputs = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
         self._donate(feeds, outputs)
-        seconds = self.program.profile(feeds, outputs, repeats)
+        try:
+            seconds = self.program.profile(feeds, outputs, repeats)
+        except npu_runtime.TaskError as error:
+            raise self.failure(error) from error
         return [
             self._profiled(*item)
             for item in zip(self.plan.tasks, self.program.task_info(), seconds, strict=True)

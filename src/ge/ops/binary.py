@@ -9,7 +9,7 @@ import numpy as np
 import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
-from ge.ops.checks import nonzero
+from ge.ops.checks import divisor_of, nonzero
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
@@ -43,7 +43,7 @@ def _binary(
 _binary("Add", "add", onnx="Add", tensorflow=["Add", "AddV2", "BiasAddV1"])
 _binary("Sub", "sub", onnx="Sub", tensorflow="Sub")
 _binary("Mul", "mul", onnx="Mul", tensorflow="Mul")
-_binary("Div", "div", onnx="Div")
+_binary("Div", "div")
 _binary("FloorDiv", "floordiv")
 _binary("Mod", "mod")
 _binary("FMod", "fmod")
@@ -123,7 +123,7 @@ def _pow(n: Node) -> Results:
 
 @plugin(onnx="Mod")
 def _mod(n: Node) -> Results:
-    return n.op("FMod" if n.attr("fmod", 0) else "Mod", n.inputs[0], n.inputs[1])
+    return n.op("FMod" if n.attr("fmod", 0) else "Mod", n.inputs[0], divisor_of(n, n.inputs[1]))
 
 
 @plugin(onnx="BitShift")
@@ -325,12 +325,13 @@ def _placed(n: Node) -> Results:
     if axis is not None and len(second) < len(first):
         axis = axis % len(first)
         b = n.op("Reshape", b, shape=[*second, *[1] * (len(first) - axis - len(second))])
-    return n.op(_PLACED[n.type], n.inputs[0], b)
+    return n.op(_PLACED[n.type], n.inputs[0], divisor_of(n, b) if n.type == "Div" else b)
 
 
 @plugin(onnx=[name for name in _PLACED if name != "Pow"], since=7)
 def _aligned(n: Node) -> Results:
-    return n.op(_PLACED[n.type], n.inputs[0], n.inputs[1])
+    b = divisor_of(n, n.inputs[1]) if n.type == "Div" else n.inputs[1]
+    return n.op(_PLACED[n.type], n.inputs[0], b)
 
 
 @plugin(tensorflow="BiasAddGrad")

@@ -1,32 +1,51 @@
-"""Numbers that must lie in a range: indices, class numbers, divisors. A run fails where one does not."""
+"""Numbers that must lie in a range: indices, class numbers, divisors. A run fails where one does not.
+
+The failure is a `TaskError` of the runtime whose `kind` is "index" or "division". Its text is the node's own, so each
+framework's plugins give theirs; a front door turns it into the framework's error (`Model.run` into a `GeError`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ge.errors import GeError
 from ge.ir.types import INTS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, register
 
-__all__ = ["in_range", "nonzero"]
+if TYPE_CHECKING:
+    from ge.ir.builder import GraphBuilder
+    from ge.parsers.plugin import Node
+
+__all__ = ["divisor_of", "in_range", "indices_of", "nonzero"]
+
+# Texts may hold {what}, {place} ("[1,0]"), {value}, {least} and {size}.
+INDEX = "{what}{place} = {value} is not in [{least}, {size})"
+DIVISION = "Integer division by zero: {what}{place} is 0"
+_CLIP = "; check where it comes from, or clip it"
+_REPLACE = "; divide by tf.where(divisor == 0, 1, divisor)"
 
 
 @register
 class Checked(Operator):
     """x as it is; fails unless least <= x < limits, one for all or one for each place of the last axis.
 
-    Without limits, elements must not be zero.
+    With from_end, -limits <= x < limits. Without limits, elements must not be zero.
     """
 
     x = Input("T", INTS)
     y = Output("T")
     limits = Attr(list, ())
     least = Attr(int, 0)
+    from_end = Attr(bool, False)
     what = Attr(str, "indices")
+    message = Attr(str, INDEX)
+    operator = Attr(str, "")  # the framework's operator that reads x
     aicpu = "checked"
+    overwrites = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -35,23 +54,85 @@ class Checked(Operator):
         return desc
 
     @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        """Constants that break the rule are reported by the run that reads them."""
+        x = np.asarray(arrays[0])
+        return [x] if bool(np.all(_allowed(x, op.limits, op.least, op.from_end))) else None
+
+    @staticmethod
     def flops(op: NodeView) -> int:
         return 0
 
 
-def in_range(builder: Any, value: Any, limits: Sequence[int], what: str = "indices", least: int = 0) -> Any:
+def in_range(
+    builder: GraphBuilder,
+    value: Any,
+    limits: Sequence[int],
+    what: str = "indices",
+    least: int = 0,
+    *,
+    from_end: bool = False,
+    operator: str = "",
+    message: str = INDEX + _CLIP,
+) -> Any:
     """Indices that make the run fail where one is outside; constants that are right stay as they are."""
-    known = constant_of(value)
-    if desc_of(value).dtype not in INTS or not limits:
-        return value
-    if known is not None and bool(np.all((known >= least) & (known < np.asarray(limits)))):
-        return value
-    return builder.op("Checked", value, limits=[int(limit) for limit in limits], least=least, what=what)
+    rule = {"limits": [int(limit) for limit in limits], "least": least, "from_end": from_end}
+    return _checked(builder, value, rule, what, operator, message) if limits else value
 
 
-def nonzero(builder: Any, value: Any) -> Any:
+def nonzero(
+    builder: GraphBuilder,
+    value: Any,
+    *,
+    what: str = "divisor",
+    operator: str = "",
+    message: str = DIVISION + _REPLACE,
+) -> Any:
     """Divisors that make the run fail where one is zero; floats may be."""
-    known = constant_of(value)
-    if desc_of(value).dtype not in INTS or (known is not None and bool(np.all(known))):
+    return _checked(builder, value, {}, what, operator, message)
+
+
+def indices_of(
+    n: Node, value: Any, limits: Sequence[int], what: str = "indices", *, from_end: bool = True
+) -> Any:
+    """Indices of an ONNX node, which may count from the end; constants that are wrong are refused."""
+    return in_range(n.builder, value, limits, what, from_end=from_end, operator=n.type, message=INDEX)
+
+
+def divisor_of(n: Node, value: Any) -> Any:
+    """The divisor of an ONNX node."""
+    return nonzero(n.builder, value, operator=n.type, message=DIVISION)
+
+
+def _checked(
+    builder: GraphBuilder, value: Any, rule: dict[str, Any], what: str, operator: str, message: str
+) -> Any:
+    if desc_of(value).dtype not in INTS:
         return value
-    return builder.op("Checked", value, what="divisor")
+    known = constant_of(value)
+    if known is not None:
+        allowed = _allowed(known, **rule)
+        if bool(np.all(allowed)):
+            return value
+        if builder.parent is None:  # a branch or a loop may never run
+            text = _text(known, allowed, rule, message.replace("{what}", what))
+            raise GeError("E10024", text, node=next(iter(builder.origin), ""), operator=operator)
+    return builder.op("Checked", value, **rule, what=what, operator=operator, message=message)
+
+
+def _allowed(x: np.ndarray, limits: Sequence[int] = (), least: int = 0, from_end: bool = False) -> np.ndarray:
+    if not len(limits):
+        return np.asarray(x != 0)
+    sizes = np.asarray(limits)
+    return np.asarray((x >= (-sizes if from_end else least)) & (x < sizes))
+
+
+def _text(x: np.ndarray, allowed: np.ndarray, rule: dict[str, Any], message: str) -> str:
+    """The message of the first element that breaks the rule, as the runtime writes it."""
+    place = tuple(int(i) for i in np.argwhere(~allowed)[0])
+    sizes = rule.get("limits", [0])
+    size = sizes[place[-1] if len(sizes) > 1 else 0]
+    least = -size if rule.get("from_end") else max(rule.get("least", 0), 0)
+    return message.format(
+        place="[" + ",".join(map(str, place)) + "]", value=int(x[place]), least=least, size=size
+    )

@@ -11,8 +11,8 @@ import tbe
 from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.checks import in_range
-from ge.parsers.plugin import Node, Results, plugin
+from ge.ops.checks import in_range, indices_of
+from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 INDICES = frozenset({"int32", "int64"})
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -265,36 +265,57 @@ def as_indices(n: Node, index: int) -> Any:
     return value if n.desc(index).dtype in INDICES else n.op("Cast", value, to="int64")
 
 
+def axis_of(n: Node, default: int) -> int:
+    """The attribute `axis`, counted from the front."""
+    axis, rank = int(n.attr("axis", default)), n.desc().rank
+    if not -rank <= axis < rank:
+        raise Unsupported(f"axis {axis} is out of range for {n.desc()}")
+    return axis % rank
+
+
+def _nd_indices(n: Node, shape: Sequence[int]) -> Any:
+    """The second input, whose last axis holds positions in a tensor of that shape."""
+    depth = n.desc(1).shape[-1] if n.desc(1).rank else 0
+    return indices_of(n, n.inputs[1], shape[:depth])
+
+
 @plugin(onnx="Gather")
 def _gather(n: Node) -> Results:
-    return n.op("Gather", n.inputs[0], as_indices(n, 1), axis=int(n.attr("axis", 0)))
+    axis = axis_of(n, 0)
+    return n.op("Gather", n.inputs[0], indices_of(n, as_indices(n, 1), [n.desc().shape[axis]]), axis=axis)
 
 
 @plugin(onnx="GatherND")
 def _gather_nd(n: Node) -> Results:
-    return n.op("GatherNd", n.inputs[0], n.inputs[1], batch_dims=int(n.attr("batch_dims", 0)))
+    batch = int(n.attr("batch_dims", 0))
+    indices = _nd_indices(n, n.desc().shape[batch:])
+    return n.op("GatherNd", n.inputs[0], indices, batch_dims=batch)
 
 
 @plugin(onnx="GatherElements")
 def _gather_elements(n: Node) -> Results:
-    return n.op("GatherElements", n.inputs[0], n.inputs[1], axis=int(n.attr("axis", 0)))
+    axis = axis_of(n, 0)
+    return n.op("GatherElements", n.inputs[0], indices_of(n, n.inputs[1], [n.desc().shape[axis]]), axis=axis)
 
 
 @plugin(onnx=["ScatterElements", "Scatter"])
 def _scatter_elements(n: Node) -> Results:
-    reduction = n.attr("reduction", "none")
-    return n.op("ScatterElements", *n.inputs[:3], axis=int(n.attr("axis", 0)), reduction=reduction)
+    axis, reduction = axis_of(n, 0), n.attr("reduction", "none")
+    indices = indices_of(n, n.inputs[1], [n.desc().shape[axis]])
+    return n.op("ScatterElements", n.inputs[0], indices, n.inputs[2], axis=axis, reduction=reduction)
 
 
 @plugin(onnx="ScatterND")
 def _scatter_nd(n: Node) -> Results:
-    return n.op("ScatterNd", *n.inputs[:3], reduction=n.attr("reduction", "none"))
+    indices = _nd_indices(n, n.desc().shape)
+    return n.op("ScatterNd", n.inputs[0], indices, n.inputs[2], reduction=n.attr("reduction", "none"))
 
 
 @plugin(onnx="ReverseSequence")
 def _reverse_sequence(n: Node) -> Results:
     time, batch = int(n.attr("time_axis", 0)), int(n.attr("batch_axis", 1))
-    return n.op("ReverseSequence", n.inputs[0], n.inputs[1], time_axis=time, batch_axis=batch)
+    lengths = indices_of(n, n.inputs[1], [n.desc().shape[time] + 1], "sequence_lens", from_end=False)
+    return n.op("ReverseSequence", n.inputs[0], lengths, time_axis=time, batch_axis=batch)
 
 
 @plugin(onnx="OneHot")
@@ -326,6 +347,7 @@ def _tensor_scatter(n: Node) -> Results:
         index = n.op("Add", start, index)
     if circular:
         index = n.op("Mod", index, shape[axis])
+    index = indices_of(n, index, [shape[axis]], "write_indices", from_end=False)
     return n.op("ScatterElements", cache, n.op("BroadcastTo", index, shape=list(new)), update, axis=axis)
 
 
@@ -396,7 +418,8 @@ def _one_hot_tf(n: Node) -> Results:
 @plugin(tensorflow="ReverseSequence")
 def _reverse_sequence_tf(n: Node) -> Results:
     time, batch = int(n.attr("seq_dim")), int(n.attr("batch_dim", 0))
-    return n.op("ReverseSequence", n.inputs[0], indices_tf(n, 1), time_axis=time, batch_axis=batch)
+    lengths = in_range(n.builder, indices_tf(n, 1), [n.desc().shape[time] + 1], "seq_lengths")
+    return n.op("ReverseSequence", n.inputs[0], lengths, time_axis=time, batch_axis=batch)
 
 
 @plugin(tensorflow=["DynamicStitch", "ParallelDynamicStitch"])

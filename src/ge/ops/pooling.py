@@ -12,6 +12,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.checks import indices_of
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
@@ -357,7 +358,7 @@ def _max_unpool(n: Node) -> Results:
     # Indices count in the tensor that was pooled, of the inner sizes.
     size = math.prod([*shape[:2], *inner])
     zeros = n.op("BroadcastTo", n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype))), shape=[size])
-    indices = n.op("Reshape", n.inputs[1], shape=[n.desc().size])
+    indices = n.op("Reshape", indices_of(n, n.inputs[1], [size], from_end=False), shape=[n.desc().size])
     updates = n.op("Reshape", n.inputs[0], shape=[n.desc().size])
     y = n.op("Reshape", n.op("ScatterElements", zeros, indices, updates, axis=0), shape=[*shape[:2], *inner])
     if list(target) == [*shape[:2], *inner]:

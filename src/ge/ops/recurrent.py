@@ -12,6 +12,7 @@ from ge.ir.types import FLOATS, TensorDesc
 from ge.ir.values import desc_of
 from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.checks import indices_of
 from ge.ops.control import repeat
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
@@ -482,7 +483,7 @@ def _shortened(n: Node) -> Any:
     steps = n.desc().shape[1 if n.attr("layout", 0) else 0]
     if n.input(4) is None or (lengths is not None and (lengths == steps).all()):
         return None
-    return n.inputs[4]
+    return indices_of(n, n.inputs[4], [steps + 1], "sequence_lens", from_end=False)
 
 
 def _special(layer: _Layer, names: list[str], directions: int) -> tuple[Any, list[Any]]:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import BOOL, FLOATS, NUMBERS, TENSORS, TensorDesc
+from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.checks import indices_of
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 
@@ -350,7 +352,9 @@ def _compress(n: Node) -> Results:
     if condition is None:
         return n.op("Compress", n.inputs[0], n.inputs[1], axis=axis)
     x: Any = n.inputs[0] if axis is not None else n.op("Reshape", n.inputs[0], shape=[n.desc().size])
-    return n.op("Gather", x, np.flatnonzero(condition).astype(np.int64), axis=axis or 0)
+    axis = axis or 0
+    kept = n.builder.constant(np.flatnonzero(condition).astype(np.int64))
+    return n.op("Gather", x, indices_of(n, kept, [desc_of(x).shape[axis]], "condition"), axis=axis)
 
 
 @plugin(onnx="NonMaxSuppression")

@@ -11,6 +11,7 @@ import numpy as np
 
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.checks import indices_of
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 # -- sampling -----------------------------------------------------------------------------------------------
@@ -201,9 +202,11 @@ def _corner_terms(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[
 @plugin(onnx="RoiAlign")
 def _roi_align(n: Node) -> Results:
     default = "half_pixel" if n.version >= 16 else "output_half_pixel"
+    images = indices_of(n, n.inputs[2], n.desc().shape[:1], "batch_indices", from_end=False)
     return n.op(
         "RoiAlign",
-        *n.inputs[:3],
+        *n.inputs[:2],
+        images,
         height=int(n.attr("output_height", 1)),
         width=int(n.attr("output_width", 1)),
         sampling_ratio=int(n.attr("sampling_ratio", 0)),

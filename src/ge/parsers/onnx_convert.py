@@ -66,6 +66,7 @@ class Scope:
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
     parent: Scope | None = None
     calls: tuple[str, ...] = ()  # functions being expanded, outermost first
+    path: str = ""  # names of the calling nodes, "outer/inner/"
 
     def find(self, name: str) -> Binding:
         """The value of a name, from this scope or an outer one."""
@@ -117,7 +118,14 @@ class Converter:
         self, graph: onnx.GraphProto, scope: Scope, builder: GraphBuilder, args: Sequence[Binding]
     ) -> list[Binding]:
         """Emit a subgraph into a builder, its inputs bound to `args`; outer names are seen."""
-        inner = Scope(builder, scope.versions, parent=scope, attributes=scope.attributes, calls=scope.calls)
+        inner = Scope(
+            builder,
+            scope.versions,
+            parent=scope,
+            attributes=scope.attributes,
+            calls=scope.calls,
+            path=scope.path,
+        )
         names = [v.name for v in graph.input]
         if len(args) > len(names):
             raise Unsupported(f"subgraph {graph.name} has {len(names)} inputs where {len(args)} are given")
@@ -128,7 +136,7 @@ class Converter:
 
     def node(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
         """Emit one node; what it gives. A node that cannot be mapped is recorded and gives FAILED."""
-        label = node.name or (node.output[0] if node.output else node.op_type)
+        label = scope.path + (node.name or (node.output[0] if node.output else node.op_type))
         failed = [FAILED] * len(node.output)
         if len(scope.calls) > MAX_DEPTH:
             raise GeError(
@@ -182,10 +190,10 @@ class Converter:
         plugin = find("onnx", node.op_type, version, domain)
         function = self.file.functions.get((domain, node.op_type))
         if function is not None and (plugin is None or not plugin.custom):
-            return self._call(function, self.attributes(node, scope), inputs, scope, node.op_type)
+            return self._call(function, self.attributes(node, scope), inputs, scope, node.op_type, label)
         attributes = self.attributes(node, scope)
         if plugin is None:
-            return self._expand(node, domain, version, attributes, inputs, scope)
+            return self._expand(node, domain, version, attributes, inputs, scope, label)
         _refuse_sequences(node.op_type, inputs)
         _refuse_narrow(node.op_type, inputs)
         self._refuse_dynamic(inputs)
@@ -245,12 +253,17 @@ class Converter:
         inputs: Sequence[Binding],
         scope: Scope,
         name: str,
+        label: str,
     ) -> list[Binding]:
         """A function's body in place of a call."""
         defaults = {a.name: self.attribute(a, scope) for a in function.attribute_proto}
         versions = dict(scope.versions) | opset_versions(function.opset_import, name)
         inner = Scope(
-            scope.builder, versions, attributes={**defaults, **attributes}, calls=(*scope.calls, name)
+            scope.builder,
+            versions,
+            attributes={**defaults, **attributes},
+            calls=(*scope.calls, name),
+            path=f"{label}/",
         )
         padded = list(inputs) + [None] * (len(function.input) - len(inputs))
         inner.values.update(zip(function.input, padded, strict=False))
@@ -266,6 +279,7 @@ class Converter:
         attributes: Mapping[str, Any],
         inputs: Sequence[Binding],
         scope: Scope,
+        label: str,
     ) -> list[Binding]:
         """An operator without a plugin, by the function that its ONNX schema defines."""
         schema = schema_of(node.op_type, version, domain)
@@ -285,7 +299,7 @@ class Converter:
             if a.default_value.name
         }
         defaults = {k: v.decode() if isinstance(v, bytes) else v for k, v in defaults.items()}
-        return self._call(function, {**defaults, **attributes}, inputs, scope, node.op_type)
+        return self._call(function, {**defaults, **attributes}, inputs, scope, node.op_type, label)
 
     # -- attributes -----------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ def _items(n: Node, index: int = 0) -> tuple[Any, ...]:
     return value.items
 
 
-def _position(n: Node, index: int, count: int) -> int:
+def _position(n: Node, index: int, count: int, most: int) -> int:
     position = n.ints(index, "position")[0]
-    if not -count <= position <= count:
+    if not -count <= position <= most:
         raise Unsupported(f"position {position} is outside a sequence of {count}")
     return position
 
@@ -38,7 +38,7 @@ def _empty(n: Node) -> Results:
 @plugin(onnx="SequenceInsert")
 def _insert(n: Node) -> Results:
     items = list(_items(n))
-    position = _position(n, 2, len(items)) if n.input(2) is not None else len(items)
+    position = _position(n, 2, len(items), len(items)) if n.input(2) is not None else len(items)
     items.insert(position, n.inputs[1])
     return Sequence_(tuple(items))  # type: ignore[return-value]
 
@@ -46,14 +46,14 @@ def _insert(n: Node) -> Results:
 @plugin(onnx="SequenceErase")
 def _erase(n: Node) -> Results:
     items = list(_items(n))
-    del items[_position(n, 1, len(items)) if n.input(1) is not None else -1]
+    del items[_position(n, 1, len(items), len(items) - 1) if n.input(1) is not None else -1]
     return Sequence_(tuple(items))  # type: ignore[return-value]
 
 
 @plugin(onnx="SequenceAt")
 def _at(n: Node) -> Results:
     items = _items(n)
-    return items[_position(n, 1, len(items) - 1)]
+    return items[_position(n, 1, len(items), len(items) - 1)]
 
 
 @plugin(onnx="SequenceLength")
