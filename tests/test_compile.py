@@ -16,17 +16,17 @@ sys.path.insert(0, str(Path(__file__).parent / "build"))
 
 import ge
 from ge.compiler import compile_graph, compile_plan
-from ge.engines.aicore import narrow_floats
 from ge.explanation import explain
 from ge.ir.builder import GraphBuilder
 from ge.ir.interpret import interpret
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import pass_names
 from ge.profile import lines, table, trace
+from ge.target import host
 from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, graph_of, kinds
 
 needs_bfloat16 = pytest.mark.skipif(
-    "bfloat16" not in narrow_floats(), reason="this processor has no products of bfloat16"
+    "bfloat16" not in host().narrow_floats, reason="this processor has no products of bfloat16"
 )
 
 
@@ -119,7 +119,7 @@ def test_all_passes_can_be_switched_off_together():
 def test_lower_precision_stays_close_and_keeps_the_ports(build, mode):
     model = compiled(build, CompileOptions(precision_mode=mode), tolerance=0.06)
     assert all(p.desc.dtype == "float32" for p in (*model.inputs, *model.outputs))
-    if mode is PrecisionMode.MIX_BF16 and "bfloat16" in narrow_floats():
+    if mode is PrecisionMode.MIX_BF16 and "bfloat16" in host().narrow_floats:
         assert "bfloat16" in {v.dtype for t in model.plan.tasks for v in t.inputs}
 
 

@@ -88,7 +88,7 @@ def compile_plan(
         for values, handed in ((graph.inputs, handover.given), (graph.outputs, handover.left))
     ]
     steps = 1 if donated or handover else split_batch(graph, options)
-    place(graph)
+    place(graph, options.target)
     for unknown in unknown_names(graph, options):
         facts.add_note(graph, f"the implementation of '{unknown}' has no effect: no product is called so")
     dump_graph(graph, "place", options, name)

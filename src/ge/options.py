@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ge.errors import GeError
+from ge.target import Target, named
 
 __all__ = ["RECOMPUTE", "CompileOptions", "Implementation", "PrecisionMode"]
 
@@ -103,12 +104,14 @@ class CompileOptions:
     output_nodes: tuple[str, ...] = ()
     output_types: Mapping[str, str] = field(default_factory=dict)
     recompute: str = "light"  # one of RECOMPUTE: what is made again rather than kept in memory
-    target: str = "host"  # kernels for this machine; "portable" for any x86-64
+    target: Target = "host"  # type: ignore[assignment]  # a target, or the name of one
     progress: bool = False
     # Directories with custom operators, searched in the whole process; text is split as NPU_OPP_PATH is.
     opp_path: tuple[Path, ...] | str = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            object.__setattr__(self, "target", named(self.target))
         if self.recompute not in RECOMPUTE:
             raise GeError(
                 "E10010",

@@ -19,8 +19,9 @@ from tbe.substitute import inputs_first, substitute
 __all__ = ["Partition", "Step", "in_two_steps", "partition"]
 
 LARGE = 1 << 16  # elements of a reduction from which all cores should take part
-MIN_PIECES = 4
-PIECES = 32
+PIECES_PER_CORE = 16  # of a reduction in two steps
+LEAST_PER_CORE = 2  # fewer pieces leave cores idle when one takes longer
+CORES = 2  # where the caller does not tell
 _JOINED = frozenset(["sum", "prod", "max", "min", "any", "all"])
 
 
@@ -44,7 +45,7 @@ class Partition:
     steps: list[Step] = field(default_factory=list)
 
 
-def partition(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Partition:
+def partition(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int = CORES) -> Partition:
     """Kernels that compute `outputs`; raises Unfusable when there is a part that no kernel can compute.
 
     >>> import tbe
@@ -53,15 +54,15 @@ def partition(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Partit
     >>> [len(step.outputs) for step in partition([x], [both]).steps]
     [1, 1]
     """
-    return _Cutter(inputs, outputs).run()
+    return _Cutter(inputs, outputs, cores).run()
 
 
 class _Cutter:
-    def __init__(self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> None:
+    def __init__(self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int) -> None:
         self.result = Partition([(t.shape, t.dtype) for t in inputs])
         self.number = {t: n for n, t in enumerate(inputs)}  # of placeholders
         self.given = len(inputs)
-        split, self.forced = in_two_steps(outputs)
+        split, self.forced = in_two_steps(outputs, cores)
         self.left = list(split)
 
     def run(self) -> Partition:
@@ -169,22 +170,24 @@ def _loops(t: e.Tensor) -> tuple[e.Shape, e.Shape]:
     return t.inputs[0].shape, t.shape
 
 
-def in_two_steps(outputs: Sequence[e.Tensor]) -> tuple[list[e.Tensor], list[e.Tensor]]:
+def in_two_steps(outputs: Sequence[e.Tensor], cores: int = CORES) -> tuple[list[e.Tensor], list[e.Tensor]]:
     """The outputs with large reductions of few results split, and the first steps of those."""
-    found: list[e.Tensor] = [t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t)]
+    found: list[e.Tensor] = [
+        t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t, cores)
+    ]
     if not found:
         return list(outputs), []
     firsts: list[e.Tensor] = []
     left = list(outputs)
     for position in range(len(found)):
-        parts, joined = _split(found[position])
+        parts, joined = _split(found[position], PIECES_PER_CORE * cores)
         rebuilt = substitute([*left, *found, *firsts], {found[position]: joined})
         left, found = rebuilt[: len(left)], [*rebuilt[len(left) : len(left) + len(found)]]
         firsts = rebuilt[len(left) + len(found) :] + parts
     return left, firsts
 
 
-def _is_serial(t: e.Reduce) -> bool:
+def _is_serial(t: e.Reduce, cores: int) -> bool:
     """Whether one core would do all of a large reduction."""
     x = t.inputs[0]
     if t.op not in _JOINED or x.size < LARGE or t.size * 64 > x.size:
@@ -192,21 +195,20 @@ def _is_serial(t: e.Reduce) -> bool:
     if any(isinstance(s, (e.Reduce, e.Scan)) for s in inputs_first([x])):
         return False
     try:
-        return (
-            schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t]).total < MIN_PIECES
-        )
+        plan = schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t])
     except Unfusable:
         return False
+    return plan.total < LEAST_PER_CORE * cores
 
 
-def _split(t: e.Tensor) -> tuple[list[e.Tensor], e.Tensor]:
+def _split(t: e.Tensor, most: int) -> tuple[list[e.Tensor], e.Tensor]:
     """A reduction as the reduction of parts: the tensors to be made first, and the result from them."""
     assert isinstance(t, e.Reduce)
     x = t.inputs[0]
     wide = e.cast(x, "float32") if t.op in ("sum", "prod") and x.dtype in ("float16", "bfloat16") else x
-    axis = max(t.axes, key=lambda a: (min(x.shape[a], PIECES), -a))
+    axis = max(t.axes, key=lambda a: (min(x.shape[a], most), -a))
     extent = x.shape[axis]
-    pieces = min(PIECES, extent)
+    pieces = min(most, extent)
     length = extent // pieces
     shape = (*x.shape[:axis], pieces, length, *x.shape[axis + 1 :])
     axes = [a if a < axis else a + 1 for a in t.axes]

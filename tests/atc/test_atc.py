@@ -12,7 +12,7 @@ import pytest
 
 import ge
 from ge import atc
-from ge.engines.aicore import narrow_floats
+from ge.target import host
 from tests.atc import model_files
 
 
@@ -194,7 +194,7 @@ def test_precision_is_lowered_when_asked(tmp_path: Path) -> None:
         lowered = ge.load(tmp_path / "out.om")(x)
         error = np.abs(lowered - plain).max()
         assert error < 0.05
-        assert (error > 0) == ("bfloat16" in narrow_floats())
+        assert (error > 0) == ("bfloat16" in host().narrow_floats)
 
 
 def test_configuration_files_are_read(rows: Path, tmp_path: Path) -> None:

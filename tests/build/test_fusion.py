@@ -15,6 +15,7 @@ from ge.engines import place
 from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
 from ge.options import CompileOptions
+from ge.target import host
 from tests.support.small_graphs import compiled, floats, graph_of, kinds
 
 
@@ -230,7 +231,7 @@ def long_graph(count: int):
 
 def test_groups_are_bounded_and_cover_every_node():
     graph = long_graph(160)
-    place(graph)
+    place(graph, host())
     parts = partition(graph, CompileOptions())
     sizes = [len(u.nodes) for u in parts.units]
     assert sum(sizes) == len(list(graph)) and max(sizes) <= MAX_NODES
@@ -241,10 +242,10 @@ def test_fusion_takes_linear_time():
     seconds = []
     for count in (1_000, 4_000):
         graph = long_graph(count)
-        place(graph)
+        place(graph, host())
         aliases = partition(graph, CompileOptions(disabled_passes=frozenset({"vector_fusion"}))).aliases
         start = time.thread_time()
-        fuse(graph, aliases)
+        fuse(graph, aliases, host())
         seconds.append(time.thread_time() - start)
     assert seconds[1] < 8 * seconds[0] + 0.5
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ge.compiler import compile_graph, compile_plan
-from ge.engines.aicore import narrow_floats
 from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import numpy_dtype
 from ge.options import CompileOptions
 from ge.passes import optimize
+from ge.target import host
 
 SIZE = 64
 
@@ -146,7 +146,7 @@ def test_unknown_ways_are_errors() -> None:
 
 
 @pytest.mark.skipif(
-    "bfloat16" not in narrow_floats(), reason="nothing is stored narrow without its primitives"
+    "bfloat16" not in host().narrow_floats, reason="nothing is stored narrow without its primitives"
 )
 def test_what_is_stored_narrow_is_widened_by_every_reader() -> None:
     builder = GraphBuilder("net")

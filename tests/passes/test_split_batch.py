@@ -14,7 +14,7 @@ WHOLE = CompileOptions(disabled_passes=frozenset({"split_batch"}))
 
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPU_CACHE_BYTES", "16384")
+    monkeypatch.setenv("NPU_CACHE_BYTES", "32768")
 
 
 def _rng() -> np.random.Generator:
@@ -81,7 +81,7 @@ def test_a_matrix_product_of_two_inputs_keeps_the_batch_whole() -> None:
 
 
 def test_a_batch_that_fits_the_cache_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPU_CACHE_BYTES", str(1 << 30))
+    monkeypatch.setenv("NPU_CACHE_BYTES", str(1 << 31))
     b = GraphBuilder()
     b.output(b.op("Relu", b.input("x", (8, 64, 64), "float32")), "y")
     assert compile_plan(b.graph).steps == 1

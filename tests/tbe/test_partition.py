@@ -46,7 +46,7 @@ def test_reductions_in_two_steps_whatever_their_size(graph) -> None:
     sums = [tbe.reduce(op, x, tuple(range(len(x.shape)))) for op in ("sum", "max", "prod")] if x.shape else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LARGE", 8)
-        patch.setattr(module, "PIECES", 3)
+        patch.setattr(module, "PIECES_PER_CORE", 3)
         if x.dtype.startswith("int"):
             agrees(source, [*outputs, *sums])
         else:

@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 
 import tf_adapter  # noqa: F401  (registers the device)
-from ge.engines.aicore import narrow_floats
+from ge.target import host
 from npu_runtime import tensorflow as native
 
 CPU, NPU = "/CPU:0", "/NPU:0"
 
 needs_bfloat16 = pytest.mark.skipif(
-    "bfloat16" not in narrow_floats(), reason="this processor has no products of bfloat16"
+    "bfloat16" not in host().narrow_floats, reason="this processor has no products of bfloat16"
 )
 
 

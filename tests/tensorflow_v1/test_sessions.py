@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ge.engines.aicore import narrow_floats
+from ge.target import host
 from tests.tensorflow_v1.support import has_keras2
 
 needs_keras2 = pytest.mark.skipif(
@@ -90,7 +90,7 @@ def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
         np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5, err_msg=f"{source} {resource}")
         assert ours["update"] == "npu", (source, resource)
     assert found["kept"] < 1e-5
-    assert found["coarse"] > 1e-4 or "bfloat16" not in narrow_floats()
+    assert found["coarse"] > 1e-4 or "bfloat16" not in host().narrow_floats
     one, e = [1.0, math.e], math.e
     np.testing.assert_allclose(
         found["partial"], [one, [1.0, e * e], [2.0, 2 * e], one, [6.0, 6.0]], rtol=1e-6

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import ge
 import torchair
-from ge.engines.aicore import narrow_floats
+from ge.target import host
 from torchair.executable import CompiledGraph, observe
 
 
@@ -281,7 +281,7 @@ def test_every_option_that_means_something_does_it(tmp_path: Path) -> None:
     config.ge_config.precision_mode = "mixed_bfloat16"
     error = (compiled_with(config, linear, x) - expected).abs().max()
     assert error < 5e-2
-    assert (error > 0) == ("bfloat16" in narrow_floats())
+    assert (error > 0) == ("bfloat16" in host().narrow_floats)
 
     config = torchair.CompilerConfig()
     config.ge_config.op_select_implmode = "high_precision"

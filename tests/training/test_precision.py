@@ -12,8 +12,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from ge.engines.aicore import narrow_floats  # noqa: E402
 from ge.options import CompileOptions, PrecisionMode  # noqa: E402
+from ge.target import host  # noqa: E402
 from tests.support.tf_training import TrainStep, keras_step  # noqa: E402
 from tests.training import test_curves as curves  # noqa: E402
 
@@ -95,7 +95,7 @@ def test_weights_and_their_states_stay_float32() -> None:
     assert all(a.dtype == np.float32 for a in step.state.values() if a.dtype.kind == "f")
     assert min(m for m in moved if m) < 1e-5  # a change that bfloat16 would round away
     assert sum(t.kind == "conv_grad_weights" for t in step.model.plan.tasks) == 2
-    narrow = "bfloat16" if "bfloat16" in narrow_floats() else "float32"
+    narrow = "bfloat16" if "bfloat16" in host().narrow_floats else "float32"
     assert all(
         t.inputs[0].dtype == narrow and t.outputs[0].dtype == "float32"
         for t in step.model.plan.tasks

@@ -35,7 +35,7 @@ def build_plan(
     What is handed over is no port of the plan but memory of its arena.
     """
     check_handover(graph, handover, donated)
-    shop = Workshop(Draft(), KernelBook(options.target), options, checked_pairs(graph, donated))
+    shop = Workshop(Draft(), KernelBook(options.target.code), options, checked_pairs(graph, donated))
     draft = shop.draft
     inputs = _outer(draft, "input", graph.inputs, handover.given)
     outputs = _outer(draft, "output", graph.outputs, handover.left)

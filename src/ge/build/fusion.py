@@ -27,6 +27,7 @@ from ge.build.expression import express
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, Pattern, pattern_of
+from ge.target import Target
 
 __all__ = ["fuse"]
 
@@ -34,7 +35,6 @@ MAX_NODES = 48
 MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
 FAR = 12  # nodes between a group and a node from which the node counts as late
-MIN_PIECES = 4
 LARGE = 1 << 18  # elements from which a kernel needs all cores
 CHEAP_NODES = 4
 REARRANGING = frozenset({"Concat", "Pad", "Transpose", "Slice", "Split", "Reverse"})  # read each element once
@@ -74,15 +74,16 @@ class Group:
     merged_into: Group | None = None
 
 
-def fuse(graph: ir.Graph, aliases: Aliases, *, enabled: bool = True) -> list[list[ir.Node]]:
+def fuse(graph: ir.Graph, aliases: Aliases, target: Target, *, enabled: bool = True) -> list[list[ir.Node]]:
     """The groups of a graph's vector nodes, every vector node in exactly one."""
-    return _Fusion(graph, aliases, enabled).run()
+    return _Fusion(graph, aliases, target, enabled).run()
 
 
 class _Fusion:
-    def __init__(self, graph: ir.Graph, aliases: Aliases, enabled: bool) -> None:
+    def __init__(self, graph: ir.Graph, aliases: Aliases, target: Target, enabled: bool) -> None:
         self.graph = graph
         self.aliases = aliases
+        self.target = target
         self.enabled = enabled
         self.group_of: dict[ir.Node, Group] = {}
         self.position: dict[ir.Node, int] = {}
@@ -282,13 +283,13 @@ class _Fusion:
             plan = tbe.schedule(*kernel.tensors)
         except tbe.Unfusable:
             return False
-        return plan.total >= MIN_PIECES or size < LARGE or self._serial_anyway(nodes)
+        return plan.total >= self.target.least_pieces or size < LARGE or self._serial_anyway(nodes)
 
     def _serial_anyway(self, nodes: list[ir.Node]) -> bool:
         """Whether the last node of a group has too few pieces even on its own."""
         last = express(nodes[-1:], nodes[-1].outputs, self.aliases)
         try:
-            return tbe.schedule(*last.tensors).total < MIN_PIECES
+            return tbe.schedule(*last.tensors).total < self.target.least_pieces
         except tbe.Unfusable:
             return False
 

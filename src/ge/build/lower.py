@@ -194,7 +194,8 @@ class _GraphLowering:
             self._join(unit.nodes[0])
             return
         kernel = express(unit.nodes, unit.outputs, self.aliases)
-        serial = bool(tbe.in_two_steps(kernel.outputs)[1])  # a large reduction that one core would do alone
+        # A large reduction that one core would do on its own.
+        serial = bool(tbe.in_two_steps(kernel.outputs, self.shop.options.target.cores)[1])
         try:
             (self._emit_kernels if serial else self._emit_kernel)(unit, kernel)
         except tbe.Unfusable as error:
@@ -213,7 +214,7 @@ class _GraphLowering:
 
     def _emit_kernels(self, unit: Unit, kernel: Expression) -> None:
         """Several kernels for what one cannot compute, with values of their own between them."""
-        parts = tbe.partition(kernel.inputs, kernel.outputs)
+        parts = tbe.partition(kernel.inputs, kernel.outputs, self.shop.options.target.cores)
         indices = [self._kernel(unit, step.inputs, step.outputs) for step in parts.steps]
         places = {number: self.contiguous(v) for number, v in enumerate(kernel.reads)}
         for number, value in zip(parts.outputs, unit.outputs, strict=True):

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-
 from ge.model.plan import View
 from ge.ops.base import NodeView, Operator
+from ge.target import Target
 
-__all__ = ["accepts_input", "accepts_output", "narrow_floats", "refuse_aicore"]
+__all__ = ["accepts_input", "accepts_output", "refuse_aicore"]
 
 _EIGHT_BIT = frozenset({"int8", "uint8"})
 
 
-@functools.lru_cache(maxsize=1)
-def narrow_floats() -> frozenset[str]:
-    """The 16-bit float types that this machine's primitives have."""
-    import npu_runtime
-
-    isa = str(npu_runtime.version()["isa"])
-    has_half = "fp16" in isa or "amx" in isa or isa == "avx2_vnni_2"
-    has_brain = isa.startswith("avx512_core") or isa == "avx2_vnni_2"
-    return frozenset({"float16"} if has_half else ()) | frozenset({"bfloat16"} if has_brain else ())
-
-
-def refuse_aicore(operator: type[Operator], op: NodeView) -> str:
+def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str:
     """Why the AI Core cannot run a node, "" when it can."""
     if operator.task is None:
         return "the operator has no AI Core primitive"
     first = op.input(0)
-    if first is None or first.dtype in {"float32"} | narrow_floats() | _EIGHT_BIT:
+    if first is None or first.dtype in {"float32"} | target.narrow_floats | _EIGHT_BIT:
         return operator.refuse(op)
     return f"no AI Core primitive takes {first.dtype}"
 

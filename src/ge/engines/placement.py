@@ -13,6 +13,7 @@ from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, lookup, source_of
 from ge.ops.selection import refusals
+from ge.target import Target
 
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
 
@@ -24,15 +25,15 @@ class EngineRule:
     """An engine's claim: `refuse` says why it does not take a node, "" when it does; `accept` why it does."""
 
     engine: Engine
-    refuse: Callable[[type[Operator], NodeView], str]
+    refuse: Callable[[type[Operator], NodeView, Target], str]
     accept: str
     custom: bool = False
 
 
-def _refuse_custom(engine: Engine) -> Callable[[type[Operator], NodeView], str]:
+def _refuse_custom(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
     """The claim of a custom operator's implementation for one engine."""
 
-    def refuse(operator: type[Operator], op: NodeView) -> str:
+    def refuse(operator: type[Operator], op: NodeView, target: Target) -> str:
         if not is_custom(operator):
             return "no custom operator of this type"
         return refusals(operator, op).get(engine, f"it has no {_WORDS[engine]}")
@@ -47,16 +48,16 @@ _WORDS = {
 }
 
 
-def _refuse_vector(operator: type[Operator], op: NodeView) -> str:
+def _refuse_vector(operator: type[Operator], op: NodeView, target: Target) -> str:
     return "" if operator.compute is not None else "the operator has no tensor expression"
 
 
-def _refuse_aicpu(operator: type[Operator], op: NodeView) -> str:
+def _refuse_aicpu(operator: type[Operator], op: NodeView, target: Target) -> str:
     return "" if operator.aicpu else "the operator has no AI CPU kernel"
 
 
-def _only(engine: Engine) -> Callable[[type[Operator], NodeView], str]:
-    return lambda operator, op: "" if operator.engine is engine else f"not a {engine.value} operator"
+def _only(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
+    return lambda operator, op, target: "" if operator.engine is engine else f"not a {engine.value} operator"
 
 
 # In order of preference.
@@ -73,13 +74,13 @@ ENGINES: tuple[EngineRule, ...] = (
 )
 
 
-def place(graph: ir.Graph) -> None:
+def place(graph: ir.Graph, target: Target) -> None:
     """Give every node of a graph and of its nested graphs an engine and a reason.
 
     Raises UnsupportedOperatorsError with all nodes that no engine takes.
     """
     refused: dict[str, list[tuple[str, str]]] = {}
-    _place(graph, refused)
+    _place(graph, target, refused)
     if refused:
         raise UnsupportedOperatorsError(
             graph.name or "the graph",
@@ -90,19 +91,19 @@ def place(graph: ir.Graph) -> None:
         )
 
 
-def _place(graph: ir.Graph, refused: dict[str, list[tuple[str, str]]]) -> None:
+def _place(graph: ir.Graph, target: Target, refused: dict[str, list[tuple[str, str]]]) -> None:
     for node in graph:
-        engine, reason = placement_of(node)
+        engine, reason = placement_of(node, target)
         if engine is None:
             refused.setdefault(node.op_type, []).append((node.name or "", reason))
         else:
             facts.set_engine(node, engine.value)
             facts.set_reason(node, reason)
     for inner in subgraphs_of(graph):
-        _place(inner, refused)
+        _place(inner, target, refused)
 
 
-def placement_of(node: ir.Node) -> tuple[Engine | None, str]:
+def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
     """The engine of a node and the reason; None with all reasons against when no engine takes it."""
     operator = lookup(node.op_type)
     view = NodeView.of(node)
@@ -111,7 +112,7 @@ def placement_of(node: ir.Node) -> tuple[Engine | None, str]:
     for rule in ENGINES:
         if rule.custom != custom and rule.engine not in (Engine.CONTROL, Engine.VIEW):
             continue
-        why_not = rule.refuse(operator, view)
+        why_not = rule.refuse(operator, view, target)
         if not why_not:
             reasons = [*_origin_words(operator, node, rule), *against]
             return rule.engine, "; ".join([reason for reason in reasons if reason])

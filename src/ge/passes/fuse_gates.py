@@ -10,13 +10,14 @@ from ge.engines import placement_of
 from ge.ir.values import desc_of
 from ge.ops.base import Engine
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+from ge.target import Target
 
 __all__ = ["FuseGates"]
 
 
 def _gate(r: Rewriter, node: ir.Node) -> ir.Value | None:
     product = producer(node.inputs[0], "Mul")
-    if product is None or not only_use(product.outputs[0]) or not _is_open(node):
+    if product is None or not only_use(product.outputs[0]) or not _is_open(node, r.options.target):
         return None
     batch, height, width, channels = desc_of(product.outputs[0]).shape
     if height * width == 1:
@@ -32,7 +33,7 @@ def _gate(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-def _is_open(node: ir.Node) -> bool:
+def _is_open(node: ir.Node, target: Target) -> bool:
     """A plain 1x1 convolution of channels-last images on the AI Core."""
     attrs = attrs_of(node)
     x, w = desc_of(node.inputs[0]), desc_of(node.inputs[1])  # type: ignore[arg-type]
@@ -49,7 +50,7 @@ def _is_open(node: ir.Node) -> bool:
         and attrs["groups"] == 1
         and set(kernel) == {1}
         and not any(moves)
-        and placement_of(node)[0] is Engine.AI_CORE
+        and placement_of(node, target)[0] is Engine.AI_CORE
     )
 
 

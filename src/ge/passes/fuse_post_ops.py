@@ -17,6 +17,7 @@ from ge.ops.spatial import weight_perm
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
+from ge.target import Target
 
 __all__ = ["FusePostOps"]
 
@@ -52,7 +53,7 @@ _BINARY = {"Add": "add", "Mul": "mul", "Sub": "sub", "Div": "div", "Maximum": "m
 _COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
 
 
-def _open_cube(value: ir.Value | None) -> ir.Node | None:
+def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
     """The AI Core product behind a value that nobody else reads and that can take another post-op."""
     cube = producer(value, *_CUBE)
     if (
@@ -60,7 +61,7 @@ def _open_cube(value: ir.Value | None) -> ir.Node | None:
         or value is None
         or not only_use(value)
         or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS
-        or placement_of(cube)[0] is not Engine.AI_CORE
+        or placement_of(cube, target)[0] is not Engine.AI_CORE
     ):
         return None
     return cube
@@ -125,14 +126,14 @@ def _extended(r: Rewriter, cube: ir.Node, post_op: str, *operands: ir.Value | No
 
 
 def _unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    cube = _open_cube(node.inputs[0])
+    cube = _open_cube(node.inputs[0], r.options.target)
     post_op = None if cube is None else _UNARY[node.op_type](attrs_of(node))
     return None if cube is None or post_op is None else _extended(r, cube, post_op)
 
 
 def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     sides = [(0, 1), (1, 0)] if node.op_type in _COMMUTATIVE else [(0, 1)]
-    found = [(a, b) for a, b in sides if _fits(node, a, b)]
+    found = [(a, b) for a, b in sides if _fits(node, a, b, r.options.target)]
     if not found:
         return None
     # Of two products the later one takes the other's result, which is then ready.
@@ -159,9 +160,9 @@ def _effort(value: ir.Value | None) -> int:
     return steps
 
 
-def _fits(node: ir.Node, mine: int, other: int) -> bool:
+def _fits(node: ir.Node, mine: int, other: int, target: Target) -> bool:
     value, operand = node.inputs[mine], node.inputs[other]
-    cube = _open_cube(value)
+    cube = _open_cube(value, target)
     if cube is None or value is None or operand is None or operand is value:
         return False
     desc, whole = desc_of(operand), desc_of(value)
@@ -195,7 +196,11 @@ def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, 
 
 def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if bias is None or attrs_of(node)["post_ops"] or placement_of(node)[0] is not Engine.AI_CORE:
+    if (
+        bias is None
+        or attrs_of(node)["post_ops"]
+        or placement_of(node, r.options.target)[0] is not Engine.AI_CORE
+    ):
         return None
     if "conv:any" not in _implementation(node, r.options, ()):
         return None
@@ -210,16 +215,16 @@ def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
 # -- reshapes in between ---------------------------------------------------------------------------------------
 
 
-def _reshaped_cube(value: ir.Value | None) -> ir.Node | None:
+def _reshaped_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
     """The Reshape between a product and its only reader."""
     move = producer(value, "Reshape")
-    if move is None or value is None or not only_use(value) or _open_cube(move.inputs[0]) is None:
+    if move is None or value is None or not only_use(value) or _open_cube(move.inputs[0], target) is None:
         return None
     return move
 
 
 def _unary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    move = _reshaped_cube(node.inputs[0])
+    move = _reshaped_cube(node.inputs[0], r.options.target)
     if move is None or _UNARY[node.op_type](attrs_of(node)) is None:
         return None
     return r.op("Reshape", r.op_like(node, [move.inputs[0]]), shape=desc_of(node.outputs[0]).shape)
@@ -227,7 +232,7 @@ def _unary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     for mine, other in ((0, 1), (1, 0)):
-        move = _reshaped_cube(node.inputs[mine])
+        move = _reshaped_cube(node.inputs[mine], r.options.target)
         operand = node.inputs[other]
         if move is None or operand is None or (mine == 1 and node.op_type not in _COMMUTATIVE):
             continue

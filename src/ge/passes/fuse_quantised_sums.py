@@ -12,6 +12,7 @@ from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine
 from ge.passes.fuse_quantised import EIGHT_BIT, Grid, grid_of
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+from ge.target import Target
 
 __all__ = ["FuseQuantisedSums"]
 
@@ -28,7 +29,7 @@ def _sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if total is None or value is None or not only_use(value) or grid is None or dtype not in EIGHT_BIT:
         return None
     for mine, other in ((0, 1), (1, 0)):
-        product = _open_product(total.inputs[mine])
+        product = _open_product(total.inputs[mine], r.options.target)
         residual = producer(total.inputs[other], "Dequantize")
         if product is None or residual is None or residual.inputs[0] is None:
             continue
@@ -42,7 +43,7 @@ def _sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-def _open_product(value: ir.Value | None) -> ir.Node | None:
+def _open_product(value: ir.Value | None, target: Target) -> ir.Node | None:
     """The QConv behind a dequantised value that nobody else reads."""
     source = producer(value, "Dequantize")
     if source is None or value is None or not only_use(value) or grid_of(source) is None:
@@ -51,7 +52,7 @@ def _open_product(value: ir.Value | None) -> ir.Node | None:
     if product is None or not only_use(product.outputs[0]) or attrs_of(product)["post_ops"]:
         return None
     given = Grid(attrs_of(product)["dst_scale"], attrs_of(product)["dst_zero_point"])
-    on_aicore = placement_of(product)[0] is Engine.AI_CORE
+    on_aicore = placement_of(product, target)[0] is Engine.AI_CORE
     return product if on_aicore and grid_of(source) == given and _operands(product) else None
 
 

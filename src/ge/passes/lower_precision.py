@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ge.engines.aicore import narrow_floats
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
@@ -14,6 +13,7 @@ from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 from ge.passes.rounding import layout_of, round_weights, typical_means
+from ge.target import Target
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
@@ -86,7 +86,7 @@ class LowerPrecision(Pass):
         if options.precision_mode is PrecisionMode.FORCE_FP32:
             return _widen(graph, options)
         whole = MODES.get(options.precision_mode)
-        if whole is not None and whole.dtype not in narrow_floats():
+        if whole is not None and whole.dtype not in options.target.narrow_floats:
             how = "are imitated" if whole.forced else "run in float32"
             facts.add_note(
                 graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}"
@@ -121,8 +121,8 @@ def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
     for key in _keys(node):
         text = options.op_precision.get(key)
         if text is not None:
-            return _usable(PrecisionMode.parse(text))
-    return _usable(options.precision_mode)
+            return _usable(PrecisionMode.parse(text), options.target)
+    return _usable(options.precision_mode, options.target)
 
 
 def _keys(node: ir.Node) -> tuple[str, ...]:
@@ -136,10 +136,10 @@ def _names(graph: ir.Graph) -> set[str]:
     return {key for node in graph for key in _keys(node)}.union(*inner)
 
 
-def _usable(name: PrecisionMode) -> Mode | None:
+def _usable(name: PrecisionMode, target: Target) -> Mode | None:
     """What a mode does on this machine: a permission to lower is not used where primitives lack the type."""
     mode = MODES.get(name)
-    return mode if mode is None or mode.forced or mode.dtype in narrow_floats() else None
+    return mode if mode is None or mode.forced or mode.dtype in target.narrow_floats else None
 
 
 def _lowerable(node: ir.Node) -> bool:

@@ -11,9 +11,7 @@ Contract of `split_batch`:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -22,12 +20,12 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of, set_desc
 from ge.ops.base import Engine, NodeView, Pattern, is_custom, lookup
 from ge.options import CompileOptions
+from ge.target import Target
 
 __all__ = ["split_batch"]
 
 NAME = "split_batch"
 WORTHWHILE = 0.85  # of the whole batch's traffic
-DEFAULT_CACHE_BYTES = 16 << 20
 
 
 def split_batch(graph: ir.Graph, options: CompileOptions) -> int:
@@ -38,7 +36,7 @@ def split_batch(graph: ir.Graph, options: CompileOptions) -> int:
     carried = _carried(graph, batch) if batch > 1 else None
     if carried is None:
         return 1
-    steps = _best_steps(graph, carried, batch)
+    steps = _best_steps(graph, carried, batch, options.target)
     if steps > 1:
         _shrink(graph, carried, steps)
     return steps
@@ -231,8 +229,8 @@ _RULES: dict[str, _Rule] = {
 # -- how many steps ----------------------------------------------------------------------------------------------
 
 
-def _best_steps(graph: ir.Graph, rows: Rows, batch: int) -> int:
-    cache = _cache_bytes()
+def _best_steps(graph: ir.Graph, rows: Rows, batch: int, target: Target) -> int:
+    cache = target.cache_bytes // 2  # what a node's tensors may take and still be there for the next node
     weights = sum(_stored(v) for v in graph.initializers.values())
     moved = [
         sum(_stored(v) for v in (*node.inputs, *node.outputs) if v is not None and v in rows)
@@ -251,21 +249,6 @@ def _best_steps(graph: ir.Graph, rows: Rows, batch: int) -> int:
 def _stored(value: ir.Value) -> int:
     desc = desc_of(value)
     return TensorDesc(desc.shape, facts.storage_dtype(value)).nbytes
-
-
-def _cache_bytes() -> int:
-    """Half of the last-level cache: what a node's tensors may take and still be there for the next node."""
-    override = os.environ.get("NPU_CACHE_BYTES")
-    if override:
-        return int(override)
-    sizes = [_size(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max(sizes, default=2 * DEFAULT_CACHE_BYTES) // 2
-
-
-def _size(path: Path) -> int:
-    text = path.read_text().strip()
-    units = {"K": 1 << 10, "M": 1 << 20}
-    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
 
 
 # -- one step of the batch ---------------------------------------------------------------------------------------

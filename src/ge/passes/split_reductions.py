@@ -14,7 +14,6 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 __all__ = ["SplitReductions"]
 
 _LARGE = 1 << 15  # elements
-_PIECES = 8  # rows that make work for all cores
 _LANE = 8  # the last kept axis is what vectors run along
 
 
@@ -28,21 +27,21 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if len(axes) < 2 or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:
         return None
     kept = math.prod(n for i, n in enumerate(desc.shape[:-1]) if i not in axes)
-    if kept >= _PIECES:
+    if kept >= r.options.target.rows:
         return None
-    inner = _inner_axes(desc.shape, axes, kept)
+    inner = _inner_axes(desc.shape, axes, kept, r.options.target.rows)
     if inner is None:
         return None
     partial = r.op_like(node, [source], axes=inner, keepdims=True)
     return r.op_like(node, [partial])
 
 
-def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int) -> list[int] | None:
+def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -> list[int] | None:
     """The last axes to reduce first, so that what is left gives enough pieces."""
     pieces = kept
     for split in range(1, len(axes)):
         pieces *= shape[axes[split - 1]]
-        if pieces >= _PIECES:
+        if pieces >= rows:
             return axes[split:]
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ge.engines.aicore import narrow_floats
 from ge.ir.values import desc_of
 from ge.options import CompileOptions
 from ge.passes.base import Pass
@@ -27,7 +26,7 @@ class WidenUnsupported(Pass):
     name = "widen_unsupported"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        lacking = {"float16", "bfloat16"} - narrow_floats()
+        lacking = {"float16", "bfloat16"} - options.target.narrow_floats
         changed = False
         for node in graph if lacking else ():
             if node.op_type in _PRODUCTS and any(_dtype(v) in lacking for v in node.inputs):
