@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import ge
 import torchair
+from ge.errors import GeError
 from ge.target import host
 from torchair.executable import CompiledGraph, observe
 
@@ -411,17 +412,17 @@ def test_a_converter_of_the_user_maps_an_operator() -> None:
     assert reports[0].operators == {"aten.mul.Tensor": True, "torchair_test.shift.default": True}
 
 
-def test_a_fault_of_the_compiler_leaves_the_graph_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_compiler_leaves_the_graph_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     import torchair.executable as executable
 
-    def broken(*args: Any) -> Any:
-        raise RuntimeError("out of luck")
+    def refuse(*args: Any) -> Any:
+        raise GeError("E10501", "out of luck")
 
-    monkeypatch.setattr(executable, "compile_graph", broken)
+    monkeypatch.setattr(executable, "compile_graph", refuse)
     with observe() as reports, pytest.warns(UserWarning, match="runs on ATen"):
         found = torch.compile(lambda x: x * 2, backend="npu")(torch.ones(2))
     assert torch.equal(found, torch.full((2,), 2.0))
-    assert reports[0].failure == "RuntimeError: out of luck"
+    assert reports[0].failure == "GeError: [E10501] out of luck"
 
 
 def test_compiled_graphs_take_boxed_arguments() -> None:
