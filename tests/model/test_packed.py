@@ -35,7 +35,7 @@ def test_a_loaded_program_answers_the_same(model: Model, tmp_path: Path) -> None
     loaded = packed.read(path)
     assert loaded is not None
     np.testing.assert_array_equal(loaded.run(feeds())[0], model.run(feeds())[0])
-    assert loaded.program.constant_bytes == 0  # mapped, not copied
+    assert loaded.program.constant_bytes == 0  # read in place, not packed again
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])

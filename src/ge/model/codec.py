@@ -198,7 +198,7 @@ class ConstantPool:
 
     @staticmethod
     def decode(table: Any, weights: memoryview) -> list[np.ndarray]:
-        """The arrays of a stored pool, as views of the (mapped) weights."""
+        """The arrays of a stored pool, as views of the weights."""
         arrays = []
         for index, data in enumerate(items(table, "constants")):
             what = f"constants[{index}]"

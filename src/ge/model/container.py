@@ -13,6 +13,7 @@ Magic and version keep their place in every version, so that an older reader can
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import secrets
 import struct
@@ -30,6 +31,7 @@ __all__ = [
     "Digest",
     "Section",
     "foreign_kind",
+    "read_file",
     "read_sections",
     "write_sections",
 ]
@@ -114,7 +116,7 @@ def foreign_kind(head: bytes) -> str:
 def write_sections(
     path: Path, sections: Mapping[str, Section], sign: Callable[[bytes], bytes] | None = None
 ) -> None:
-    """Write a file whole or not at all: a reader that has the old file mapped keeps the old file."""
+    """Write a file whole or not at all: a reader of the old file goes on with the old file."""
     offsets, size = _offsets(sections)
     table = b"".join(
         _ENTRY.pack(name.encode(), offset, section.nbytes, section.digest())
@@ -146,6 +148,34 @@ def _offsets(sections: Mapping[str, Section]) -> tuple[list[int], int]:
         offsets.append(start)
         end = start + section.nbytes
     return offsets, end
+
+
+def read_file(path: str | os.PathLike[str]) -> memoryview:
+    """A file of sections in memory of our own: what happens to the file later does not reach the model.
+
+    A mapped file would change under the model when somebody writes to it, and end the process when it is cut short.
+    """
+    with open(path, "rb", buffering=0, opener=_open_regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(_HEADER_BYTES)
+        _read_header(head, size, os.fspath(path))  # before the memory is taken
+        memory = memoryview(mmap.mmap(-1, size))
+        memory[: len(head)] = head
+        end = len(head)
+        while end < size and (count := file.readinto(memory[end:])):
+            end += count
+        if end < size:
+            raise _truncated(os.fspath(path), end, size)
+        return memory.toreadonly()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open without waiting for a writer, should the path be a pipe."""
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not os.path.isfile(handle):
+        os.close(handle)
+        raise OSError(22, "not a regular file")
+    return handle
 
 
 def read_sections(data: memoryview, name: str, digests: Mapping[str, Digest] | None = None) -> Contents:

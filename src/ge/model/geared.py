@@ -1,4 +1,4 @@
-"""A model with gears: a plan for each, loaded when first used, all over the same (mapped) weights."""
+"""A model with gears: a plan for each, loaded when first used, all over the same weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The `.om` file: one or several plans of a model with weights, kernels and properties; write, read, inspect.
 
 Sections: `properties` (JSON: ports, gears, options, versions), `plans` (JSON: buffers and tasks), `kernels`
-(JSON: expressions, places of machine code), `objects` (machine code), `weights` (page-aligned, mapped when
-loaded).
+(JSON: expressions, places of machine code), `objects` (machine code), `weights` (page-aligned).
 
 Machine code runs only from a file that this user sealed or that is loaded with `trust=True`; otherwise the
 kernels are generated again from their expressions.
@@ -10,7 +9,6 @@ kernels are generated again from their expressions.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +34,7 @@ from ge.model.codec import (
     record,
     text,
 )
-from ge.model.container import PAGE, Contents, Section, read_sections, write_sections
+from ge.model.container import PAGE, Contents, Section, read_file, read_sections, write_sections
 from ge.model.plan import Plan, Port
 
 if TYPE_CHECKING:
@@ -134,7 +132,7 @@ def _properties(package: Package) -> dict[str, Any]:
 
 
 def read(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Package:
-    """Read and check a file or its bytes. The weights of a file stay mapped, not copied."""
+    """Read and check a file or its bytes."""
     contents, name = _open(source)
     trusted = trust or keys.verify(contents.signed, contents.seal)
     fields = record(
@@ -161,28 +159,18 @@ _PROPERTIES = ("name", "inputs", "outputs", "gears", "properties")
 
 def _open(source: str | os.PathLike[str] | bytes) -> tuple[Contents, str]:
     if isinstance(source, bytes | bytearray | memoryview):
-        return read_sections(memoryview(source).cast("B"), "the model in memory"), "the model in memory"
-    name = os.fspath(source)
+        own = bytes(source)  # a copy where the caller could write to it
+        return read_sections(memoryview(own), "the model in memory"), "the model in memory"
     try:
-        with open(source, "rb", opener=_open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except OSError as error:
+        name = os.fspath(source)
+        data = read_file(source)
+    except (OSError, TypeError, ValueError, MemoryError) as error:
         raise GeError(
             "E11001",
-            f"{name} cannot be read: {error.strerror or error}",
+            f"{source!s} cannot be read: {getattr(error, 'strerror', None) or error}",
             remedy="check the path and its permissions",
         ) from error
-    return read_sections(memoryview(data), name), name
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a writer, should the path be a pipe."""
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not os.path.isfile(handle):
-        os.close(handle)
-        raise OSError(22, "not a regular file")
-    return handle
+    return read_sections(data, name), name
 
 
 def _section(contents: Contents, section: str, name: str) -> memoryview:

@@ -1,4 +1,4 @@
-"""Programs with their packed constants in a file: loading maps them and packs nothing.
+"""Programs with their packed constants in a file: loading reads them and packs nothing.
 
 Such a file is for the machine, the versions and the number of threads that wrote it, and for its user: it is read only
 where the seal is this user's. Constants and their packed image have fast checksums, which tell damage and not forgery;
@@ -27,7 +27,7 @@ from ge.model.codec import (
     encode_plan,
     record,
 )
-from ge.model.container import PAGE, Section, read_sections, write_sections
+from ge.model.container import PAGE, Section, read_file, read_sections, write_sections
 from ge.model.model import Model, PackedConstants
 
 __all__ = ["SUFFIX", "read", "write"]
@@ -75,9 +75,7 @@ def _stored(arrays: list[np.ndarray | None]) -> tuple[list[dict[str, Any]], memo
 def read(path: Path) -> Model | None:
     """A model whose file this user wrote here; None for any other file, and for damaged ones."""
     try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        contents = read_sections(memoryview(data), path.name, _FAST)
+        contents = read_sections(read_file(path), path.name, _FAST)
         if not keys.verify(contents.signed, contents.seal):
             return None
         sections = contents.sections

@@ -126,7 +126,7 @@ def _domain(domain: str) -> str:
 
 
 def array_of(tensor: onnx.TensorProto, folder: Path | None, name: str = "") -> np.ndarray:
-    """The NumPy value of a tensor; external data is mapped, not read."""
+    """The NumPy value of a tensor."""
     name = name or tensor.name
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
@@ -171,10 +171,20 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, name: str, dtype: n
         copy.CopyFrom(tensor)
         copy.ClearField("external_data")
         copy.data_location = onnx.TensorProto.DEFAULT
-        copy.raw_data = np.memmap(path, np.uint8, "r", offset, (need,)).tobytes()
+        copy.raw_data = _bytes_at(path, offset, need, name).tobytes()
         return onnx.numpy_helper.to_array(copy)
-    mapped = np.memmap(path, np.uint8, "r", offset, (need,))
-    return np.frombuffer(mapped, dtype).reshape(tuple(tensor.dims))
+    return _bytes_at(path, offset, need, name).view(dtype).reshape(tuple(tensor.dims))
+
+
+def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
+    """A part of a file in memory of our own: a mapped one would change, or end the process, with the file."""
+    try:
+        found = np.fromfile(path, np.uint8, count, offset=offset)
+    except (OSError, MemoryError) as error:
+        raise GeError("E10015", f"the external data of tensor {name} cannot be read: {error}") from error
+    if found.size != count:
+        raise GeError("E10015", f"{path.name} was cut short while tensor {name} was read")
+    return found
 
 
 def _inside(folder: Path | None, location: str, name: str) -> Path:
