@@ -194,6 +194,43 @@ def test_external_data_elsewhere_or_damaged_is_refused(tmp_path: Path, location:
     assert caught.value.code == "E10015"
 
 
+def hub(tmp_path: Path, data: str) -> Path:
+    """A model with external data in the form of the Hugging Face hub's cache; `data` is what its data links to."""
+    root = tmp_path / "models--a--b"
+    folder = root / "snapshots" / "0a1b" / "onnx"
+    for made in (folder, root / "blobs"):
+        made.mkdir(parents=True)
+    external(tmp_path, "w.bin").rename(root / "blobs" / "aa")
+    (root / "blobs" / "bb").write_bytes(np.full(3, 2, np.float32).tobytes())
+    (tmp_path / "secret.bin").write_bytes(bytes(12))
+    (folder / "m.onnx").symlink_to("../../../blobs/aa")
+    (folder / "w.bin").symlink_to(data)
+    return folder / "m.onnx"
+
+
+def test_external_data_in_the_cache_of_the_hub_is_read(tmp_path: Path) -> None:
+    path = hub(tmp_path, "../../../blobs/bb")
+    np.testing.assert_array_equal(run(path, {"x": X})[0], X + 2)
+    (tmp_path / "other.onnx").symlink_to(path)
+    (tmp_path / "folder").symlink_to(path.parent)
+    for way in (tmp_path / "other.onnx", tmp_path / "folder" / "m.onnx"):
+        np.testing.assert_array_equal(run(way, {"x": X})[0], X + 2)
+
+
+@pytest.mark.parametrize("data", ["../../../../secret.bin", "/etc/hostname", "../../../blobs/none"])
+def test_external_data_that_leaves_the_cache_of_the_hub_is_refused(tmp_path: Path, data: str) -> None:
+    with pytest.raises(GeError) as caught:
+        parse(hub(tmp_path, data))
+    assert caught.value.code == "E10015"
+
+
+def test_a_link_to_a_model_has_its_data_beside_the_model(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    (path.parent / "w.bin").write_bytes(np.full(3, 2, np.float32).tobytes())
+    (tmp_path / "link.onnx").symlink_to(path)
+    np.testing.assert_array_equal(run(tmp_path / "link.onnx", {"x": X})[0], X + 2)
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeError, match="cannot read"):
         parse(tmp_path / "none.onnx")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc, dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
-from ge.parsers.onnx_model import MAX_BYTES, ModelFile, array_of, opset_versions, sorted_nodes
+from ge.parsers.onnx_model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
 from ge.parsers.onnx_narrow import MOVES, TAKES_NARROW, plain_dtype, store
 from ge.parsers.onnx_scan import MAX_NAMES, schema_of
 from ge.parsers.plugin import Node, Unsupported, find
@@ -409,7 +408,7 @@ _TAKES_SEQUENCES = frozenset(
 )
 
 
-def _reader(tensor: onnx.TensorProto, folder: Path | None) -> Callable[[], np.ndarray]:
+def _reader(tensor: onnx.TensorProto, folder: DataFolder | None) -> Callable[[], np.ndarray]:
     return lambda: plain_array(array_of(tensor, folder), tensor.name)
 
 
@@ -425,7 +424,7 @@ def plain_array(array: np.ndarray, name: str) -> np.ndarray:
     return array
 
 
-def dense_of(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
+def dense_of(sparse: onnx.SparseTensorProto, folder: DataFolder | None) -> np.ndarray:
     """A sparse tensor as a dense array."""
     values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
     dense = np.zeros(tuple(sparse.dims), values.dtype)

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ge.errors import GeError
 
-__all__ = ["MAX_BYTES", "ModelFile", "array_of", "load", "sorted_nodes", "subgraphs"]
+__all__ = ["MAX_BYTES", "DataFolder", "ModelFile", "array_of", "load", "sorted_nodes", "subgraphs"]
 
 MAX_BYTES = 1 << 42  # no tensor of a model is larger than 4 TiB
 MIN_IR_VERSION = 3
@@ -29,13 +29,21 @@ _NARROW = {
 }
 
 
+@dataclass(frozen=True)
+class DataFolder:
+    """Where the external data of a model is: beside it, and inside of `bounds` once links are followed."""
+
+    beside: Path
+    bounds: Path
+
+
 @dataclass
 class ModelFile:
     """An ONNX model with what is needed to read it."""
 
     proto: onnx.ModelProto
     name: str
-    folder: Path | None = None  # where external data may lie
+    folder: DataFolder | None = None  # where external data may lie
     opsets: dict[str, int] = field(default_factory=dict)
     functions: dict[tuple[str, str], onnx.FunctionProto] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -43,12 +51,13 @@ class ModelFile:
 
 def load(source: Any) -> ModelFile:
     """A model from a path, bytes, a ModelProto or an onnx_ir.Model."""
-    folder: Path | None = None
+    folder: DataFolder | None = None
     name = ""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        folder, name = path.resolve().parent, path.name
+        name = path.name
         source = _read(path)
+        folder = _data_folder(path)
     if isinstance(source, ir.Model):
         source = ir.to_proto(source)
     proto = _decode(source, name) if isinstance(source, (bytes, bytearray, memoryview)) else source
@@ -59,6 +68,22 @@ def load(source: Any) -> ModelFile:
             remedy="give a path, bytes or a ModelProto",
         )
     return _checked(ModelFile(proto, name or proto.graph.name or "model", folder))
+
+
+def _data_folder(path: Path) -> DataFolder:
+    """The folder of the model, links followed.
+
+    In the cache of the Hugging Face hub, `<root>/snapshots/<revision>/model.onnx` and the data beside it are links to
+    files in `<root>/blobs`: there data is beside the link, and must not leave `<root>`.
+    """
+    real = path.resolve()
+    root = real.parent.parent
+    while real.parent.name == "blobs" and path.is_symlink():
+        folder = path.parent.resolve()
+        if root / "snapshots" in folder.parents:
+            return DataFolder(folder, root)
+        path = folder / path.readlink()
+    return DataFolder(real.parent, real.parent)
 
 
 def _read(path: Path) -> bytes:
@@ -125,7 +150,7 @@ def _domain(domain: str) -> str:
 # -- tensors -----------------------------------------------------------------------------------------------
 
 
-def array_of(tensor: onnx.TensorProto, folder: Path | None, name: str = "") -> np.ndarray:
+def array_of(tensor: onnx.TensorProto, folder: DataFolder | None, name: str = "") -> np.ndarray:
     """The NumPy value of a tensor."""
     name = name or tensor.name
     shape = tuple(tensor.dims)
@@ -147,7 +172,7 @@ def array_of(tensor: onnx.TensorProto, folder: Path | None, name: str = "") -> n
         ) from error
 
 
-def _external(tensor: onnx.TensorProto, folder: Path | None, name: str, dtype: np.dtype) -> np.ndarray:
+def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dtype: np.dtype) -> np.ndarray:
     facts = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(folder, facts.get("location", ""), name)
     bits = _NARROW.get(tensor.data_type, dtype.itemsize * 8)
@@ -187,7 +212,7 @@ def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
     return found
 
 
-def _inside(folder: Path | None, location: str, name: str) -> Path:
+def _inside(folder: DataFolder | None, location: str, name: str) -> Path:
     """The file of external data; it must lie inside the model's folder, links followed."""
     if folder is None:
         raise GeError(
@@ -199,9 +224,8 @@ def _inside(folder: Path | None, location: str, name: str) -> Path:
         raise GeError(
             "E10015", f"the external data of tensor {name} must be named relative to the model: {location!r}"
         )
-    base = folder.resolve()
-    path = (base / location).resolve()
-    if base not in path.parents:
+    path = (folder.beside / location).resolve()
+    if os.path.normpath(location).startswith("..") or folder.bounds not in path.parents:
         raise GeError(
             "E10015",
             f"the external data of tensor {name} lies outside the model's folder: {location!r}",
