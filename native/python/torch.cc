@@ -15,16 +15,19 @@ namespace {
 
 using namespace nb::literals;
 
-// The head of what a DLPack capsule points to: the address of the data, then the type of its device.
+// The head of what a DLPack capsule points to: the address of the data, then the type and index of its
+// device.
 struct DlpackHead {
   void* data;
   std::int32_t device_type;
+  std::int32_t device_index;
 };
 
-void set_device(nb::handle capsule, std::int32_t device_type) {
+void set_device(nb::handle capsule, std::int32_t device_type, std::int32_t device_index) {
   auto* head = static_cast<DlpackHead*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (head == nullptr) throw nb::python_error();
   head->device_type = device_type;
+  head->device_index = device_index;
 }
 
 // Addresses that are about to be read one after the other. They are only hints: nothing need be there any
@@ -46,8 +49,8 @@ class Fetcher {
 }  // namespace
 
 void bind_torch(nb::module_& m) {
-  m.def("set_dlpack_device", &set_device, "capsule"_a, "device_type"_a,
-        "Writes the type of the device into a DLPack capsule that nobody has taken yet.");
+  m.def("set_dlpack_device", &set_device, "capsule"_a, "device_type"_a, "device_index"_a = 0,
+        "Writes the type and index of the device into a DLPack capsule that nobody has taken yet.");
   m.def("take_guests_of", &take_guests_of, "library"_a,
         "Lets the OpenMP threads that a loaded library uses work for programs, where a call asks for it.");
   nb::class_<Fetcher>(m, "Fetcher", "Memory that is about to be read, fetched all at once; a hint.")

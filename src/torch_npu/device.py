@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import sys
 from importlib import metadata
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from torch_npu import dispatch, distributed, npu, storage
+from torch_npu import accelerator, devices, dispatch, distributed, generators, npu, storage
 
 __all__ = ["get_npu_format", "npu_format_cast", "npu_format_cast_", "register"]
 
@@ -60,7 +59,10 @@ def register() -> None:
     _take_pinning()
     distributed.register()
     _announce_backend()
-    atexit.register(_let_autograd_end)
+    _take_backward()
+    _take_indices()
+    generators.register()
+    accelerator.register()
 
 
 def _announce_backend() -> None:
@@ -98,19 +100,44 @@ def _take_pinning() -> None:
     torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment]
 
 
-def _let_autograd_end() -> None:
-    """Wait until autograd's thread has let go of the backward passes before.
+def _take_backward() -> None:
+    """Run backward passes on the thread that asks for them, as the CPU's do.
 
-    It frees what they held, the caller's context among it, only after `backward` has returned; a thread that asks for
-    Python while the interpreter ends takes the process down. It takes one pass after the other, so the end of a
-    pass that holds nothing of Python's, straight from the engine, is the end of all others.
+    PyTorch has a thread for each device that the guard counts, which is one in Python; and it frees what a pass held
+    after the caller has gone on, which takes the process down when the interpreter ends meanwhile.
     """
-    while torch._C._len_torch_function_stack():
-        torch._C._pop_torch_function_stack()
-    start = torch.ones((), device="npu", requires_grad=True)
-    torch.autograd.Variable._execution_engine.run_backward(
-        (start.clone(),), (start.detach(),), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    of_torch = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(of_torch)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return of_torch(*args, **kwargs)
+
+    for module in (torch.autograd, torch.autograd.graph):
+        module._engine_run_backward = run  # type: ignore[attr-defined]
+
+
+def _take_indices() -> None:
+    """Let `npu` mean this thread's device where PyTorch itself would read it as the first one."""
+    if devices.count() == 1:
+        return
+
+    def told(value: Any) -> Any:
+        if isinstance(value, str) and value == "npu":
+            return torch.device("npu", devices.current())
+        if isinstance(value, torch.device) and value.type == "npu" and value.index is None:
+            return torch.device("npu", devices.current())
+        return value
+
+    def indexed(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*[told(a) for a in args], **{k: told(v) for k, v in kwargs.items()})
+
+        return call
+
+    for owner, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
+        setattr(owner, name, indexed(getattr(owner, name)))
 
 
 def npu_format_cast(tensor: torch.Tensor, acl_format: int) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,124 +13,320 @@ from torch import DispatchKey, DispatchKeySet
 from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 
-from torch_npu.memory import as_cpu, as_npu, is_npu, made_npu
+from torch_npu import autocast, devices, layouts, recurrent
+from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu
 
 __all__ = ["register"]
 
 aten = torch.ops.aten
 _CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
-_AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
-# CPU kernels of these only make a new tensor over the storage they are given, whatever its device.
-_VIEWS = (
-    "as_strided",
-    "view",
-    "_reshape_alias",
-    "unfold",
-    "alias",
-    "view_as_real",
-    "view_as_complex",
-    "view.dtype",
-)
+# CPU kernels of these only make or change a tensor over the storage they are given, whatever its device.
+_VIEWS = ("as_strided", "as_strided_", "view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
 _SETTERS = ("set_.source_Storage_storage_offset", "set_.source_Tensor", "set_.source_Storage")
-# What autocast runs in the lower type.
-_LOWERED = ("mm", "bmm", "addmm", "linear", "matmul", "baddbmm", "conv1d", "conv2d", "conv3d", "convolution",
-            "scaled_dot_product_attention")  # fmt: skip
+# Operators that take tensors of the host beside those of a device, as on every accelerator.
+_MIXED = frozenset(
+    {"index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
+     "_pack_padded_sequence", "_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor",
+     "is_set_to", "bernoulli_.Tensor", "_foreach_copy_", "_nested_tensor_from_tensor_list"}
+)  # fmt: skip
+_LAZY_BITS = ("Conjugate", "Negative")  # keys of tensors that are not quite their memory
 _NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype})
-_PURE: dict[Any, bool] = {}  # operators seen -> whether they write none of their operands
+_is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+_only = True  # whether there is one device; set when kernels are registered
 _libraries: list[Any] = []  # registrations last as long as these
 
 
 def _to_host(value: Any) -> Any:
-    """A value for the CPU's kernels."""
+    """A value for the CPU's kernels; of the host's own tensors only those that stand for numbers."""
     kind = type(value)
     if kind in _NUMBERS:
         return value
     if isinstance(value, torch.Tensor):
-        return value if value.is_cpu or value.is_meta else as_cpu(value)
+        if value.is_cpu:
+            if value.dim():
+                raise _mixed("cpu", f"npu:{devices.current()}")
+            return value
+        return value if value.is_meta else host(value)
     if kind is list or kind is tuple:
         return kind([_to_host(v) for v in value])
     if kind is torch.device and value.type == "npu":
+        _slot(value)
         return torch.device("cpu")
     return value
 
 
-def _from_host(value: Any) -> Any:
-    return as_npu(value) if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+def _to_host_lazy(value: Any) -> Any:
+    """A value for the CPU's kernels of operators that read conjugates and negatives as they are."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_to_host_lazy(v) for v in value])
+    return lazy_host(value) if is_npu(value) else _to_host(value)
 
 
-def _results(result: Any) -> Any:
-    """What an operator that writes nothing gives."""
-    return _from_host(result) if isinstance(result, torch.Tensor) else pytree.tree_map(_from_host, result)
+def _to_host_mixed(value: Any) -> Any:
+    """A value for the CPU's kernels, tensors of the host included."""
+    if isinstance(value, torch.Tensor):
+        return as_cpu(value) if is_npu(value) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([_to_host_mixed(v) for v in value])
+    return _to_host(value)
+
+
+def _mixed(one: str, other: str) -> RuntimeError:
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
+    )
+
+
+def _slot(device: torch.device | None) -> int:
+    """The index of the device that a factory is asked for."""
+    if _only and (device is None or device.index in (None, 0)):
+        return 0
+    return devices.index_of(device)
+
+
+def _common_index(values: Iterable[Any], found: int = -1) -> int:
+    """The index of the one device that operands are on."""
+    for value in values:
+        index = -1
+        if is_npu(value):
+            index = value.get_device()
+        elif isinstance(value, (list, tuple)):
+            index = _common_index(value, found)
+        elif isinstance(value, torch.device) and value.type == "npu" and found < 0:
+            return devices.index_of(value)
+        if -1 not in (index, found) and index != found:
+            raise _mixed(f"npu:{found}", f"npu:{index}")
+        found = max(found, index)
+    return found
+
+
+def _index(args: Any, kwargs: Any) -> int:
+    if _only:
+        return 0
+    found = _common_index((*args, *kwargs.values()))
+    return found if found >= 0 else devices.current()
+
+
+def _results(result: Any, index: int) -> Any:
+    """Results of the host's kernels as tensors of the device."""
+
+    def moved(value: Any) -> Any:
+        return as_npu(value, index) if isinstance(value, torch.Tensor) and value.is_cpu else value
+
+    return moved(result) if isinstance(result, torch.Tensor) else pytree.tree_map(moved, result)
+
+
+# -- operators that PyTorch has no other kernel for ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What the fallback must know of an operator."""
+
+    written: tuple[int | str, ...]  # positions and names of the operands it writes
+    to_host: Callable[[Any], Any]
+    call: Callable[..., Any]
+
+
+_OPERATORS: dict[Any, _Operator] = {}
+
+
+def _operator(op: Any) -> _Operator:
+    found = _OPERATORS.get(op)
+    if found is None:
+        written = tuple(
+            a.name if a.kwarg_only else i
+            for i, a in enumerate(op._schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        )
+        found = _OPERATORS[op] = _Operator(written, _converter(op), _callable(op))
+    return found
+
+
+def _converter(op: Any) -> Callable[[Any], Any]:
+    name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
+    if name.removeprefix("aten::") in _MIXED:
+        return _to_host_mixed
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return _to_host_lazy if any(has_kernel(name, key) for key in _LAZY_BITS) else _to_host
+
+
+def _callable(op: Any) -> Callable[..., Any]:
+    """An operator as it is called with what PyTorch hands to kernels in Python: numbers in the place of tensors too."""
+    call: Callable[..., Any] = op._op
+    places = [i for i, a in enumerate(op._schema.arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
+    name = op._schema.name.removeprefix("aten::")
+    if len(places) < 2 or torch._C._should_allow_numbers_as_tensors(name):
+        return call
+
+    def with_tensors(*args: Any, **kwargs: Any) -> Any:
+        for place in places:
+            if place < len(args) and type(args[place]) in (int, float, bool, complex):
+                like = next(a for a in args if isinstance(a, torch.Tensor))
+                kind = torch.result_type(like, args[place])
+                number = torch.tensor(args[place], dtype=kind, device="cpu")
+                args = (*args[:place], number, *args[place + 1 :])
+        return call(*args, **kwargs)
+
+    return with_tensors
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the memory of its operands; operands that it writes or returns come back themselves."""
-    given = [_to_host(v) for v in args]
-    named = {k: _to_host(v) for k, v in kwargs.items()} if kwargs else {}
-    pure = _PURE.get(op)
-    if pure is None:
-        pure = _PURE[op] = not op._schema.is_mutable
-    result = op._op(*given, **named)
-    if pure:
-        return _results(result)
+    known = _operator(op)
+    index = _index(args, kwargs)
+    given = [known.to_host(v) for v in args]
+    named = {k: known.to_host(v) for k, v in kwargs.items()} if kwargs else {}
+    if not known.written:
+        return _results(known.call(*given, **named), index)
+    _share_storage(known, args, kwargs, given, named)
+    result = _written(known, given, named)
     same: dict[int, torch.Tensor] = {}
     _pair([args, list(kwargs.values())], [given, list(named.values())], same)
     if isinstance(result, torch.Tensor):
-        return same[id(result)] if id(result) in same else _from_host(result)
-    return pytree.tree_map(lambda r: same[id(r)] if id(r) in same else _from_host(r), result)
+        return same[id(result)] if id(result) in same else _results(result, index)
+    return pytree.tree_map(lambda r: same[id(r)] if id(r) in same else _results(r, index), result)
+
+
+def _written(known: _Operator, given: list[Any], named: dict[str, Any]) -> Any:
+    """Call an operator that may resize what it writes, which borrowed memory cannot be: then on memory of its own."""
+    try:
+        return known.call(*given, **named)
+    except RuntimeError as error:
+        if "resize storage that is not resizable" not in str(error):
+            raise
+    for place in known.written:
+        if isinstance(place, str):
+            if isinstance(named.get(place), torch.Tensor):
+                named[place] = named[place].clone()
+        elif place < len(given) and isinstance(given[place], torch.Tensor):
+            given[place] = given[place].clone()
+    return known.call(*given, **named)
+
+
+def _share_storage(known: _Operator, args: Any, kwargs: Any, given: list[Any], named: dict[str, Any]) -> None:
+    """Let operands that share memory with one that is written share a storage on the host too.
+
+    The CPU's kernels look at storages to refuse, or to copy first, what they would overwrite before they read it.
+    """
+    values = {**dict(enumerate(args)), **kwargs}
+    tensors = {k: v for k, v in values.items() if is_npu(v)}
+    bases: dict[int, Any] = {}
+    for place in known.written:
+        target = tensors.get(place)
+        if target is None:
+            continue
+        shared = [k for k, v in tensors.items() if k != place and _is_alias_of(v, target)]
+        for key in (place, *shared) if shared else ():
+            where: Any = named if isinstance(key, str) else given
+            where[key] = _over_storage(tensors[key], bases)
+
+
+def _over_storage(tensor: torch.Tensor, bases: dict[int, Any]) -> torch.Tensor:
+    storage = tensor.untyped_storage()
+    if storage._cdata not in bases:
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        whole.set_(storage, 0, (storage.nbytes(),), (1,))
+        bases[storage._cdata] = host(whole).untyped_storage()
+    plain = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    with torch.no_grad():
+        plain.set_(bases[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
+    return plain
 
 
 def _pair(values: Any, plain: Any, same: dict[int, torch.Tensor]) -> None:
-    """Which NPU tensor each CPU tensor stands for; one that was resized in place takes over the new memory."""
-    for value, host in zip(values, plain, strict=True):
+    """Which NPU tensor each CPU tensor stands for; one that was resized in place takes the new size and contents."""
+    for value, twin in zip(values, plain, strict=True):
         if isinstance(value, (list, tuple)):
-            _pair(value, host, same)
+            _pair(value, twin, same)
         elif is_npu(value):
-            same[id(host)] = value
-            if (
-                value.shape != host.shape
-                or value.stride() != host.stride()
-                or value.data_ptr() != host.data_ptr()
-            ):
-                _take_over(value, as_npu(host))
+            same[id(twin)] = value
+            if value.layout is not torch.strided or value.is_nested:
+                layouts.take_over(value, twin)
+            elif value.shape != twin.shape or value.stride() != twin.stride():
+                _become(value, twin)
+            elif value.data_ptr() != twin.data_ptr():
+                host(value).copy_(twin)
 
 
-def _take_over(tensor: torch.Tensor, source: torch.Tensor) -> None:
+def _become(tensor: torch.Tensor, twin: torch.Tensor) -> None:
+    """Give a tensor the size and the contents of a tensor of the host."""
+    if not tensor.untyped_storage().nbytes():
+        source = made_npu(twin, tensor.get_device())
+        _set(tensor, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+        return
+    _resize(tensor, list(twin.shape))
+    if tensor.stride() != twin.stride():
+        _set(tensor, tensor.untyped_storage(), tensor.storage_offset(), twin.shape, twin.stride())
+    host(tensor).copy_(twin)
+
+
+def _set(tensor: torch.Tensor, storage: Any, offset: Any, size: Any, stride: Any) -> None:
     aten.set_.source_Storage_storage_offset.redispatch(
-        _CPU_KEYS,
-        tensor,
-        source.untyped_storage(),
-        source.storage_offset(),
-        list(source.shape),
-        list(source.stride()),
+        _CPU_KEYS, tensor, storage, offset, list(size), list(stride)
     )
 
 
 def _resize(self: torch.Tensor, size: list[int], *, memory_format: Any = None) -> torch.Tensor:
-    fresh = torch.empty(size, dtype=self.dtype)
-    old = as_cpu(self).reshape(-1)
-    kept = min(old.numel(), fresh.numel())
-    fresh.view(-1)[:kept].copy_(old[:kept])
-    _take_over(self, as_npu(fresh))
+    if list(self.shape) == list(size) and memory_format is None:
+        return self
+    form = torch.contiguous_format if memory_format is None else memory_format
+    stride = torch.empty(size, dtype=self.dtype, device="meta", memory_format=form).stride()
+    storage, offset = self.untyped_storage(), int(self.storage_offset())
+    needed = (offset + math.prod(size)) * self.element_size() if math.prod(size) else 0
+    if needed > storage.nbytes():
+        storage = _grown(storage, needed)
+    _set(self, storage, offset, size, stride)
     return self
+
+
+def _set_empty(self: torch.Tensor) -> torch.Tensor:
+    fresh = torch.empty(0, dtype=self.dtype, device=self.device)
+    _set(self, fresh.untyped_storage(), 0, (0,), (1,))
+    return self
+
+
+def _grown(storage: Any, nbytes: int) -> Any:
+    """A larger storage with the bytes of another one, which no other tensor may share: it would be left behind."""
+    if storage.nbytes() and torch._C._storage_Use_Count(storage._cdata) > 2:
+        raise RuntimeError(
+            "Trying to resize storage that is not resizable: another tensor shares the memory of this NPU tensor. "
+            "Resize a clone of it."
+        )
+    fresh = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+    old = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    old.set_(storage, 0, (storage.nbytes(),), (1,))
+    fresh[: storage.nbytes()] = host(old)
+    return made_npu(fresh, storage.device.index).untyped_storage()
+
+
+# -- operators with kernels of their own ---------------------------------------------------------------------------
 
 
 def _empty(
     size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
     memory_format: Any = None,
 ) -> torch.Tensor:  # fmt: skip
-    return made_npu(torch.empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format))
+    form = memory_format or torch.contiguous_format
+    return made_npu(torch.empty(size, dtype=dtype, memory_format=form, device="cpu"), _slot(device))
 
 
 def _empty_strided(
     size: list[int], stride: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None,
 ) -> torch.Tensor:  # fmt: skip
-    return made_npu(torch.empty_strided(size, stride, dtype=dtype))
+    return made_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), _slot(device))
+
+
+def _zeros(
+    size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    """Zeros that are written out: a tensor without memory cannot be read by the host's kernels."""
+    return made_npu(torch.zeros(size, dtype=dtype, device="cpu"), _slot(device))
 
 
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    _to_host(dst).copy_(_to_host(self))
+    _to_host_mixed(dst).copy_(_to_host_mixed(self))
     return dst
 
 
@@ -139,7 +337,8 @@ def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor
 
 
 def _convolution(input: Any, weight: Any, bias: Any, *rest: Any) -> torch.Tensor:
-    return as_npu(aten.convolution(_to_host(input), _to_host(weight), _to_host(bias), *rest))
+    index = _index((input, weight, bias), {})
+    return as_npu(aten.convolution(_to_host(input), _to_host(weight), _to_host(bias), *rest), index)
 
 
 def _convolution_backward(
@@ -151,7 +350,7 @@ def _convolution_backward(
         _to_host(grad_output), _to_host(input), _to_host(weight), [channels], stride, padding, dilation, transposed,
         output_padding, groups, output_mask,
     )  # fmt: skip
-    return tuple(None if f is None else as_npu(f) for f in found)
+    return _results(tuple(found), _index((grad_output, input, weight), {}))
 
 
 def _scaled_dot_product_attention(
@@ -187,10 +386,12 @@ def _attention(
     output, sums = aten._scaled_dot_product_flash_attention_for_cpu(
         _to_host(query), _to_host(key), _to_host(value), dropout_p, is_causal, attn_mask=mask, scale=scale
     )
+    index = _index((query, key, value, attn_bias), {})
     none = [
-        as_npu(torch.empty(0, dtype=torch.int64)) for _ in range(5)
+        torch.empty(0, dtype=torch.int64, device="cpu") for _ in range(5)
     ]  # what other devices keep for their gradients
-    return (as_npu(output), as_npu(sums), none[0], none[1], query.shape[2], key.shape[2], *none[2:])
+    found = (output, sums, none[0], none[1], query.shape[2], key.shape[2], *none[2:])
+    return _results(found, index)
 
 
 def _attention_backward(
@@ -202,7 +403,7 @@ def _attention_backward(
     found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *given, dropout_p, is_causal, attn_mask=_to_host(attn_bias), scale=scale
     )
-    return (*(as_npu(f) for f in found), None)
+    return (*_results(tuple(found), _index((grad_out, query, key, value), {})), None)
 
 
 def _redispatched(op: Any) -> Callable[..., Any]:
@@ -210,45 +411,34 @@ def _redispatched(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: redispatch(_CPU_KEYS, *args, **kwargs)
 
 
-def _lowered(op: Any) -> Callable[..., Any]:
-    """An operator whose floating-point operands take autocast's type first."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        kind = torch.get_autocast_dtype("npu")
-
-        def lower(value: Any) -> Any:
-            wide = is_npu(value) and value.is_floating_point() and value.dtype is not torch.float64
-            return value.to(kind) if wide else value
-
-        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            args, kwargs = pytree.tree_map(lower, (args, kwargs))
-            return op(*args, **kwargs)
-
-    return run
-
-
 def _plain(op: Any) -> Callable[..., Any]:
     """An operator that writes nothing."""
-    call = op._op
+    call, to_host = _callable(op), _converter(op)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = [_to_host(v) for v in args]
+        given = [to_host(v) for v in args]
+        index = 0 if _only else _index(args, kwargs)
         if kwargs:
-            result = call(*given, **{k: _to_host(v) for k, v in kwargs.items()})
+            result = call(*given, **{k: to_host(v) for k, v in kwargs.items()})
         else:
             result = call(*given)
-        return made_npu(result) if type(result) is torch.Tensor else _results(result)
+        return made_npu(result, index) if type(result) is torch.Tensor else _results(result, index)
 
     return run
 
 
 def _in_place(op: Any) -> Callable[..., Any]:
     """An operator that writes its first operand and gives it back."""
-    call = op._op
+    call, to_host = _callable(op), _converter(op)
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        named = {k: _to_host(v) for k, v in kwargs.items()} if kwargs else kwargs
-        call(_to_host(self), *[_to_host(v) for v in args], **named)
+        for value in args:
+            if isinstance(value, torch.Tensor) and _is_alias_of(self, value):
+                return _fallback(op, self, *args, **kwargs)
+        if not _only:
+            _index((self, *args), kwargs)
+        named = {k: to_host(v) for k, v in kwargs.items()} if kwargs else kwargs
+        call(to_host(self), *[to_host(v) for v in args], **named)
         return self
 
     return run
@@ -257,22 +447,39 @@ def _in_place(op: Any) -> Callable[..., Any]:
 _STRUCTURED = "CompositeExplicitAutogradNonFunctional"
 
 
+# They read or write beyond what their operand covers, or move between devices: PyTorch's own kernels do.
+_LEFT_OUT = frozenset({"as_strided_copy", "as_strided_scatter", "copy"})
+
+
 def _structured() -> dict[str, Callable[..., Any]]:
     """Operators that PyTorch would run in two steps, an empty tensor and its filling: one step here."""
     found: dict[str, Callable[..., Any]] = {}
     for name in torch._C._dispatch_get_registrations_for_dispatch_key(_STRUCTURED):
-        if not name.startswith("aten::"):
+        short = name.removeprefix("aten::")
+        if short == name or short in _LEFT_OUT:
             continue
-        packet, _, overload = name.removeprefix("aten::").partition(".")
-        op = getattr(getattr(aten, packet), overload or "default")
+        op = _overload(short)
+        if torch.Tag.inplace_view in op.tags:
+            continue
         writes = [
             i
             for i, a in enumerate(op._schema.arguments)
             if a.alias_info is not None and a.alias_info.is_write
         ]
         if writes in ([], [0]):
-            found[name.removeprefix("aten::")] = _in_place(op) if writes else _plain(op)
+            found[short] = _in_place(op) if writes else _plain(op)
     return found
+
+
+def _replaced() -> dict[str, Callable[..., Any]]:
+    """Operators that the CPU has kernels of beside PyTorch's own for any device, which round elsewhere."""
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    on_host, explicit, implicit = (
+        set(torch._C._dispatch_get_registrations_for_dispatch_key(k)) for k in keys
+    )
+    both = on_host & (explicit | implicit)
+    names = sorted(n.removeprefix("aten::") for n in both if n.startswith("aten::"))
+    return {name: functools.partial(_fallback, _overload(name)) for name in names}
 
 
 def _overload(name: str) -> Any:
@@ -282,19 +489,22 @@ def _overload(name: str) -> Any:
 
 def register() -> None:
     """Give PyTorch the kernels of the device."""
+    global _only
+    _only = devices.count() == 1
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_fallback, "PrivateUse1")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     own = torch.library.Library("aten", "IMPL", "PrivateUse1")
     for name in (*_VIEWS, *_SETTERS):
         own.impl(name, _redispatched(_overload(name)))
     kernels: dict[str, Callable[..., Any]] = {
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
+        "_efficientzerotensor": _zeros,
         "resize_": _resize,
+        "set_": _set_empty,
         "_copy_from": _copy_from,
         "_copy_from_and_resize": _copy_from_and_resize,
-        "_local_scalar_dense": lambda self: as_cpu(self).item(),
+        "_local_scalar_dense": lambda self: host(self).item(),
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
         "scaled_dot_product_attention": _scaled_dot_product_attention,
@@ -302,12 +512,32 @@ def register() -> None:
         "_scaled_dot_product_fused_attention_overrideable": _attention,
         "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     }
-    for name, kernel in (_structured() | kernels).items():
+    cells = {name: _of_hosts(kernel) for name, kernel in recurrent.KERNELS.items()}
+    for name, kernel in (_structured() | _replaced() | kernels | cells).items():
         own.impl(name, kernel)
     derived = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
     derived.impl("scaled_dot_product_attention", _scaled_dot_product_attention)
-    lowered = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
-    for name in _LOWERED:
-        if "default" in getattr(aten, name).overloads():
-            lowered.impl(name, _lowered(getattr(aten, name).default))
-    _libraries.extend([everything, own, derived, lowered])
+    _libraries.extend(
+        [everything, own, derived, *_lazy_bits(), *autocast.register(), *layouts.register(_fallback)]
+    )
+
+
+def _of_hosts(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that is written for tensors of the host."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        named = {k: _to_host(v) for k, v in kwargs.items()}
+        return _results(kernel(*map(_to_host, args), **named), _index(args, kwargs))
+
+    return run
+
+
+def _lazy_bits() -> list[Any]:
+    """Copies see conjugates and negatives as they are: PyTorch resolves those of other operators by copying them."""
+    libraries = []
+    for key in _LAZY_BITS:
+        library = torch.library.Library("aten", "IMPL", key)
+        for name in ("_copy_from", "_copy_from_and_resize"):
+            library.impl(name, torch.library.fallthrough_kernel)
+        libraries.append(library)
+    return libraries

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torch_npu import devices
 from torch_npu.memory import as_cpu, as_npu
 
 __all__ = ["register"]
@@ -18,8 +19,10 @@ def _on_npu(device: Any) -> bool:
     return device is not None and torch.device(device).type == "npu"
 
 
-def _made(nbytes: int) -> torch.UntypedStorage:
-    return as_npu(torch.empty(nbytes, dtype=torch.uint8)).untyped_storage()
+def _made(nbytes: int, device: Any) -> torch.UntypedStorage:
+    return as_npu(
+        torch.empty(nbytes, dtype=torch.uint8, device="cpu"), devices.index_of(device)
+    ).untyped_storage()
 
 
 def _storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -27,9 +30,9 @@ def _storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     if not _on_npu(device):
         return _new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
     if args and not isinstance(args[0], int):
-        data = torch.tensor(list(args[0]), dtype=torch.uint8)
-        return as_npu(data).untyped_storage()
-    return _made(int(args[0]) if args else 0)
+        data = torch.tensor(list(args[0]), dtype=torch.uint8, device="cpu")
+        return as_npu(data, devices.index_of(device)).untyped_storage()
+    return _made(int(args[0]) if args else 0, device)
 
 
 def _tag(storage: Any) -> str | None:
@@ -39,10 +42,10 @@ def _tag(storage: Any) -> str | None:
 def _restore(storage: Any, location: str) -> Any:
     if not location.startswith("npu"):
         return None
-    if storage.device.type == "npu":
+    index = devices.index_of(location)
+    if storage.device == torch.device("npu", index):
         return storage
-    plain = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return as_npu(plain).untyped_storage()
+    return as_npu(_bytes(storage), index).untyped_storage()
 
 
 def _copy(self: Any, source: Any, non_blocking: bool = False) -> Any:
@@ -69,5 +72,18 @@ def register() -> None:
             return _copy(self, source, non_blocking)
         return plain_copy(self, source, non_blocking)
 
+    plain_resize = kind.resize_
+
+    def resize_(self: Any, size: int) -> Any:
+        if self.device.type != "npu":
+            return plain_resize(self, size)
+        if size != self.nbytes():
+            raise RuntimeError(
+                f"Trying to resize storage that is not resizable: a storage on {self.device} keeps the size it was "
+                "made with. Make a new tensor, or call resize_ of a tensor that nothing else shares memory with."
+            )
+        return self
+
     kind.copy_ = copy_
+    kind.resize_ = resize_
     torch.serialization.register_package(_PRIORITY, _tag, _restore)

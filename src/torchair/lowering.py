@@ -67,7 +67,7 @@ class NpuPart:
     input_layouts: list[Layout]
     outputs: list[fx.Node]
     output_layouts: list[tuple[Layout, torch.dtype]]
-    output_devices: list[str] = field(default_factory=list)
+    output_devices: list[torch.device] = field(default_factory=list)
     donated: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -240,7 +240,7 @@ class _Lowering:
             builder.output(value)
             layouts.append((layout, fake.dtype))
         read = list(emission.read)
-        devices = [self.values[n].device.type for n in outputs]
+        devices = [self.values[n].device for n in outputs]
         return NpuPart(builder.graph, read, [emission.read[n] for n in read], outputs, layouts, devices)
 
     def _emitted(self, nodes: Sequence[fx.Node]) -> _Emission:

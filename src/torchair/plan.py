@@ -66,7 +66,7 @@ class ProgramForm:
     inputs: tuple[Layout, ...]
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     donated: tuple[tuple[int, int], ...]
-    moved: tuple[int, ...]  # outputs that are the NPU's tensors
+    moved: tuple[tuple[int, int], ...]  # outputs that are an NPU's tensors, and which NPU's
 
     @classmethod
     def of(cls, part: NpuPart) -> ProgramForm:
@@ -74,7 +74,7 @@ class ProgramForm:
             tuple(part.input_layouts),
             tuple((layout.shape, layout.strides, dtype) for layout, dtype in part.output_layouts),
             tuple(part.donated),
-            tuple(i for i, device in enumerate(part.output_devices) if device != "cpu"),
+            tuple((i, d.index or 0) for i, d in enumerate(part.output_devices) if d.type != "cpu"),
         )
 
 
@@ -250,9 +250,9 @@ class Program:
         """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
         from torch_npu.memory import as_npu
 
-        for index in self.moved:
+        for index, device in self.moved:
             if results[index].device.type == "cpu":
-                results[index] = as_npu(results[index])
+                results[index] = as_npu(results[index], device)
         return results
 
     def _laid_out(self, tensor: torch.Tensor, index: int) -> torch.Tensor:

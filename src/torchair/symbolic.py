@@ -512,7 +512,7 @@ class _Part:
         if count:
             self._run(values, results, count)
         for slot, port, result in zip(self.slots_out, self.outputs, results, strict=True):
-            values[slot] = result if port.node.meta["val"].device.type == "cpu" else _moved(result)
+            values[slot] = _moved(result, port.node.meta["val"].device)
 
     def _run(self, values: list[Any], results: list[torch.Tensor], count: int) -> None:
         runs = cover(count, self.ladder)
@@ -562,10 +562,12 @@ def _plain(value: Any, sizes: Sizes) -> Any:
     return torch.empty([_at(d, sizes) for d in value.shape], dtype=value.dtype, device=value.device)
 
 
-def _moved(result: torch.Tensor) -> torch.Tensor:
+def _moved(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return result
     from torch_npu.memory import as_npu
 
-    return as_npu(result)
+    return as_npu(result, device.index or 0)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import npu_runtime
+from torch_npu import devices
 from torch_npu.npu import amp
 
 __all__ = [
@@ -87,30 +88,24 @@ def _lazy_init() -> None:
 
 
 def device_count() -> int:
-    """How many devices there are for tensors: one, whose memory is the machine's."""
-    return 1
+    """How many devices there are for tensors: NPU_DEVICE_COUNT, all in the machine's memory."""
+    return devices.count()
 
 
 def current_device() -> int:
-    """The device that tensors are made on."""
-    return 0
+    """The device that this thread's tensors are made on."""
+    return devices.current()
 
 
 def set_device(device: Any) -> None:
-    """Choose the device; there is one.
+    """Choose the device of this thread.
 
     >>> set_device("npu:0")
     """
-    _index(device)
+    devices.set_current(_index(device))
 
 
-def _index(device: Any) -> int:
-    if device is None:
-        return 0
-    index = device if isinstance(device, int) else torch.device(device).index or 0
-    if index not in range(device_count()):
-        raise RuntimeError(f"invalid device npu:{index}: there is one device, npu:0")
-    return index
+_index = devices.index_of
 
 
 class device:
@@ -118,12 +113,14 @@ class device:
 
     def __init__(self, device: Any) -> None:
         self.idx = _index(device)
+        self.prev_idx = -1
 
     def __enter__(self) -> device:
+        self.prev_idx = devices.set_current(self.idx)
         return self
 
     def __exit__(self, *error: object) -> None:
-        return None
+        devices.set_current(self.prev_idx)
 
 
 class device_of(device):
@@ -139,7 +136,7 @@ def get_device_capability(device: Any = None) -> None:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether a device reads another's memory; there is no other."""
+    """Whether a device reads another's memory, which is the machine's."""
     return _index(device) != _index(peer_device)
 
 
@@ -236,45 +233,49 @@ class Event:
 
 
 class _Current(threading.local):
-    """The stream of each thread, where it is not the default one."""
+    """The streams of each thread by device, where they are not the default ones."""
 
-    stream: Stream | None = None
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
 
 
 _current = _Current()
 
 
 @functools.cache
-def _default() -> Stream:
-    return Stream()
+def _default(index: int) -> Stream:
+    return Stream(index)
 
 
 def default_stream(device: Any = None) -> Stream:
     """The stream of a device."""
-    _index(device)
-    return _default()
+    return _default(_index(device))
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream that this thread's work is in."""
-    _index(device)
-    return _current.stream or _default()
+    """The stream that this thread's work on a device is in."""
+    index = _index(device)
+    return _current.streams.get(index) or _default(index)
 
 
 def set_stream(stream: Stream) -> None:
-    """Put this thread's work into a stream from now on."""
-    _current.stream = stream
+    """Put this thread's work on the stream's device into the stream from now on."""
+    _current.streams[stream.device.index] = stream
 
 
 @contextlib.contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """A block whose work is in a stream."""
-    before = _current.stream
-    _current.stream = before if stream is None else stream
-    try:
+    """A block whose work is in a stream, on its device."""
+    if stream is None:
         yield
+        return
+    before = current_stream(stream.device)
+    set_stream(stream)
+    try:
+        with device(stream.device):
+            yield
     finally:
-        _current.stream = before
+        set_stream(before)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------
@@ -312,8 +313,8 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices' generators."""
-    return [get_rng_state()]
+    """The states of all devices' generators, which are the host's."""
+    return [get_rng_state() for _ in range(device_count())]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
