@@ -422,7 +422,9 @@ def _plain(op: Any) -> Callable[..., Any]:
             result = call(*given, **{k: to_host(v) for k, v in kwargs.items()})
         else:
             result = call(*given)
-        return made_npu(result, index) if type(result) is torch.Tensor else _results(result, index)
+        if type(result) is torch.Tensor and not result.is_conj():  # some solvers give conjugates
+            return made_npu(result, index)
+        return _results(result, index)
 
     return run
 
