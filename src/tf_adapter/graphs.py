@@ -13,6 +13,7 @@ import numpy as np
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2, types_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.versions import GRAPH_DEF_VERSION
 
 __all__ = [
     "ARGUMENT",
@@ -172,6 +173,7 @@ class FlatGraph:
     def graph_def(self, functions: Functions) -> graph_pb2.GraphDef:
         """As a GraphDef whose arguments are placeholders, with the functions its nodes name."""
         graph = graph_pb2.GraphDef()
+        graph.versions.producer = GRAPH_DEF_VERSION
         for node in self.nodes.values():
             made = graph.node.add(name=node.name, op="Placeholder" if node.op == ARGUMENT else node.op)
             made.input.extend(f"{n}:{i}" if i else n for n, i in node.inputs)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import ge
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.interpret import interpret
@@ -446,3 +448,13 @@ def test_narrow_types_go_there_and_back(kind: str) -> None:
     text = f"g (float[6] x) => (float[6] y) {{ t = Cast <to={code}> (x)  y = Cast <to=1> (t) }}"
     x = np.array([0.0, 1.0, 2.0, 3.0, 1.0, 6.0], np.float32)
     np.testing.assert_array_equal(run(model(text, 23), {"x": x})[0], x)
+
+
+@pytest.mark.parametrize("to", ["int8", "uint8", "int16", "uint16", "int32", "int64"])
+def test_floats_without_a_place_among_the_integers_become_those_of_onnxruntime(to):
+    x = np.array([300, -5, 127.9, -129, 7e4, -7e4, 3e9, -3e9, 1e30, np.inf, -np.inf, np.nan], np.float32)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    cast = model(f"g (float[12] x) => ({to}[12] y) {{ y = Cast<to = {kind}>(x) }}")
+    wanted = onnxruntime.InferenceSession(cast.SerializeToString()).run(None, {"x": x})
+    for found in (run(cast, {"x": x}), ge.compile(cast).run([x])):
+        np.testing.assert_array_equal(found[0], wanted[0])

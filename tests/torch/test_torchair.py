@@ -466,3 +466,8 @@ def test_scores_of_attention_keep_the_digits_of_float32(dtype: torch.dtype, opti
     assert float((found - exact).abs().max()) <= allowed
     assert [r.failure for r in reports if r.failure] == []
     assert sum(r.npu_calls for r in reports) > 0
+
+
+def test_floats_without_a_place_among_the_integers_become_those_of_torch() -> None:
+    x = torch.tensor([0.5, -1.5, 3e9, -3e9, 1e20, -1e20, torch.inf, -torch.inf])
+    check(lambda x: [x.to(torch.int32), x.to(torch.int64), x.to(torch.uint8)], x)

@@ -35,6 +35,7 @@ from ge.ops import (  # noqa: F401  the families register their operators when t
     slices,
     sorting,
     sparse,
+    tensorflow_casts,
     text,
     training,
     vision,

@@ -10,6 +10,7 @@ import numpy as np
 import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.truncation import truncated
 from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
@@ -157,14 +158,19 @@ def _bit_cast(n: Node) -> Results:
 
 @plugin(onnx="Cast")
 def _cast(n: Node) -> Results:
-    to = n.element_type("to")
-    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+    return _converted(n, n.element_type("to"))
 
 
 @plugin(onnx="CastLike")
 def _cast_like(n: Node) -> Results:
-    to = n.desc(1).dtype
-    return n.inputs[0] if to == n.desc().dtype else n.op("Cast", n.inputs[0], to=to)  # type: ignore[return-value]
+    return _converted(n, n.desc(1).dtype)
+
+
+def _converted(n: Node, to: str) -> Results:
+    if to == n.desc().dtype:
+        return n.inputs[0]  # type: ignore[return-value]
+    exact = n.desc().dtype not in FLOATS or to not in INTS
+    return n.op("Cast", n.inputs[0], to=to) if exact else truncated(n, n.inputs[0], to)
 
 
 @register
@@ -190,29 +196,6 @@ def _identity(n: Node) -> Results:
 
 
 # -- TensorFlow --------------------------------------------------------------------------------------------
-
-
-@plugin(tensorflow="Cast")
-def _cast_tf(n: Node) -> Results:
-    to = str(n.attr("DstT"))
-    if to not in TENSORS:
-        raise Unsupported(f"no engine accepts {to}", "use one of the plain number types")
-    if to == n.desc().dtype:
-        return n.inputs[0]  # type: ignore[return-value]
-    if to in ("int32", "int64") and n.desc().dtype in FLOATS:
-        return _cast_to_integers(n, to)
-    return n.op("Cast", n.inputs[0], to=to)
-
-
-def _cast_to_integers(n: Node, to: str) -> Results:
-    """What has no place among the integers, NaN included, becomes the least of them, as in TensorFlow."""
-    least = np.iinfo(numpy_dtype(to)).min
-    x, bound = n.inputs[0], float(-least)
-    if n.desc().dtype == "float16":
-        bound = float(np.finfo(np.float16).max)  # all finite ones fit
-    below = n.op("LessEqual" if n.desc().dtype == "float16" else "Less", x, bound)
-    fits = n.op("And", n.op("GreaterEqual", x, -bound), below)
-    return n.op("Select", fits, n.op("Cast", x, to=to), np.asarray(least, numpy_dtype(to)))
 
 
 @plugin(tensorflow="Bitcast")

@@ -22,6 +22,7 @@ from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
+from ge.ops.truncation import truncated
 from ge.parsers.plugin import Node, Plugin, Unsupported, find, mapped, plugin
 
 __all__ = ["AtenNode", "Call", "Emitter", "aten", "is_mapped", "names", "promoted"]
@@ -84,7 +85,10 @@ class AtenNode(Node):
         """A tensor or a number in an element type."""
         if not isinstance(value, ir.Value):
             return self.builder.constant(np.asarray(value).astype(numpy_dtype(dtype)))
-        return value if desc_of(value).dtype == dtype else self.op("Cast", value, to=dtype)
+        source = desc_of(value).dtype
+        if source in FLOATS and dtype in INTS:
+            return truncated(self, value, dtype)
+        return value if source == dtype else self.op("Cast", value, to=dtype)
 
     def wide(self, value: Any) -> Any:
         """16-bit floats as float32, in which the framework computes them."""

@@ -464,7 +464,7 @@ def _to_copy(n: AtenNode) -> Any:
     source, target = desc_of(x).dtype, n.out().dtype
     if source in FLOATS and target in INTS and target != "int64" and target != "int32":
         raise Unsupported(f"{source} out of the range of {target} is not defined")
-    return n.op("Identity", x) if source == target else n.op("Cast", x, to=target)
+    return n.op("Identity", x) if source == target else n.cast(x, target)
 
 
 @aten("prims.convert_element_type")

@@ -69,7 +69,7 @@ class Node:
     attrs: Mapping[str, Any]
     outputs: int
     builder: GraphBuilder
-    version: int = 0  # ONNX operator set version in force
+    version: int = 0  # ONNX operator set version in force, or the version of TensorFlow that made the graph
     domain: str = ""
     parser: Any = None  # the parser itself, for operators with bodies (branches, loops, calls)
 

@@ -148,7 +148,7 @@ def parse_model(
 ) -> Parsed:
     """Like `parse`, with names and warnings."""
     source = load_model(model, tags=tags, checkpoint=checkpoint)
-    library = Library(source.graph.library.function, structured)
+    library = Library(source.graph.library.function, structured, source.graph.versions.producer)
     body = structured(graph_body(source.graph, source.name))
     chosen = None if out_nodes else _signature(source, signature)
     request = _Request(source.name, body, library, _outputs(body, library, chosen, out_nodes))
@@ -255,7 +255,7 @@ def _request(
     name: str,
 ) -> _Request:
     source = load_model(graph)
-    library = Library(source.graph.library.function, structured)
+    library = Library(source.graph.library.function, structured, source.graph.versions.producer)
     body = structured(graph_body(source.graph, name))
     return _Request(
         name,

@@ -405,7 +405,10 @@ class Converter:
         attrs = {k: v for k, v in node.attrs.items() if v is not None}
         inputs = [self.tensor(b, f"input {i}") for i, b in enumerate(context.inputs)]
         _refuse_dynamic(inputs)
-        seen = Node(node.op, context.scope.label(node), inputs, attrs, 1, context.builder, parser=self)
+        version = self.library.producer
+        seen = Node(
+            node.op, context.scope.label(node), inputs, attrs, 1, context.builder, version, parser=self
+        )
         made = function(seen)
         results = [made] if isinstance(made, ir.Value) else list(made)
         return [FAILED if r is None else r for r in results]

@@ -202,8 +202,12 @@ class Library:
     """A model's functions by name; their bodies are resolved when first asked for."""
 
     def __init__(
-        self, functions: Iterable[Any] = (), structure: Callable[[Body], Body] = lambda body: body
+        self,
+        functions: Iterable[Any] = (),
+        structure: Callable[[Body], Body] = lambda body: body,
+        producer: int = 0,
     ) -> None:
+        self.producer = producer  # TensorFlow's version, as graphs number it; 0 where the model does not say
         self._structure = structure
         self._functions = {f.signature.name: f for f in functions}
         self._bodies: dict[tuple[str, str], Body] = {}
