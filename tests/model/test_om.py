@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import ge
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model import codec, om
@@ -50,6 +52,17 @@ def test_a_loaded_model_runs(file: Path) -> None:
 def test_a_model_in_memory_runs(file: Path) -> None:
     x = np.ones((2, 4), np.float32)
     np.testing.assert_allclose(om.load(file.read_bytes())(x), expected(x), rtol=1e-6)
+
+
+def test_values_of_a_loop_that_nobody_reads_take_no_memory_of_the_file(tmp_path: Path) -> None:
+    body = "b (int64 i, bool c, float[] p, float[] q) => (bool d, float[] s, float[] t) "
+    body += "{ d = Identity (c) s = Identity (p) t = Identity (x) }"
+    text = f"g (float[64] x, float[1] y, int64 n, bool c) => (float[] v) {{ u, v = Loop (n, c, y, x) <body = {body}> }}"
+    model = ge.compile(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'))
+    x = np.arange(64, dtype=np.float32)
+    feeds = {"x": x, "y": x[:1], "n": np.array(2), "c": np.array(True)}
+    loaded = ge.load(model.save(tmp_path / "loop.om"))
+    np.testing.assert_array_equal(loaded.run([feeds[p.name] for p in loaded.inputs])[0], x)
 
 
 def test_weights_stay_mapped(file: Path) -> None:

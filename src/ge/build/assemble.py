@@ -67,7 +67,7 @@ def build_plan(
             for i, v in enumerate(graph.outputs)
             if i not in handover.left
         ],
-        buffers=[Buffer(s.kind, s.nbytes, offsets.get(owner[s.id], 0), s.index) for s in draft.storages],
+        buffers=[_buffer(s, offsets.get(owner[s.id])) for s in draft.storages],
         tasks=[task for number, task in enumerate(draft.tasks) if number not in draft.dropped],
         blocks=draft.blocks,
         constants=draft.constants,
@@ -82,6 +82,12 @@ def build_plan(
     over = {id(draft.tasks[number]) for number in draft.shares if draft.tasks[number].kind == "aicpu"}
     check_donated(plan, lambda task: ((0, 0),) if id(task) in over else _leave(task, shop.kernels))
     return plan
+
+
+def _buffer(storage: Storage, offset: int | None) -> Buffer:
+    """A buffer of the plan; storage of the arena that no task touches has no place in it, and no bytes."""
+    unused = storage.kind == "arena" and offset is None
+    return Buffer(storage.kind, 0 if unused else storage.nbytes, offset or 0, storage.index)
 
 
 def _outer(draft: Draft, kind: str, values: Sequence[ir.Value], handed: Collection[int]) -> list[View]:
