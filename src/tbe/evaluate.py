@@ -434,7 +434,9 @@ def _reduce(t: e.Reduce, x: Array) -> Array:
 
 def _arg_reduce(t: e.Reduce, x: Array) -> Array:
     kept = [i for i in range(x.ndim) if i not in t.axes]
-    rows = x.transpose([*kept, *t.axes]).reshape([x.shape[i] for i in kept] + [-1])
+    rows = x.transpose([*kept, *t.axes]).reshape(
+        [x.shape[i] for i in kept] + [math.prod(x.shape[i] for i in t.axes)]
+    )
     rows = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
     pick = np.argmax if t.op == "argmax" else np.argmin
     if t.last:

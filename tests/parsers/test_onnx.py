@@ -458,3 +458,29 @@ def test_floats_without_a_place_among_the_integers_become_those_of_onnxruntime(t
     wanted = onnxruntime.InferenceSession(cast.SerializeToString()).run(None, {"x": x})
     for found in (run(cast, {"x": x}), ge.compile(cast).run([x])):
         np.testing.assert_array_equal(found[0], wanted[0])
+
+
+# -- results of random programs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call, shape",
+    [
+        ("Conv <group = 4, pads = [1, 1]> (x, w)", (0, 4, 3)),
+        ("ConvTranspose <group = 4> (x, w)", (0, 4, 1)),
+        ("Hardmax <axis = 1> (x)", (0, 4, 1)),
+        ("ArgMax <axis = 1, keepdims = 1> (x)", (0, 1, 1)),
+    ],
+)
+def test_empty_batches_are_interpreted(call: str, shape: tuple[int, ...]) -> None:
+    source = model(f"g (float[0,4,1] x, float[4,1,1] w) => (float[] y) {{ y = {call} }}")
+    feeds = {"x": np.zeros((0, 4, 1), np.float32), "w": np.ones((4, 1, 1), np.float32)}
+    assert run(source, feeds)[0].shape == shape
+
+
+@pytest.mark.parametrize("call", ["LpPool <kernel_shape = [2]> (x)", "GlobalLpPool (x)"])
+def test_powers_in_pools_do_not_overflow_half_precision(call: str) -> None:
+    source = model(f"g (float16[1,1,2] x) => (float16[] y) {{ y = {call} }}")
+    found = run(source, {"x": np.float16([[[300, 400]]])})[0]
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, np.float16([[[500]]]))

@@ -195,9 +195,9 @@ def convolve(data: np.ndarray, weight: np.ndarray, window: Window, groups: int) 
     n, c = data.shape[:2]
     outputs = views.shape[2 : 2 + space]
     order = (0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space))
-    rows = views.transpose(order).reshape(n * math.prod(outputs), groups, -1)
-    columns = weight.reshape(groups, weight.shape[0] // groups, -1)
-    assert rows.shape[-1] == columns.shape[-1] == c // groups * math.prod(window.kernel)
+    terms = c // groups * math.prod(window.kernel)
+    rows = views.transpose(order).reshape(n * math.prod(outputs), groups, terms)
+    columns = weight.reshape(groups, weight.shape[0] // groups, terms)
     product = np.matmul(rows.transpose(1, 0, 2), columns.transpose(0, 2, 1))  # (G, N * positions, O / G)
     y = product.transpose(1, 0, 2).reshape(n, *outputs, weight.shape[0])
     return y.transpose(0, space + 1, *range(1, space + 1))
@@ -357,8 +357,8 @@ def deconvolve(
     """Transposed convolution of (N, C, space) and (C, O / groups, kernel): each kernel offset adds a grid."""
     n, c = data.shape[:2]
     per_group, space = weight.shape[1], data.ndim - 2
-    rows = data.reshape(n, groups, c // groups, -1)
-    columns = weight.reshape(groups, c // groups, per_group, -1)
+    rows = data.reshape(n, groups, c // groups, math.prod(data.shape[2:]))
+    columns = weight.reshape(groups, c // groups, per_group, math.prod(window.kernel))
     full = [
         max(r, low + s)
         for r, low, s in zip(_reach(window, data.shape[2:]), window.pads_begin, sizes, strict=True)

@@ -313,11 +313,22 @@ def _average_pool(n: Node) -> Results:
 def _lp_pool(n: Node) -> Results:
     _, window = _windows_of(n)
     p = float(n.attr("p", 2))
-    x = n.op("Abs", n.inputs[0])
+    x = _wide_magnitudes(n)
     powers = n.op("Square", x) if p == 2 else n.op("Pow", x, p)
     average = n.op("AvgPool", powers, count_include_pad=True, **_attrs_of(window))
     total = n.op("Mul", average, float(math.prod(window.kernel)))
-    return n.op("Sqrt", total) if p == 2 else n.op("Pow", total, 1 / p)
+    return _narrowed(n, n.op("Sqrt", total) if p == 2 else n.op("Pow", total, 1 / p))
+
+
+def _wide_magnitudes(n: Node) -> Any:
+    """Absolute values whose powers do not overflow a half-precision type."""
+    x = n.op("Abs", n.inputs[0])
+    return n.op("Cast", x, to="float32") if n.desc().dtype in ("float16", "bfloat16") else x
+
+
+def _narrowed(n: Node, y: Any) -> Any:
+    """The result in the type of the input."""
+    return n.op("Cast", y, to=n.desc().dtype) if n.desc().dtype in ("float16", "bfloat16") else y
 
 
 @plugin(onnx=["GlobalAveragePool", "GlobalMaxPool"])
@@ -329,9 +340,9 @@ def _global_pool(n: Node) -> Results:
 @plugin(onnx="GlobalLpPool")
 def _global_lp_pool(n: Node) -> Results:
     p = float(n.attr("p", 2))
-    powers = n.op("Pow", n.op("Abs", n.inputs[0]), p)
+    powers = n.op("Pow", _wide_magnitudes(n), p)
     total = n.op("ReduceSum", powers, axes=list(range(2, n.desc().rank)), keepdims=True)
-    return n.op("Pow", total, 1 / p)
+    return _narrowed(n, n.op("Pow", total, 1 / p))
 
 
 @plugin(onnx="LRN")
