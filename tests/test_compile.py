@@ -325,3 +325,18 @@ def test_unknown_files_are_refused(tmp_path):
     other.write_text("")
     with pytest.raises(ge.GeError):
         ge.compile(other)
+
+
+@pytest.mark.parametrize("into", [[], 3, [np.ones(3, np.float32)], [np.ones((2, 3), np.float64)]])
+def test_arrays_to_fill_that_do_not_fit_are_refused(into):
+    model = compile_graph(graph_of(lambda b: b.op("Exp", b.input("x", (2, 3), "float32"))))
+    with pytest.raises(ge.GeError) as caught:
+        model.run([np.ones((2, 3), np.float32)], into)
+    assert caught.value.code == "E10020"
+
+
+@pytest.mark.parametrize("source", [None, 3, object(), b"x", "a\0b.onnx", "none.onnx", "none.om", "/proc"])
+def test_whatever_cannot_be_compiled_or_loaded_is_a_ge_error(source):
+    for use in (ge.compile, ge.load, ge.explain):
+        with pytest.raises(ge.GeError):
+            use(source)

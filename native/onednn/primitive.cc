@@ -2,6 +2,7 @@
 #include "onednn/primitive.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/errors.h"
@@ -83,6 +84,9 @@ dnnl::memory::data_type onednn_type(const Lowering& low, DType type) {
 
 Desc describe(const Lowering& low, DType type, const Dims& dims, const Dims& strides) {
   if (dims.empty()) return Desc({1}, onednn_type(low, type), Dims{1});
+  // Its kernels count in 32 bits: a dimension of 2^32 is none to them, by which they divide.
+  const auto large = [](std::int64_t n) { return n > std::numeric_limits<std::int32_t>::max(); };
+  if (std::any_of(dims.begin(), dims.end(), large)) low.reject("a dimension has more than 2^31 - 1 entries");
   return Desc(dims, onednn_type(low, type), strides);
 }
 

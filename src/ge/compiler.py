@@ -18,7 +18,7 @@ from ge.collection import collection_paused
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.engines.algorithms import unknown_names
-from ge.errors import GeError
+from ge.errors import GeError, typed
 from ge.explanation import placements
 from ge.ir import facts
 from ge.ir.values import desc_of
@@ -28,12 +28,14 @@ from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import optimize, switch_names
 from ge.passes.split_batch import split_batch
+from npu_runtime import UnsupportedTask
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
 _log = logging.getLogger(__name__)
 
 
+@typed
 def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
     """Compile a model: a path (.onnx, .pb, .air, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
 
@@ -62,7 +64,11 @@ def compile_graph(
     donated: pairs (output, input) of positions. The output is the input's new value and takes its memory: whoever runs
     the program by addresses gives the same one for both.
     """
-    return Model(compile_plan(graph, options, name, donated))
+    plan = compile_plan(graph, options, name, donated)
+    try:
+        return Model(plan)
+    except UnsupportedTask as error:
+        raise GeError("E10506", f"the runtime refuses {name}: {error}") from error
 
 
 @collection_paused()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["GeError", "OutOfMemoryError", "UnmappedOperator", "UnsupportedOperatorsError"]
+__all__ = ["GeError", "OutOfMemoryError", "UnmappedOperator", "UnsupportedOperatorsError", "typed"]
 
 
 class GeError(Exception):
@@ -99,3 +100,28 @@ class UnsupportedOperatorsError(GeError):
             }
             for i in self.items
         ]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of the public API, whose failures are all of type GeError (a decorator)."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except GeError:
+            raise
+        except MemoryError as error:
+            cause = f"{function.__name__} needs more memory than there is: {error}"
+            raise OutOfMemoryError("E10030", cause, remedy="a smaller model or batch") from error
+        except RecursionError as error:
+            raise GeError("E10017", "the model is nested too deeply", remedy="flatten it") from error
+        except Exception as error:
+            cause = f"internal error: {type(error).__name__}: {error}"
+            raise GeError("E10099", cause, remedy="report it with the model") from error
+
+    return call

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import onnx_ir as ir
 
+from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.model.model import Model
@@ -67,6 +68,8 @@ def explain(model: Model) -> Explanation:
 
     >>> print(ge.explain(model))     # doctest: +SKIP
     """
+    if not hasattr(model, "plan"):
+        raise GeError("E10021", f"cannot explain a {type(model).__name__}", remedy="give a compiled model")
     report = model.plan.report
     rows = tuple(_placement(row) for row in report.get("placement", ()))
     return Explanation(model.name, rows, tuple(map(str, report.get("notes", ()))))

@@ -6,8 +6,12 @@ The quick profile takes seconds; NPU_FUZZ=medium or long looks longer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,3 +255,21 @@ def test_damaged_air_files(tmp_path: Path) -> None:
         read_or_refuse(lambda: parser.parse(data))
 
     check()
+
+
+# -- models whose sizes are hostile ------------------------------------------------------------------------------
+
+
+def test_hostile_sizes_are_compiled_or_refused_with_little_time_and_memory() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 * MEMORY, 3 * MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+
+    command = [sys.executable, "-m", "tests.support.hostile_models"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    answers = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert done.returncode == 0, f"died after {list(answers)[-1:]}: {done.stderr[-500:]}"
+    wrong = {name: a for name, a in answers.items() if a != "compiled" and not re.fullmatch(r"E\d{5}", a)}
+    assert not wrong
+    assert "E10099" not in answers.values()
+    assert len(answers) > 25

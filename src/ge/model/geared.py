@@ -94,7 +94,11 @@ class GearedModel:
         """Run on arrays in the order of `inputs`."""
         if len(arrays) != len(self.inputs):
             raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
-        return self.gear(self.find([np.shape(a) for a in arrays])).run(arrays, into)
+        try:
+            shapes = [np.shape(a) for a in arrays]
+        except ValueError as error:
+            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
+        return self.gear(self.find(shapes)).run(arrays, into)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to an `.om` file; returns its path."""

@@ -82,12 +82,11 @@ class Model:
 
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on arrays in the order of `inputs`; results are new arrays unless arrays to fill are given."""
-        if len(arrays) != len(self.inputs):
-            raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {len(arrays)}")
-        feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
+        feeds = self._feeds(arrays)
         if into is None:
-            into = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
-        results = list(into)
+            results = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
+        else:
+            results = _results(self.name, self.outputs, into)
         self._donate(feeds, results)
         if self._announce:
             self.announce(feeds)
@@ -98,6 +97,12 @@ class Model:
         for index, shape in _reported(shapes):
             results[index] = _leading(results[index], shape)
         return results
+
+    def _feeds(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.inputs):
+            got = len(arrays) if isinstance(arrays, list | tuple) else f"a {type(arrays).__name__}"
+            raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {got}")
+        return [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
 
     def run_addresses(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Run on checked addresses; the shapes of outputs that only the run decides."""
@@ -126,7 +131,7 @@ class Model:
         """Run the tasks one by one and time each; without arrays, on zeros."""
         if arrays is None:
             arrays = [np.zeros(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.inputs]
-        feeds = [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
+        feeds = self._feeds(arrays)
         outputs = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
         self._donate(feeds, outputs)
         try:
@@ -192,13 +197,31 @@ class Model:
 def _fitting(port: Port, array: Any) -> np.ndarray:
     """The array as the port takes it; raises when shape or element type differ."""
     if not isinstance(array, np.ndarray):
-        array = np.asarray(array)
+        try:
+            array = np.asarray(array)
+        except (TypeError, ValueError) as error:
+            raise GeError("E10020", f"input '{port.name}' is no array: {error}") from error
     if array.dtype != numpy_dtype(port.desc.dtype) or array.shape != port.desc.shape:
         got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
         raise GeError(
             "E10020", f"input '{port.name}' is {got}, the model takes {port.desc}", remedy="convert it first"
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _results(name: str, ports: Sequence[Port], arrays: Sequence[Any]) -> list[np.ndarray]:
+    """The arrays that a run fills, one for each output."""
+    if not isinstance(arrays, list | tuple) or len(arrays) != len(ports):
+        raise GeError("E10020", f"model {name} fills a list of {len(ports)} arrays, got {arrays!r:.80}")
+    for port, array in zip(ports, arrays, strict=True):
+        fits = isinstance(array, np.ndarray) and array.dtype == numpy_dtype(port.desc.dtype)
+        if not fits or array.shape != port.desc.shape or not array.flags.carray:
+            raise GeError(
+                "E10020",
+                f"the array for output '{port.name}' is not a contiguous, writable array of {port.desc}",
+                remedy="allocate it with np.empty",
+            )
+    return list(arrays)
 
 
 def _reported(shapes: Any) -> list[tuple[int, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ge.errors import GeError
+from ge.errors import GeError, typed
 from ge.gears import GearKind, Gears
 from ge.model import kernels as machine_code
 from ge.model import keys
@@ -65,6 +65,7 @@ class Package:
         return max(self.plans, key=lambda p: sum(port.desc.nbytes for port in p.inputs))
 
 
+@typed
 def save(model: Model | GearedModel, path: str | os.PathLike[str], **properties: Any) -> Path:
     """Save a compiled model. Returns the path of the file, which ends in `.om`.
 
@@ -74,6 +75,7 @@ def save(model: Model | GearedModel, path: str | os.PathLike[str], **properties:
     return write(Package(plans, getattr(model, "gears", None), properties), path)
 
 
+@typed
 def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Model | GearedModel:
     """Load a compiled model. `trust` runs machine code of a file that this user did not compile.
 

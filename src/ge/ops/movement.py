@@ -156,6 +156,9 @@ class Concat(Operator):
     flops = Movement.flops
 
 
+MAX_PIECES = 1 << 14
+
+
 @register
 class Split(Operator):
     """Pieces of x along axis, of given sizes."""
@@ -172,6 +175,8 @@ class Split(Operator):
         assert desc is not None
         if not -desc.rank <= op.axis < desc.rank:
             raise fail(op, f"axis {op.axis} is out of range for {desc}")
+        if len(op.sizes) > MAX_PIECES:
+            raise fail(op, f"{len(op.sizes)} pieces", f"use at most {MAX_PIECES}")
         if sum(op.sizes) != desc.shape[op.axis] or any(s < 0 for s in op.sizes):
             raise fail(
                 op, f"sizes {list(op.sizes)} do not add up to {desc.shape[op.axis]} elements along {op.axis}"

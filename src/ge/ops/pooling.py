@@ -210,6 +210,9 @@ class MaxPoolIndices(Pooling):
         return tbe.transpose(y, back), tbe.transpose(plane, back)
 
 
+MAX_NEIGHBOURS = 4096  # of a local normalisation; each is a term of an expression
+
+
 @register
 class Lrn(Operator):
     """x / (k + alpha / size * the sum of squares of `size` neighbouring channels) ** beta."""
@@ -227,6 +230,11 @@ class Lrn(Operator):
         return op.inputs[0]  # type: ignore[return-value]
 
     @staticmethod
+    def verify(op: NodeView) -> None:
+        if not 0 < op.size <= MAX_NEIGHBOURS:
+            raise fail(op, f"a sum over {op.size} channels", f"use a size in 1..{MAX_NEIGHBOURS}")
+
+    @staticmethod
     def refuse(op: NodeView) -> str:
         rank = op.inputs[0].rank  # type: ignore[union-attr]
         return "" if op.size % 2 and rank == 4 else "the primitive takes images and odd sizes only"
@@ -235,12 +243,14 @@ class Lrn(Operator):
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         rank = len(x.shape)
         axis = rank - 1 if op.data_format == FORMATS[1] else 1
-        wide, before = widened(x), (op.size - 1) // 2
+        before, others = (op.size - 1) // 2, max(x.shape[axis] - 1, 0)
+        before, after = min(before, others), min(op.size - 1 - before, others)
+        wide = widened(x)
         low = tuple(before if i == axis else 0 for i in range(rank))
-        high = tuple(op.size - 1 - before if i == axis else 0 for i in range(rank))
+        high = tuple(after if i == axis else 0 for i in range(rank))
         squares = tbe.pad(tbe.unary("square", wide), low, high, 0)
         total: Any = None
-        for offset in range(op.size):
+        for offset in range(before + 1 + after):
             starts = tuple(offset if i == axis else 0 for i in range(rank))
             part = tbe.slice(squares, starts, (1,) * rank, x.shape)
             total = part if total is None else total + part

@@ -76,6 +76,9 @@ def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
     return weight
 
 
+MAX_POSITIONS = 1 << 24  # along an axis, each of which is computed when the graph is built
+
+
 @register
 class Resize(Operator):
     """x resized along axes to sizes.
@@ -106,6 +109,8 @@ class Resize(Operator):
             raise fail(op, f"axes {list(op.axes)} and sizes {list(op.sizes)} do not go with {desc}")
         if any(s < 1 for s in op.sizes):
             raise fail(op, f"sizes {list(op.sizes)} must be positive")
+        if any(s > MAX_POSITIONS for s in op.sizes):
+            raise fail(op, f"sizes {list(op.sizes)} are too large", f"use at most {MAX_POSITIONS} positions")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

@@ -26,7 +26,7 @@ from ge.parsers import onnx_sequences  # noqa: F401  (declares the plugins)
 from ge.parsers.onnx_convert import FAILED, Binding, Converter, Scope, Sequence_
 from ge.parsers.onnx_model import MAX_BYTES, ModelFile, load
 from ge.parsers.onnx_narrow import plain_dtype, store
-from ge.parsers.onnx_scan import unmapped
+from ge.parsers.onnx_scan import check_size, unmapped
 
 __all__ = ["parse"]
 
@@ -50,6 +50,7 @@ def parse(
     options = options or CompileOptions()
     search.refresh()
     file = load(source)
+    check_size(file)
     missing = unmapped(file)
     if missing:
         raise UnsupportedOperatorsError(file.name, missing)

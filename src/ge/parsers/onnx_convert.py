@@ -18,12 +18,11 @@ from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.parsers.onnx_model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
 from ge.parsers.onnx_narrow import MOVES, TAKES_NARROW, plain_dtype, store
-from ge.parsers.onnx_scan import MAX_NAMES, schema_of
+from ge.parsers.onnx_scan import MAX_DEPTH, MAX_NAMES, schema_of
 from ge.parsers.plugin import Node, Unsupported, find
 
 __all__ = ["FAILED", "Binding", "Converter", "Failed", "Scope", "Sequence_"]
 
-MAX_DEPTH = 64
 # What a plugin stumbles over when a node is not what its operator allows.
 _MALFORMED = (
     ArithmeticError,

@@ -12,9 +12,11 @@ from ge.errors import GeError, UnmappedOperator
 from ge.parsers.onnx_model import ModelFile, opset_versions, subgraphs
 from ge.parsers.plugin import find, mapped
 
-__all__ = ["MAX_NAMES", "schema_of", "unmapped"]
+__all__ = ["MAX_DEPTH", "MAX_NAMES", "check_size", "schema_of", "unmapped"]
 
 MAX_NAMES = 8
+MAX_DEPTH = 64
+MAX_NODES = 50_000
 
 _DOMAIN_REASONS = {
     "ai.onnx.ml": (
@@ -52,6 +54,38 @@ def unmapped(file: ModelFile) -> list[UnmappedOperator]:
         versions = file.opsets | opset_versions(function.opset_import, function.name)
         _scan(function.node, versions, file, found)
     return [_described(domain, type_, nodes) for (domain, type_), nodes in sorted(found.items())]
+
+
+def check_size(file: ModelFile) -> None:
+    """Refuse a model with too many nodes once its functions are expanded, or whose functions have no end."""
+    counts: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
+        total = 0
+        for node in nodes:
+            total += 1 + sum(size(graph.node, depth) for graph in subgraphs(node))
+            key = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+            if key not in file.functions:
+                continue
+            if depth >= MAX_DEPTH:
+                raise GeError(
+                    "E10017",
+                    f"functions call each other more than {MAX_DEPTH} deep, or without end",
+                    node=node.name,
+                    operator=node.op_type,
+                )
+            if key not in counts:
+                counts[key] = size(file.functions[key].node, depth + 1)
+            total += counts[key]
+        return total
+
+    total = size(file.proto.graph.node, 0)
+    if total > MAX_NODES:
+        raise GeError(
+            "E10025",
+            f"{file.name} has {total} nodes once its functions are expanded, at most {MAX_NODES} are compiled",
+            remedy="simplify it, or compile it in parts",
+        )
 
 
 def _scan(

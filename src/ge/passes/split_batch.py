@@ -11,6 +11,7 @@ Contract of `split_batch`:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
@@ -241,8 +242,8 @@ def _best_steps(graph: ir.Graph, rows: Rows, batch: int, target: Target) -> int:
         read = weights * steps if weights > cache else weights
         return read + sum(n for n in moved if n > cache * steps)
 
-    divisors = [n for n in range(1, batch + 1) if batch % n == 0]
-    best = min(divisors, key=traffic)
+    small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+    best = min(sorted({*small, *(batch // n for n in small)}), key=traffic)
     return best if traffic(best) < WORTHWHILE * traffic(1) else 1
 
 
