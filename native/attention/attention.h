@@ -29,6 +29,7 @@ struct Mask {
   const char* data = nullptr;
   std::int64_t row = 0;  // bytes; keys lie side by side
   float fill = 0;        // the score of a hidden key
+  bool zeros = false;    // a query whose scores are all minus infinity has no weights, else they are NaN
 };
 
 struct Forward {

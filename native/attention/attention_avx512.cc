@@ -361,6 +361,9 @@ inline __m512 exponential(__m512 t) {
   return power_of_two<T>(_mm512_mul_ps(t, splat(kLog2E)));
 }
 
+// Whether a query with this largest score has no weights at all.
+inline bool sees_nothing(const Mask& mask, float top) { return mask.zeros && top == -__builtin_inff(); }
+
 // Whether the largest product is the largest score.
 inline bool is_plain(const Mask& mask, const Shape& shape) {
   return mask.kind == MaskKind::None && shape.scale > 0;
@@ -424,8 +427,12 @@ class ForwardHead {
     _mm512_store_ps(sums, splat(1.0f));
     for (std::int64_t r = 0; r < rows; ++r)
       tops[r] = is_plain_ ? largest(r, seen_by(row + r)) : largest_masked(row + r, r, seen);
-    for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const bool none = sees_nothing(h_.mask, tops[r]);
+      if (none) tops[r] = 0;
       sums[r] = raise(r, seen_by(row + r), seen, tops[r], is_plain_ ? s_.scale * kLog2E : kLog2E);
+      if (none) sums[r] = 1;  // weights are zero, so is the query's result
+    }
     const __m512 all = _mm512_load_ps(sums);
     _mm512_store_ps(shares, _mm512_div_ps(splat(1.0f), all));
     if (h_.sums) {
@@ -675,12 +682,16 @@ class BackwardHead {
     each_score(panel, [&](__m512 t, std::int64_t query) {
       _mm512_storeu_ps(tops() + query, _mm512_max_ps(_mm512_loadu_ps(tops() + query), t));
     });
+    const std::int64_t last = smaller(panel + kPanel, s_.queries);
+    for (std::int64_t i = panel; i < last; ++i) {
+      if (sees_nothing(h_.mask, tops()[i])) tops()[i] = 0;
+    }
     each_score(panel, [&](__m512 t, std::int64_t query) {
       const __m512 weight = exponential<T>(_mm512_sub_ps(t, _mm512_loadu_ps(tops() + query)));
       _mm512_storeu_ps(logs() + query, _mm512_add_ps(_mm512_loadu_ps(logs() + query), weight));
     });
-    for (std::int64_t i = panel; i < smaller(panel + kPanel, s_.queries); ++i)
-      logs()[i] = __builtin_log2f(logs()[i]) * kLn2;
+    for (std::int64_t i = panel; i < last; ++i)
+      logs()[i] = h_.mask.zeros && logs()[i] == 0 ? 0 : __builtin_log2f(logs()[i]) * kLn2;
   }
 
   // Rows of a matrix times a packed panel of queries, from one of a multiple of 16 on.

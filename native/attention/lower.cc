@@ -153,13 +153,15 @@ Mask mask_of(const Lowering& low, std::size_t index) {
   if (low.input_count() <= index) return {};
   const bool kept = low.input(index).dtype == DType::Bool;
   const double fill = low.attrs().real("fill", -std::numeric_limits<double>::infinity());
-  return {kept ? MaskKind::Kept : MaskKind::Added, nullptr, 0, static_cast<float>(fill)};
+  return {kept ? MaskKind::Kept : MaskKind::Added, nullptr, 0, static_cast<float>(fill),
+          low.attrs().flag("zeros")};
 }
 
 Mask mask_at(const Mask& common, void* base, const std::optional<Operand>& operand, std::int64_t head) {
   if (!operand) return common;
   const Rows rows = rows_at(base, *operand, head);
-  return {common.kind, rows.data, rows.row * (common.kind == MaskKind::Added ? 4 : 1), common.fill};
+  return {common.kind, rows.data, rows.row * (common.kind == MaskKind::Added ? 4 : 1), common.fill,
+          common.zeros};
 }
 
 // -- forward

@@ -2,7 +2,7 @@
 
 By default an open size of one is a graph of its own, so that an open batch and an open sequence are up to four graphs.
 PyTorch can trace without that assumption, for the whole process; here it does so while a frame is traced for this
-backend, and not for others.
+backend, and not for others. Empty tensors are the exception: PyTorch divides by their sizes when it traces that way.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
 from torch._dynamo import callback_handler
 from torch.fx.experimental import _config
+from torch.utils import _pytree as pytree
 
 from ge.collection import collection_paused
 
@@ -36,21 +38,25 @@ def _is_ours(compiler: Any) -> bool:
     return bool(getattr(getattr(found, "compiler_fn", found), _MARK, False))
 
 
-def _tracing() -> Any:
-    """The backend of the trace that begins, None where PyTorch does not tell."""
+def _tracing() -> tuple[Any, Any]:
+    """The backend and the arguments of the trace that begins, None where PyTorch does not tell."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "_compile" and "compiler_fn" in frame.f_locals:
-            return frame.f_locals["compiler_fn"]
+            return frame.f_locals["compiler_fn"], frame.f_locals.get("locals")
         frame = frame.f_back  # type: ignore[assignment]
-    return None
+    return None, None
+
+
+def _has_empty(arguments: Any) -> bool:
+    return any(isinstance(a, torch.Tensor) and not a.numel() for a in pytree.tree_leaves(arguments))
 
 
 def _begin(_: Any) -> None:
-    compiler = _tracing()
+    compiler, arguments = _tracing()
     ours = compiler is not None and _is_ours(compiler)
     _before.append((bool(_config.backed_size_oblivious), collection_paused().__enter__() if ours else None))
-    if ours:
+    if ours and not _has_empty(arguments):
         _config.backed_size_oblivious = True
 
 

@@ -128,6 +128,12 @@ def _sources(places: Sequence[fx.Node]) -> dict[Symbol, tuple[int, int | None]]:
     return found
 
 
+def _own_tensors(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
+    """The tensors that the graph itself holds (`torch.tensor(2.)` in the traced code): nobody changes them."""
+    held = {n: operator.attrgetter(str(n.target))(module) for n in module.graph.nodes if n.op == "get_attr"}
+    return {n: value for n, value in held.items() if isinstance(value, torch.Tensor)}
+
+
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """The strides of a tensor that lies densely in memory, its axes in this order."""
     stored = contiguous_strides([shape[a] for a in order])
@@ -173,7 +179,8 @@ class SymbolicPlan:
         options: CompileOptions,
         on_program: Callable[[], None],
     ) -> None:
-        self.module, self.places, self.constants, self.options = module, places, constants, options
+        self.module, self.places, self.options = module, places, options
+        self.constants = {**constants, **_own_tensors(module)}
         self.on_program = on_program
         self.lock = threading.Lock()
         self.rows = rows_of(module.graph)

@@ -57,14 +57,67 @@ def test_values_and_gradients(name: str) -> None:
         assert float(error) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("kind", ["boolean", "boolean by sample", "added", "added with far rows"])
+@pytest.mark.parametrize("queries", [3, 40], ids=["few queries", "many queries"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_queries_that_see_no_key_give_zeros(kind: str, queries: int, dtype: torch.dtype) -> None:
+    """And have no gradients, also beside queries whose scores are far from zero."""
+    torch.manual_seed(0)
+    kept = torch.rand(queries, 20) > 0.3
+    kept[1:3] = False
+    mask: torch.Tensor = kept
+    if kind == "boolean by sample":
+        mask = torch.ones(2, 1, 1, 20, dtype=torch.bool)
+        mask[1] = False
+    elif kind != "boolean":
+        mask = torch.zeros(queries, 20).masked_fill(~kept, -torch.inf).to(dtype)
+        if kind == "added with far rows":
+            mask[0] = -3e4
+    leaves = [torch.randn(2, 3, n, 16, dtype=dtype, requires_grad=True) for n in (queries, 20, 20)]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    expected = attend(*leaves)
+    weights = torch.randn_like(expected)
+    weights[:, :, 0] = 0  # PyTorch's own gradients are wrong there
+    wanted = torch.autograd.grad(expected, leaves, weights)
+    found = torch.compile(attend, backend="npu", dynamic=False)(*leaves)
+    gradients = torch.autograd.grad(found, leaves, weights)
+    assert (found[1] if kind == "boolean by sample" else found[:, :, 1:3]).eq(0).all()
+    for ours, theirs in zip((found[:, :, 1:], *gradients), (expected[:, :, 1:], *wanted), strict=True):
+        tolerance = {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, 4e-2)
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["fused", "with weights"])
+def test_padding_of_multihead_attention(weights: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(16, 2, batch_first=True)
+    x = torch.randn(2, 20, 16, requires_grad=True)
+    padding = torch.zeros(2, 20, dtype=torch.bool)
+    padding[0, :7], padding[1] = True, True
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return layer(x, x, x, key_padding_mask=padding, need_weights=weights)[0]
+
+    expected, found = attend(x), torch.compile(attend, backend="npu", dynamic=False)(x)
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), x), torch.autograd.grad(expected.sum(), x), equal_nan=True, rtol=1e-4,
+        atol=1e-5,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("hides", [False, True], ids=["added", "boolean"])
 def test_masks_of_grouped_heads_on_the_device(hides: bool) -> None:
-    import torch_npu  # noqa: F401
+    import torch_npu  # noqa: F401  names the device
 
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
     mask = torch.rand(5, 7) > 0.5 if hides else torch.randn(5, 7)
     wanted = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
-    found = F.scaled_dot_product_attention(q.npu(), k.npu(), v.npu(), mask.npu(), enable_gqa=True)
+    moved: list[Any] = [t.to("npu") for t in (q, k, v, mask)]
+    found = F.scaled_dot_product_attention(*moved, enable_gqa=True)
     torch.testing.assert_close(found.cpu(), wanted)
 
 

@@ -83,6 +83,30 @@ def test_a_sweep_of_shapes_takes_three_traces_and_few_programs(dynamic: bool | N
     assert not _config.backed_size_oblivious  # other backends trace as they always do
 
 
+HELD: dict[str, Any] = {
+    "a number": lambda x: x * torch.tensor(2.0),
+    "a row": lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "a matrix of a tensor": lambda x: (x * torch.tensor(2)).matmul(torch.tensor([[1.0, 2.0]] * 4)),
+    "an index": lambda x: x[..., torch.tensor([0, 2])],
+    "returned": lambda x: (torch.tensor([1.0, 2.0]) * torch.tensor(2.0), x + 1),
+    "sizes": lambda x: x * x.shape[0] + torch.arange(x.shape[1]).unsqueeze(-1) / float(x.shape[-1]),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_tensors_and_sizes_in_the_code_of_an_open_graph(name: str) -> None:
+    """Also where a size is 0 or 1."""
+    same(HELD[name], [(2, 3, 4), (1, 3, 4), (3, 1, 4), (2, 0, 4), (0, 3, 4), (33, 5, 4)])
+
+
+def test_gradients_with_a_tensor_in_the_code() -> None:
+    run = compiled(HELD["a matrix of a tensor"])
+    for shape in ((2, 3, 4), (5, 7, 4), (0, 3, 4)):
+        x = torch.randn(shape, requires_grad=True)
+        found, wanted = (torch.autograd.grad(f(x).sum(), x) for f in (run, HELD["a matrix of a tensor"]))
+        torch.testing.assert_close(found, wanted)
+
+
 def _resident() -> int:
     """Bytes of memory that the process holds, after what is free in it was given back."""
     gc.collect()

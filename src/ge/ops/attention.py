@@ -51,6 +51,8 @@ def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Seque
     attrs = {"scale": op.scale, "causal": op.causal}
     if op.fill is not None:
         attrs["fill"] = op.fill
+    if op.zeros:
+        attrs["zeros"] = True
     return Task(kind, op.name, given, list(outputs), attrs)
 
 
@@ -94,12 +96,32 @@ def _evaluated_scores(op: NodeView, q: np.ndarray, k: np.ndarray, mask: np.ndarr
     return np.where(kept, scores, -np.inf) if op.causal else scores
 
 
+def _weights(b: Any, op: NodeView, scores: Any) -> Any:
+    axis = desc_of(scores).rank - 1
+    weights = b.op("Softmax", scores, axes=[axis])
+    if not op.zeros:
+        return weights
+    top = b.op("ReduceMax", scores, axes=[axis], keepdims=True)
+    return b.op("Select", b.op("Equal", top, -math.inf), 0.0, weights)
+
+
+def _evaluated_powers(op: NodeView, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Exponentials of scores less the largest of each query, their sums, and the largest ones."""
+    top = scores.max(-1, keepdims=True)
+    blind = np.isneginf(top) & bool(op.zeros)
+    top = np.where(blind, np.zeros((), top.dtype), top)
+    powers = np.exp(scores - top)
+    total = powers.sum(-1, keepdims=True)
+    return powers, np.where(blind, np.ones((), total.dtype), total), top
+
+
 @register
 class Attention(Operator):
     """softmax(q k' * scale + mask) v over the last two axes, and the logarithm of each query's sum of exponentials.
 
     A mask of bools hides keys where it is false, one of floats is added; `causal` hides keys after the query. A key
-    that the mask hides has the score `fill`, minus infinity unless given; `causal` leaves it out.
+    that the mask hides has the score `fill`, minus infinity unless given; `causal` leaves it out. A query whose scores
+    are all minus infinity gives NaN, as a softmax does; with `zeros` it gives zeros and has no gradient.
     """
 
     q = Input("T", FLOATS)
@@ -111,6 +133,7 @@ class Attention(Operator):
     scale = Attr(float)
     causal = Attr(bool, False)
     fill = Attr(float, None)
+    zeros = Attr(bool, False)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -137,20 +160,21 @@ class Attention(Operator):
         q, k, v, *rest = values
         dtype, axis = desc_of(q).dtype, desc_of(q).rank - 1
         scores = _scores(builder, op, q, k, rest[0] if rest else None)
-        weights = _cast(builder, builder.op("Softmax", scores, axes=[axis]), dtype)
+        weights = _cast(builder, _weights(builder, op, scores), dtype)
         top = builder.op("ReduceMax", scores, axes=[axis], keepdims=True)
         powers = builder.op("Exp", builder.op("Sub", scores, top))
         total = builder.op("Log", builder.op("ReduceSum", powers, axes=[axis], keepdims=True))
-        sums = builder.op("Reshape", builder.op("Add", total, top), shape=list(desc_of(q).shape[:-1]))
+        logs = builder.op("Add", total, top)
+        if op.zeros:
+            logs = builder.op("Select", builder.op("Equal", top, -math.inf), 0.0, logs)
+        sums = builder.op("Reshape", logs, shape=list(desc_of(q).shape[:-1]))
         return builder.op("MatMul", weights, v), sums
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         q, k, v = (_widened(a) for a in arrays[:3])
         scores = _evaluated_scores(op, q, k, arrays[3] if len(arrays) > 3 else None)
-        top = scores.max(-1, keepdims=True)
-        powers = np.exp(scores - top)
-        total = powers.sum(-1, keepdims=True)
+        powers, total, top = _evaluated_powers(op, scores)
         y = np.matmul(powers / total, v).astype(np.asarray(arrays[0]).dtype)
         return [y, (np.log(total) + top)[..., 0].astype(q.dtype)]
 
@@ -182,6 +206,7 @@ class AttentionGrad(Operator):
     scale = Attr(float)
     causal = Attr(bool, False)
     fill = Attr(float, None)
+    zeros = Attr(bool, False)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -210,8 +235,8 @@ class AttentionGrad(Operator):
         dy, q, k, v, y = (_widened(a) for a in arrays[:5])
         mask = arrays[6] if len(arrays) > 6 else None
         scores = _evaluated_scores(op, q, k, mask)
-        powers = np.exp(scores - scores.max(-1, keepdims=True))
-        weights = powers / powers.sum(-1, keepdims=True)
+        powers, total, _ = _evaluated_powers(op, scores)
+        weights = powers / total
         inner = (dy * y).sum(-1, keepdims=True)
         slopes = weights * (np.matmul(dy, v.swapaxes(-1, -2)) - inner) * op.scale
         if mask is not None and mask.dtype == bool:
@@ -239,7 +264,7 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[A
     dtype = desc_of(values[0]).dtype
     axis = desc_of(values[0]).rank - 1
     dy, q, k, v, y = (_cast(b, x, widened(dtype)) for x in values)
-    weights = b.op("Softmax", _scores(b, op, q, k, mask), axes=[axis])
+    weights = _weights(b, op, _scores(b, op, q, k, mask))
     through = b.op("MatMul", dy, v, transpose_b=True)
     inner = b.op("ReduceSum", b.op("Mul", dy, y), axes=[axis], keepdims=True)
     slopes = b.op("Mul", b.op("Mul", weights, b.op("Sub", through, inner)), op.scale)

@@ -717,6 +717,10 @@ def _mask(n: AtenNode) -> Any:
 
 
 def _scores(n: AtenNode) -> dict[str, Any]:
-    """How scores are formed."""
+    """How scores are formed; a query whose keys are all hidden gives zeros."""
     size = desc_of(n.arg("query")).shape[-1]
-    return {"scale": float(n.arg("scale", 1 / math.sqrt(size))), "causal": bool(n.arg("is_causal", False))}
+    return {
+        "scale": float(n.arg("scale", 1 / math.sqrt(size))),
+        "causal": bool(n.arg("is_causal", False)),
+        "zeros": n.arg("attn_mask") is not None,
+    }
