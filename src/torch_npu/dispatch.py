@@ -27,7 +27,7 @@ _SETTERS = ("set_.source_Storage_storage_offset", "set_.source_Tensor", "set_.so
 _MIXED = frozenset(
     {"index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
      "_pack_padded_sequence", "_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor",
-     "is_set_to", "bernoulli_.Tensor", "_foreach_copy_", "_nested_tensor_from_tensor_list"}
+     "is_set_to", "bernoulli_.Tensor", "_foreach_copy_"}
 )  # fmt: skip
 _LAZY_BITS = ("Conjugate", "Negative")  # keys of tensors that are not quite their memory
 _NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype})
@@ -69,6 +69,10 @@ def _to_host_mixed(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_to_host_mixed(v) for v in value])
     return _to_host(value)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _mixed(one: str, other: str) -> RuntimeError:
@@ -145,7 +149,9 @@ def _operator(op: Any) -> _Operator:
 
 def _converter(op: Any) -> Callable[[Any], Any]:
     name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
-    if name.removeprefix("aten::") in _MIXED:
+    if name.removeprefix("aten::") in _MIXED or name.startswith(
+        "aten::_nested"
+    ):  # nested sizes are the host's
         return _to_host_mixed
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return _to_host_lazy if any(has_kernel(name, key) for key in _LAZY_BITS) else _to_host
@@ -174,15 +180,33 @@ def _callable(op: Any) -> Callable[..., Any]:
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the memory of its operands; operands that it writes or returns come back themselves."""
     known = _operator(op)
+    return _run(known, known.to_host, args, kwargs)
+
+
+def _fallback_of_layouts(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same where an operand or the result is sparse or nested: such results may be asked for on the host."""
+    device = kwargs.get("device")
+    if device is not None and device.type != "npu":
+        named = {k: _to_host_mixed(v) for k, v in kwargs.items()}
+        return _operator(op).call(*map(_to_host_mixed, args), **named)
+    return _run(_operator(op), _to_host_mixed, args, kwargs)
+
+
+def _run(known: _Operator, to_host: Callable[[Any], Any], args: Any, kwargs: Any) -> Any:
     index = _index(args, kwargs)
-    given = [known.to_host(v) for v in args]
-    named = {k: known.to_host(v) for k, v in kwargs.items()} if kwargs else {}
+    given = [to_host(v) for v in args]
+    named = {k: to_host(v) for k, v in kwargs.items()} if kwargs else {}
     if not known.written:
         return _results(known.call(*given, **named), index)
     _share_storage(known, args, kwargs, given, named)
     result = _written(known, given, named)
     same: dict[int, torch.Tensor] = {}
     _pair([args, list(kwargs.values())], [given, list(named.values())], same)
+    operands: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    for place in known.written:
+        value = operands.get(place)
+        if is_npu(value) and not _is_dense(value):
+            layouts.take_over(value, named[place] if isinstance(place, str) else given[place])
     if isinstance(result, torch.Tensor):
         return same[id(result)] if id(result) in same else _results(result, index)
     return pytree.tree_map(lambda r: same[id(r)] if id(r) in same else _results(r, index), result)
@@ -210,7 +234,7 @@ def _share_storage(known: _Operator, args: Any, kwargs: Any, given: list[Any], n
     The CPU's kernels look at storages to refuse, or to copy first, what they would overwrite before they read it.
     """
     values = {**dict(enumerate(args)), **kwargs}
-    tensors = {k: v for k, v in values.items() if is_npu(v)}
+    tensors = {k: v for k, v in values.items() if is_npu(v) and _is_dense(v)}
     bases: dict[int, Any] = {}
     for place in known.written:
         target = tensors.get(place)
@@ -241,9 +265,9 @@ def _pair(values: Any, plain: Any, same: dict[int, torch.Tensor]) -> None:
             _pair(value, twin, same)
         elif is_npu(value):
             same[id(twin)] = value
-            if value.layout is not torch.strided or value.is_nested:
-                layouts.take_over(value, twin)
-            elif value.shape != twin.shape or value.stride() != twin.stride():
+            if not _is_dense(value):
+                continue
+            if value.shape != twin.shape or value.stride() != twin.stride():
                 _become(value, twin)
             elif value.data_ptr() != twin.data_ptr():
                 host(value).copy_(twin)
@@ -371,6 +395,8 @@ def _is_fused(query: Any, key: Any, value: Any, mask: Any, enable_gqa: bool, res
     """Whether the host would take its fused kernel; what traces has no memory to ask it with."""
     given = [v for v in (query, key, value, mask) if v is not None]
     if enable_gqa or not all(type(v) in (torch.Tensor, torch.nn.Parameter) and is_npu(v) for v in given):
+        return False
+    if any(v.is_nested for v in given):
         return False
     if mask is not None and mask.requires_grad:  # the fused kernel has no gradient of it
         return False
@@ -520,7 +546,14 @@ def register() -> None:
     derived = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
     derived.impl("scaled_dot_product_attention", _scaled_dot_product_attention)
     _libraries.extend(
-        [everything, own, derived, *_lazy_bits(), *autocast.register(), *layouts.register(_fallback)]
+        [
+            everything,
+            own,
+            derived,
+            *_lazy_bits(),
+            *autocast.register(),
+            *layouts.register(_fallback_of_layouts),
+        ]
     )
 
 
