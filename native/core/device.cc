@@ -14,6 +14,7 @@
 
 #include "core/errors.h"
 #include "core/parallel.h"
+#include "threads/processors.h"
 
 namespace npu {
 namespace {
@@ -223,7 +224,9 @@ Device& Device::get(int index) {
   return *(*devices)[static_cast<std::size_t>(index)];
 }
 
-Device::Device(int index) : index_(index), threads_(std::max(1, omp_get_max_threads() / count())) {
+Device::Device(int index)
+    : index_(index),
+      threads_(wanted_threads() > 0 ? omp_get_max_threads() : std::max(1, omp_get_max_threads() / count())) {
   info_.limit = machine_memory();
 }
 

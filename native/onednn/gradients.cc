@@ -1,5 +1,8 @@
 // Task kinds "conv_grad_weights" and "pool_grad"; the gradient of a convolution's source is a "deconv".
+#include <atomic>
+
 #include "convolution/lower.h"
+#include "core/errors.h"
 #include "onednn/engine.h"
 #include "onednn/geometry.h"
 #include "onednn/pool_kinds.h"
@@ -15,46 +18,233 @@ void check_images(const Lowering& low, const View& a, const View& b) {
     low.reject("one to three spatial dimensions are supported");
 }
 
+// The gradient for some of the images, as one thread or all of them compute it.
+struct Share {
+  dnnl::convolution_backward_weights::primitive_desc desc;
+  View x, dy;
+};
+
+// What each share made of a gradient, and where their sum belongs.
+struct Partial {
+  int arg = 0;
+  Desc desc;
+  std::vector<Location> places;  // the first one has the sum
+};
+
+class BoundShares : public BoundStep {
+ public:
+  explicit BoundShares(const std::string& task) : task_(task) {}
+
+  void run(RunState& state) override {
+    std::atomic<int> failed = dnnl_success;
+    parallel_for(static_cast<std::int64_t>(args.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
+        const auto status = dnnl_primitive_execute(primitives[i], state.stream,
+                                                   static_cast<int>(args[i].size()), args[i].data());
+        if (status != dnnl_success) failed = status;
+      }
+    });
+    if (failed != dnnl_success) throw TaskError(task_, "oneDNN failed with status " + std::to_string(failed));
+    for (const Sum& sum : sums) add_up(sum);
+  }
+
+  struct Sum {
+    std::int64_t elements = 0;
+    std::vector<void*> places;
+  };
+
+  std::vector<dnnl_primitive_t> primitives;
+  std::vector<std::vector<dnnl_exec_arg_t>> args;
+  std::vector<Sum> sums;
+
+ private:
+  static void add_up(const Sum& sum) {
+    parallel_for(sum.elements, 1 << 14, [&](std::int64_t first, std::int64_t last) {
+      auto* total = static_cast<float*>(sum.places[0]);
+      for (std::size_t part = 1; part < sum.places.size(); ++part) {
+        const auto* values = static_cast<const float*>(sum.places[part]);
+        for (std::int64_t i = first; i < last; ++i) total[i] += values[i];
+      }
+    });
+  }
+
+  const std::string& task_;
+};
+
+class SharesStep : public Step {
+ public:
+  SharesStep(const std::vector<Share>& shares, std::vector<std::vector<Operand>> args,
+             std::vector<Partial> partials, std::string task)
+      : args_(std::move(args)), partials_(std::move(partials)), task_(std::move(task)) {
+    for (const Share& share : shares) primitives_.emplace_back(share.desc);
+  }
+
+  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
+    auto bound = std::make_unique<BoundShares>(task_);
+    for (std::size_t i = 0; i < args_.size(); ++i) {
+      bound->primitives.push_back(primitives_[i].get());
+      auto& args = bound->args.emplace_back();
+      for (const Operand& arg : args_[i]) args.push_back({arg.arg, binder.memory(arg.desc, arg.where)});
+    }
+    for (const Partial& partial : partials_) {
+      auto& sum = bound->sums.emplace_back();
+      sum.elements = static_cast<std::int64_t>(partial.desc.get_size() / sizeof(float));
+      sum.places.resize(partial.places.size());
+    }
+    for (std::size_t i = 0; i < partials_.size(); ++i) {
+      for (std::size_t j = 0; j < partials_[i].places.size(); ++j)
+        binder.address(&bound->sums[i].places[j], partials_[i].places[j]);
+    }
+    return bound;
+  }
+
+ private:
+  std::vector<dnnl::convolution_backward_weights> primitives_;
+  std::vector<std::vector<Operand>> args_;
+  std::vector<Partial> partials_;
+  std::string task_;
+};
+
+View images_of(const View& view, std::int64_t first, std::int64_t count) {
+  View part = view;
+  part.offset += first * view.strides[0];
+  part.dims[0] = count;
+  return part;
+}
+
+class WeightGradient {
+ public:
+  explicit WeightGradient(Lowering& low)
+      : low_(low),
+        x_(low.input(0)),
+        dy_(low.input(1)),
+        dw_(low.output(0)),
+        geometry_(low, x_.dims.size() - 2),
+        has_bias_(low.output_count() > 1) {
+    flops_ = 2.0 * static_cast<double>(dy_.elements()) * static_cast<double>(dw_.elements() / dw_.dims[0]);
+  }
+
+  void lower() {
+    const int team = team_for(flops_, static_cast<double>(x_.bytes() + dy_.bytes()));
+    const std::int64_t images = x_.dims[0], most = (images + team - 1) / team;
+    const bool even = static_cast<double>(images) >= kEvenly * static_cast<double>(most * team);
+    if (team > 1 && images > 1 && even) {
+      lower_shares(std::min<std::int64_t>(team, images));
+    } else {
+      const TeamScope scope(flops_ < kWaitFlops ? 1 : team);
+      lower_whole();
+    }
+  }
+
+ private:
+  static constexpr double kEvenly = 0.85;    // of the threads' time is spent at work
+  static constexpr double kWaitFlops = 5e7;  // a thread that is off its core for a while costs little more
+
+  Share share(std::int64_t first, std::int64_t count, bool wide) const {
+    const View x = images_of(x_, first, count), dy = images_of(dy_, first, count);
+    const Desc source = describe(low_, x), target = describe(low_, dy);
+    const Desc bias = has_bias_ ? as(bias_desc(), wide) : Desc();
+    const auto algorithm = dnnl::algorithm::convolution_direct;
+    const auto attr = base_attr();
+    // The forward pass has weights of the data's type, whatever their gradient's.
+    const Desc forward_weights(weights_desc().get_dims(), source.get_data_type(),
+                               dnnl::memory::format_tag::any);
+    const Desc forward_bias = has_bias_ ? bias_desc() : Desc();
+    const dnnl::convolution_forward::primitive_desc hint(
+        onednn_engine(), dnnl::prop_kind::forward_training, algorithm, source, forward_weights, forward_bias,
+        target, geometry_.strides, geometry_.dilations, geometry_.pads_begin, geometry_.pads_end, attr);
+    return {{onednn_engine(), algorithm, source, any_layout(as(weights_desc(), wide)), bias, target,
+             geometry_.strides, geometry_.dilations, geometry_.pads_begin, geometry_.pads_end, hint, attr},
+            x,
+            dy};
+  }
+
+  Desc weights_desc() const { return npu::weights_desc(low_, dw_, geometry_.groups, false); }
+  Desc bias_desc() const { return channel_vector(low_, low_.output(1), dy_.dims[1]); }
+  static Desc as(const Desc& desc, bool wide) {
+    return wide ? Desc(desc.get_dims(), dnnl::memory::data_type::f32, desc.get_strides()) : desc;
+  }
+
+  template <class PrimitiveDesc>
+  static std::string layouts(const PrimitiveDesc& desc) {
+    return layout_name(desc.src_desc()) + "," + layout_name(desc.diff_weights_desc());
+  }
+
+  void lower_whole() {
+    const auto [desc, x, dy] = share(0, x_.dims[0], false);
+    PrimitivePlan plan(low_);
+    plan.read(DNNL_ARG_SRC, x_, describe(low_, x_), desc.src_desc());
+    plan.read(DNNL_ARG_DIFF_DST, dy_, describe(low_, dy_), desc.diff_dst_desc());
+    plan.write(DNNL_ARG_DIFF_WEIGHTS, dw_, weights_desc(), desc.diff_weights_desc());
+    if (has_bias_) plan.write(DNNL_ARG_DIFF_BIAS, low_.output(1), bias_desc(), desc.diff_bias_desc());
+    plan.finish<dnnl::convolution_backward_weights>(desc, layouts(desc), flops_);
+  }
+
+  void lower_shares(std::int64_t count) {
+    const TeamScope scope(1);
+    std::vector<Share> shares;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t first = x_.dims[0] * i / count;
+      shares.push_back(share(first, x_.dims[0] * (i + 1) / count - first, true));
+    }
+    const auto& made = shares[0].desc;
+    low_.describe(made.impl_info_str(), layouts(made), flops_);
+    if (!low_.building()) return;
+    std::vector<Partial> partials;
+    partials.push_back(partial(DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc(), weights_desc(), dw_, count));
+    if (has_bias_)
+      partials.push_back(
+          partial(DNNL_ARG_DIFF_BIAS, made.diff_bias_desc(), bias_desc(), low_.output(1), count));
+    std::vector<std::vector<Operand>> args(shares.size());
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const auto& desc = shares[i].desc;
+      args[i] = {{DNNL_ARG_SRC, desc.src_desc(), low_.at(shares[i].x)},
+                 {DNNL_ARG_DIFF_DST, desc.diff_dst_desc(), low_.at(shares[i].dy)}};
+      for (const Partial& partial : partials)
+        args[i].push_back({partial.arg, partial.desc, partial.places[i]});
+      if (const auto bytes = desc.scratchpad_desc().get_size())
+        args[i].push_back({DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), low_.scratch(bytes)});
+    }
+    low_.emit(std::make_unique<SharesStep>(shares, std::move(args), partials, low_.task().name));
+    finish(partials[0], weights_desc(), dw_);
+    if (has_bias_) finish(partials[1], bias_desc(), low_.output(1));
+  }
+
+  Partial partial(int arg, const Desc& made, const Desc& wanted, const View& view, std::int64_t count) {
+    Partial result{arg, made, {made == wanted ? low_.at(view) : low_.scratch(made.get_size())}};
+    for (std::int64_t i = 1; i < count; ++i) result.places.push_back(low_.scratch(made.get_size()));
+    return result;
+  }
+
+  void finish(const Partial& partial, const Desc& wanted, const View& view) {
+    if (partial.desc != wanted) emit_reorder(low_, partial.desc, partial.places[0], wanted, low_.at(view));
+  }
+
+  Lowering& low_;
+  const View &x_, &dy_, &dw_;
+  ConvGeometry geometry_;
+  bool has_bias_;
+  double flops_ = 0;
+};
+
 }  // namespace
 
 // Inputs: x, gradient of y. Outputs: gradient of w (O, I/g, k) and, if given, of the bias. The algorithm
 // "library" is oneDNN's where we have one of our own.
+//
+// The threads of one primitive meet at a barrier at which they spin: where other programs keep a thread off
+// its core, the rest wait for it. So each thread has a primitive of its own, for its images, where these can
+// be shared out evenly.
 void lower_conv_grad_weights(Lowering& low) {
-  using Gradient = dnnl::convolution_backward_weights;
   const bool ours = low.attrs().text("algorithm", "auto") != "library";
   if (ours &&
       (lower_winograd_gradient(low) || lower_weight_gradient(low) || lower_depthwise_weight_gradient(low))) {
     return;
   }
-  const View& x = low.input(0);
-  const View& dy = low.input(1);
-  const View& dw = low.output(0);
-  check_images(low, x, dy);
-  if (dw.dims.size() != x.dims.size()) low.reject("the weights have another number of dimensions");
-  const ConvGeometry geometry(low, x.dims.size() - 2);
-  const bool has_bias = low.output_count() > 1;
-  const Desc source = describe(low, x), target = describe(low, dy);
-  const Desc weights = weights_desc(low, dw, geometry.groups, false);
-  const Desc bias = has_bias ? channel_vector(low, low.output(1), dy.dims[1]) : Desc();
-  const auto algorithm = dnnl::algorithm::convolution_direct;
-  const auto attr = base_attr();
-  // The forward pass has weights of the data's type, whatever their gradient's.
-  const Desc forward_weights(weights.get_dims(), source.get_data_type(), dnnl::memory::format_tag::any);
-  const dnnl::convolution_forward::primitive_desc hint(
-      onednn_engine(), dnnl::prop_kind::forward_training, algorithm, source, forward_weights, bias, target,
-      geometry.strides, geometry.dilations, geometry.pads_begin, geometry.pads_end, attr);
-  const Gradient::primitive_desc desc(onednn_engine(), algorithm, source, any_layout(weights), bias, target,
-                                      geometry.strides, geometry.dilations, geometry.pads_begin,
-                                      geometry.pads_end, hint, attr);
-  PrimitivePlan plan(low);
-  plan.read(DNNL_ARG_SRC, x, source, desc.src_desc());
-  plan.read(DNNL_ARG_DIFF_DST, dy, target, desc.diff_dst_desc());
-  plan.write(DNNL_ARG_DIFF_WEIGHTS, dw, weights, desc.diff_weights_desc());
-  if (has_bias) plan.write(DNNL_ARG_DIFF_BIAS, low.output(1), bias, desc.diff_bias_desc());
-  const double flops =
-      2.0 * static_cast<double>(dy.elements()) * static_cast<double>(dw.elements() / dw.dims[0]);
-  plan.finish<Gradient>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.diff_weights_desc()),
-                        flops);
+  check_images(low, low.input(0), low.input(1));
+  if (low.output(0).dims.size() != low.input(0).dims.size())
+    low.reject("the weights have another number of dimensions");
+  WeightGradient(low).lower();
 }
 
 // Inputs: gradient of y and, for maxima, x. Output: gradient of x. The maxima are found again, as nothing

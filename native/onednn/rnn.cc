@@ -1,4 +1,5 @@
 // Task kind "rnn": LSTM, GRU and plain recurrent layers.
+#include <algorithm>
 #include <string_view>
 
 #include "onednn/engine.h"
@@ -88,8 +89,10 @@ class RnnLowering {
   }
 
   void lower() {
-    const TeamScope team(
-        team_for(flops_, static_cast<double>(x_.get_size() + y_.get_size() + w_hh_.get_size())));
+    // A layer is a task of its own in every step.
+    const auto steps = static_cast<double>(std::max<std::int64_t>(low_.input(0).dims[0], 1));
+    const auto bytes = static_cast<double>(x_.get_size() + y_.get_size());
+    const TeamScope team(team_for(flops_ / steps, bytes / steps));
     const auto attr = base_attr();
     const auto kind = dnnl::prop_kind::forward_inference;
     const Desc w_ih = any_layout(w_ih_), w_hh = any_layout(w_hh_);

@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "python/module.h"
+#include "threads/processors.h"
 
 namespace npu::python {
 namespace {
@@ -73,6 +74,8 @@ nb::dict memory_info(int device) {
 void bind_device(nb::module_& m) {
   m.def("version", &version, "Versions of what the runtime is made of, and the instruction set in use.");
   m.def("device_count", &Device::count);
+  m.def("processors", &processors, "groups"_a = "/proc/self/cgroup", "root"_a = "/sys/fs/cgroup",
+        "Cores that this process may use: by its affinity and by the quotas of its control groups.");
   m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
   m.def(
       "set_num_threads", [](int threads, int device) { Device::get(device).set_threads(threads); },

@@ -1,8 +1,6 @@
 // LSTM tasks of small batches: which ones, and their step.
 #include "recurrent/lower.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -12,6 +10,7 @@
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
 #include "recurrent/lstm.h"
+#include "threads/steps.h"
 
 namespace npu {
 namespace {
@@ -21,6 +20,8 @@ using recurrent::kMaxBatch;
 using recurrent::kUnits;
 using recurrent::LstmStep;
 using recurrent::LstmStepFn;
+
+constexpr std::int64_t kMinStepFlops = 50'000;  // of a thread: fewer are not worth it
 
 // An operand of the caller: where it lies and as what.
 struct Tensor {
@@ -32,6 +33,7 @@ struct Layer {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 0;
   bool reversed = false;
   LstmStepFn step = nullptr;
+  std::int64_t grain = 1;  // the least number of blocks for a thread
 
   std::int64_t state() const { return batch * hidden; }
   std::int64_t projected() const { return steps * batch * kGates * hidden; }
@@ -100,28 +102,21 @@ class BoundLstm : public BoundStep {
 
     const bool backwards = direction == 1 || layer_.reversed;
     const std::int64_t blocks = layer_.hidden / kUnits;
-#pragma omp parallel
-    {
-      const std::int64_t team = omp_get_num_threads(), self = omp_get_thread_num();
-      const std::int64_t first = blocks * self / team, last = blocks * (self + 1) / team;
-      for (std::int64_t t = 0; t < layer_.steps; ++t) {
-        const std::int64_t time = backwards ? layer_.steps - 1 - t : t;
-        const int now = static_cast<int>(t % 2), next = 1 - now;
-        const LstmStep step{
-            layer_.batch,
-            layer_.hidden,
-            static_cast<const float*>(projected) + time * layer_.batch * kGates * layer_.hidden,
-            weights[direction],
-            h[now],
-            h16[now],
-            c,
-            h[next],
-            h16[next]};
-        layer_.step(step, first, last, t % 2 == 1);
-        publish(h[next], time, direction, first * kUnits, (last - first) * kUnits);
-#pragma omp barrier
-      }
-    }
+    run_steps(layer_.steps, blocks, layer_.grain, [&](std::int64_t t, std::int64_t first, std::int64_t last) {
+      const std::int64_t time = backwards ? layer_.steps - 1 - t : t;
+      const int now = static_cast<int>(t % 2), next = 1 - now;
+      const LstmStep step{layer_.batch,
+                          layer_.hidden,
+                          static_cast<const float*>(projected) + time * layer_.batch * kGates * layer_.hidden,
+                          weights[direction],
+                          h[now],
+                          h16[now],
+                          c,
+                          h[next],
+                          h16[next]};
+      layer_.step(step, first, last, t % 2 == 1);
+      publish(h[next], time, direction, first * kUnits, (last - first) * kUnits);
+    });
     finish(h[layer_.steps % 2], types_.h_n, direction, h_n);
     finish(c, types_.c_n, direction, c_n);
   }
@@ -231,8 +226,7 @@ std::optional<Layer> make_layer(const Lowering& low) {
   const Views v(low);
   if (v.x.dims.size() != 3 || v.w.dims.size() != 5 || v.w.dims[0] != 1 || v.w.dims[3] != kGates)
     return std::nullopt;
-  Layer layer{v.x.dims[0], v.x.dims[1], v.x.dims[2], v.w.dims[4], v.w.dims[1], direction == "reverse",
-              nullptr};
+  Layer layer{v.x.dims[0], v.x.dims[1], v.x.dims[2], v.w.dims[4], v.w.dims[1], direction == "reverse"};
   for (const View* view : {&v.x, &v.h0, &v.c0, &v.w, &v.r, &v.bias, &v.y}) {
     if (!view->contiguous() || !is_small_float(view->dtype)) return std::nullopt;
   }
@@ -244,6 +238,8 @@ std::optional<Layer> make_layer(const Lowering& low) {
                     layer.steps > 0 && layer.inputs > 0 && v.bias.dtype == DType::Float32 &&
                     v.x.dtype == v.w.dtype && v.w.dtype == v.r.dtype;
   layer.step = recurrent::lstm_step(v.r.dtype);
+  const std::int64_t block = 2 * layer.batch * kGates * kUnits * layer.hidden;
+  layer.grain = std::max<std::int64_t>(kMinStepFlops / std::max<std::int64_t>(block, 1), 1);
   return constant && fits && layer.step ? std::optional(layer) : std::nullopt;
 }
 

@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "core/half.h"
-#include "core/parallel.h"
 #include "recurrent/lstm.h"
 #include "recurrent/training.h"
 #include "runtime/lowering.h"
+#include "threads/steps.h"
 
 namespace npu {
 namespace {
@@ -60,12 +60,8 @@ class BoundSteps : public BoundStep {
     start(kFirstC, kLastC);
     prepare();
     const std::int64_t blocks = layer_.hidden / kUnits;
-    parallel_for(blocks, layer_.grain, [&](std::int64_t first, std::int64_t last) {
-      pack(first, last);
-      for (std::int64_t i = 0; i < count(); ++i) {
-        step(i, first, last, i % 2 == 1);
-#pragma omp barrier
-      }
+    run_steps(1 + count(), blocks, layer_.grain, [&](std::int64_t i, std::int64_t first, std::int64_t last) {
+      i == 0 ? pack(first, last) : step(i - 1, first, last, i % 2 == 0);
     });
   }
 

@@ -2,68 +2,29 @@
 // sleep.
 #include "threads/team.h"
 
-#include <immintrin.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bitset>
-#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "threads/processors.h"
+#include "threads/wait.h"
+
 namespace npu {
 namespace {
 
 constexpr int kMostMembers = 1024;
-constexpr std::chrono::microseconds kSpin{100};
-constexpr int kPausesPerLook = 32;  // at the clock
-
-using Word = std::atomic<std::uint32_t>;
-
-void futex_wait(Word& word, std::uint32_t expected) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
-}
-
-void futex_wake(Word* word, int count) {
-  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
-}
-
-bool passive() {
-  static const bool chosen = [] {
-    const char* policy = std::getenv("OMP_WAIT_POLICY");
-    return policy && (std::strcmp(policy, "passive") == 0 || std::strcmp(policy, "PASSIVE") == 0);
-  }();
-  return chosen;
-}
-
-// Whether the condition came true while spinning.
-template <typename Condition>
-bool spin_until(Condition condition) {
-  if (condition()) return true;
-  if (passive()) return false;
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < kPausesPerLook; ++i) {
-      _mm_pause();
-      if (condition()) return true;
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
-}
-
 // Held for a few instructions at a time.
 class Spinlock {
  public:
@@ -121,10 +82,9 @@ thread_local std::unique_ptr<Region> spare;
 int default_team() {
   static const int size = [] {
     const char* text = std::getenv("OMP_NUM_THREADS");
-    if (const int wanted = text ? std::atoi(text) : 0; wanted > 0) return std::min(wanted, kMostMembers);
-    cpu_set_t set;
-    const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-    return known ? std::clamp(CPU_COUNT(&set), 1, kMostMembers) : 1;
+    int wanted = wanted_threads();
+    if (wanted <= 0) wanted = text ? std::atoi(text) : 0;
+    return std::clamp(wanted > 0 ? wanted : processors(), 1, kMostMembers);
   }();
   return size;
 }

@@ -12,8 +12,8 @@ namespace npu {
 
 using RegionFunction = void (*)(void*);
 
-// The size of teams that the calling thread opens: OMP_NUM_THREADS or the number of its processors, until
-// set.
+// The size of teams that the calling thread opens: NPU_NUM_THREADS, else OMP_NUM_THREADS, else the number of
+// cores that the process may use, until set.
 int team_size();
 void set_team_size(int size);
 

@@ -170,7 +170,7 @@ class CompilerConfig:
                 ),
                 oo_constant_folding=Option(True, _BOOL, idle="constants are always folded"),
                 oo_dead_code_elimination=Option(True, _BOOL, idle="dead code is always removed"),
-                aicore_num=Option(None, idle="OMP_NUM_THREADS says how many cores are used"),
+                aicore_num=Option(None, idle="NPU_NUM_THREADS says how many cores are used"),
                 optimization_switch=Option(None, idle="NPU_DISABLE_PASSES switches passes off"),
                 export_compile_stat=Option("1", idle="torchair.explain tells what was compiled"),
                 precision_mode=Option("must_keep_origin_dtype", PrecisionMode.names()),

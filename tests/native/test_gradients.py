@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from native_support import BF16, Array, Operand, channels_last, close, logical, randn, run_single
 
+import npu_runtime as rt
+
 
 def _leaf(array: Array) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float64)).requires_grad_()
@@ -32,6 +34,27 @@ def test_gradient_of_weights_and_bias(stride: int, pad: int, groups: int, last: 
     close(dw, w.grad.numpy(), 1e-5 if dtype == np.float32 else 1e-2)
     close(db, b.grad.numpy(), 1e-5 if dtype == np.float32 else 1e-2)
     assert impl
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("images", [1, 2, 5, 7])
+@pytest.mark.parametrize(("dtype", "made"), [(np.float32, np.float32), (BF16, np.float32), (BF16, BF16)])
+def test_threads_share_the_images_of_a_gradient(threads: int, images: int, dtype: Any, made: Any) -> None:
+    x = randn(images, 3, 40, 40).astype(dtype)
+    w, b = _leaf(randn(24, 3, 3, 3, seed=1)), _leaf(randn(24, seed=2))
+    y = F.conv2d(torch.from_numpy(x.astype(np.float64)), w, b)
+    dy = randn(*y.shape, seed=3).astype(dtype)
+    y.backward(torch.from_numpy(dy.astype(np.float64)))
+    dw, db = np.zeros(w.shape, made), np.zeros(24, made)
+    before = rt.num_threads()
+    rt.set_num_threads(threads)
+    try:
+        run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw, db])
+    finally:
+        rt.set_num_threads(before)
+    assert w.grad is not None and b.grad is not None
+    close(dw, w.grad.numpy(), 1e-5 if made == dtype == np.float32 else 1e-2)
+    close(db, b.grad.numpy(), 1e-5 if made == dtype == np.float32 else 1e-2)
 
 
 def test_gradient_of_weights_in_another_axis_order() -> None:

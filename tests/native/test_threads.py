@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +14,7 @@ from time import thread_time
 
 import numpy as np
 import pytest
-from native_support import constant, randn, single
+from native_support import channels_last, constant, randn, single
 
 import npu_runtime as rt
 
@@ -27,6 +27,32 @@ def product() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarra
     x, w = randn(SIZE, SIZE), randn(SIZE, SIZE, seed=1)
     y = np.zeros((SIZE, SIZE), np.float32)
     return *single("matmul", [x, constant(w)], [y]), x @ w
+
+
+def gradient() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """The gradient of few weights by many pixels, which threads add up together."""
+    x, dy = randn(4, 3, 40, 40), randn(4, 16, 40, 40, seed=1)
+    dw = np.zeros((16, 3, 1, 1), np.float32)
+    program, feeds, fills = single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw])
+    return program, feeds, fills, np.einsum("nchw,nkhw->kc", x, dy).reshape(dw.shape)
+
+
+def steps() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """An LSTM layer: each step needs what all threads made of the step before."""
+    count, hidden = 20, 128
+    x, state = randn(count, 1, 8), np.zeros((1, 1, 1, hidden), np.float32)
+    w, r = randn(8, 4, hidden, seed=1) / 4, randn(hidden, 4, hidden, seed=2) / 16
+    y = np.zeros((count, 1, hidden), np.float32)
+    weights = [constant(a[None, None]) for a in (w, r, np.zeros((4, hidden), np.float32))]
+    made = single("rnn", [x, state, state, *weights], [y], {"cell": "lstm", "direction": "forward"})
+    wanted, h, c = [], np.zeros(hidden), np.zeros(hidden)
+    for value in x[:, 0]:
+        i, f, g, o = np.einsum("i,igh->gh", value, w) + np.einsum("i,igh->gh", h, r)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        wanted.append(h)
+    return *made, np.stack(wanted)[:, None]
 
 
 def run_often(program: rt.Program, feeds: list[np.ndarray], fills: list[np.ndarray]) -> None:
@@ -78,19 +104,22 @@ def starved(worker: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_worker_that_does_not_run_is_not_waited_for(two_threads: None) -> None:
-    program, feeds, fills, wanted = product()
+@pytest.mark.parametrize("work", [product, gradient, steps])
+def test_a_worker_that_does_not_run_is_not_waited_for(
+    work: Callable[[], tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]], two_threads: None
+) -> None:
+    program, feeds, fills, wanted = work()
     run_often(program, feeds, fills)
     rt.set_num_threads(1)
+    serial = work()[:3]
     begun = thread_time()
-    run_often(program, feeds, fills)
-    work = thread_time() - begun
-    rt.set_num_threads(2)
+    run_often(*serial)
+    alone = thread_time() - begun
     (worker,) = workers()[:1]
     with starved(worker):
         before = processor_time(worker)
         run_often(program, feeds, fills)
-        share = (processor_time(worker) - before) / work
+        share = (processor_time(worker) - before) / alone
     np.testing.assert_allclose(fills[0], wanted, rtol=1e-4, atol=1e-4)
     assert share < 0.25  # a caller that waits leaves it a half
 
@@ -127,11 +156,51 @@ def test_a_child_of_the_process_has_workers_of_its_own(two_threads: None) -> Non
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("count", ["1", "2", "3"])
-def test_the_environment_says_how_many(count: str) -> None:
-    command = "import npu_runtime as rt; print(rt.num_threads())"
-    environment = {**os.environ, "OMP_NUM_THREADS": count}
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"NPU_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"NPU_NUM_THREADS": "1", "OMP_NUM_THREADS": "3"}, 1),
+        ({"NPU_NUM_THREADS": "0", "OMP_NUM_THREADS": "3"}, 3),
+        ({"NPU_NUM_THREADS": "3", "NPU_DEVICE_COUNT": "2"}, 3),
+        ({}, 1),
+    ],
+)
+def test_the_environment_says_how_many(settings: dict[str, str], count: int) -> None:
+    one_core = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    command = f"{one_core}; import npu_runtime as rt; print(rt.num_threads())"
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     found = subprocess.run(
-        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", command], env=others | settings, capture_output=True, text=True, check=True
     )
-    assert found.stdout.split() == [count]
+    assert found.stdout.split() == [str(count)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/\n", {"cpu.max": "max 100000"}, None),
+        ("0::/\n", {"cpu.max": "100000 100000"}, 1),
+        ("0::/user/job\n", {"user/job/cpu.max": "max 100000", "user/cpu.max": "50000 100000"}, 1),
+        ("0::/user\n", {"user/cpu.max": "900000 100000"}, 9),
+        (
+            "4:memory:/user\n3:cpu,cpuacct:/user\n",
+            {"cpu,cpuacct/user/cpu.cfs_quota_us": "80000", "cpu,cpuacct/user/cpu.cfs_period_us": "100000"},
+            1,
+        ),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_quotas_of_control_groups_count_as_cores(
+    groups: str, files: dict[str, str], quota: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    for name, text in files.items():
+        file = tmp_path / "root" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    cores = len(os.sched_getaffinity(0))
+    found = rt.processors(str(tmp_path / "groups"), str(tmp_path / "root"))
+    assert found == min(cores, quota or cores)

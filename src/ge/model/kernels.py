@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import npu_runtime
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model.plan import KernelImage, Plan, Task
@@ -18,7 +19,7 @@ from ge.model.plan import KernelImage, Plan, Task
 __all__ = ["add_portable", "machine", "regenerate", "select"]
 
 HOST, PORTABLE = "host", "portable"
-_THREADS = min(2, os.cpu_count() or 1)
+_MOST_THREADS = 2
 
 
 @functools.cache
@@ -119,5 +120,5 @@ def _refused(cause: str) -> GeError:
 def _each(items: Sequence[Any], work: Any) -> list[Any]:
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, npu_runtime.num_threads())) as pool:
         return list(pool.map(work, items))

@@ -1,0 +1,85 @@
+// Affinity, and the quotas of control groups of both versions.
+#include "threads/processors.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace npu {
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+double quota_in(const std::filesystem::path& folder) {
+  std::string quota;
+  double period = 0;
+  if (std::ifstream both(folder / "cpu.max"); both >> quota >> period) {
+    return quota == "max" || period <= 0 ? kNoLimit : std::atof(quota.c_str()) / period;
+  }
+  double time = 0;
+  std::ifstream first(folder / "cpu.cfs_quota_us"), second(folder / "cpu.cfs_period_us");
+  return first >> time && second >> period && time > 0 && period > 0 ? time / period : kNoLimit;
+}
+
+// The least quota of a group and those around it.
+double least_quota(const std::filesystem::path& root, const std::filesystem::path& group) {
+  double least = quota_in(root);
+  std::filesystem::path folder = root;
+  for (const auto& name : group) {
+    folder /= name;
+    least = std::min(least, quota_in(folder));
+  }
+  return least;
+}
+
+bool names_cpu(const std::string& controllers) {
+  std::istringstream names(controllers);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == "cpu") return true;
+  }
+  return false;
+}
+
+double group_quota(const std::string& groups, const std::filesystem::path& root) {
+  double least = kNoLimit;
+  std::ifstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // hierarchy:controllers:/path
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string group = line.substr(std::min(second + 2, line.size()));
+    if (controllers.empty()) {
+      least = std::min(least, least_quota(root, group));
+    } else if (names_cpu(controllers)) {
+      for (const std::string& folder : {controllers, std::string("cpu")}) {
+        least = std::min(least, least_quota(root / folder, group));
+      }
+    }
+  }
+  return least;
+}
+
+int allowed_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(CPU_COUNT(&set), 1) : 1;
+}
+
+}  // namespace
+
+int wanted_threads() {
+  const char* text = std::getenv("NPU_NUM_THREADS");
+  return text ? std::max(std::atoi(text), 0) : 0;
+}
+
+int processors(const std::string& groups, const std::string& root) {
+  const double cores = std::min<double>(allowed_cores(), std::ceil(group_quota(groups, root)));
+  return std::max(static_cast<int>(cores), 1);
+}
+
+}  // namespace npu

@@ -1,0 +1,29 @@
+// Work in steps, each of which needs the whole of the step before: the layers of a recurrent network.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace npu {
+
+struct StepBody {
+  void (*function)(void* data, std::int64_t step, std::int64_t first, std::int64_t last);
+  void* data;
+};
+
+void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, StepBody body);
+
+// Calls body(step, first, last) for ranges that cover [0, blocks) in each step; every range of a step has
+// ended before the next step begins. Each member of the team has its range, of `grain` blocks or more; one
+// that its member has not begun, because it is off its core, is done by whoever waits for it. `body` must not
+// throw.
+template <class Body>
+void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, Body&& body) {
+  using Function = std::remove_reference_t<Body>;
+  const auto call = [](void* data, std::int64_t step, std::int64_t first, std::int64_t last) {
+    (*static_cast<Function*>(data))(step, first, last);
+  };
+  run_steps(steps, blocks, grain, StepBody{call, &body});
+}
+
+}  // namespace npu

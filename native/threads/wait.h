@@ -1,0 +1,53 @@
+// Waiting for a word of memory: spin for a short time, in which a thread that runs has an answer, then sleep.
+#pragma once
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace npu {
+
+constexpr std::chrono::microseconds kSpin{100};
+constexpr int kPausesPerLook = 32;  // at the clock
+
+using Word = std::atomic<std::uint32_t>;
+
+inline void futex_wait(Word& word, std::uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+inline void futex_wake(Word* word, int count) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+inline bool passive() {
+  static const bool chosen = [] {
+    const char* policy = std::getenv("OMP_WAIT_POLICY");
+    return policy && (std::strcmp(policy, "passive") == 0 || std::strcmp(policy, "PASSIVE") == 0);
+  }();
+  return chosen;
+}
+
+// Whether the condition came true while spinning.
+template <typename Condition>
+bool spin_until(Condition condition) {
+  if (condition()) return true;
+  if (passive()) return false;
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      _mm_pause();
+      if (condition()) return true;
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace npu
