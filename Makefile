@@ -69,6 +69,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/compile_time.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/shared_cores.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/tensorflow_inference.py

@@ -145,6 +145,7 @@ RUNS = {
         *("benchmarks/compile_time.py", "--quick", "--models", "bert", "--peers", "onnxruntime", "openvino")
     ],
     "call overhead": ["benchmarks/overhead.py", "--quick"],
+    "shared cores": ["benchmarks/shared_cores.py", "--quick"],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
     "PyTorch models": [
