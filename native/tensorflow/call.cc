@@ -43,8 +43,60 @@ std::string result_text(std::string_view owner, int index, int dtype, const Shap
 // -- the device
 // --------------------------------------------------------------------------------------------------
 
+namespace {
+
+// All devices there are; looked through without a lock at every input that is not the device's own.
+constexpr std::size_t kMostDevices = 64;
+std::atomic<CustomDevice*> all_devices[kMostDevices];
+std::atomic<std::size_t> device_slots = 0;
+
+}  // namespace
+
 CustomDevice::CustomDevice(int index, std::string name, bool wrap_variables)
-    : memory_(npu::Device::get(index)), name_(std::move(name)), wrap_variables_(wrap_variables) {}
+    : memory_(npu::Device::get(index)), name_(std::move(name)), wrap_variables_(wrap_variables) {
+  for (std::size_t slot = 0; slot < kMostDevices; ++slot) {
+    CustomDevice* nobody = nullptr;
+    if (!all_devices[slot].compare_exchange_strong(nobody, this)) continue;
+    std::size_t known = device_slots.load();
+    while (known <= slot && !device_slots.compare_exchange_weak(known, slot + 1)) {
+    }
+    return;
+  }
+  throw InvalidArgument("there are more than " + std::to_string(kMostDevices) + " NPUs");
+}
+
+CustomDevice::~CustomDevice() {
+  for (auto& slot : all_devices) {
+    CustomDevice* self = this;
+    slot.compare_exchange_strong(self, nullptr);
+  }
+}
+
+Object* CustomDevice::foreign(TFE_TensorHandle* handle, TF_Status* status) const {
+  const std::size_t slots = device_slots.load(std::memory_order_acquire);
+  for (std::size_t slot = 0; slots > 1 && slot < slots; ++slot) {
+    const CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
+    if (!device || device == this) continue;
+    if (Object* object = device->object(handle, status)) return object;
+  }
+  return nullptr;
+}
+
+TFE_TensorHandle* CustomDevice::copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status) {
+  TFE_TensorHandle* host = api.TFE_TensorHandleCopyToDevice(tensor, context, kHostDevice, status);
+  if (!ok(status)) return nullptr;
+  const int dtype = api.TFE_TensorHandleDataType(host);
+  if (!is_dense(dtype)) return host;
+  auto storage = Storage::adopt(host, status);
+  if (!storage) return nullptr;
+  try {
+    storage->charge(memory_, "a tensor copied to the device");
+  } catch (const OutOfDeviceMemory& error) {
+    set_out_of_memory(status, error);
+    return nullptr;
+  }
+  return wrap(context, dtype, {std::move(storage), nullptr}, status);
+}
 
 Object* CustomDevice::object(TFE_TensorHandle* handle, TF_Status* status) const {
   // Until the first handle has been made there is none.
@@ -100,6 +152,16 @@ Call::Call(const Call& whole, const char* name, const std::vector<TFE_TensorHand
 void Call::add_input(Operand& operand, TFE_TensorHandle* handle) {
   operand.handle = handle;
   operand.object = device_.object(handle, status_);
+  if (Object* other = operand.object ? nullptr : device_.foreign(handle, status_)) {
+    if (other->variable) {
+      operand.object = other;
+    } else {
+      operand.copy.reset(device_.copy(context_, handle, status_));
+      if (!ok()) return;
+      operand.handle = operand.copy.get();
+      operand.object = device_.object(operand.handle, status_);
+    }
+  }
   if (Object* object = operand.object) {
     if (object->variable) {
       operand.kind = Described::Kind::Variable;
@@ -237,6 +299,14 @@ void Call::set_output(int index, std::shared_ptr<Storage> storage) {
 
 void Call::set_output(int index, std::shared_ptr<Variable> variable) {
   outputs_[index] = device_.wrap(context_, kResource, {nullptr, std::move(variable)}, status_);
+}
+
+std::shared_ptr<Storage> Call::value_of(Variable& variable) {
+  auto value = variable.value(status_);
+  if (!value || &variable.device() == &device_.memory()) return value;
+  auto copy = Storage::allocate(device_.memory(), value->dtype(), value->shape(), name_);
+  copy->fill(value->data());
+  return copy;
 }
 
 void Call::set_output_to_input(int index, int input) {
@@ -396,9 +466,9 @@ void Call::run_program(Plan& plan, Generators& generators) {
 
   const auto read = [&](int index) -> std::shared_ptr<Storage> {
     Variable& variable = *inputs_[static_cast<std::size_t>(index)].object->variable;
-    if (locks.holds(&variable)) return variable.value(status_);
+    if (locks.holds(&variable)) return value_of(variable);
     const std::lock_guard lock(variable.mutex());
-    return variable.value(status_);
+    return value_of(variable);
   };
 
   Generators::Drawn drawn = generators.draw(plan);
@@ -449,7 +519,10 @@ void Call::run_program(Plan& plan, Generators& generators) {
       }
     }
     try {
-      made[i] = Storage::allocate(device_.memory(), output.dtype, output.shape, plan.name);
+      const bool variable = output.port.kind == Port::Kind::Variable;
+      const auto at = static_cast<std::size_t>(output.port.index);
+      npu::Device& memory = variable ? inputs_[at].object->variable->device() : device_.memory();
+      made[i] = Storage::allocate(memory, output.dtype, output.shape, plan.name);
     } catch (const OutOfDeviceMemory& error) {
       throw OutOfDeviceMemory(result_text(plan.name, output.port.index, output.dtype, output.shape),
                               error.requested(), error.available());

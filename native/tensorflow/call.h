@@ -18,6 +18,9 @@ namespace npu::tf {
 class CustomDevice {
  public:
   CustomDevice(int index, std::string name, bool wrap_variables);
+  ~CustomDevice();
+  CustomDevice(const CustomDevice&) = delete;
+  CustomDevice& operator=(const CustomDevice&) = delete;
 
   npu::Device& memory() const { return memory_; }
   const std::string& name() const { return name_; }
@@ -25,6 +28,10 @@ class CustomDevice {
 
   // What a handle points to; null for a handle that is not on this device.
   Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
+  // What a handle of another NPU points to; null for one of the host.
+  Object* foreign(TFE_TensorHandle* handle, TF_Status* status) const;
+  // A tensor of another device as one of this; strings, resources and variants stay with the host.
+  TFE_TensorHandle* copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status);
   TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
 
  private:
@@ -35,15 +42,20 @@ class CustomDevice {
       nullptr;  // the very string TensorFlow gives for our handles
 };
 
+struct DeleteHandle {
+  void operator()(TFE_TensorHandle* handle) const { api.TFE_DeleteTensorHandle(handle); }
+};
+
 // One input: a tensor the NPU can read, a variable, or something only the host knows.
 struct Operand {
   Described::Kind kind = Described::Kind::Host;
   TFE_TensorHandle* handle = nullptr;
-  Object* object = nullptr;  // of a handle on this device
+  Object* object = nullptr;  // of a handle on this device, or of a variable of another NPU
   int dtype = 0;
   const Shape* shape = nullptr;
-  Shape own_shape;              // of a host tensor
-  std::unique_ptr<Object> own;  // of a variable of the host
+  Shape own_shape;                                       // of a host tensor
+  std::unique_ptr<Object> own;                           // of a variable of the host
+  std::unique_ptr<TFE_TensorHandle, DeleteHandle> copy;  // of a tensor of another NPU
   void* data = nullptr;
 };
 
@@ -85,6 +97,8 @@ class Call {
 
   void set_output(int index, std::shared_ptr<Storage> storage);
   void set_output(int index, std::shared_ptr<Variable> variable);
+  // The value of a variable, whose mutex is held, in memory of this device; null with a bad status.
+  std::shared_ptr<Storage> value_of(Variable& variable);
   // One of the inputs as it is.
   void set_output_to_input(int index, int input);
   // Takes over a handle of the host; tensors become tensors of the device.

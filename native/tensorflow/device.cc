@@ -250,7 +250,7 @@ void read_variable(Call& call) {
   }
   Variable& variable = *input.object->variable;
   const std::lock_guard lock(variable.mutex());
-  if (auto value = variable.value(call.status())) call.set_output(0, std::move(value));
+  if (auto value = call.value_of(variable)) call.set_output(0, std::move(value));
 }
 
 // The locks of a call's variables, taken in the order of their numbers; done with each is what is asked for.
@@ -500,9 +500,10 @@ std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
     }
   }
   for (const ProgramOutput& output : plan->outputs) {
-    const bool fits = output.port.kind == Port::Kind::Variable
-                          ? is(output.port.index, Described::Kind::Variable)
-                          : is_result(output.port.index);
+    const int index = output.port.index;
+    const bool fits = output.port.kind == Port::Kind::Variable ? is(index, Described::Kind::Variable)
+                      : output.port.kind == Port::Kind::Random ? index < static_cast<int>(plan->random.size())
+                                                               : is_result(index);
     if (!fits) refuse("a program output");
   }
   for (const OtherResult& other : plan->others) {
@@ -723,20 +724,7 @@ void execute(const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status
 
 TFE_TensorHandle* copy_to_device(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status,
                                  void* info) {
-  auto& device = *static_cast<CustomDevice*>(info);
-  TFE_TensorHandle* host = api.TFE_TensorHandleCopyToDevice(tensor, context, kHostDevice, status);
-  if (!ok(status)) return nullptr;
-  const int dtype = api.TFE_TensorHandleDataType(host);
-  if (dtype == kString || dtype == kResource || dtype == kVariant) return host;
-  auto storage = Storage::adopt(host, status);
-  if (!storage) return nullptr;
-  try {
-    storage->charge(device.memory(), "a tensor copied to the device");
-  } catch (const OutOfDeviceMemory& error) {
-    set_out_of_memory(status, error);
-    return nullptr;
-  }
-  return device.wrap(context, dtype, {std::move(storage), nullptr}, status);
+  return static_cast<CustomDevice*>(info)->copy(context, tensor, status);
 }
 
 TFE_TensorHandle* copy_from_device(TFE_Context* context, TFE_TensorHandle* tensor, const char* target,

@@ -121,6 +121,7 @@ class Variable {
   std::mutex& mutex() { return mutex_; }
 
   std::uint64_t id() const { return id_; }
+  Device& device() const { return device_; }
   int dtype() const { return dtype_; }
   bool static_shape() const { return static_shape_; }
   TFE_TensorHandle* resource() const { return resource_; }

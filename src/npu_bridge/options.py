@@ -12,7 +12,7 @@ from typing import Any
 from tensorflow.core.protobuf import config_pb2
 
 from ge.options import CompileOptions
-from tf_adapter.options import Options
+from tf_adapter.options import Options, tell_of_precision
 from tf_adapter.options import options as process_options
 
 __all__ = ["OPTIMIZER", "SessionOptions", "configured", "known_names", "set_parameters", "valid_names"]
@@ -157,6 +157,7 @@ class SessionOptions:
 
     def start(self) -> None:
         """Put into effect what holds for the whole process: profiles, and where compiled models are kept."""
+        tell_of_precision(self.compile_options.precision_mode)
         if self.process:
             process_options.set(**self.process)
 

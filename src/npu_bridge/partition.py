@@ -181,11 +181,14 @@ def _units(region: Region) -> _Units:
 
 
 def _sharers(region: Region) -> list[tuple[str, ...]]:
-    """Operations that share a TensorArray, a stack or a reference: they are on one side, on the NPU in one part."""
+    """Operations that share a TensorArray, a stack, a variant or a reference: one side, on the NPU one part."""
     groups = _Units()
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
-            handle = tensor.dtype.base_dtype.name == "resource" and _is_handle(tensor)
+            kind = tensor.dtype.base_dtype.name
+            handle = kind == "variant" or (kind == "resource" and _is_handle(tensor))
+            if handle and tensor.name in region.fed:
+                continue
             if handle or (tensor.dtype._is_ref_dtype and is_update(tensor.op)):
                 groups.join(name, tensor.op.name)
     members: dict[str, list[str]] = defaultdict(list)
@@ -254,6 +257,10 @@ def classify(
         reason = _reason(operation, mapped, supported)
         if not reason and is_update(operation) and any(t.name in wanted for t in operation.outputs):
             reason = "its result, a variable, is fetched"
+        crossing = [t for t in operation.inputs if t.name in region.fed]
+        crossing += [t for t in operation.outputs if t.name in wanted]
+        if not reason and any(t.dtype.base_dtype.name == "variant" for t in crossing):
+            reason = "it has a list of tensors, or another variant, from outside of the run"
         if not reason and operation.type in ASSIGNS and not _has_value(region, operation):
             reason = "its variable may not have a value yet"
         if reason:

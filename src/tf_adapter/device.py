@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.data.util import structure
+from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.eager import context
 from tensorflow.python.framework import constant_op, device_spec, ops
 from tensorflow.python.ops import script_ops
@@ -34,6 +35,8 @@ TYPE = "NPU"
 _PREFIX = f"/job:localhost/replica:0/task:0/device:{TYPE}:"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", re.IGNORECASE)
+_GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OFF = frozenset({"0", "false", "off", "no"})
 
 Function = Callable[..., Any]
@@ -66,6 +69,7 @@ def register() -> None:
     _wrap_context()
     _wrap_threads()
     _wrap_iterators()
+    _wrap(mirrored_strategy, "all_local_devices", _npus_first)
     _wrap(script_ops, "_maybe_copy_to_context_device", _brought_back)
     _wrap(constant_op, "convert_to_eager_tensor", converting_once(_is_name))
     _wrap(structure, "normalize_element", converting_for_datasets)
@@ -84,20 +88,34 @@ def _set_callbacks() -> None:
     from tf_adapter.options import options
     from tf_adapter.parts import part_compile, part_run
 
-    eager.start()
     native.set_callbacks(
         _classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
     )
     options.subscribe(native.forget_all)
+    options.subscribe(_apply_placement)
+    _apply_placement()
     subscribe(native.forget_all)  # other operators, other plans
     profiling.start()
+
+
+def _apply_placement() -> None:
+    """Ask for every operator of the host where some must not run there."""
+    from tf_adapter import eager
+    from tf_adapter.options import options
+
+    hard = not context.context().soft_device_placement
+    native.set_hard_placement(hard or not options.allow_host_fallback)
+    eager.apply_threshold()
 
 
 def _classify(op: str) -> tuple[bool, bool]:
     """What the device asks of an operator; without soft placement, one that the NPU lacks is refused."""
     from tf_adapter import eager
+    from tf_adapter.options import options
 
     current = context.context()
+    if not options.allow_host_fallback and not eager.is_supported(op):
+        raise eager.unsupported(op, "no plugin maps it")
     hard = not current.soft_device_placement and isinstance(current.device_spec, _Asked)
     if hard and not eager.is_supported(op):
         raise tf.errors.InvalidArgumentError(
@@ -205,7 +223,7 @@ def _logging(original: Function) -> Function:
 def _soft(original: Function) -> Function:
     def set_soft(self: Any, enable: bool) -> None:
         original(self, enable)
-        native.set_hard_placement(not enable)
+        _apply_placement()
         native.forget_all()
 
     return set_soft
@@ -227,6 +245,16 @@ def _wrap_iterators() -> None:
         return iterate
 
     _wrap(tf.data.Dataset, "__iter__", make)
+
+
+def _npus_first(original: Function) -> Function:
+    """Strategies that name no devices take all NPUs where the NPU is the default device."""
+
+    def devices(*args: Any, **named: Any) -> Any:
+        npus = [d.name for d in context.context().list_logical_devices(TYPE)] if _State.default else []
+        return tuple(npus) or original(*args, **named)
+
+    return devices
 
 
 def _brought_back(original: Function) -> Function:
@@ -264,12 +292,30 @@ class _ParsedNames(dict[Any, Any]):
     """
 
     def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
+        if _is_missing_gpu(key[1]) and context.context().soft_device_placement:
+            return _HOST, device_spec.DeviceSpecV2.from_string(_HOST)
         kind, index = (
             (device_spec.DeviceSpecV2, _default_index()) if key[1] is None else (_Asked, _local_index(key[1]))
         )
         if index is None:
             raise KeyError(key)
         return device_name(index), kind.from_string(device_name(index))
+
+    def __setitem__(self, key: tuple[str, str | None], value: tuple[str, Any]) -> None:
+        if not _is_missing_gpu(key[1]):  # where it goes depends on soft placement
+            super().__setitem__(key, value)
+
+
+def _is_missing_gpu(name: Any) -> bool:
+    """Whether a scope names a GPU of this process that there is not; soft placement takes the CPU instead.
+
+    TensorFlow does so itself, but not for operators that read tensors of an NPU.
+    """
+    found = _GPU.fullmatch(name) if isinstance(name, str) else None
+    if found is None or ("job:" in name and "job:localhost" not in name):
+        return False
+    count = len(context.context().list_physical_devices("GPU"))
+    return count == 0 or ((found[1] or "0").isdigit() and int(found[1] or 0) >= count)
 
 
 def _default_index() -> int | None:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -25,7 +26,7 @@ from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 
-__all__ = ["classify", "compile_op", "everything_on_npu", "is_supported", "start"]
+__all__ = ["apply_threshold", "classify", "compile_op", "everything_on_npu", "is_supported", "unsupported"]
 
 SPECIAL_SIZE = 64  # elements of an input whose value may become part of a model
 THRESHOLD = 3
@@ -65,15 +66,26 @@ class _Choice:
     everything = False
 
 
-def start() -> None:
-    """Read the settings."""
-    native.set_eager_threshold(int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+def apply_threshold() -> None:
+    """Set after how many calls an operator is compiled: at once where the host may not run it meanwhile."""
+    at_once = _Choice.everything or not options.allow_host_fallback
+    native.set_eager_threshold(0 if at_once else int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+
+
+def unsupported(op: str, reason: str) -> tf.errors.UnimplementedError:
+    """The error of an operator that only the host could run, where it must not."""
+    return tf.errors.UnimplementedError(
+        None,
+        None,
+        f"Op type '{op}' is not supported on NPU: {reason}. Place it with tf.device('/CPU:0'), or set "
+        "tf_adapter.options.allow_host_fallback = True to run it on the host.",
+    )
 
 
 def everything_on_npu(on: bool = True) -> None:
     """Run every operator on the NPU that can, from its first call on: for tests of the operators themselves."""
     _Choice.everything = on
-    native.set_eager_threshold(0 if on else int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+    apply_threshold()
     native.forget_all()
 
 
@@ -117,7 +129,10 @@ def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:
 @collection_paused()
 def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
     """A model of one operator, or None where the host is to run it."""
-    if any(given.kind != "tensor" for given in inputs):
+    strange = next((given for given in inputs if given.kind != "tensor"), None)
+    if strange is not None:
+        if not options.allow_host_fallback and strange.type_number not in _HANDLES:
+            raise unsupported(op, f"no engine accepts {tf.dtypes.as_dtype(strange.type_number).name}")
         return None
     if op in _DIVISIONS and "int" in inputs[0].dtype and not _Choice.everything:
         return None

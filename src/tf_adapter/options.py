@@ -19,10 +19,13 @@ TensorFlow's own switches count as well:
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import os
+import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ from ge import configs
 from ge.errors import GeError
 from ge.options import RECOMPUTE, CompileOptions, Implementation, PrecisionMode
 
-__all__ = ["Options", "Setting", "options", "start"]
+__all__ = ["Options", "Setting", "options", "start", "tell_of_precision"]
 
 T = TypeVar("T")
 
@@ -68,15 +71,21 @@ def _boolean(value: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != float(value) or int(value) < 0:
-        raise ValueError("use a whole number, 0 or more")
-    return int(value)
+    return _at_least(0, value)
 
 
 def _positive(value: Any) -> int:
-    if _count(value) < 1:
-        raise ValueError("use a whole number, 1 or more")
-    return int(value)
+    return _at_least(1, value)
+
+
+def _at_least(least: int, value: Any) -> int:
+    try:
+        found = -1 if isinstance(value, bool) or int(value) != float(value) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if found < least:
+        raise ValueError(f"use a whole number, {least} or more")
+    return found
 
 
 def _size(value: Any) -> int:
@@ -84,10 +93,10 @@ def _size(value: Any) -> int:
     if not isinstance(value, str):
         return _count(value)
     text = value.strip().lower().removesuffix("b").removesuffix("i")
-    unit = text[-1:] if text[-1:].isalpha() else ""
-    if unit not in _UNITS:
+    number = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([kmgt]?)", text)
+    if number is None:
         raise ValueError("use bytes, or a number with K, M, G or T")
-    return int(float(text.removesuffix(unit)) * _UNITS[unit])
+    return int(float(number[1]) * _UNITS[number[2]])
 
 
 def _mode(value: Any) -> PrecisionMode:
@@ -99,6 +108,8 @@ def _implementation(value: Any) -> Implementation:
 
 
 def _path(value: Any) -> Path | None:
+    if value not in (None, "") and not isinstance(value, str | os.PathLike):
+        raise ValueError("use a path, or None")
     return Path(value).expanduser() if value not in (None, "") else None
 
 
@@ -111,6 +122,8 @@ def _file(value: Any) -> Path | None:
 
 def _names(value: Any) -> frozenset[str]:
     parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Iterable):
+        raise ValueError("use names: a sequence of them, or a text with commas between them")
     return frozenset(filter(None, (str(p).strip() for p in parts)))
 
 
@@ -118,8 +131,14 @@ def _modes(value: Any) -> dict[str, str]:
     """Precision modes by operator or node: a mapping, or "MatMul=must_keep_origin_dtype,…"."""
     if isinstance(value, str):
         pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        if not all(sign for _, sign, _ in pairs):
+            raise ValueError(
+                "use a mapping of names to precision modes, or 'name=mode' with commas between them"
+            )
         value = {name.strip(): mode.strip() for name, _, mode in pairs}
-    return {str(name): _mode(mode).value for name, mode in dict(value).items()}
+    if not isinstance(value, Mapping):
+        raise ValueError("use a mapping of names to precision modes, or 'name=mode' with commas between them")
+    return {str(name): _mode(mode).value for name, mode in value.items()}
 
 
 def _target(value: Any) -> str:
@@ -350,6 +369,7 @@ class Options:
 
     def compile_options(self, **given: Any) -> CompileOptions:
         """The options of a compile; arguments win."""
+        tell_of_precision(self.effective_precision)
         values: dict[str, Any] = {
             "precision_mode": self.effective_precision,
             "op_precision": self._op_precision(),
@@ -402,6 +422,23 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), 3, 0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
     return f"tf_adapter.options has no option '{name}'; {hint}"
+
+
+@functools.cache
+def tell_of_precision(mode: PrecisionMode) -> None:
+    """Say once that a mode which allows a narrow type changes nothing where the machine lacks that type."""
+    from ge.engines.aicore import narrow_floats
+    from ge.passes.lower_precision import MODES
+
+    lowered = MODES.get(mode)
+    if lowered is None or lowered.forced or lowered.dtype in narrow_floats():
+        return
+    others = [m.value for m, other in MODES.items() if other.forced or other.dtype in narrow_floats()]
+    warnings.warn(
+        f"precision mode '{mode.value}' changes nothing: this machine's primitives lack {lowered.dtype}, so products "
+        f"stay float32. Modes that take effect here: {', '.join(others)}.",
+        stacklevel=3,
+    )
 
 
 # -- TensorFlow's own switches -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ge.ir.types import TENSORS
 from ge.parsers.plugin import find
-from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal
+from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal, remedy_of
 from tf_adapter.graphs import (
     ARGUMENT,
     IMPLEMENTS,
@@ -143,7 +143,7 @@ class _Classifier:
             return Refusal(node.op, _HOST_ONLY[node.op], _REMEDIES.get(node.op, ""))
         if not _mapped(node.op):
             reason = "it calls Python" if "PyFunc" in node.op else "no plugin maps it"
-            return Refusal(node.op, reason, _REMEDIES.get(node.op, ""))
+            return Refusal(node.op, reason, _REMEDIES.get(node.op) or remedy_of(node.op))
         if node.op in COUNTED:
             return Refusal(node.op, "its state is the host's inside loops and branches", _STATELESS_REMEDY)
         known = node.op in EFFECTS or node.op in _READS or node.op in STRUCTURE

@@ -178,7 +178,8 @@ def _placed(part: _Part, found: Lowered) -> Lowered:
 def _refused(part: _Part) -> None:
     if not part.host_fallback:
         lines = [f"node {node} is not supported on NPU: {why}" for node, why in part.refused.items()]
-        raise tf.errors.UnimplementedError(None, None, "\n".join(lines))
+        remedy = "Keep them on the host (npu_scope.without_npu_compile_scope), or register a custom operator."
+        raise tf.errors.UnimplementedError(None, None, "\n".join([*lines, remedy]))
 
 
 def part_run(number: int, inputs: Sequence[Described]) -> list[np.ndarray]:

@@ -45,6 +45,44 @@ def test_devices_are_listed() -> None:
     assert details["device_name"].startswith("NPU 0")
 
 
+@pytest.mark.parametrize("name", ["/GPU:0", "gpu:0", "/device:GPU:1", CPU.replace("CPU", "GPU")])
+def test_gpus_that_do_not_exist_are_the_cpu_under_soft_placement(name: str) -> None:
+    x = tf.constant([1.0, 2.0]) + 0
+    assert x.device == NPU
+    with tf.device(name):
+        y, v = x * 2, tf.Variable(x)
+        assert (tf.function(lambda a: a * v)(x) + v.assign_add(x)).device == CPU
+    assert y.device == CPU and y.numpy().tolist() == v.numpy().tolist() == [2.0, 4.0]
+
+    @tf.function
+    def function(a: tf.Tensor) -> tf.Tensor:
+        with tf.device(name):
+            return a * v
+
+    assert function(x).numpy().tolist() == [2.0, 8.0]
+    strategy = tf.distribute.OneDeviceStrategy(name)
+    with strategy.scope():
+        w = tf.Variable(1.0)
+        w.assign_add(2.0)
+        model = tf.keras.Sequential(
+            [tf.keras.Input((2,)), tf.keras.layers.Dense(1, kernel_initializer="ones")]
+        )
+    assert float(strategy.run(lambda: w * 2)) == float(strategy.run(tf.function(lambda: w * 2))) == 6.0
+    assert model.predict(np.ones((1, 2)), verbose=0).tolist() == [[2.0]]
+    tf.config.set_soft_device_placement(False)
+    try:
+        with tf.device(name), pytest.raises(tf.errors.InvalidArgumentError, match="GPU"):
+            tf.constant([1.0]) * 2
+    finally:
+        tf.config.set_soft_device_placement(True)
+    with tf.device(name):
+        assert (x * 2).device == CPU
+
+
+def test_strategies_without_devices_take_the_npu() -> None:
+    assert tf.distribute.MirroredStrategy().extended.worker_devices == (NPU,)
+
+
 @pytest.mark.parametrize("name", ["/NPU:0", "/npu:0", "NPU:0", "/device:NPU:0", "/device:npu:0", "NPU", NPU])
 def test_names_parse(name: str) -> None:
     with tf.device(CPU), tf.device(name):

@@ -246,7 +246,73 @@ def test_two_npus() -> None:
             for _ in range(3):
                 y = f(tf.constant([1.0, 1.0]))
             print(y.device[-5:], y.numpy().tolist(), w.numpy().tolist())
+        print(len(tf.distribute.MirroredStrategy().extended.worker_devices))
     """
+    lines = _with_two_npus(code)
+    assert lines[-4:] == [
+        "['/device:NPU:0', '/device:NPU:1']",
+        "8.0 2.0 2.0",
+        "NPU:1 [7.0, 9.0] [4.0, 5.0]",
+        "2",
+    ]
+
+
+def test_values_of_another_npu_are_copied_for_programs() -> None:
+    code = """
+        import numpy as np, tensorflow as tf, tf_adapter
+        a, v = tf.constant([[1.0, 2.0], [3.0, 4.0]]) + 0, tf.Variable([[1.0, 0.0], [0.0, 1.0]])
+        assert "NPU:0" in a.device, a.device
+        square = tf.function(lambda x: tf.matmul(x, x) + 1)
+
+        @tf.function
+        def loop(x):
+            def body(n, y):
+                return n + 1, tf.matmul(y, tf.ensure_shape(tf.py_function(lambda z: z, [x], tf.float32), [2, 2]))
+            return tf.while_loop(lambda n, _: n < tf.cast(x[1, 0], tf.int32), body, [0, x])[1]
+
+        class Pair(tf.experimental.ExtensionType):
+            x: tf.Tensor
+
+        ragged = tf.RaggedTensor.from_row_splits(a[0], tf.constant([0, 1, 2], tf.int64))
+        items = iter(tf.data.Dataset.from_tensors(np.ones((2, 2), "f")).repeat())
+        cases = {
+            "argument": lambda: square(a),
+            "captured": tf.function(lambda: tf.matmul(a, a) + 1),
+            "passed on": lambda: tf.function(lambda x: (x, x + 1))(a)[0],
+            "identity": lambda: tf.identity(a),
+            "operator": lambda: [tf.matmul(a, a) for _ in range(6)][-1],
+            "loop": lambda: loop(a),
+            "nested": lambda: tf.function(lambda d: square(d["x"]) + d["y"][0])({"x": a, "y": [a]}),
+            "extension": lambda: tf.function(lambda p: p.x * 2)(Pair(a)),
+            "ragged": lambda: tf.function(lambda r: (r * 2).flat_values)(ragged),
+            "variable": lambda: tf.function(lambda x: tf.matmul(v, x))(a),
+            "assigned": lambda: tf.function(lambda x: v.assign_add(x) + 0)(a),
+            "iterator": lambda: tf.function(lambda i: square(next(i)) + a)(items),
+            "strategy": lambda: tf.distribute.OneDeviceStrategy("/NPU:1").run(square, (a,)),
+        }
+        for name, case in cases.items():
+            v.assign([[1.0, 0.0], [0.0, 1.0]])
+            found = []
+            for device in ("/NPU:1", "/NPU:0"):
+                with tf.device(device):
+                    y = case()
+                assert name == "strategy" or device[1:] in y.device, (name, y.device)
+                found.append((y.numpy(), v.numpy()))
+                v.assign([[1.0, 0.0], [0.0, 1.0]])
+            for one, other in zip(*found):
+                np.testing.assert_allclose(one, other, err_msg=name)
+        with tf.device("/NPU:1"), tf.GradientTape() as tape:
+            tape.watch(a)
+            y = square(a)
+        assert "NPU:1" in y.device
+        with tf.device("/NPU:1"):
+            np.testing.assert_allclose(tape.gradient(y, a), [[7.0, 11.0], [9.0, 13.0]])
+        print("equal", square(y).device[-5:])
+    """
+    assert _with_two_npus(code)[-1] == "equal NPU:0"
+
+
+def _with_two_npus(code: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
@@ -256,12 +322,7 @@ def test_two_npus() -> None:
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = done.stdout.strip().splitlines()
-    assert lines[-3:] == [
-        "['/device:NPU:0', '/device:NPU:1']",
-        "8.0 2.0 2.0",
-        "NPU:1 [7.0, 9.0] [4.0, 5.0]",
-    ]
+    return done.stdout.strip().splitlines()
 
 
 def test_variables_of_the_host_are_read_and_written_by_programs() -> None:

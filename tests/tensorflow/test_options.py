@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 from tensorflow.python.eager import context  # noqa: E402
 
 from ge.options import PrecisionMode  # noqa: E402
-from tf_adapter.options import Options, options  # noqa: E402
+from tf_adapter.options import Options, options, tell_of_precision  # noqa: E402
 
 
 @pytest.fixture
@@ -32,15 +33,53 @@ def fresh() -> Options:
         ("fusion_switch_file", "there/is/no/such.cfg"),
         ("target", "moon"),
         ("op_precision", {"MatMul": "half"}),
+        ("op_precision", 3),
+        ("op_precision", "MatMul"),
+        ("num_threads", "many"),
+        ("num_threads", None),
+        ("memory_limit", "G"),
+        ("loop_size", "a"),
+        ("disabled_passes", 3),
+        ("cache_dir", 3),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name_and_leaves_the_old_one(
     fresh: Options, name: str, value: object
 ) -> None:
     before = getattr(fresh, name)
-    with pytest.raises(ValueError, match=rf"options\.{name} cannot be"):
+    with pytest.raises(ValueError, match=rf"options\.{name} cannot be .*: .*(use|there is no)"):
         setattr(fresh, name, value)
     assert getattr(fresh, name) == before
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_mode_without_effect_on_this_machine_says_so(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    types = frozenset({"float16"} if native else ())
+    monkeypatch.setattr("ge.engines.aicore.narrow_floats", lambda: types)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        tell_of_precision.__wrapped__(PrecisionMode.MIX_FP16)
+        tell_of_precision.__wrapped__(PrecisionMode.FORCE_FP16)
+    assert [str(w.message).split(":")[0] for w in said] == (
+        [] if native else ["precision mode 'allow_mix_precision_fp16' changes nothing"]
+    )
+
+
+def test_operators_of_the_host_are_errors_where_it_may_not_run_them() -> None:
+    x = tf.constant([[4.0, 1.0], [1.0, 3.0]])
+    with options.override(allow_host_fallback=False):
+        for op, call in {
+            "StringJoin": lambda: tf.strings.join(["a", "b"]),
+            "AddV2": lambda: tf.constant(1j) + tf.constant(2j),
+        }.items():
+            with pytest.raises(tf.errors.UnimplementedError, match=f"'{op}'.*allow_host_fallback = True"):
+                call()
+            with tf.device("/CPU:0"):
+                call()
+        v = tf.Variable(x)
+        v.assign_add(x)
+        assert float(tf.reduce_sum(tf.matmul(tf.reshape(x, [2, 2]), v))) == 82.0
+    assert tf.strings.join(["a", "b"]) == b"ab"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(fresh: Options) -> None:

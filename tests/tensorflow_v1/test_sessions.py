@@ -170,3 +170,8 @@ def test_recurrent_layers_equal_numpy(run_v1: Callable[..., Any]) -> None:
     found = run_v1("recurrent.py")
     assert max(found["errors"]) < 1e-6
     assert found["gradients"] == [[10, 24], [24]]
+
+
+def test_variants_do_not_cross_between_parts_and_host(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("variants.py")
+    assert found == {key: [[8.0, 0.0, 0.0, 8.0], [1.0, 3.0, 5.0, 7.0]] for key in ("known", "unknown")}

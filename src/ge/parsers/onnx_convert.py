@@ -290,7 +290,10 @@ class Converter:
         self._refuse_dynamic(inputs)
         function = function_of(schema, version, _resolved(node, attributes), inputs)
         if function is None:
-            raise Unsupported("no plugin maps it and its function cannot be built for these inputs")
+            raise Unsupported(
+                "no plugin maps it and its function cannot be built for these inputs",
+                "write a plugin with ge.parsers.plugin, or replace it in the model",
+            )
         defaults = {
             name: onnx.helper.get_attribute_value(a.default_value)
             for name, a in schema.attributes.items()

@@ -37,7 +37,17 @@ from ge.parsers.tensorflow_values import (
     VariableSpec,
 )
 
-__all__ = ["EFFECTS", "HANDLERS", "Context", "Converter", "Refusal", "Scope", "handler", "special"]
+__all__ = [
+    "EFFECTS",
+    "HANDLERS",
+    "Context",
+    "Converter",
+    "Refusal",
+    "Scope",
+    "handler",
+    "remedy_of",
+    "special",
+]
 
 MAX_DEPTH = 48
 NODE_BUDGET = 400_000
@@ -391,13 +401,13 @@ class Converter:
             return self._plugin(found.function, context)
         if node.op in self.library:
             return HANDLERS["PartitionedCall"](context)
-        raise Unsupported("no plugin maps it", _remedy(node.op))
+        raise Unsupported("no plugin maps it", remedy_of(node.op))
 
     def by_plugin(self, context: Context) -> Outputs:
         """Convert a node as if the parser itself did not treat its operator."""
         found = find("tensorflow", context.node.op)
         if found is None:
-            raise Unsupported("no plugin maps it", _remedy(context.node.op))
+            raise Unsupported("no plugin maps it", remedy_of(context.node.op))
         return self._plugin(found.function, context)
 
     def _plugin(self, function: Callable[[Node], Any], context: Context) -> Outputs:
@@ -518,7 +528,7 @@ class Converter:
             raise UnsupportedOperatorsError(
                 f"model '{model}'",
                 [
-                    UnmappedOperator(op, len(n), tuple(n[:NAMED_NODES]), "no plugin maps it", _remedy(op))
+                    UnmappedOperator(op, len(n), tuple(n[:NAMED_NODES]), "no plugin maps it", remedy_of(op))
                     for op, n in ranked
                 ],
             )
@@ -593,6 +603,7 @@ _REMEDIES = {
 }
 
 
-def _remedy(op: str) -> str:
+def remedy_of(op: str) -> str:
+    """What to do about an operator that nothing maps."""
     fitting = next((text for word, text in _REMEDIES.items() if word in op), "")
     return fitting or "register a custom operator with a TensorFlow plugin, or run this part on the host"

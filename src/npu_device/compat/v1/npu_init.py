@@ -1,4 +1,8 @@
-"""What `from npu_device.compat.v1.npu_init import *` supplies: the names of `npu_bridge`, without changing `tf`."""
+"""What `from npu_device.compat.v1.npu_init import *` supplies: the names of `npu_bridge.npu_init`.
+
+`tf` has TensorFlow's version-1 names first. Unlike `npu_bridge`, this leaves version-2 behaviour on, and sessions run
+on the NPU only after `npu_device.compat.enable_v1()`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from npu_bridge.lazy import names_that_need_estimators
+from npu_bridge.version1 import tensorflow_v1
 
 _MODULES = (
     "hccl.manage.api",
@@ -21,6 +26,7 @@ _MODULES = (
 )
 _AS_MODULES = {
     "hccl_ops": "npu_bridge.hccl.hccl_ops",
+    "npu_cube_ops": "npu_bridge.estimator.npu_cube_ops",
     "npu_ops": "npu_bridge.estimator.npu_ops",
     "npu_scope": "npu_bridge.estimator.npu.npu_scope",
     "npu_unary_ops": "npu_bridge.estimator.npu_unary_ops",
@@ -29,7 +35,7 @@ _AS_MODULES = {
 
 
 def _names() -> dict[str, Any]:
-    found: dict[str, Any] = {"RewriterConfig": RewriterConfig}
+    found: dict[str, Any] = {"RewriterConfig": RewriterConfig, "tf": tensorflow_v1()}
     for path in _MODULES:
         module = importlib.import_module(path)
         found.update({name: getattr(module, name) for name in module.__all__})
@@ -38,5 +44,6 @@ def _names() -> dict[str, Any]:
     return found
 
 
-globals().update(_names())
-__all__ = sorted(_names())
+_supplied = _names()
+globals().update(_supplied)
+__all__ = sorted(_supplied)
