@@ -76,6 +76,7 @@ enum Code : int {
   kOk = 0,
   kCancelled = 1,
   kInvalidArgument = 3,
+  kNotFound = 5,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kUnimplemented = 12,

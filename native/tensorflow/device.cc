@@ -563,19 +563,26 @@ void append_bytes(Key& key, std::string_view bytes) {
   }
 }
 
+// The host has few kernels for channels-first data: such operators do not wait for their threshold.
+bool channels_first(std::string_view attrs) {
+  return attrs.find("NCHW") != std::string_view::npos || attrs.find("NCDHW") != std::string_view::npos;
+}
+
+bool host_has_no_kernel(const TF_Status* status) {
+  const int code = api.TF_GetCode(status);
+  return code == kNotFound || code == kUnimplemented;
+}
+
 void run_operator(Call& call, Entry& entry) {
   Callbacks* python = callbacks();
   if (!python || InCallback::active() || call.has_variables() || call.host_wanted()) {
     run_freely(call, nullptr, call.has_variables());
     return;
   }
-  Key& key = scratch_key();
-  call.add_key(key);
   std::string attrs;
   if (!entry.attrs_from_inputs) {
     attrs = call.attrs();
     if (!call.ok()) return;
-    append_bytes(key, canonical_attrs(attrs));
   }
   const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
   const auto compile = [&](const std::shared_ptr<Plan>&) {
@@ -584,18 +591,30 @@ void run_operator(Call& call, Entry& entry) {
         python->compile_op(entry.name, entry.attrs_from_inputs ? call.attrs() : attrs, call.describe());
     return checked(std::move(plan), call);
   };
-  const auto plan =
-      guarded(call, [&] { return entry.plans.find(key, read, compile, eager_threshold.load()); });
-  if (!call.ok()) return;
-  if (plan && plan->program) {
+  const auto run_planned = [&](std::uint64_t threshold) {
+    Key& key = scratch_key();
+    call.add_key(key);
+    if (!entry.attrs_from_inputs) append_bytes(key, canonical_attrs(attrs));
+    const auto plan = guarded(call, [&] { return entry.plans.find(key, read, compile, threshold); });
+    if (!call.ok()) return true;
+    if (!plan || !plan->program) return false;
     entry.on_npu.fetch_add(1, std::memory_order_relaxed);
     const Timed timed(entry.name, true);
     call.run(plan, entry.generators);
-  } else {
+    return true;
+  };
+  const std::uint64_t threshold = channels_first(attrs) ? 0 : eager_threshold.load();
+  if (run_planned(threshold)) return;
+  {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
     const Timed timed(entry.name, false);
     call.run_on_host();
   }
+  if (threshold == 0 || !host_has_no_kernel(call.status())) return;
+  const std::string refusal = api.TF_Message(call.status());
+  const int code = api.TF_GetCode(call.status());
+  api.TF_SetStatus(call.status(), kOk, "");
+  if (!run_planned(0)) api.TF_SetStatus(call.status(), code, refusal.c_str());
 }
 
 // The bound variables whose value is another one by now.

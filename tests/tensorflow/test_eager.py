@@ -190,3 +190,38 @@ def test_threads_run_operators_side_by_side() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float64], ids=str)
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (
+            lambda x: tf.nn.depthwise_conv2d(
+                x, tf.ones((2, 2, 4, 1), x.dtype), [1] * 4, "SAME", data_format="NCHW"
+            ),
+            lambda x: tf.nn.depthwise_conv2d(x, tf.ones((2, 2, 4, 1), x.dtype), [1] * 4, "SAME"),
+        ),
+        (
+            lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME", data_format="NCHW"),
+            lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"),
+        ),
+        (
+            lambda x: tf.nn.space_to_depth(x, 2, data_format="NCHW"),
+            lambda x: tf.nn.space_to_depth(x, 2),
+        ),
+    ],
+    ids=["depthwise convolution", "pool", "space to depth"],
+)
+def test_the_first_call_runs_on_the_npu_where_the_host_has_no_kernel(
+    first: Callable[..., Any], last: Callable[..., Any], dtype: tf.DType
+) -> None:
+    native.forget_all()
+    x = tf.cast(_random(1, 4, 6, 6), dtype)
+    got = tf.transpose(first(x), (0, 2, 3, 1))
+    np.testing.assert_allclose(got, last(tf.transpose(x, (0, 2, 3, 1))), rtol=1e-2, atol=1e-2)
+
+
+def test_where_neither_has_a_kernel_the_host_says_so() -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="Could not find device"):
+        tf.raw_ops.Svd(input=tf.eye(2, dtype=tf.float16))
