@@ -30,7 +30,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test build build-tf215 lint check bench sanitize clean help
+.PHONY: run test build build-tf215 lint check bench sanitize conformance clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,13 @@ sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-b
 	$(BIN)/python -m tests.sanitize address,undefined
 	$(BIN)/python -m tests.sanitize thread
 
+# One test in SAMPLE of every file, MINUTES at most a suite and device; SAMPLE=1 MINUTES=0 runs everything (many hours).
+# PYTORCH_SOURCE and TRANSFORMERS_SOURCE name checkouts with the tests that packages do not bring along.
+SAMPLE ?= 20
+MINUTES ?= 20
+conformance: $(VENV)/.conformance ## The frameworks' own tests on the CPU and on the NPU, a sample of each (docs/conformance.md)
+	$(BIN)/python -m ge.conformance suites onnx keras torch transformers --sample $(SAMPLE) --minutes $(MINUTES)
+
 clean: ## Remove build products and caches, keep the environments
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/npu_runtime/*.so $(VENV)/.project
 
@@ -104,6 +111,11 @@ $(VENV)/.project: $(VENV)/.frameworks $(NATIVE_BUILD)
 	@$(call requires,$(BIN)) > $(VENV)/.requires
 	$(call pip,$(BIN)) install cmake ninja -r $(VENV)/.requires
 	$(call pip,$(BIN)) install --no-build-isolation --editable '.[dev,bench]'
+	@touch $@
+
+# What Keras's tests import beside TensorFlow.
+$(VENV)/.conformance: $(VENV)/.project
+	$(call pip,$(BIN)) install jax grain pandas
 	@touch $@
 
 $(BIN_TF215)/python:
