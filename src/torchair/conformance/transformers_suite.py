@@ -12,8 +12,31 @@ __all__ = ["ARCHITECTURES", "VARIABLE", "find"]
 
 VARIABLE = "TRANSFORMERS_SOURCE"
 ARCHITECTURES = (
-    *("bert", "distilbert", "roberta", "albert", "electra", "deberta_v2", "mpnet", "modernbert", "xlm_roberta"),
-    *("gpt2", "gpt_neox", "opt", "bloom", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "mixtral"),
+    *(
+        "bert",
+        "distilbert",
+        "roberta",
+        "albert",
+        "electra",
+        "deberta_v2",
+        "mpnet",
+        "modernbert",
+        "xlm_roberta",
+    ),
+    *(
+        "gpt2",
+        "gpt_neox",
+        "opt",
+        "bloom",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "phi",
+        "mixtral",
+    ),
     *("t5", "bart", "whisper", "wav2vec2", "clip", "vit", "swin", "convnext", "mamba"),
 )
 
@@ -23,7 +46,9 @@ def find(source: Path | None) -> Suite:
     try:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError as error:
-        raise MissingSuiteError("pip install transformers datasets parameterized pytest-xdist pillow") from error
+        raise MissingSuiteError(
+            "pip install transformers datasets parameterized pytest-xdist pillow"
+        ) from error
     named = source or Path(os.environ.get(VARIABLE, ""))
     files = tuple(
         f"tests/models/{name}/test_modeling_{name}.py"
