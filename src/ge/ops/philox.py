@@ -1,7 +1,8 @@
 """Random numbers exactly as TensorFlow's counter-based generator (Philox 4x32, ten rounds) gives them.
 
 The generator turns a key and a counter into four 32-bit words; element i of a result is word i % 4 of counter
-i / 4. All of it is integer arithmetic, so it is composed of elementwise operators and fuses into one kernel.
+i / 4. All of it is integer arithmetic, so it is composed of elementwise operators and fuses into one kernel. Normal
+numbers are a kernel of the runtime.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.types import FLOATS, numpy_dtype
+from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, register
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 _ROUNDS = 10
@@ -21,11 +23,6 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _SEED_KEY = (0x3EC8F720, 0x02461E29)  # the key under which a seed is turned into a key and a counter
 _LOW = 0xFFFFFFFF
-_TINY = 1e-7  # the least uniform number that a logarithm is taken of
-_RESERVED = 256  # words kept for each element of a distribution that rejects samples
-# Normal numbers drawn for four that lie inside two deviations; when fewer do (probability below 1e-14), zeros
-# take their place.
-_CANDIDATES = 16
 _ALGORITHMS = (1, 3)  # Philox, and the device's choice, which is Philox too
 
 Words = list[Any]
@@ -77,10 +74,10 @@ def _key_and_counter(n: Node, seed: Any) -> tuple[Any, Any, Any]:
     return _joined(n, mixed[0], mixed[1]), _u64(n, 0), _joined(n, mixed[2], mixed[3])
 
 
-def _blocks(n: Node, state: tuple[Any, Any, Any], count: int, stride: int = 1) -> Any:
-    """The words (count, 4) of counters from the state's on, `stride` apart."""
+def _blocks(n: Node, state: tuple[Any, Any, Any], count: int) -> Any:
+    """The words (count, 4) of counters from the state's on."""
     key, low, high = state
-    index = n.builder.constant(np.arange(count, dtype=np.uint64) * np.uint64(stride))
+    index = n.builder.constant(np.arange(count, dtype=np.uint64))
     moved = n.op("Add", index, low)
     carried = n.op("Add", high, n.op("Cast", n.op("Less", moved, index), to="uint64"))
     words = philox(
@@ -117,40 +114,25 @@ def _uniform_double(n: Node, state: tuple[Any, Any, Any], size: int) -> Any:
     return n.op("Reshape", n.op("Mul", real, 2.0**-52), shape=[size])
 
 
-def _normal_pairs(n: Node, words: Any) -> Any:
-    """Normal numbers from pairs of words along the last axis, by Box and Muller."""
-    shape = [int(d) for d in words.shape]
-    pairs = n.op("Reshape", words, shape=[*shape[:-1], shape[-1] // 2, 2])
-    first, second = n.builder.ops("Split", [_uniform(n, pairs, "float32")], axis=-1, sizes=[1, 1])
-    radius = n.op("Sqrt", n.op("Mul", n.op("Log", n.op("Maximum", first, _TINY)), -2.0))
-    angle = n.op("Mul", second, 2 * math.pi)
-    both = [n.op("Mul", n.op(f, angle), radius) for f in ("Sin", "Cos")]
-    return n.op("Reshape", n.op("Concat", *both, axis=-1), shape=shape)
+@register
+class PhiloxNormal(Operator):
+    """Normal numbers of a key and a counter, of those inside two deviations where `truncated`.
 
+    TensorFlow takes logarithms, sines and cosines of the C library, whose last bits a kernel of our own does not have.
+    """
 
-def _normal(n: Node, state: tuple[Any, Any, Any], size: int) -> Any:
-    count = -(-size // 4)
-    flat = n.op("Reshape", _normal_pairs(n, _blocks(n, state, count)), shape=[4 * count])
-    return flat if size == 4 * count else n.op("Slice", flat, starts=[0], ends=[size])
+    key = Input("", frozenset({"uint64"}))
+    low = Input("", frozenset({"uint64"}))
+    high = Input("", frozenset({"uint64"}))
+    y = Output()
+    size = Attr(int)
+    truncated = Attr(bool, False)
+    dtype = Attr(str, "float32", choices=tuple(sorted(FLOATS)))
+    aicpu = "philox_normal"
 
-
-def _truncated_normal(n: Node, state: tuple[Any, Any, Any], size: int) -> Any:
-    """For each group of four, the first four of its candidates that lie inside two deviations."""
-    groups = -(-size // 4)
-    key, low, high = state
-    rows = []
-    for block in range(_CANDIDATES // 4):
-        start = n.op("Add", low, _u64(n, block))
-        rows.append(_blocks(n, (key, start, high), groups, stride=_RESERVED))
-    drawn = _normal_pairs(n, n.op("Concat", *rows, axis=1))
-    inside = n.op("Less", n.op("Abs", drawn), 2.0)
-    rank = n.op("CumSum", n.op("Cast", inside, to="int32"), axis=1)
-    picked = []
-    for place in range(1, 5):
-        hit = n.op("And", inside, n.op("Equal", rank, np.int32(place)))
-        picked.append(n.op("ReduceSum", n.op("Select", hit, drawn, 0.0), axes=[1], keepdims=True))
-    flat = n.op("Reshape", n.op("Concat", *picked, axis=1), shape=[4 * groups])
-    return flat if size == 4 * groups else n.op("Slice", flat, starts=[0], ends=[size])
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc((op.size,), op.dtype)
 
 
 # -- TensorFlow ------------------------------------------------------------------------------------------------
@@ -193,14 +175,12 @@ def _get_alg(n: Node) -> Results:
 def _stateless(n: Node) -> Results:
     shape, dtype = n.ints(0, "the shape"), str(n.attr("dtype", "float32"))
     size, state = math.prod(shape), _state(n)
-    if dtype not in FLOATS or (dtype != "float32" and "Uniform" not in n.type):
+    if dtype not in FLOATS:
         raise Unsupported(f"{n.type} of {dtype}", "draw float32 numbers and cast them")
     if not size:
         return n.builder.constant(np.zeros(shape, numpy_dtype(dtype)))
-    if "Truncated" in n.type:
-        flat = _truncated_normal(n, state, size)
-    elif "Normal" in n.type:
-        flat = _normal(n, state, size)
+    if "Normal" in n.type:
+        flat = n.op("PhiloxNormal", *state, size=size, truncated="Truncated" in n.type, dtype=dtype)
     elif dtype == "float64":
         flat = _uniform_double(n, state, size)
     else:
