@@ -15,14 +15,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "build"))
 
 import ge
+import tbe.target
+from ge import faults
 from ge.compiler import compile_graph, compile_plan
 from ge.explanation import explain
 from ge.ir.builder import GraphBuilder
 from ge.ir.interpret import interpret
+from ge.ops import guard
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import pass_names
 from ge.profile import lines, table, trace
 from ge.target import host
+from npu_runtime import environment
 from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, graph_of, kinds
 
 needs_bfloat16 = pytest.mark.skipif(
@@ -340,3 +344,34 @@ def test_whatever_cannot_be_compiled_or_loaded_is_a_ge_error(source):
     for use in (ge.compile, ge.load, ge.explain):
         with pytest.raises(ge.GeError):
             use(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "choices"),
+    [
+        ("NPU_DISABLE_PASSES", "dead_code,nosuch", "fuse_softmax"),
+        ("NPU_DUMP", "nosuch", "all, .*place"),
+        ("NPU_DUMP_DIR", "/proc/nosuch", "folders that can be written"),
+        ("NPU_PROFILE", "/proc/nosuch", "1, and paths that can be written"),
+        ("NPU_OP_SELECT_IMPLMODE", "nosuch", "high_performance"),
+        ("NPU_CACHE_BYTES", "nosuch", "positive numbers"),
+        ("NPU_INTERNAL_ERRORS", "nosuch", "raise"),
+        ("NPU_MAX_ISA", "nosuch", "avx2"),
+        ("NPU_OPP_TIMEOUT", "nosuch", "positive numbers"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named_with_its_choices(name, value, choices, monkeypatch):
+    monkeypatch.setattr(environment, "_told", set())
+    monkeypatch.setenv(name, value)
+    if name == "NPU_DUMP_DIR":
+        monkeypatch.setenv("NPU_DUMP", "parse")
+    with pytest.warns(
+        environment.InvalidVariableWarning, match=f"{name}: '.*nosuch' is not used; .*{choices}"
+    ):
+        graph = graph_of(lambda b: b.op("Exp", b.input("x", (2,), "float32")))
+        np.testing.assert_allclose(ge.compile(graph)(np.zeros(2, np.float32)), 1)
+        if name == "NPU_INTERNAL_ERRORS":
+            with pytest.warns(faults.InternalErrorWarning):
+                faults.absorb("a test", KeyError(name))
+        tbe.target.instruction_limit()
+        guard._limit()

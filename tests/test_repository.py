@@ -67,6 +67,18 @@ def test_dependencies_point_downward(package: str) -> None:
     assert found == set()
 
 
+@pytest.mark.parametrize("package", ["acl", "ge", "npu_runtime", "tbe"])
+def test_environment_variables_are_read_in_one_place(package: str) -> None:
+    from npu_runtime.environment import VARIABLES
+
+    for path in (ROOT / "src" / package).rglob("*.py"):
+        source = path.read_text()
+        assert set(re.findall(r'"(NPU_[A-Z_]+)"', source)) <= set(VARIABLES), path
+        assert path.name == "environment.py" or not re.search(
+            r'(environ\.get|getenv)\("NPU_(?!OPP_PATH)', source
+        ), path
+
+
 def test_every_module_says_its_purpose() -> None:
     silent = [
         str(path.relative_to(ROOT))

@@ -57,11 +57,11 @@ def atc(
         str, _option("output", "File to write, .om is added; a folder with --singleop", _BASIC, "PATH")
     ] = "",
     framework: Annotated[
-        int,
+        int | None,
         _option(
             "framework", "1 AIR, 3 TensorFlow, 5 ONNX; found from the file when left out", _BASIC, "NUMBER"
         ),
-    ] = 0,
+    ] = None,
     soc_version: Annotated[
         str, _option("soc_version", "cpu, portable, or an Ascend name (means cpu)", _BASIC, "NAME")
     ] = "cpu",
@@ -279,12 +279,22 @@ def _show(path: Path) -> None:
 def _request(arguments: dict[str, Any]) -> Request:
     """The command line as a request."""
     from ge.offline import Request
-    from ge.parsers.files import Framework
+    from ge.parsers.files import NAMES as _NAMES
+    from ge.parsers.files import Framework, content_of
 
     number = arguments["framework"]
-    if number and number not in _FRAMEWORKS:
+    if number is not None and number not in _FRAMEWORKS:
+        name = " (Caffe)" if number == 0 else ""
+        found = content_of(Path(arguments["model"]))
+        hint = (
+            f"{arguments['model']} looks like {_NAMES[found]}: use --framework={found.value}; "
+            if found
+            else ""
+        )
         raise GeError(
-            "E12003", f"framework {number} is not supported", remedy="use 1 AIR, 3 TensorFlow or 5 ONNX"
+            "E12003",
+            f"framework {number}{name} is not supported",
+            remedy=f"{hint}the numbers are 1 AIR, 3 TensorFlow and 5 ONNX; without one it is found from the file",
         )
     if arguments["input_format"].upper() not in ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC"):
         raise GeError(
@@ -297,7 +307,7 @@ def _request(arguments: dict[str, Any]) -> Request:
     return Request(
         model=Path(arguments["model"]),
         output=Path(arguments["output"] or "model"),
-        framework=Framework[_FRAMEWORKS[number]] if number else None,
+        framework=None if number is None else Framework[_FRAMEWORKS[number]],
         shapes=shapes,
         gears=_gears(arguments, shapes),
         input_format=arguments["input_format"].upper(),

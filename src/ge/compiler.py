@@ -24,7 +24,7 @@ from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.plan import Plan
-from ge.options import CompileOptions
+from ge.options import CompileOptions, check_environment
 from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import optimize, switch_names
 from ge.passes.split_batch import split_batch
@@ -84,6 +84,7 @@ def compile_plan(
     handover: inputs and outputs that stay in the arena between this program and others, and are no ports.
     """
     options = options if options is not None else CompileOptions.from_environment()
+    check_environment()
     graph = graph.clone()
     for unknown in sorted(options.disabled_passes - {"", *switch_names()}):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")

@@ -6,7 +6,9 @@ written as inputs of the dumped graph, so that a dump stays small.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -14,6 +16,7 @@ import onnx_ir as ir
 
 from ge.model.plan import Plan, View
 from ge.options import CompileOptions
+from npu_runtime import environment
 
 __all__ = ["dump_graph", "dump_plan", "plan_text"]
 
@@ -27,16 +30,29 @@ def dump_graph(graph: ir.Graph, stage: str, options: CompileOptions, name: str =
     """Write a graph as `NNN_model_stage.txt` and `.onnx` when the stage is asked for."""
     if not _wanted(stage, options):
         return
-    base = _base(stage, options, name)
     model = _without_weights(ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION, producer_name="ge")))
-    onnx.save(model, f"{base}.onnx")
-    Path(f"{base}.txt").write_text(onnx.printer.to_text(model))
+    with _writable(options):
+        base = _base(stage, options, name)
+        onnx.save(model, f"{base}.onnx")
+        Path(f"{base}.txt").write_text(onnx.printer.to_text(model))
 
 
 def dump_plan(plan: Plan, options: CompileOptions) -> None:
     """Write a plan as `NNN_model_plan.txt` when the stage "plan" is asked for."""
     if _wanted("plan", options):
-        Path(f"{_base('plan', options, plan.name)}.txt").write_text(plan_text(plan))
+        with _writable(options):
+            Path(f"{_base('plan', options, plan.name)}.txt").write_text(plan_text(plan))
+
+
+@contextlib.contextmanager
+def _writable(options: CompileOptions) -> Iterator[None]:
+    """A folder that cannot be written does not fail the compile."""
+    try:
+        yield
+    except OSError as error:
+        environment.warn(
+            "NPU_DUMP_DIR", str(options.dump_dir), f"folders that can be written ({error.strerror})"
+        )
 
 
 def plan_text(plan: Plan) -> str:

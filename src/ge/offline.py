@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ from ge import aipp, configs, singleop
 from ge.compiler import compile_plan
 from ge.errors import GeError
 from ge.gears import Gears
+from ge.ir import facts
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of, make_value
@@ -242,15 +243,15 @@ class _SharedConstants:
 def cast_outputs(graph: ir.Graph, types: Mapping[str, str]) -> None:
     """Give outputs another element type; the empty name means all of them."""
     names = [value.name or "" for value in graph.outputs]
-    unknown = [n for n in types if n and not any(_same_output(n, name, i) for i, name in enumerate(names))]
+    known = facts.output_names(graph)
+    unknown = [n for n in types if n and not any(_is_output(n, same) for same in known)]
     if unknown:
-        raise GeError(
-            "E12007", f"the model has no output '{unknown[0]}'", remedy=f"its outputs are {', '.join(names)}"
-        )
+        listed = ", ".join(" or ".join(sorted(same)) for same in known)
+        raise GeError("E12007", f"the model has no output '{unknown[0]}'", remedy=f"its outputs are {listed}")
     builder = GraphBuilder(graph=graph)
     for index, value in enumerate(list(graph.outputs)):
         name = names[index]
-        wanted = next((t for n, t in types.items() if n and _same_output(n, name, index)), types.get("", ""))
+        wanted = next((t for n, t in types.items() if n and _is_output(n, known[index])), types.get("", ""))
         if not wanted or desc_of(value).dtype == wanted:
             continue
         value.name = f"{name}.before_cast"
@@ -259,9 +260,9 @@ def cast_outputs(graph: ir.Graph, types: Mapping[str, str]) -> None:
         graph.outputs[index] = result
 
 
-def _same_output(given: str, name: str, index: int) -> bool:
-    """Whether a name of the command line ("node", "node:0") means an output."""
-    return given == name or given.rpartition(":")[0] == name or given == name.rpartition(":")[0]
+def _is_output(given: str, names: Collection[str]) -> bool:
+    """Whether a name of the command line means an output; ":0" may be left out or added."""
+    return given in names or f"{given}:0" in names or given.removesuffix(":0") in names
 
 
 def halve_inputs(graph: ir.Graph, names: Sequence[str]) -> None:

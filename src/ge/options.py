@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ge.errors import GeError
 from ge.target import Target, named
+from npu_runtime import environment
 
 __all__ = ["RECOMPUTE", "CompileOptions", "Implementation", "PrecisionMode"]
 
@@ -128,12 +129,27 @@ class CompileOptions:
     def from_environment(cls, **given: object) -> CompileOptions:
         """Options with NPU_DUMP, NPU_DUMP_DIR, NPU_DISABLE_PASSES and NPU_OP_SELECT_IMPLMODE taken into account."""
         values: dict[str, object] = {}
-        if os.environ.get("NPU_DUMP"):
-            values["dump_stages"] = frozenset(os.environ["NPU_DUMP"].split(","))
-        if os.environ.get("NPU_DUMP_DIR"):
-            values["dump_dir"] = Path(os.environ["NPU_DUMP_DIR"])
-        if os.environ.get("NPU_DISABLE_PASSES"):
-            values["disabled_passes"] = frozenset(os.environ["NPU_DISABLE_PASSES"].split(","))
-        if os.environ.get("NPU_OP_SELECT_IMPLMODE"):
-            values["implementation"] = Implementation.parse(os.environ["NPU_OP_SELECT_IMPLMODE"])
+        values.update(_names_in_environment())
+        if environment.text("NPU_DUMP_DIR"):
+            values["dump_dir"] = Path(environment.text("NPU_DUMP_DIR"))
+        modes = [c.value + end for c in Implementation for end in ("", "_for_all")]
+        if mode := environment.choice("NPU_OP_SELECT_IMPLMODE", modes):
+            values["implementation"] = Implementation.parse(mode)
         return cls(**{**values, **given})  # type: ignore[arg-type]
+
+
+def check_environment() -> None:
+    """Warn of stages and passes that the environment names and that do not exist."""
+    _names_in_environment()
+
+
+def _names_in_environment() -> dict[str, frozenset[str]]:
+    if not environment.text("NPU_DUMP") and not environment.text("NPU_DISABLE_PASSES"):
+        return {}
+    from ge.passes import STAGES, switch_names
+
+    stages = ("all", "parse", *(stage.name for stage in STAGES), "place", "plan")
+    return {
+        "dump_stages": environment.names("NPU_DUMP", stages),
+        "disabled_passes": environment.names("NPU_DISABLE_PASSES", switch_names()),
+    }

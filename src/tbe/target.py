@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
 import llvmlite.binding as llvm
+
+from npu_runtime import environment
 
 __all__ = [
     "PORTABLE",
@@ -55,10 +56,7 @@ def instruction_limit() -> str:
     >>> instruction_limit() in ("", "sse4", "avx2", "avx512")
     True
     """
-    limit = os.environ.get("NPU_MAX_ISA", "")
-    if limit not in ("", *_BEYOND):
-        raise ValueError(f"NPU_MAX_ISA is {limit}; expected {', '.join(_BEYOND)}")
-    return limit
+    return environment.choice("NPU_MAX_ISA", environment.INSTRUCTION_SETS)
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from npu_runtime import environment
 from tbe.target import machine_for
 
 __all__ = ["Tuning", "forget", "remember", "tuning_file", "tuning_of"]
@@ -50,7 +51,7 @@ _loaded: dict[Path, dict[str, dict[str, int]]] = {}
 
 def tuning_file() -> Path:
     """Where choices are kept."""
-    folder = os.environ.get("NPU_CACHE_DIR")
+    folder = environment.text("NPU_CACHE_DIR")
     if folder:
         return Path(folder) / "tuning.json"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter" / "tuning.json"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import ge
@@ -72,7 +73,7 @@ def test_options_without_effect_are_said_once(
         (["--modle=x.onnx"], "E12001", "--model"),
         (["--output=x"], "E12002", "--model is missing"),
         (["--model=x.onnx"], "E12002", "--output is missing"),
-        (["--model=x.onnx", "--output=o", "--framework=0"], "E10021", "no file"),
+        (["--model=x.onnx", "--output=o", "--framework=0"], "E12003", "Caffe"),
         (["--model=x.onnx", "--output=o", "--framework=2"], "E12003", "TensorFlow"),
         (["--model=x.onnx", "--output=o", "--framework=abc"], "E12004", "framework"),
         (["--model=x.onnx", "--output=o", "--input_shape=x:a,b"], "E12004", "x:a,b"),
@@ -370,6 +371,63 @@ def test_graphs_of_the_engine_compile_as_air(tmp_path: Path) -> None:
     path = air.write(g.ir, tmp_path / "net")
     assert run(f"--model={path}", "--framework=1", f"--output={tmp_path}/out") == 0
     np.testing.assert_array_equal(ge.load(tmp_path / "out.om")(X), np.maximum(X, 0))
+
+
+TWO_OUTPUTS = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (float[2,4] x) => (float[2,4] a, float[2,2] b, float[2,2] c)'
+    " { [fc] a = Relu(x)  [cut] b, c = Split <axis = 1>(x) }"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "types"),
+    [
+        (["--output_type=fc:0:FP16"], "abc", "float16 float32 float32"),
+        (["--output_type=cut:1:FP16;a:UINT8"], "abc", "uint8 float32 float16"),
+        (["--output_type=fc:FP16;c:0:FP16"], "abc", "float16 float32 float16"),
+        (["--out_nodes=cut:1;fc:0"], "ca", "float32 float32"),
+        (["--out_nodes=b;fc"], "ba", "float32 float32"),
+        (["--out_nodes=cut:1;fc:0", "--output_type=cut:1:FP16"], "ca", "float16 float32"),
+    ],
+)
+def test_outputs_are_named_by_tensor_and_by_node(
+    tmp_path: Path, words: list[str], names: str, types: str
+) -> None:
+    onnx.save(onnx.parser.parse_model(TWO_OUTPUTS), tmp_path / "m.onnx")
+    assert run(f"--model={tmp_path}/m.onnx", f"--output={tmp_path}/out", *words) == 0
+    loaded = ge.load(tmp_path / "out.om")
+    assert "".join(p.name for p in loaded.outputs) == names
+    assert " ".join(p.desc.dtype for p in loaded.outputs) == types
+
+
+@pytest.mark.parametrize(
+    "words", [["--output_type=fc:1:FP16"], ["--output_type=cut:2:FP16"], ["--out_nodes=fc:1"]]
+)
+def test_outputs_that_a_node_does_not_have_are_refused(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(onnx.parser.parse_model(TWO_OUTPUTS), tmp_path / "m.onnx")
+    assert run(f"--model={tmp_path}/m.onnx", f"--output={tmp_path}/out", *words) == 255
+    assert words[0].partition("=")[2].removesuffix(":FP16") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, "E12003"), (1, "E10022"), (3, "E12003")])
+def test_a_framework_that_is_not_the_files_is_refused(
+    rows: Path, tmp_path: Path, number: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"--model={rows}", f"--output={tmp_path}/out", f"--framework={number}") == 255
+    shown = capsys.readouterr().err
+    assert f"[{code}]" in shown and "--framework=5" in shown
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_tensorflow_graph_is_neither_onnx_nor_air(
+    tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "frozen.pb").write_bytes(model_files.frozen_graph())
+    assert run(f"--model={tmp_path}/frozen.pb", f"--output={tmp_path}/out", f"--framework={number}") == 255
+    shown = capsys.readouterr().err
+    assert "[E12003]" in shown and "--framework=3" in shown
 
 
 @pytest.mark.parametrize("options", [[], ["--framework=3"], ["--framework=3", "--out_nodes=y:0;z"]])

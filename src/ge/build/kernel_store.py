@@ -20,6 +20,7 @@ from pathlib import Path
 
 import tbe
 from ge.model import keys
+from npu_runtime import environment
 
 __all__ = ["KernelStore", "open_store"]
 
@@ -32,7 +33,7 @@ _LARGEST_FILE = 64 << 20
 
 def open_store() -> KernelStore | None:
     """The store in the folder that NPU_CACHE_DIR names, None when it names none."""
-    folder = os.environ.get("NPU_CACHE_DIR")
+    folder = environment.text("NPU_CACHE_DIR")
     return KernelStore(Path(folder) / "kernels") if folder else None
 
 

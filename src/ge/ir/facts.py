@@ -17,12 +17,14 @@ __all__ = [
     "narrow",
     "notes",
     "origin",
+    "output_names",
     "passed_over",
     "reason",
     "recomputed",
     "set_engine",
     "set_keep_dtype",
     "set_narrow",
+    "set_output_names",
     "set_passed_over",
     "set_reason",
     "set_recomputed",
@@ -42,6 +44,7 @@ _PASSED_OVER = "ge.passed_over"
 _SPECIALISED = "ge.specialised"
 _STORAGE_DTYPE = "ge.storage_dtype"
 _RECOMPUTED = "ge.recomputed"
+_OUTPUT_NAMES = "ge.output_names"
 _SEPARATOR = "\n"
 
 
@@ -149,3 +152,14 @@ def set_specialised(graph: ir.Graph, values: Mapping[str, np.ndarray]) -> None:
     """Record the inputs that became constants."""
     if values:
         graph.meta[_SPECIALISED] = dict(values)
+
+
+def output_names(graph: ir.Graph) -> tuple[frozenset[str], ...]:
+    """For each output, all the names by which the framework knows it: of the tensor, of the node ("node:1")."""
+    names: tuple[frozenset[str], ...] = graph.meta.get(_OUTPUT_NAMES, ())
+    return names or tuple(frozenset({v.name or ""}) for v in graph.outputs)
+
+
+def set_output_names(graph: ir.Graph, names: Iterable[Iterable[str]]) -> None:
+    """Record the names of the outputs."""
+    graph.meta[_OUTPUT_NAMES] = tuple(frozenset(n) for n in names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import npu_runtime
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model.plan import KernelImage, Plan, Task
+from npu_runtime import environment
 
 __all__ = ["add_portable", "machine", "regenerate", "select"]
 
@@ -31,7 +31,7 @@ def machine() -> str:
             flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
     except OSError:
         flags = platform.processor()
-    flags += " " + os.environ.get("NPU_MAX_ISA", "")
+    flags += " " + environment.choice("NPU_MAX_ISA", environment.INSTRUCTION_SETS)
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
     return f"{HOST}:{platform.machine()}-{digest[:12]}"
 

@@ -10,6 +10,8 @@ import stat
 import warnings
 from pathlib import Path
 
+from npu_runtime import environment
+
 __all__ = ["key_path", "sign", "verify"]
 
 KEY_BYTES = 32
@@ -18,7 +20,7 @@ _PURPOSE = b"tf-adapter .om seal 1\0"
 
 def key_path() -> Path:
     """Where the key lives: NPU_KEY_FILE, else the user's configuration directory."""
-    given = os.environ.get("NPU_KEY_FILE")
+    given = environment.text("NPU_KEY_FILE")
     if given:
         return Path(given)
     config = os.environ.get("XDG_CONFIG_HOME")

@@ -16,6 +16,7 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.model.plan import KernelImage, Plan, Port
+from npu_runtime import environment
 
 __all__ = ["Model", "PackedConstants", "TaskProfile"]
 
@@ -61,7 +62,7 @@ class Model:
     def __init__(self, plan: Plan, packed: PackedConstants | None = None) -> None:
         self.plan = plan
         self.program = _load(plan, packed)
-        self._announce = os.environ.get("NPU_PROFILE", "0") not in ("", "0")
+        self._announce = environment.text("NPU_PROFILE") not in ("", "0")
 
     @property
     def name(self) -> str:
@@ -152,9 +153,13 @@ class Model:
         self._announce = False
         tasks = self.profile(feeds)
         print(table(tasks))
-        path = os.environ.get("NPU_PROFILE", "1")
-        if path != "1":
+        path = environment.text("NPU_PROFILE") or "1"
+        if path == "1":
+            return
+        try:
             print(f"trace: {trace(path, tasks, self.name)}")
+        except OSError as error:
+            environment.warn("NPU_PROFILE", path, f"1, and paths that can be written ({error.strerror})")
 
     def _profiled(self, task: Any, info: Any, seconds: float) -> TaskProfile:
         main = task.outputs[0] if task.outputs else task.inputs[0]

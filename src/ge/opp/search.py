@@ -24,6 +24,7 @@ from ge.opp.spec import MANIFEST, PackageSpec, read_manifest
 from ge.ops import guard
 from ge.ops.base import Operator, is_custom, register, registered_custom, unregister
 from ge.parsers import plugin
+from npu_runtime import environment
 
 __all__ = ["Found", "add_paths", "find_package", "home", "installed", "refresh", "require", "roots"]
 
@@ -61,7 +62,7 @@ def home() -> Path:
 
 
 def _environment() -> list[Path]:
-    return [Path(p) for p in os.environ.get("NPU_OPP_PATH", "").split(os.pathsep) if p]
+    return [Path(p) for p in environment.text("NPU_OPP_PATH").split(os.pathsep) if p]
 
 
 def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:

@@ -37,6 +37,7 @@ from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.ops.base import Engine, NodeView, Operator, Pattern, plain_type, source_of
+from npu_runtime import environment
 
 __all__ = [
     "Traced",
@@ -275,10 +276,7 @@ def _plain(descs: Iterable[TensorDesc]) -> list[tuple[list[int], str]]:
 
 
 def _limit() -> float:
-    try:
-        return float(os.environ.get("NPU_OPP_TIMEOUT", DEFAULT_LIMIT))
-    except ValueError:
-        return DEFAULT_LIMIT
+    return environment.number("NPU_OPP_TIMEOUT", DEFAULT_LIMIT)
 
 
 def run_apart(work: Callable[[], Any], who: GeError) -> Any:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.options import CompileOptions
 
-__all__ = ["Framework", "framework_of", "parse_file"]
+__all__ = ["NAMES", "Framework", "content_of", "framework_of", "parse_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,42 @@ _SUFFIXES = {
 }
 # The first field of an ONNX model is a number, of a TensorFlow graph a node.
 _FIRST_BYTES = {0x08: Framework.ONNX, 0x0A: Framework.TENSORFLOW}
+
+
+NAMES = {
+    Framework.AIR: "an AIR graph",
+    Framework.TENSORFLOW: "a TensorFlow model",
+    Framework.ONNX: "an ONNX model",
+}
+
+
+def content_of(path: Path) -> Framework | None:
+    """What a file holds, by its first bytes; None when they do not tell."""
+    if path.is_dir():
+        return Framework.TENSORFLOW
+    try:
+        with open(path, "rb") as file:
+            head = file.read(2)
+    except OSError:
+        return None
+    if len(head) < 2 or head[0] not in _FIRST_BYTES:
+        return None
+    if head[0] == 0x08 and head[1] < 3:  # the version of a SavedModel, which is below those of ONNX
+        return Framework.TENSORFLOW
+    return Framework.AIR if head[0] == 0x08 and path.suffix.lower() == ".air" else _FIRST_BYTES[head[0]]
+
+
+def _check_content(path: Path, framework: Framework) -> None:
+    """Refuse a file whose content is another framework's. AIR and ONNX have one form; their parsers tell them apart."""
+    found = content_of(path)
+    alike = {Framework.AIR, Framework.ONNX}
+    if found is None or found is framework or {found, framework} == alike:
+        return
+    raise GeError(
+        "E12003",
+        f"{path.name} looks like {NAMES[found]}, not like {NAMES[framework]}",
+        remedy=f"use --framework={found.value}, or leave it out",
+    )
 
 
 def framework_of(path: Path) -> Framework:
@@ -86,6 +122,8 @@ def parse_file(
     path: str | os.PathLike[str], options: CompileOptions, framework: Framework | None = None
 ) -> ir.Graph:
     """The GE graph of a model file."""
+    if framework is not None:
+        _check_content(Path(path), framework)
     kind = framework or framework_of(Path(path))
     graph = PARSERS[kind](Path(path), options)
     _log.info("%s: read as %s, %d nodes", Path(path).name, kind.name, len(graph))

@@ -88,8 +88,10 @@ def _convert(
             scope.values[port.name] = _input(port, builder, shapes, converter)
     results = converter.graph(proto, scope, file.name)
     ports = list(zip((v.name for v in proto.output), results, strict=True))
-    for name, value in _chosen(ports, wanted, scope, file):
+    chosen = list(_chosen(ports, wanted, scope, file))
+    for name, value in chosen:
         _output(name, value, builder, converter)
+    facts.set_output_names(builder.graph, (_names_of(name, file) for name, _ in chosen))
     return builder.graph, converter
 
 
@@ -154,6 +156,17 @@ def _chosen(
         else:
             raise GeError("E10019", f"the model has no output, tensor or node {name}")
     return found
+
+
+def _names_of(tensor: str, file: ModelFile) -> Iterable[str]:
+    """The names of an output: of the tensor, and of the node that makes it ("node:0", and "node" for its first)."""
+    yield tensor
+    for node in file.proto.graph.node:
+        if node.name and tensor in node.output:
+            index = list(node.output).index(tensor)
+            yield f"{node.name}:{index}"
+            if index == 0:
+                yield node.name
 
 
 def _deciding(

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ge.errors import GeError
+from ge.ir.builder import DOMAIN as GE_DOMAIN
 
 __all__ = ["MAX_BYTES", "DataFolder", "ModelFile", "array_of", "load", "sorted_nodes", "subgraphs"]
 
@@ -120,6 +121,8 @@ def _checked(file: ModelFile) -> ModelFile:
         file.notes.append(
             f"IR version {proto.ir_version} is newer than the known {onnx.IR_VERSION}; read as far as known"
         )
+    if any(o.domain == GE_DOMAIN for o in proto.opset_import):
+        raise GeError("E10022", f"{file.name} is an AIR graph", remedy="use --framework=1, or name it .air")
     file.opsets = opset_versions(proto.opset_import, file.name)
     for function in proto.functions:
         key = (_domain(function.domain), function.name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 import npu_runtime
 from ge.errors import GeError
 from ge.target.target import Target
+from npu_runtime import environment
 
 __all__ = ["host", "named"]
 
@@ -23,8 +23,7 @@ def host() -> Target:
     >>> host().kind
     'cpu'
     """
-    override = os.environ.get("NPU_CACHE_BYTES")
-    cache = int(override) if override else _last_level_cache()
+    cache = int(environment.number("NPU_CACHE_BYTES", _last_level_cache()))
     return Target("host", "host", _isa(), npu_runtime.num_threads(), cache)
 
 

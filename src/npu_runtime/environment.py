@@ -1,0 +1,87 @@
+"""The environment variables of the Graph Engine and of what is below it: their names, and how each is read.
+
+A value that makes no sense is not used, and a warning says so once, with the choices.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection
+
+__all__ = ["VARIABLES", "InvalidVariableWarning", "choice", "names", "number", "text", "warn"]
+
+VARIABLES = {
+    "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
+    "NPU_CACHE_DIR": "folder of compiled kernels and tuned choices",
+    "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
+    "NPU_DISABLE_PASSES": "passes that do not run",
+    "NPU_DUMP": "stages whose graphs are written, or all",
+    "NPU_DUMP_DIR": "folder of written graphs",
+    "NPU_INTERNAL_ERRORS": "raise: internal errors are not absorbed",
+    "NPU_KEY_FILE": "the key that seals model files",
+    "NPU_MAX_ISA": "the newest instruction set that is used",
+    "NPU_OPP_PATH": "folders of custom operators",
+    "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
+    "NPU_OP_SELECT_IMPLMODE": "high_performance or high_precision",
+    "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",
+}
+INSTRUCTION_SETS = ("sse4", "avx2", "avx512")
+
+_told: set[tuple[str, str]] = set()
+
+
+class InvalidVariableWarning(RuntimeWarning):
+    """An environment variable has a value that is not used."""
+
+
+def text(name: str) -> str:
+    """The value of a variable, "" when it is not set."""
+    assert name in VARIABLES, f"{name} is not in the table of environment variables"
+    return os.environ.get(name, "")
+
+
+def warn(name: str, value: str, choices: str) -> None:
+    """Say once that a value of a variable is not used.
+
+    >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always")
+    ...     warn("NPU_DUMP", "bogus", "all, parse")
+    >>> print(seen[0].message)
+    NPU_DUMP: 'bogus' is not used; choices are all, parse
+    """
+    if (name, value) not in _told:
+        _told.add((name, value))
+        warnings.warn(
+            f"{name}: {value!r} is not used; choices are {choices}", InvalidVariableWarning, stacklevel=3
+        )
+
+
+def choice(name: str, choices: Collection[str]) -> str:
+    """A value that is one of several, "" for any other."""
+    value = text(name)
+    if not value or value in choices:
+        return value
+    warn(name, value, ", ".join(choices))
+    return ""
+
+
+def names(name: str, choices: Collection[str]) -> frozenset[str]:
+    """The values of a list, those that are not among the choices left out."""
+    given = frozenset(filter(None, (part.strip() for part in text(name).split(","))))
+    for unknown in sorted(given - frozenset(choices)):
+        warn(name, unknown, ", ".join(sorted(choices)))
+    return given & frozenset(choices)
+
+
+def number(name: str, otherwise: float) -> float:
+    """A positive number, or the default."""
+    value = text(name)
+    try:
+        found = float(value) if value else otherwise
+    except ValueError:
+        found = -1.0
+    if 0 < found < float("inf"):
+        return found
+    warn(name, value, f"positive numbers (the default is {otherwise:g})")
+    return otherwise
