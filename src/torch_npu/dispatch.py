@@ -204,7 +204,7 @@ def _run(known: _Operator, to_host: Callable[[Any], Any], args: Any, kwargs: Any
     _pair([args, list(kwargs.values())], [given, list(named.values())], same)
     operands: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     for place in known.written:
-        value = operands.get(place)
+        value: Any = operands.get(place)
         if is_npu(value) and not _is_dense(value):
             layouts.take_over(value, named[place] if isinstance(place, str) else given[place])
     if isinstance(result, torch.Tensor):

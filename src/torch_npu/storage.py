@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.multiprocessing import reductions
 
 from torch_npu import devices
 from torch_npu.memory import as_cpu, as_npu
@@ -61,6 +63,20 @@ def _bytes(storage: Any) -> torch.Tensor:
     return as_cpu(tensor) if storage.device.type == "npu" else tensor
 
 
+def _sent(storage: Any) -> Any:
+    """A storage on its way to another process, by value: its memory need not outlive the message."""
+    if storage.device.type != "npu":
+        return reductions.reduce_storage(storage)
+    return _received, (_bytes(storage).numpy().tobytes(), storage.device.index)
+
+
+def _received(data: bytes, index: int) -> torch.UntypedStorage:
+    whole = torch.empty(len(data), dtype=torch.uint8, device="cpu")
+    if data:
+        whole.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return as_npu(whole, index).untyped_storage()
+
+
 def register() -> None:
     """Make saving, loading and copying of storages work on the device."""
     kind: Any = torch.UntypedStorage
@@ -86,4 +102,5 @@ def register() -> None:
 
     kind.copy_ = copy_
     kind.resize_ = resize_
+    ForkingPickler.register(torch.UntypedStorage, _sent)
     torch.serialization.register_package(_PRIORITY, _tag, _restore)

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -108,6 +109,15 @@ def test_tensors_of_the_host_are_not_mixed_with_the_devices() -> None:
     assert x[plain > 0].tolist() == [1, 2]
     x[torch.tensor([0])] = torch.tensor(5.0)
     assert x.tolist() == [5, 1, 2]
+
+
+def test_tensors_pass_between_processes_by_value() -> None:
+    x = torch.arange(3.0).npu()[1:]
+    message = bytes(ForkingPickler.dumps([x, x[1:], torch.empty(0, device="npu")]))
+    whole, part, empty = pickle.loads(message)
+    assert {t.device for t in (whole, part, empty)} == {torch.device("npu", 0)}
+    part.add_(1)
+    assert (whole.tolist(), x.tolist(), empty.shape) == ([1, 3], [1, 2], (0,))
 
 
 def test_functions_of_the_accelerator() -> None:
