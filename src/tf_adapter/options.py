@@ -427,13 +427,13 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 @functools.cache
 def tell_of_precision(mode: PrecisionMode) -> None:
     """Say once that a mode which allows a narrow type changes nothing where the machine lacks that type."""
-    from ge.engines.aicore import narrow_floats
     from ge.passes.lower_precision import MODES
+    from ge.target import host
 
-    lowered = MODES.get(mode)
-    if lowered is None or lowered.forced or lowered.dtype in narrow_floats():
+    lowered, narrow = MODES.get(mode), host().narrow_floats
+    if lowered is None or lowered.forced or lowered.dtype in narrow:
         return
-    others = [m.value for m, other in MODES.items() if other.forced or other.dtype in narrow_floats()]
+    others = [m.value for m, other in MODES.items() if other.forced or other.dtype in narrow]
     warnings.warn(
         f"precision mode '{mode.value}' changes nothing: this machine's primitives lack {lowered.dtype}, so products "
         f"stay float32. Modes that take effect here: {', '.join(others)}.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_wrong_value_is_refused_with_its_name_and_leaves_the_old_one(
 @pytest.mark.parametrize("native", [True, False])
 def test_a_mode_without_effect_on_this_machine_says_so(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     types = frozenset({"float16"} if native else ())
-    monkeypatch.setattr("ge.engines.aicore.narrow_floats", lambda: types)
+    monkeypatch.setattr("ge.target.host", lambda: SimpleNamespace(narrow_floats=types))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         tell_of_precision.__wrapped__(PrecisionMode.MIX_FP16)
