@@ -157,7 +157,7 @@ class SessionOptions:
 
     def start(self) -> None:
         """Put into effect what holds for the whole process: profiles, and where compiled models are kept."""
-        tell_of_precision(self.compile_options.precision_mode)
+        tell_of_precision(self.compile_options.precision_mode, self.compile_options.target)
         if self.process:
             process_options.set(**self.process)
 

@@ -35,6 +35,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from ge import configs
 from ge.errors import GeError
 from ge.options import RECOMPUTE, CompileOptions, Implementation, PrecisionMode
+from ge.target import Target
 
 __all__ = ["Options", "Setting", "options", "start", "tell_of_precision"]
 
@@ -369,7 +370,6 @@ class Options:
 
     def compile_options(self, **given: Any) -> CompileOptions:
         """The options of a compile; arguments win."""
-        tell_of_precision(self.effective_precision)
         values: dict[str, Any] = {
             "precision_mode": self.effective_precision,
             "op_precision": self._op_precision(),
@@ -380,7 +380,9 @@ class Options:
             "recompute": self.recompute,
             **configs.implementation_choice(self.op_select_implmode, self.optypelist_for_implmode),
         }
-        return CompileOptions(**{**values, **given})
+        chosen = CompileOptions(**{**values, **given})
+        tell_of_precision(chosen.precision_mode, chosen.target)
+        return chosen
 
     def fingerprint(self) -> str:
         """A text that differs whenever options differ that decide what a compile gives.
@@ -425,18 +427,17 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 @functools.cache
-def tell_of_precision(mode: PrecisionMode) -> None:
-    """Say once that a mode which allows a narrow type changes nothing where the machine lacks that type."""
+def tell_of_precision(mode: PrecisionMode, target: Target) -> None:
+    """Say once that a mode which allows a narrow type changes nothing where the target lacks that type."""
     from ge.passes.lower_precision import MODES
-    from ge.target import host
 
-    lowered, narrow = MODES.get(mode), host().narrow_floats
-    if lowered is None or lowered.forced or lowered.dtype in narrow:
+    lowered = MODES.get(mode)
+    if lowered is None or lowered.forced or lowered.dtype in target.narrow_floats:
         return
-    others = [m.value for m, other in MODES.items() if other.forced or other.dtype in narrow]
+    others = [m.value for m, other in MODES.items() if other.forced or other.dtype in target.narrow_floats]
     warnings.warn(
-        f"precision mode '{mode.value}' changes nothing: this machine's primitives lack {lowered.dtype}, so products "
-        f"stay float32. Modes that take effect here: {', '.join(others)}.",
+        f"precision mode '{mode.value}' changes nothing: the primitives of target '{target.name}' lack "
+        f"{lowered.dtype}, so products stay float32. Modes that take effect here: {', '.join(others)}.",
         stacklevel=3,
     )
 

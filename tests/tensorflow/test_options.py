@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from tensorflow.python.eager import context  # noqa: E402
 
 from ge.options import PrecisionMode  # noqa: E402
+from ge.target import host  # noqa: E402
 from tf_adapter.options import Options, options, tell_of_precision  # noqa: E402
 
 
@@ -54,13 +55,12 @@ def test_a_wrong_value_is_refused_with_its_name_and_leaves_the_old_one(
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_mode_without_effect_on_this_machine_says_so(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    types = frozenset({"float16"} if native else ())
-    monkeypatch.setattr("ge.target.host", lambda: SimpleNamespace(narrow_floats=types))
+def test_a_mode_without_effect_on_this_machine_says_so(native: bool) -> None:
+    target = replace(host(), isa="avx512_core_fp16" if native else "avx2")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        tell_of_precision.__wrapped__(PrecisionMode.MIX_FP16)
-        tell_of_precision.__wrapped__(PrecisionMode.FORCE_FP16)
+        tell_of_precision.__wrapped__(PrecisionMode.MIX_FP16, target)
+        tell_of_precision.__wrapped__(PrecisionMode.FORCE_FP16, target)
     assert [str(w.message).split(":")[0] for w in said] == (
         [] if native else ["precision mode 'allow_mix_precision_fp16' changes nothing"]
     )
