@@ -19,7 +19,8 @@ from ge.collection import collection_paused
 from ge.compiler import compile_graph
 from ge.explanation import Placement, explain
 from ge.options import CompileOptions
-from npu_runtime import Fetcher
+from npu_runtime import Fetcher, TaskError
+from torchair.faults import as_torch_says
 from torchair.gears import gears_of
 from torchair.lowering import Layout, NpuPart, Refusal, lower
 from torchair.plan import Plan, form_of
@@ -119,7 +120,10 @@ class CompiledGraph:
         plan = self.plans.get(key)
         if plan is None:
             plan = self._planned(key, args)
-        result = plan(args)
+        try:
+            result = plan(args)
+        except TaskError as error:
+            raise as_torch_says(error) from error
         args.clear()
         return result
 

@@ -27,6 +27,7 @@ from ge.errors import GeError
 from ge.model import keys, packed
 from ge.model.container import Section, read_sections, write_sections
 from ge.model.model import Model
+from torchair.faults import as_torch_says
 from torchair.layouts import array_of
 from torchair.plan import Plan, PlanForm
 
@@ -73,7 +74,10 @@ class StoredGraph(SerializableCallable):
             if tensor._version != version or tensor.data_ptr() != address:
                 raise Changed
         assert self.plan is not None, "attach() comes first"
-        return self.plan(list(args))
+        try:
+            return self.plan(list(args))
+        except npu_runtime.TaskError as error:
+            raise as_torch_says(error) from error
 
 
 class Digests:

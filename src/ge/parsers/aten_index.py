@@ -11,41 +11,41 @@ import onnx_ir as ir
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.parsers.aten import AtenNode, aten
+from ge.parsers.aten_checks import places_of
 from ge.parsers.aten_movement import axis_of
 from ge.parsers.plugin import Unsupported
 
 
-def _places(n: AtenNode, value: Any) -> Any:
-    """Positions in a type that kernels take."""
-    dtype = desc_of(value).dtype
-    return value if dtype in ("int64", "int32") else n.op("Cast", value, to="int64")
-
-
 @aten("embedding")
 def _embedding(n: AtenNode) -> Any:
-    return n.op("Gather", n.arg("weight"), _places(n, n.arg("indices")), axis=0)
+    weight = n.arg("weight")
+    places = places_of(n, n.arg("indices"), desc_of(weight).shape[0], what="indices")
+    return n.op("Gather", weight, places, axis=0)
 
 
 @aten("index_select", "index_select_copy")
 def _index_select(n: AtenNode) -> Any:
-    x, rows = n.arg("self"), _places(n, n.arg("index"))
+    x, axis = n.arg("self"), axis_of(n)
     if not desc_of(x).rank:
         return n.spread(x, n.out().shape)
-    return n.op("Gather", x, n.shaped(rows, [desc_of(rows).size]), axis=axis_of(n))
+    rows = places_of(n, n.arg("index"), desc_of(x).shape[axis])
+    return n.op("Gather", x, n.shaped(rows, [desc_of(rows).size]), axis=axis)
 
 
 @aten("gather")
 def _gather(n: AtenNode) -> Any:
-    x, places = n.arg("self"), _places(n, n.arg("index"))
+    x, axis = n.arg("self"), axis_of(n)
     if not desc_of(x).rank:
         return n.shaped(x, n.out().shape)
-    return n.op("GatherElements", x, n.shaped(places, n.out().shape), axis=axis_of(n))
+    places = places_of(n, n.arg("index"), desc_of(x).shape[axis])
+    return n.op("GatherElements", x, n.shaped(places, n.out().shape), axis=axis)
 
 
 @aten("take")
 def _take(n: AtenNode) -> Any:
     flat = n.shaped(n.arg("self"), [desc_of(n.arg("self")).size])
-    return n.op("Gather", flat, _places(n, n.arg("index")), axis=0)
+    places = places_of(n, n.arg("index"), desc_of(flat).size, from_end=True)
+    return n.op("Gather", flat, places, axis=0)
 
 
 class _Indexed:
@@ -60,8 +60,11 @@ class _Indexed:
         rest = [a for a in range(rank) if a not in self.axes]
         self.perm = [*self.axes, *rest]
         self.shape = [desc_of(x).shape[p] for p in self.perm]
-        given = [_places(n, indices[a]) for a in self.axes]
-        given = [n.cast(g, "int64") for g in given]
+        given = [n.cast(indices[a], "int64") for a in self.axes]
+        if not n.type.startswith("_unsafe"):
+            given = [
+                places_of(n, g, extent, from_end=True) for g, extent in zip(given, self.shape, strict=False)
+            ]
         self.common = list(np.broadcast_shapes(*(desc_of(g).shape for g in given)))
         self.given = [n.spread(g, self.common) for g in given]
         # Where the result's index axes stand: in place when the indexed axes are neighbours, else in front.
@@ -140,7 +143,7 @@ def _index_add(n: AtenNode) -> Any:
     perm = [axis, *(a for a in range(desc.rank) if a != axis)]
     alpha = n.arg("alpha", 1)
     source = source if alpha == 1 else n.op("Mul", source, n.cast(alpha, desc.dtype))
-    places = n.cast(n.arg("index"), "int64")
+    places = places_of(n, n.cast(n.arg("index"), "int64"), desc.shape[axis])
     places = n.shaped(places, [desc_of(places).size, 1])
     reduction = "add" if n.type.startswith("index_add") else "none"
     made = n.op("ScatterNd", n.turned(x, perm), places, n.turned(source, perm), reduction=reduction)
@@ -179,7 +182,9 @@ def _scatter(n: AtenNode) -> Any:
     reduction = "none" if reduce is None else _REDUCTIONS[reduce]
     if not where.size:
         return n.op("Identity", x)
-    return n.op("ScatterElements", x, places, src, axis=axis_of(n), reduction=reduction)
+    axis = axis_of(n)
+    places = places_of(n, places, desc.shape[axis])
+    return n.op("ScatterElements", x, places, src, axis=axis, reduction=reduction)
 
 
 @aten("embedding_dense_backward")

@@ -12,6 +12,7 @@ from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
 from ge.ops.elementwise import erfinv
 from ge.parsers.aten import AtenNode, aten, promoted
+from ge.parsers.aten_checks import divisor_of
 from ge.parsers.plugin import Unsupported
 
 # -- one operand -------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def _declare_binary(name: str, type_: str) -> None:
     @aten(name)
     def mapped_(n: AtenNode) -> Any:
         a, b, _ = _operands(n)
-        return _arithmetic(n, type_, a, b)
+        return _arithmetic(n, type_, a, divisor_of(n, b) if type_ == "FMod" else b)
 
 
 for _name, _type in {
@@ -280,7 +281,7 @@ def _div_mode(n: AtenNode) -> Any:
     if mode is None:
         return n.op("Div", a, b)
     if kind in INTS:
-        return n.op("FloorDiv" if mode == "floor" else "Div", a, b)
+        return n.op("FloorDiv" if mode == "floor" else "Div", a, divisor_of(n, b))
     wide_a, wide_b = n.wide(a), n.wide(b)
     if mode == "trunc":
         return n.back(n.op("Trunc", n.op("Div", wide_a, wide_b)))
@@ -305,7 +306,7 @@ def _remainder(n: AtenNode) -> Any:
     if kind == "bool":
         raise Unsupported("remainder of bools")
     if kind in INTS:
-        return n.op("Mod", a, b)
+        return n.op("Mod", a, divisor_of(n, b))
     a, b = n.wide(a), n.wide(b)
     rest = n.op("FMod", a, b)
     other_sign = n.op(

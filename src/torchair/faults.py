@@ -1,0 +1,20 @@
+"""Failed runs as the errors that PyTorch raises for the same data."""
+
+from __future__ import annotations
+
+from npu_runtime import TaskError
+
+__all__ = ["as_torch_says"]
+
+_RUNTIME = (
+    "aten.gather:",
+    "aten.scatter",
+    "aten.index_add:",
+)  # whose kernels raise RuntimeError for an index
+
+
+def as_torch_says(error: TaskError) -> Exception:
+    """IndexError for an index out of range where PyTorch raises it, RuntimeError else."""
+    if error.kind == "index" and not error.cause.startswith(_RUNTIME):
+        return IndexError(error.cause)
+    return RuntimeError(error.cause) if error.kind else error

@@ -1,0 +1,53 @@
+"""Indices out of range and whole numbers divided by zero raise PyTorch's errors from compiled graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchair
+
+X, TABLE, SCORES, WHOLE = torch.randn(5, 4), torch.randn(10, 3), torch.randn(3, 5), torch.tensor([6, 7, 8])
+Case = tuple[Any, list[int], list[list[int]], str]
+CASES: dict[str, Case] = {  # function, good, bad, the operator that the error names
+    "embedding": (lambda i: F.embedding(i, TABLE), [1, 9, 0], [[1, 10, 0], [-1, 2, 3]], "embedding"),
+    "gather": (lambda i: X.gather(0, i[:, None]), [0, 1, 4], [[0, 1, 9], [0, -1, 2]], "gather"),
+    "index_select": (lambda i: X.index_select(0, i), [0, 1, 4], [[0, 1, 5], [0, -1, 2]], "index_select"),
+    "index": (lambda i: X[i], [0, -5, 2], [[0, 5, 2], [0, -6, 2]], "index"),
+    "index of two axes": (lambda i: X[i, i], [0, -4, 3], [[0, 4, 2], [0, -5, 2]], "index"),
+    "index_put": (lambda i: X.index_put((i,), X[0]), [0, -1, 2], [[0, 5, 2], [0, -6, 2]], "index_put"),
+    "index_add": (lambda i: X.index_add(0, i, X[:3]), [0, 1, 4], [[0, 5, 2]], "index_add"),
+    "index_copy": (lambda i: X.index_copy(0, i, X[:3]), [0, 1, 4], [[0, 5, 2]], "index_copy"),
+    "scatter": (lambda i: X.scatter(0, i[:, None], 2.0), [0, 1, 4], [[0, 5, 2], [0, -1, 2]], "scatter"),
+    "scatter_add": (lambda i: X.scatter_add(0, i[:, None], X[:3]), [0, 1, 4], [[0, 5, 2]], "scatter_add"),
+    "take": (lambda i: X.take(i), [0, 19, -20], [[0, 20, 1], [-21, 0, 0]], "take"),
+    "cross_entropy": (lambda i: F.cross_entropy(SCORES, i), [0, -100, 2], [[0, 5, 2], [0, -1, 2]], ""),
+    "one_hot": (lambda i: F.one_hot(i, 5), [0, 1, 4], [[0, 5, 2]], "one_hot"),
+    "floor_divide": (lambda i: WHOLE // i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
+    "remainder": (lambda i: WHOLE % i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
+    "fmod": (lambda i: torch.fmod(WHOLE, i), [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
+    "div": (lambda i: torch.div(WHOLE, i, rounding_mode="trunc"), [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
+def test_wrong_numbers_raise_and_later_calls_are_right(name: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    function, good, bad, named = CASES[name]
+    run = torch.compile(function, backend=torchair.get_npu_backend(), dynamic=dynamic)
+    for wrong in bad:
+        with pytest.raises((IndexError, RuntimeError)) as theirs:
+            function(torch.tensor(wrong))
+        kind = RuntimeError if name == "cross_entropy" else theirs.type  # its classes are gathered
+        with pytest.raises((kind, theirs.type), match=None if dynamic else named or "aten.gather"):
+            run(torch.tensor(wrong))
+        torch.testing.assert_close(run(torch.tensor(good)), function(torch.tensor(good)))
+
+
+def test_constants_that_are_wrong_raise() -> None:
+    with pytest.raises(IndexError):
+        torch.compile(lambda x: x[torch.tensor([7])] + 1, backend="npu")(X)
