@@ -121,7 +121,7 @@ def test_a_worker_that_does_not_run_is_not_waited_for(
         run_often(program, feeds, fills)
         share = (processor_time(worker) - before) / alone
     np.testing.assert_allclose(fills[0], wanted, rtol=1e-4, atol=1e-4)
-    assert share < 0.25  # a caller that waits leaves it a half
+    assert share < 0.4  # a caller that waits leaves it a half
 
 
 def test_many_callers_share_the_pool(two_threads: None) -> None:
