@@ -510,6 +510,13 @@ def _replaced() -> dict[str, Callable[..., Any]]:
     return {name: functools.partial(_fallback, _overload(name)) for name in names}
 
 
+def _is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """True if both are the same view of one storage; their copies on the host have storages of their own."""
+    storages = (self.untyped_storage()._cdata, tensor.untyped_storage()._cdata)
+    views = [(t.storage_offset(), t.size(), t.stride()) for t in (self, tensor)]
+    return storages[0] == storages[1] and views[0] == views[1]
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
@@ -532,7 +539,11 @@ def register() -> None:
         "set_": _set_empty,
         "_copy_from": _copy_from,
         "_copy_from_and_resize": _copy_from_and_resize,
-        "_local_scalar_dense": lambda self: host(self).item(),
+        "_local_scalar_dense": lambda self: aten._local_scalar_dense.default(host(self)),
+        "is_set_to": _is_set_to,
+        "mode.values": functools.partial(
+            _fallback, _overload("mode.values")
+        ),  # PyTorch's own asks for the CPU
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
         "scaled_dot_product_attention": _scaled_dot_product_attention,

@@ -390,3 +390,22 @@ if __name__ == "__main__":
 def test_values_of_one_device_are_not_mixed_up_with_numbers() -> None:
     x: Any = torch.ones(2, device="npu")
     assert (x * 2 + x.sum()).tolist() == [4.0, 4.0]
+
+
+def test_modes_are_written_to_given_tensors() -> None:
+    x = torch.tensor([[1, 2, 2], [3, 3, 1]])
+    values, indices = (torch.empty(0, dtype=torch.int64, device="npu") for _ in range(2))
+    torch.mode(x.npu(), 1, out=(values, indices))
+    wanted = torch.mode(x, 1)
+    assert torch.equal(values.cpu(), wanted.values) and torch.equal(indices.cpu(), wanted.indices)
+
+
+def test_a_tensor_is_set_to_the_same_view_of_its_storage_only() -> None:
+    x = torch.arange(4.0, device="npu")
+    assert x.is_set_to(torch.empty(0, device="npu").set_(x))
+    assert not any(x.is_set_to(other) for other in (x.clone(), x[1:], x.view(2, 2)))
+
+
+def test_an_empty_tensor_has_no_scalar() -> None:
+    with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+        torch.ops.aten._local_scalar_dense(torch.empty(0, device="npu"))
