@@ -52,20 +52,54 @@ class FlatNode:
     on_npu: bool = False  # the program places it there by name
 
 
+_API, _DEVICE = "api_implements", "api_preferred_device"
+
+
+def _operands(function: function_pb2.FunctionDef) -> list[list[int]]:
+    return [[a.type for a in side] for side in (function.signature.input_arg, function.signature.output_arg)]
+
+
 class Functions:
-    """The functions that the eager context knows, by name, and those added here."""
+    """The functions that the eager context knows, by name, and those added here.
+
+    Of functions that implement the same thing for several devices, the one for the CPU is taken, as TensorFlow's
+    optimizer does there: the others may draw other random numbers.
+    """
 
     def __init__(self, given: Iterable[function_pb2.FunctionDef] = ()) -> None:
         self._known = {f.signature.name: f for f in given}
+        self._chosen: dict[str, function_pb2.FunctionDef] = {}
 
     def find(self, name: str) -> function_pb2.FunctionDef | None:
         """A function's definition; None when there is none of this name."""
+        if name not in self._chosen:
+            found = self._given(name)
+            if found is None:
+                return None
+            self._chosen[name] = self._for_cpu(found)
+        return self._chosen[name]
+
+    def _given(self, name: str) -> function_pb2.FunctionDef | None:
         if name not in self._known:
             ctx = context.context()
             if not ctx.has_function(name):
                 return None
             self._known[name] = ctx.get_function_def(name)
         return self._known[name]
+
+    def _for_cpu(self, default: function_pb2.FunctionDef) -> function_pb2.FunctionDef:
+        if _API not in default.attr or default.attr[_DEVICE].s == b"CPU":
+            return default
+        for name in (*list(self._known), *context.context().list_function_names()):
+            other = self._given(name)
+            if other is None or _API not in other.attr or other.attr[_API].s != default.attr[_API].s:
+                continue
+            if other.attr[_DEVICE].s == b"CPU" and _operands(other) == _operands(default):
+                chosen = function_pb2.FunctionDef()
+                chosen.CopyFrom(other)
+                chosen.signature.name = default.signature.name
+                return chosen
+        return default
 
     def __getitem__(self, name: str) -> function_pb2.FunctionDef:
         found = self.find(name)

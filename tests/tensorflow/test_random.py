@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,8 @@ def drawn(make: Callable[[], Callable[[], Any]], device: str, calls: int = 3) ->
 
 def assert_same_bits(draw: Callable[[], Any]) -> None:
     """Check what a function draws, and what it draws operator by operator."""
-    for make in (lambda: tf.function(draw, autograph=False), lambda: draw):
+    made: list[Callable[[], Any]] = [lambda: tf.function(draw, autograph=False), lambda: draw]
+    for make in made:
         assert drawn(make, NPU) == drawn(make, CPU)
 
 
@@ -32,7 +34,7 @@ def assert_same_bits(draw: Callable[[], Any]) -> None:
 def test_normal_numbers_have_the_same_bits(dtype: str) -> None:
     for size in (1, 7, 2001):
         assert_same_bits(
-            lambda size=size: [
+            lambda size=size: [  # type: ignore[misc]
                 tf.random.normal([size], 1.0, 2.0, dtype),
                 tf.random.truncated_normal([size], dtype=dtype),
                 tf.random.uniform([size], -1, 3, dtype),
@@ -81,3 +83,33 @@ def test_uniform_words_have_the_same_bits() -> None:
             tf.random.shuffle(tf.range(50)),
         ]
     )
+
+
+def test_of_several_implementations_that_for_the_cpu_draws() -> None:
+    """Libraries draw by rejection on other devices and by TensorFlow's kernels on the CPU."""
+
+    def make() -> Callable[[], Any]:
+        api, given = f"draw_{uuid.uuid4()}", tf.constant([0.3, 3.0])
+
+        def implementation(draw: Callable[[Any], Any], **device: str) -> Any:
+            return tf.function(
+                draw, experimental_attributes={"api_implements": api, **device}, autograph=False
+            )
+
+        elsewhere = implementation(lambda alpha: tf.random.stateless_normal([9, 2], [1, 2]) * alpha)
+        here = implementation(
+            lambda alpha: tf.random.stateless_gamma([9, 2], [1, 2], alpha), api_preferred_device="CPU"
+        )
+
+        def drawing() -> Any:
+            result = elsewhere(given)
+            here.get_concrete_function(given).add_to_graph()
+            return result
+
+        return tf.function(drawing, autograph=False)
+
+    assert drawn(make, NPU, 1) == drawn(make, CPU, 1)
+    with tf.device(CPU):
+        assert (
+            drawn(make, NPU, 1)[0] == tf.random.stateless_gamma([9, 2], [1, 2], [0.3, 3.0]).numpy().tobytes()
+        )
