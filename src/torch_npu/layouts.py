@@ -85,6 +85,13 @@ def _refuse_quantized(op: Any, *args: Any, **kwargs: Any) -> Any:
     raise _refusal("quantized", op._schema.name)
 
 
+def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> Any:
+    """A product that the CPU keeps the places of extremes of, for the gradient, only where an operand requires one."""
+    first = as_cpu(self).requires_grad_(self.requires_grad or other.requires_grad)
+    found = aten._sparse_mm_reduce_impl(first, _as_cpu(other), reduce)
+    return tuple(_as_npu(f, self.get_device()) for f in found)
+
+
 def _redispatched(op: Any, kind: str) -> Callable[..., Any]:
     redispatch, keys = op._handle.redispatch_boxed, _keys(kind)
     return lambda *args, **kwargs: redispatch(keys, *args, **kwargs)
@@ -111,7 +118,10 @@ def register(fallback: Callable[..., Any]) -> list[Any]:
         library = torch.library.Library("aten", "IMPL", f"{kind}PrivateUse1")
         for name in names:
             library.impl(name, _redispatched(getattr(aten, name).default, kind))
-        for name in _of_the_cpu(kind) - set(names):
+        own = {"_sparse_mm_reduce_impl": _mm_reduce} if kind == "SparseCsr" else {}
+        for name, kernel in own.items():
+            library.impl(name, kernel)
+        for name in _of_the_cpu(kind) - set(names) - set(own):
             library.impl(name, functools.partial(fallback, _overload(name)))
         libraries.append(library)
     return libraries

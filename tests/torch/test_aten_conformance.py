@@ -50,6 +50,13 @@ def test_samples_through_torch_compile_are_eager_modes(op: object) -> None:
         assert run_operator(op, dtype, 1, gradients=True, dynamo=True).wrong == []
 
 
+@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators()[7::32]])
+def test_samples_on_the_device_are_the_hosts(op: object) -> None:
+    """Every 32nd operator of the database; `python -m torchair.conformance --eager` takes all."""
+    for dtype in DTYPES:
+        assert run_operator(op, dtype, 2, gradients=True, eager=True).wrong == []
+
+
 @pytest.mark.parametrize(("off", "wrong", "theirs"), [((), 0, 0), ((1,), 1, 0), ((1, 2), 0, 1)])
 def test_wrong_answers_are_told(
     off: tuple[int, ...], wrong: int, theirs: int, monkeypatch: pytest.MonkeyPatch

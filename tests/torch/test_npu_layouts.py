@@ -89,6 +89,16 @@ def test_sparse_gradients_train_embeddings() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_gradients_of_extremes_over_sparse_rows() -> None:
+    found = []
+    for device in ("cpu", "npu"):
+        x, weight = _csr(device).requires_grad_(), torch.ones(2, 3, device=device, requires_grad=True)
+        torch.sparse.mm(x, weight, "amax").sum().backward()
+        found.append((x.grad.to_dense().tolist(), weight.grad.tolist()))  # type: ignore[union-attr]
+    assert found[0] == found[1]
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_gradients_pass_nested_tensors() -> None:
     x, y = (torch.ones(n, 2, device="npu", requires_grad=True) for n in (2, 3))

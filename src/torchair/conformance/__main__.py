@@ -27,6 +27,7 @@ def main(
     dynamo: Annotated[
         bool, typer.Option(help="through torch.compile as a whole, not AOT Autograd alone")
     ] = False,
+    eager: Annotated[bool, typer.Option(help="on tensors of the npu device, not compiled")] = False,
     every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,
     start: Annotated[int, typer.Option(help="the first operator")] = 0,
     report: Annotated[
@@ -46,7 +47,7 @@ def main(
         for dtype in dtypes.split(","):
             if (name_of(op), dtype) in known:
                 continue
-            outcome = run_operator(op, dtype, samples, gradients, dynamo)
+            outcome = run_operator(op, dtype, samples, gradients, dynamo, eager)
             outcomes.append(outcome)
             _keep(report, outcome)
             for line in outcome.wrong:

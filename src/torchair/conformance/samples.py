@@ -69,8 +69,13 @@ def samples_of(op: Any, dtype: torch.dtype, most: int, gradient: bool = False) -
         yield sample
 
 
-def run_operator(op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False) -> Outcome:
-    """All samples of an operator in one element type; with `dynamo`, through torch.compile as a whole."""
+def run_operator(
+    op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False, eager: bool = False
+) -> Outcome:
+    """All samples of an operator in one element type.
+
+    With `dynamo`, through torch.compile as a whole; with `eager`, not compiled, on tensors of the npu device.
+    """
     outcome = Outcome(name_of(op), dtype)
     kind = DTYPES[dtype]
     if kind not in op.supported_dtypes("cpu"):
@@ -82,7 +87,7 @@ def run_operator(op: Any, dtype: str, most: int, gradients: bool, dynamo: bool =
         outcome.skipped += samples is None
         for index, sample in enumerate(samples or []):
             label = f"{'gradient' if gradient else 'value'} {index}"
-            check_sample(op, sample, outcome, label, gradient, dynamo)
+            check_sample(op, sample, outcome, label, gradient, dynamo, eager)
     return outcome
 
 
@@ -99,8 +104,9 @@ def name_of(op: Any) -> str:
 
 
 def check_sample(
-    op: Any, sample: Any, outcome: Outcome, label: str, gradient: bool = False, dynamo: bool = False
-) -> None:
+    op: Any, sample: Any, outcome: Outcome, label: str, gradient: bool = False, dynamo: bool = False,
+    eager: bool = False,
+) -> None:  # fmt: skip
     """Run one sample both ways; what differs goes into the outcome."""
     tree = (sample.input, tuple(sample.args), dict(sample.kwargs))
     flat, spec = pytree.tree_flatten(tree)
@@ -117,13 +123,17 @@ def check_sample(
         return
     with observe() as reports:
         try:
-            found = _called(_through_dynamo(function) if dynamo else _compiled(function), tensors, gradient)
+            if eager:
+                found = _on_device(function, tensors, gradient)
+            else:
+                through = _through_dynamo(function) if dynamo else _compiled(function)
+                found = _called(through, tensors, gradient)
         except Exception as error:
             told = f"{label}: {type(error).__name__}: {str(error)[:300]}"
             if dynamo and _refused_by_pytorch(function, tensors, gradient):
                 outcome.theirs.append(told)
                 outcome.skipped += 1
-            elif not dynamo and _untraceable(error):
+            elif not dynamo and not eager and _untraceable(error):
                 outcome.skipped += 1
             else:
                 outcome.wrong.append(told)
@@ -237,6 +247,17 @@ def _refused_by_pytorch(
     return False
 
 
+def _on_device(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
+) -> list[torch.Tensor]:
+    """What a function gives on the npu device."""
+    import torch_npu
+
+    assert torch_npu
+    moved = [t.detach().to("npu").requires_grad_(t.requires_grad) for t in tensors]
+    return [r.cpu() for r in _called(function, moved, gradient)]
+
+
 def _called(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
 ) -> list[torch.Tensor]:
@@ -262,7 +283,8 @@ def _called(
 
 def _weighted(result: torch.Tensor) -> torch.Tensor:
     real = torch.view_as_real(result) if result.is_complex() else result
-    weights = torch.linspace(0.5, 1.5, max(real.numel(), 1))[: real.numel()].reshape(real.shape)
+    weights = torch.linspace(0.5, 1.5, max(real.numel(), 1), device=real.device)[: real.numel()]
+    weights = weights.reshape(real.shape)
     return (real.float() * weights).sum()
 
 
