@@ -261,7 +261,8 @@ def _value(name: str, message: Any) -> Any:
     if kind is str and field == "s":
         return message.s.decode()
     wanted = {bool: ".b = True or False", int: ".i = a number", str: '.s = tf.compat.as_bytes("…")'}[kind]
-    raise ValueError(f'parameter_map["{name}"] takes {wanted}')
+    given = f".{field} = {getattr(message, field)!r}" if field else "nothing"
+    raise ValueError(f'parameter_map["{name}"] takes {wanted}; it was given {given}')
 
 
 def _check_name(name: str) -> None:

@@ -69,7 +69,10 @@ class _Choice:
 def apply_threshold() -> None:
     """Set after how many calls an operator is compiled: at once where the host may not run it meanwhile."""
     at_once = _Choice.everything or not options.allow_host_fallback
-    native.set_eager_threshold(0 if at_once else int(os.environ.get("NPU_EAGER_THRESHOLD", THRESHOLD)))
+    text = os.environ.get("NPU_EAGER_THRESHOLD", str(THRESHOLD))
+    if not text.isdecimal():
+        raise ValueError(f"NPU_EAGER_THRESHOLD cannot be {text!r}: use a whole number, 0 or more")
+    native.set_eager_threshold(0 if at_once else int(text))
 
 
 def unsupported(op: str, reason: str) -> tf.errors.UnimplementedError:

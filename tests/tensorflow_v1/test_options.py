@@ -14,7 +14,7 @@ def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     assert "Valid names: HCCL_algorithm, " in found["unknown"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_repeats"]
     assert "profiling_options must be JSON" in found["profile"]
-    assert 'parameter_map["precision_mode"] takes .s' in found["type"]
+    assert 'parameter_map["precision_mode"] takes .s' in found["type"] and "it was given ." in found["type"]
     assert "no_such_mode" in found["value"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_loop"]
     assert found["fine"] == "no error"
