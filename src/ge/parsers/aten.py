@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 import ge.ops  # noqa: F401  the operators
 from ge.errors import GeError
+from ge.faults import DEFECTS, absorb
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
@@ -174,6 +175,8 @@ class Emitter:
                 raise
             raise Unsupported(error.cause, error.remedy) from error
         except _STUMBLES as error:
+            if isinstance(error, DEFECTS):
+                absorb(f"{call.target} '{call.name}'", error)
             raise Unsupported(f"{type(error).__name__}: {error}") from error
         values: list[ir.Value | None] = [made] if isinstance(made, ir.Value) else [*made]
         return _checked(call, values)

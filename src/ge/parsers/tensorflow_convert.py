@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
+from ge.faults import DEFECTS, absorb
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
@@ -373,6 +374,8 @@ class Converter:
         except _PLUGIN_FAULTS as error:
             detail = f"{type(error).__name__}: {error}"
             if self.tolerant:
+                if isinstance(error, DEFECTS):
+                    absorb(f"{node.op} '{label}'", error)
                 self._refuse(label, Refusal(node.op, f"it cannot be converted ({detail})"))
                 return FAILED
             raise GeError(
