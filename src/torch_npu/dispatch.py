@@ -349,6 +349,11 @@ def _zeros(
     return made_npu(torch.zeros(size, dtype=dtype, device="cpu"), _slot(device))
 
 
+def _to_copy(self: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> Any:
+    """Copies are done when they return; to the host, PyTorch would ask for pinned memory for those that are not."""
+    return aten._to_copy.default.redispatch(_CPU_KEYS, self, **options)
+
+
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     _to_host_mixed(dst).copy_(_to_host_mixed(self))
     return dst
@@ -537,6 +542,7 @@ def register() -> None:
         "_efficientzerotensor": _zeros,
         "resize_": _resize,
         "set_": _set_empty,
+        "_to_copy": _to_copy,
         "_copy_from": _copy_from,
         "_copy_from_and_resize": _copy_from_and_resize,
         "_local_scalar_dense": lambda self: aten._local_scalar_dense.default(host(self)),

@@ -104,6 +104,7 @@ def test_tensors_of_the_host_are_not_mixed_with_the_devices() -> None:
     ):
         with pytest.raises(RuntimeError, match="same device"):
             call()
+    assert x.to("cpu", non_blocking=True).tolist() == [0, 1, 2]
     assert (x + torch.tensor(1.0)).tolist() == [1, 2, 3]
     assert x[torch.tensor([2, 0])].tolist() == [2, 0]
     assert x[plain > 0].tolist() == [1, 2]
