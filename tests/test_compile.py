@@ -357,6 +357,8 @@ def test_whatever_cannot_be_compiled_or_loaded_is_a_ge_error(source):
         ("NPU_CACHE_BYTES", "nosuch", "positive numbers"),
         ("NPU_INTERNAL_ERRORS", "nosuch", "raise"),
         ("NPU_MAX_ISA", "nosuch", "avx2"),
+        ("NPU_NUM_THREADS", "nosuch", "whole numbers"),
+        ("NPU_DEVICE_COUNT", "nosuch", "whole numbers"),
         ("NPU_OPP_TIMEOUT", "nosuch", "positive numbers"),
     ],
 )
@@ -375,3 +377,4 @@ def test_a_variable_that_makes_no_sense_is_named_with_its_choices(name, value, c
                 faults.absorb("a test", KeyError(name))
         tbe.target.instruction_limit()
         guard._limit()
+        environment.check_counts()

@@ -44,6 +44,8 @@ except ImportError as error:
         "'pip install --no-build-isolation -e .'"
     ) from error
 
+from npu_runtime.environment import check_counts
+
 __all__ = [
     "DeviceBuffer",
     "Fetcher",
@@ -73,6 +75,8 @@ __all__ = [
     "trim",
     "version",
 ]
+
+check_counts()
 
 
 def checksum(data: Any) -> bytes:

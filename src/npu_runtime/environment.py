@@ -9,24 +9,27 @@ import os
 import warnings
 from collections.abc import Collection
 
-__all__ = ["VARIABLES", "InvalidVariableWarning", "choice", "names", "number", "text", "warn"]
+__all__ = ["VARIABLES", "InvalidVariableWarning", "check_counts", "choice", "names", "number", "text", "warn"]
 
 VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
     "NPU_CACHE_DIR": "folder of compiled kernels and tuned choices",
     "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
+    "NPU_DEVICE_COUNT": "devices that share this machine",
     "NPU_DISABLE_PASSES": "passes that do not run",
     "NPU_DUMP": "stages whose graphs are written, or all",
     "NPU_DUMP_DIR": "folder of written graphs",
     "NPU_INTERNAL_ERRORS": "raise: internal errors are not absorbed",
     "NPU_KEY_FILE": "the key that seals model files",
     "NPU_MAX_ISA": "the newest instruction set that is used",
+    "NPU_NUM_THREADS": "threads of a device",
     "NPU_OPP_PATH": "folders of custom operators",
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
     "NPU_OP_SELECT_IMPLMODE": "high_performance or high_precision",
     "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",
 }
 INSTRUCTION_SETS = ("sse4", "avx2", "avx512")
+_COUNTS = ("NPU_DEVICE_COUNT", "NPU_NUM_THREADS")  # read by native code
 
 _told: set[tuple[str, str]] = set()
 
@@ -85,3 +88,11 @@ def number(name: str, otherwise: float) -> float:
         return found
     warn(name, value, f"positive numbers (the default is {otherwise:g})")
     return otherwise
+
+
+def check_counts() -> None:
+    """Warn of counts that native code does not understand; it takes its defaults instead."""
+    for name in _COUNTS:
+        value = text(name).strip()
+        if value and not value.isdecimal():
+            warn(name, value, "whole numbers")
