@@ -77,14 +77,14 @@ def names(name: str, choices: Collection[str]) -> frozenset[str]:
     return given & frozenset(choices)
 
 
-def number(name: str, otherwise: float) -> float:
-    """A positive number, or the default."""
+def number(name: str, otherwise: float, *, zero: bool = False) -> float:
+    """A positive number (or zero, where that means something), or the default."""
     value = text(name)
     try:
         found = float(value) if value else otherwise
     except ValueError:
         found = -1.0
-    if 0 < found < float("inf"):
+    if 0 < found < float("inf") or (zero and found == 0):
         return found
     warn(name, value, f"positive numbers (the default is {otherwise:g})")
     return otherwise

@@ -276,7 +276,7 @@ def _plain(descs: Iterable[TensorDesc]) -> list[tuple[list[int], str]]:
 
 
 def _limit() -> float:
-    return environment.number("NPU_OPP_TIMEOUT", DEFAULT_LIMIT)
+    return environment.number("NPU_OPP_TIMEOUT", DEFAULT_LIMIT, zero=True)
 
 
 def run_apart(work: Callable[[], Any], who: GeError) -> Any:
