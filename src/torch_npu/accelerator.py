@@ -31,6 +31,11 @@ def _capability(device: Any = None, /) -> dict[str, Any]:
     return {"supported_dtypes": set(kinds)}
 
 
+def _synchronize(device: Any = None, /) -> None:
+    """A function of its own: Dynamo takes one handler a function, and `torch.cuda` may have the device's."""
+    npu.synchronize(device)
+
+
 def _nothing() -> None:
     """Memory of the host that tensors have left is not kept."""
 
@@ -41,7 +46,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "set_device_index": npu.set_device,
     "set_device_idx": npu.set_device,
     "device_index": _DeviceIndex,
-    "synchronize": npu.synchronize,
+    "synchronize": _synchronize,
     "get_device_capability": _capability,
 }
 _MEMORY: dict[str, Callable[..., Any]] = {

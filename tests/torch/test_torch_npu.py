@@ -313,6 +313,7 @@ from torch_npu.contrib import transfer_to_npu
 assert torch.cuda.is_available() and torch.cuda.device_count() == 1
 model = torch.nn.Linear(3, 2).cuda()
 x = torch.ones(4, 3, device="cuda:0").to("cuda")
+assert torch.allclose(torch.compile(model, backend="npu")(x), model(x))
 with torch.autocast("cuda", dtype=torch.bfloat16):
     y = model(x)
 y.float().sum().backward()
