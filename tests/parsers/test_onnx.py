@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
@@ -484,3 +485,20 @@ def test_powers_in_pools_do_not_overflow_half_precision(call: str) -> None:
     found = run(source, {"x": np.float16([[[300, 400]]])})[0]
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, np.float16([[[500]]]))
+
+
+@pytest.mark.parametrize("operator", ["LeakyRelu", "Selu", "HardSigmoid"])
+def test_defaults_of_attributes_are_of_single_precision(operator: str) -> None:
+    source = model(f"g (double[4] x) => (double[4] y) {{ y = {operator} (x) }}")
+    x = np.array([-1.5, -0.3, 0.2, 2.0])
+    expected = ReferenceEvaluator(source).run(None, {"x": x})
+    np.testing.assert_allclose(run(source, {"x": x})[0], expected[0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("constants", [(), ("low",), ("high",), ("low", "high")])
+def test_the_upper_bound_of_a_clip_prevails(constants: tuple[str, ...]) -> None:
+    source = model("g (float[1] x, float low, float high) => (float[1] y) { y = Clip (x, low, high) }")
+    feeds = {"x": np.float32([0]), "low": np.array(1, np.float32), "high": np.array(-1, np.float32)}
+    for name in constants:
+        source.graph.initializer.append(numpy_helper.from_array(feeds[name], name))
+    assert run(source, feeds)[0] == [-1]

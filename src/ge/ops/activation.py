@@ -244,22 +244,19 @@ def _clip_attributes(n: Node) -> Results:
 
 @plugin(onnx="Clip", since=11)
 def _clip_inputs(n: Node) -> Results:
-    """Constant bounds become attributes, computed ones an operator each."""
-    x = n.inputs[0]
-    bounds = [n.maybe_const(1), n.maybe_const(2)]
-    if n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}:
-        given = {
-            name: float(b.reshape(()))
-            for name, b in zip(("min", "max"), bounds, strict=True)
-            if b is not None
-        }
-        x = n.op("Clip", x, **given) if given else x
-        rest = [None if b is not None else n.input(i) for i, b in enumerate(bounds, 1)]
-    else:
-        rest = [n.input(1), n.input(2)]
-    for type_, bound in zip(("Maximum", "Minimum"), rest, strict=True):
-        x = x if bound is None else n.op(type_, x, bound)
-    return x  # type: ignore[return-value]
+    """Constant bounds become attributes, computed ones an operator each; the upper one comes last and prevails."""
+    x: Any = n.inputs[0]
+    small = n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}
+    known = [n.maybe_const(i) if small else None for i in (1, 2)]
+    given = {k: float(b.reshape(())) for k, b in zip(("min", "max"), known, strict=True) if b is not None}
+    if len(given) == 2:
+        return n.op("Clip", x, **given)
+    for index, (name, type_) in enumerate((("min", "Maximum"), ("max", "Minimum")), 1):
+        if name in given:
+            x = n.op("Clip", x, **{name: given[name]})
+        elif n.input(index) is not None:
+            x = n.op(type_, x, n.input(index))
+    return x
 
 
 # -- TensorFlow: derivatives, given the incoming gradient --------------------------------------------------

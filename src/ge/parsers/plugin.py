@@ -78,7 +78,9 @@ class Node:
         return self.builder.op(type_, *inputs, **attrs)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute or its default."""
+        """An attribute or its default, which ONNX holds in single precision as it holds attributes."""
+        if self.version and isinstance(default, float):
+            default = float(np.float32(default))
         return self.attrs.get(name, default)
 
     def operands(self, attrs: Collection[str] = ()) -> Sequence[ir.Value | None]:
