@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ge.conformance.cases import KINDS, Case, collect
 from ge.conformance.pool import run_cases
+from ge.conformance.programs.command import programs
 from ge.conformance.suites.command import suites
 
 STATUSES = ("pass", "unsupported", "error", "wrong", "crash")
@@ -27,6 +28,7 @@ def _group() -> None:
 
 
 app.command()(suites)
+app.command()(programs)
 
 
 @app.command()

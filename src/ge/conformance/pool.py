@@ -9,10 +9,10 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Named", "run_cases"]
+__all__ = ["Named", "Worker", "run_cases", "start_worker"]
 
 START_SECONDS = 120.0
 WORKER = "ge.conformance.worker"
@@ -31,7 +31,7 @@ class Named(Protocol):
 C = TypeVar("C", bound=Named)
 
 
-class _Worker:
+class Worker:
     """One process and its answers."""
 
     def __init__(self, settings: dict[str, Any], module: str) -> None:
@@ -96,10 +96,10 @@ _NOT_STARTED = {"status": "crash", "reason": "the process that runs cases did no
 _START_ATTEMPTS = 2
 
 
-def _started(settings: dict[str, Any], module: str) -> _Worker | None:
+def start_worker(settings: dict[str, Any], module: str) -> Worker | None:
     """A new worker, None when it does not come up."""
     for _ in range(_START_ATTEMPTS):
-        worker = _Worker(settings, module)
+        worker = Worker(settings, module)
         try:
             worker.wait_ready()
             return worker
@@ -109,7 +109,7 @@ def _started(settings: dict[str, Any], module: str) -> _Worker | None:
 
 
 def run_cases(
-    cases: Sequence[C],
+    cases: Iterable[C],
     settings: dict[str, Any],
     jobs: int,
     seconds: float,
@@ -117,19 +117,17 @@ def run_cases(
     worker_module: str = WORKER,
 ) -> None:
     """Run all cases on `jobs` workers, calling `done` for each."""
-    todo: queue.Queue[C] = queue.Queue()
-    for case in cases:
-        todo.put(case)
+    todo = iter(cases)
     lock = threading.Lock()
 
     def serve() -> None:
-        worker: _Worker | None = None
+        worker: Worker | None = None
         while True:
-            try:
-                case = todo.get_nowait()
-            except queue.Empty:
+            with lock:
+                case = next(todo, None)
+            if case is None:
                 break
-            worker = worker or _started(settings, worker_module)
+            worker = worker or start_worker(settings, worker_module)
             result = worker.ask(case, seconds) if worker is not None else dict(_NOT_STARTED)
             if worker is not None and result.pop("lost", False):
                 worker.stop()
@@ -139,7 +137,7 @@ def run_cases(
         if worker is not None:
             worker.stop()
 
-    threads = [threading.Thread(target=serve) for _ in range(max(1, min(jobs, len(cases))))]
+    threads = [threading.Thread(target=serve) for _ in range(max(1, jobs))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,0 +1,60 @@
+"""The command `python -m ge.conformance programs`."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ge.conformance.programs import DOORS
+from ge.conformance.programs.hunt import FAILURES, Findings, hunt
+
+__all__ = ["programs"]
+
+
+def programs(
+    door: Annotated[str, typer.Option(help=f"front door: {', '.join(DOORS)}")],
+    seconds: Annotated[float, typer.Option(help="stop making programs after this time")] = 60.0,
+    count: Annotated[int, typer.Option(help="number of programs; as many as the time allows by default")] = 0,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same programs")] = 0,
+    jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
+    out: Annotated[Path, typer.Option(help="folder for failing programs, a test file each")] = Path(
+        "conformance_failures"
+    ),
+) -> None:
+    """Random programs in every mode of a front door, against its framework."""
+    if door not in DOORS:
+        raise typer.BadParameter(f"one of {', '.join(DOORS)}", param_hint="--door")
+    # For the workers: two devices, and no internal error that sends work to the host.
+    os.environ.setdefault("NPU_DEVICE_COUNT", "2")
+    os.environ.setdefault("NPU_INTERNAL_ERRORS", "raise")
+    console = Console(stderr=True, highlight=False)
+    with console.status("starting") as status:
+
+        def progress(found: Findings) -> None:
+            failed = sum(found.statuses[s] for s in FAILURES)
+            status.update(f"{found.programs} programs, {found.runs} runs, {failed} failures")
+
+        found = hunt(door, seed, count, math.inf if count else seconds, jobs, out, progress)
+    _report(found)
+    raise typer.Exit(1 if any(found.statuses[s] for s in FAILURES) else 0)
+
+
+def _report(found: Findings) -> None:
+    console = Console(highlight=False)
+    statuses = ", ".join(f"{n} {s}" for s, n in found.statuses.most_common())
+    console.print(f"{found.programs} programs, {found.runs} runs: {statuses}")
+    console.print(
+        f"{found.judged} of {found.elements} elements judged; the framework does not settle the others"
+    )
+    covered = ", ".join(f"{name} {n}" for name, n in found.operators.most_common())
+    console.print(f"{len(found.operators)} operators: {covered}")
+    for failure in found.failures:
+        console.print(
+            f"[bold]{failure.verdict.status}[/] ({failure.verdict.mode}, seed {failure.seed}) {failure.path}"
+        )
+        console.print(f"  {failure.verdict.reason}", markup=False)

@@ -1,0 +1,104 @@
+"""What a front door supplies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ge.conformance.programs.record import Block, Noise, Program, Statement, Value
+
+if TYPE_CHECKING:
+    from ge.conformance.programs.generate import Draw
+
+__all__ = ["Call", "Door", "Maker", "Place", "Refused", "Rounding", "Runs"]
+
+Runs = list[list[np.ndarray]]
+
+
+class Place(Enum):
+    """Where a value may be another one in another implementation."""
+
+    RESULT = 1  # rounded
+    TERM = 2  # of a sum
+    ARGUMENT = 3  # denormal numbers alone, which may be flushed
+
+
+Rounding = Callable[[np.ndarray, Place], np.ndarray]
+"""Factors for the elements of a floating-point array."""
+
+
+class Refused(Exception):
+    """The door says plainly that it does not take the program: neither right nor wrong."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A statement that a maker proposes; the framework decides whether it is valid and what comes of it."""
+
+    text: str
+    arguments: Sequence[Value] = ()
+    blocks: Sequence[Block] = ()
+    results: int = 1
+    noise: Noise = Noise.RESULT
+    effect: bool = False
+
+
+Maker = Callable[["Draw"], Call | None]
+
+
+class Door(ABC):
+    """Runs programs through one front door, and on its framework alone."""
+
+    name: str
+    operators: Mapping[str, tuple[float, Maker]]  # weight and maker by name
+    dtypes: Mapping[str, float]  # weights of the element types of inputs
+    modes: Mapping[str, float]  # chance of each way to run
+    options: Mapping[str, float] = {}
+    roles: Mapping[str, float] = {"fed": 1.0}
+
+    @abstractmethod
+    def tensor(self, array: np.ndarray, role: str) -> Any:
+        """A tensor of the framework, on the host."""
+
+    @abstractmethod
+    def array(self, tensor: Any) -> np.ndarray | None:
+        """The elements of a tensor, None for anything else."""
+
+    @abstractmethod
+    def evaluate(self, statement: Statement, scope: Mapping[str, Any]) -> list[Any]:
+        """The results of one statement, by the framework on the host. Raises what the framework raises."""
+
+    def accepts(self, statement: Statement, scope: Mapping[str, Value], tensors: Mapping[str, Any]) -> bool:
+        """False for what the door declares unsupported, so that programs are not made of refusals."""
+        return True
+
+    @abstractmethod
+    def reference(
+        self, program: Program, runs: Runs, mode: str, rounding: Rounding | None
+    ) -> list[list[np.ndarray]]:
+        """The results of each run by the framework; `rounding` disturbs what is rounded on the way."""
+
+    def same_reference(self, program: Program) -> bool:
+        """True if all modes have one reference: nothing is random by the way it is called."""
+        return True
+
+    def measurable(self, program: Program, mode: str) -> bool:
+        """False if `rounding` would change more than what is rounded."""
+        return True
+
+    @abstractmethod
+    def run(self, program: Program, runs: Runs, mode: str) -> list[list[np.ndarray]]:
+        """The results of each run through the door."""
+
+    def second_opinion(self, program: Program, runs: Runs) -> list[list[np.ndarray]] | None:
+        """What another implementation of the framework answers, where there is one."""
+        return None
+
+    @abstractmethod
+    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
+        """A test file that needs nothing of the generator; `comparison` is its body after both results are there."""

@@ -1,0 +1,253 @@
+"""Comparison with the framework, where the framework's own answer is stable.
+
+How far a correct answer may be from the reference depends on the program. It is measured: the reference runs again a
+few times with every rounded intermediate value moved by a few units in the last place (Monte Carlo arithmetic). An
+element may differ by what those runs differ by; an integer, a boolean or a NaN that they do not agree on says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ge.conformance.programs.door import Door, Place, Refused, Rounding
+from ge.conformance.programs.record import Program, only
+from ge.conformance.programs.sampling import feeds, is_float
+
+__all__ = ["Expected", "Verdict", "check", "difference", "expected_of", "verdict_of"]
+
+NOISY_RUNS = 4
+MARGIN = 4.0  # times what the noisy runs differ by
+ULPS = 8.0  # of the element itself
+OVERFLOW = 1  # the noisy run without terms that may overflow
+GRADIENTS = 8.0  # times all that for programs with gradients: what is rounded on the way back is not moved
+_MOVED = {"float16": 1.0, "bfloat16": 1.0}  # units in the last place; 4 in wider types
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a program."""
+
+    status: str  # pass, refused, invalid, wrong, error
+    runs: int = 0
+    mode: str = ""
+    run: int = 0
+    result: int = 0  # position of the wrong result
+    reason: str = ""
+    tolerances: tuple[float, ...] = ()  # of the elements that are compared
+    unstable: tuple[int, ...] = ()  # flat positions that are not compared
+    floating: bool = False
+    elements: int = 0  # of all results
+    judged: int = 0  # those of them that are stable
+
+
+def verdict_of(data: Mapping[str, Any]) -> Verdict:
+    """A verdict that came as JSON, perhaps with more beside it."""
+    known = Verdict.__dataclass_fields__
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known
+    }
+    return Verdict(**fields)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One result: its elements, how far off they may be, and which of them count."""
+
+    array: np.ndarray
+    tolerance: np.ndarray
+    stable: np.ndarray
+
+
+def _rounding(seed: int) -> Rounding:
+    """Factors that move floating-point elements by a few units in the last place.
+
+    What correct implementations do differently besides is in the runs too: the first flushes denormal numbers, the
+    second makes terms small that overflow in one order of a sum and not in another, the third makes denormal numbers
+    large that the framework may have flushed.
+    """
+    rng = np.random.default_rng(seed)
+
+    def factors(array: np.ndarray, place: Place) -> np.ndarray:
+        kind = array.dtype
+        info = np.finfo(kind) if kind.kind == "c" else ml_dtypes.finfo(kind)
+        tiny, most, eps = float(info.tiny), float(info.max), float(info.eps)
+        with np.errstate(all="ignore"):
+            size = np.abs(array.astype(np.complex128 if kind.kind == "c" else np.float64))
+        factor = np.ones(array.shape)
+        if place is not Place.ARGUMENT and seed != OVERFLOW:
+            factor = 1 + rng.uniform(-1, 1, array.shape) * (_MOVED.get(kind.name, 4.0) * eps)
+        if seed == 0:  # also what became larger from denormal numbers
+            factor = np.where(size < (tiny if place is Place.ARGUMENT else 256 * tiny), 0.0, factor)
+        if (
+            seed == OVERFLOW and place is Place.TERM
+        ):  # nothing else moves: a change says that such terms count
+            large = np.isfinite(size) & (size > most**0.4)
+            factor = np.where(large, most**0.2 / np.where(large, size, 1.0), 1.0)
+        if seed == 2:
+            factor = np.where((size > 0) & (size < tiny), 16 / eps, factor)
+        return np.asarray(factor)
+
+    return factors
+
+
+def check(door: Door, program: Program) -> Verdict:
+    """Run a program in all its modes."""
+    runs = feeds(program)
+    count = elements = judged = 0
+    expected: list[list[Expected]] | None = None
+    for mode in program.modes:
+        if expected is None or not door.same_reference(program):
+            runs, expected = expected_of(door, program, runs, mode)
+            if not runs:
+                return Verdict("invalid")
+        try:
+            found = door.run(program, runs, mode)
+        except Refused:
+            continue
+        except Exception as error:
+            return Verdict("error", count, mode, reason=f"{type(error).__name__}: {error}"[:2000])
+        count += len(runs)
+        for index, (results, wanted) in enumerate(zip(found, expected, strict=True)):
+            if len(results) != len(wanted):
+                reason = f"{len(results)} results where there are {len(wanted)}"
+                return Verdict("wrong", count, mode, index, 0, reason)
+            elements += sum(w.array.size for w in wanted)
+            judged += sum(int(w.stable.sum()) for w in wanted)
+            for position, (one, other) in enumerate(zip(results, wanted, strict=True)):
+                reason = difference(one, other)
+                if reason and not _confirmed(door, program, runs, index, position, one, other):
+                    allowed = tuple(float(t) for t in other.tolerance[other.stable])
+                    unstable = tuple(int(i) for i in np.flatnonzero(~other.stable))
+                    floating = is_float(other.array.dtype) or other.array.dtype.kind == "c"
+                    return Verdict("wrong", count, mode, index, position, reason, allowed, unstable, floating)
+    return Verdict("pass" if count else "refused", count, elements=elements, judged=judged)
+
+
+def _confirmed(
+    door: Door,
+    program: Program,
+    runs: list[list[np.ndarray]],
+    run: int,
+    position: int,
+    found: np.ndarray,
+    expected: Expected,
+) -> bool:
+    """True if another implementation gives what was found: then the reference is not the only right answer."""
+    try:
+        others = door.second_opinion(only(program, position), runs)
+    except Exception:
+        return False
+    if others is None:
+        return False
+    array = np.asarray(others[run][0])
+    alone = _expected(array, [array] * NOISY_RUNS, GRADIENTS)
+    if array.shape == expected.array.shape:
+        return not difference(
+            found, Expected(array, np.maximum(alone.tolerance, expected.tolerance), expected.stable)
+        )
+    return not difference(found, alone)
+
+
+def expected_of(
+    door: Door, program: Program, runs: list[list[np.ndarray]], mode: str
+) -> tuple[list[list[np.ndarray]], list[list[Expected]]]:
+    """The runs that the framework takes, and what it answers."""
+    while runs:
+        try:
+            exact = door.reference(program, runs, mode, None)
+            break
+        except Exception:
+            runs = runs[:-1]  # another size or other elements are not valid here
+    if not runs:
+        return [], []
+    if not door.measurable(program, mode):
+        return runs, [[_loose(a) for a in results] for results in exact]
+    noisy = []
+    for seed in range(NOISY_RUNS):
+        try:
+            noisy.append(door.reference(program, runs, mode, _rounding(seed)))
+        except Exception:  # it decides otherwise, and on that way something is not valid
+            continue
+    slack = GRADIENTS if "gradient" in program.options else 1.0
+    return runs, [
+        [_expected(a, [n[r][i] for n in noisy], slack) for i, a in enumerate(results)]
+        for r, results in enumerate(exact)
+    ]
+
+
+def _expected(array: np.ndarray, others: Sequence[np.ndarray], slack: float = 1.0) -> Expected:
+    others = [o for o in others if o.shape == array.shape]
+    everything = np.ones(array.shape, bool)
+    if len(others) < NOISY_RUNS:  # the shape itself or the way is not stable
+        return Expected(array, np.zeros(array.shape), ~everything)
+    if not (is_float(array.dtype) or array.dtype.kind == "c"):
+        stable = everything
+        for other in others:
+            stable = stable & (other == array)
+        return Expected(array, np.zeros(array.shape), stable)
+    return _measured(array, others, slack)
+
+
+def _loose(array: np.ndarray) -> Expected:
+    """A result that cannot be measured: half of the digits of the largest element; integers are not judged."""
+    if not (is_float(array.dtype) or array.dtype.kind == "c"):
+        return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
+    wide = np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
+    info = np.finfo(array.dtype) if array.dtype.kind == "c" else ml_dtypes.finfo(array.dtype)
+    largest = np.max(wide[np.isfinite(wide)], initial=0.0)
+    return Expected(array, np.full(array.shape, largest * float(info.eps) ** 0.5), np.isfinite(wide))
+
+
+def _measured(array: np.ndarray, others: Sequence[np.ndarray], slack: float) -> Expected:
+    kind = array.dtype
+    wide: Any = np.complex128 if kind.kind == "c" else np.float64
+    info = np.finfo(kind) if kind.kind == "c" else ml_dtypes.finfo(kind)
+    exact = array.astype(wide)
+    finite, stable, spread = np.isfinite(exact), np.ones(array.shape, bool), np.zeros(array.shape)
+    with np.errstate(all="ignore"):
+        for index, other in enumerate(others):
+            moved = other.astype(wide)
+            same = (moved == exact) | (np.isnan(moved) & np.isnan(exact))
+            stable &= np.where(finite, np.isfinite(moved), same)
+            spread = np.maximum(spread, np.where(finite & np.isfinite(moved), np.abs(moved - exact), 0))
+            if index == OVERFLOW:  # it hangs on terms whose squares or sums may overflow on the way
+                stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.abs(exact)))
+        size = np.where(finite, np.abs(exact), 0)
+        # The largest numbers are one rounding away from infinity, the smallest ones may be flushed to zero.
+        stable &= ~(finite & (size > float(info.max) * (1 - 64 * float(info.eps))))
+        spread = np.where(spread > 0.1 * size, 4 * spread, spread)  # four runs do not show how far it goes
+        tolerance = slack * (MARGIN * spread + ULPS * float(info.eps) * size) + 64 * float(info.tiny)
+    return Expected(array, np.asarray(tolerance), np.asarray(stable))
+
+
+def difference(found: np.ndarray, expected: Expected) -> str:
+    """What is wrong with a result, "" when nothing is."""
+    wanted = expected.array
+    if found.dtype != wanted.dtype:
+        return f"{found.dtype}{list(found.shape)} where the framework has {wanted.dtype}{list(wanted.shape)}"
+    if found.shape != wanted.shape:
+        if not expected.stable.any() and wanted.size:
+            return ""
+        return f"{found.dtype}{list(found.shape)} where the framework has {wanted.dtype}{list(wanted.shape)}"
+    if is_float(wanted.dtype) or wanted.dtype.kind == "c":
+        wide: Any = np.complex128 if wanted.dtype.kind == "c" else np.float64
+        with np.errstate(all="ignore"):
+            a, b = found.astype(wide), wanted.astype(wide)
+            near = np.abs(a - b) <= expected.tolerance
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            wrong = ~np.where(np.isfinite(a) & np.isfinite(b), near, same)
+    else:
+        wrong = found != wanted
+    wrong = np.atleast_1d(wrong & expected.stable)
+    if not wrong.any():
+        return ""
+    first = tuple(int(i[0]) for i in np.nonzero(wrong))
+    a, b = (np.atleast_1d(v)[first] for v in (found, wanted))
+    allowed = np.atleast_1d(expected.tolerance)[first]
+    place = f"at {list(first)} {a} where the framework has {b} (± {allowed:.3g})"
+    return f"{int(wrong.sum())} of {wrong.size} elements differ, {place}"

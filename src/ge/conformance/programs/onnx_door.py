@@ -1,0 +1,393 @@
+"""Random ONNX models: interpreted, compiled and from a file, against the ONNX project's reference implementation."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
+
+from ge.conformance.programs.door import Door, Place, Refused, Rounding, Runs
+from ge.conformance.programs.onnx_operators import NOISE, OPERATORS
+from ge.conformance.programs.record import Block, Input, Noise, Program, Role, Statement, Value
+from ge.conformance.programs.sampling import feeds, is_float
+from ge.conformance.programs.standalone import runs_text
+
+__all__ = ["door", "model_text"]
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
+TYPES = {"float32": "float", "float64": "double"}
+
+
+def _port(value: Value, shape: str = "[]") -> str:
+    return f"{TYPES.get(value.dtype, value.dtype)}{shape} {value.name}"
+
+
+def _lines(statements: Sequence[Statement], fresh: Iterator[int]) -> list[str]:
+    return [
+        f"{', '.join(v.name for v in s.results)} = "
+        + s.text.format(*s.arguments, **{f"b{i}": _body(b, fresh) for i, b in enumerate(s.blocks)})
+        for s in statements
+    ]
+
+
+def _body(block: Block, fresh: Iterator[int]) -> str:
+    """A graph as an attribute. Each result is a value of its own: a body may not give what it only sees."""
+    number = next(fresh)
+    lines = _lines(block.statements, fresh)
+    results = [Value(f"r{number}_{i}", v.dtype, v.shape) for i, v in enumerate(block.results)]
+    lines += [f"{r.name} = Identity ({v.name})" for r, v in zip(results, block.results, strict=True)]
+    given = ", ".join(_port(v, "[]" if v.shape else "") for v in block.parameters)
+    return f"g{number} ({given}) => ({', '.join(_port(v) for v in results)}) {{ {' '.join(lines)} }}"
+
+
+def model_text(program: Program) -> str:
+    """The program in ONNX's textual syntax. Constants are inputs here; `_model` makes them initializers."""
+    ports = ", ".join(
+        _port(
+            i.value,
+            f"[{','.join(['N' if i.open and j == 0 else str(n) for j, n in enumerate(i.value.shape)])}]"
+            if i.value.shape
+            else "",
+        )
+        for i in program.inputs
+    )
+    results = ", ".join(_port(v) for v in program.results)
+    lines = "\n".join(f"  {line}" for line in _lines(program.statements, itertools.count()))
+    return f"{HEADER}\nprogram ({ports}) => ({results}) {{\n{lines}\n}}"
+
+
+def _model(program: Program, arrays: Sequence[np.ndarray]) -> onnx.ModelProto:
+    model = parser.parse_model(model_text(program))
+    for given, array in zip(program.inputs, arrays, strict=True):
+        if given.role is Role.CONSTANT:
+            model.graph.initializer.append(
+                numpy_helper.from_array(np.ascontiguousarray(array), given.value.name)
+            )
+            model.graph.input.remove(next(p for p in model.graph.input if p.name == given.value.name))
+    return model
+
+
+class _Evaluator(ReferenceEvaluator):
+    """The reference implementation, which can disturb what is rounded on the way, in bodies too."""
+
+    rounding: Rounding | None = None
+
+    def run(self, output_names: Any, feed_inputs: Any, *rest: Any, **more: Any) -> Any:
+        results = {"": None, **self.rt_inits_, **feed_inputs}
+        for node in self.rt_nodes_:
+            noise = NOISE.get(node.op_type, Noise.RESULT)
+            inputs = [results[i] for i in node.input]
+            if noise is not Noise.NONE:
+                place = Place.TERM if noise is Noise.ARGUMENTS else Place.ARGUMENT
+                inputs = [_moved(v, place, node.op_type in _WINDOWS) for v in inputs]
+            _require_defined(node, inputs)
+            context = {"context": results} if node.need_context() else {}
+            outputs = node.run(*inputs, **context)
+            for name, value in zip(node.output, outputs, strict=False):
+                if noise is Noise.UNIT:
+                    value = (
+                        _moved(value + np.ones((), value.dtype)) - np.ones((), value.dtype)
+                        if _Evaluator.rounding
+                        else value
+                    )
+                results[name] = value if noise is Noise.NONE else _moved(value)
+        return [results[name] for name in output_names or self.output_names]
+
+
+def _require_defined(node: Any, inputs: Sequence[Any]) -> None:
+    """Refuse what the reference answers though ONNX leaves it open or forbids it."""
+    if node.op_type == "Cast":
+        kind = onnx.helper.tensor_dtype_to_np_dtype(node.onnx_node.attribute[0].i)
+        if is_float(inputs[0].dtype) and kind.kind in "iu":
+            info, wide = np.iinfo(kind), inputs[0].astype(np.float64)
+            if not np.all((wide >= info.min) & (wide <= info.max)):
+                raise ValueError(f"a number out of the range of {kind}")
+    if node.op_type == "GatherElements":
+        size = inputs[0].shape[node.axis]
+        if not np.all((inputs[1] >= -size) & (inputs[1] < size)):
+            raise ValueError("an index out of range")
+
+
+def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any:
+    """A value as another implementation may have it."""
+    rounding = _Evaluator.rounding
+    if rounding is None or value is None:
+        return value
+    value = np.asarray(value)
+    if not is_float(value.dtype):
+        return value
+    wide = value.astype(np.float64)
+    wide = np.where(np.isfinite(wide), wide, 1.0) if finite else wide
+    return np.asarray(wide * rounding(value, place)).astype(value.dtype)
+
+
+# Whether a border takes part, and makes NaN of an infinite weight, is left open.
+_WINDOWS = ("Conv", "ConvTranspose")
+
+
+class Loop(_ReferenceLoop):
+    """By ONNX's definition the results of steps are stacked along a new axis; the reference joins them."""
+
+    body: Any
+    _run_body: Any
+
+    def _run(
+        self,
+        M: Any,
+        cond: Any,
+        *initial: Any,
+        context: Any = None,
+        body: Any = None,
+        attributes: Any = None,
+        **more: Any,
+    ) -> Any:
+        states, steps = list(initial), list[Any]()
+        while (cond is None or cond) and (M is None or len(steps) < M):
+            fed = zip(self.body.input_names, [np.array(len(steps)), np.array(True), *states], strict=True)
+            cond, *found = self._run_body({**(context or {}), **dict(fed)}, attributes=attributes)
+            states, kept = found[: len(initial)], found[len(initial) :]
+            steps.append(kept)
+        if not steps and self.body.output_names[len(initial) + 1 :]:
+            raise ValueError("no step tells the shape of what is stacked")
+        return (*states, *(np.stack(values) for values in zip(*steps, strict=True)))
+
+
+class _OnnxDoor(Door):
+    name = "onnx"
+    operators = OPERATORS
+    dtypes = {  # noqa: RUF012
+        "float32": 10,
+        "float64": 2,
+        "float16": 3,
+        "bfloat16": 3,
+        "int32": 3,
+        "int64": 3,
+        "bool": 1,
+        "int8": 1,
+        "int16": 0.5,
+        "uint8": 1,
+        "uint16": 0.3,
+        "uint32": 0.5,
+        "uint64": 0.5,
+    }
+    modes = {"compiled": 1.0, "saved": 0.3, "interpreted": 0.3}  # noqa: RUF012
+    roles = {"fed": 0.8, "constant": 0.2}  # noqa: RUF012
+
+    def tensor(self, array: np.ndarray, role: str) -> Any:
+        return array
+
+    def array(self, tensor: Any) -> np.ndarray | None:
+        return np.asarray(tensor) if isinstance(tensor, (np.ndarray, np.generic)) else None
+
+    def evaluate(self, statement: Statement, scope: Mapping[str, Any]) -> list[Any]:
+        names = [r.name for r in statement.results]
+        node = parser.parse_node(_lines([statement], itertools.count())[0])
+        graph = onnx.helper.make_graph([node], "one", [], [onnx.ValueInfoProto(name=n) for n in names])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
+        with np.errstate(all="ignore"):
+            return list(_Evaluator(model, new_ops=[Loop]).run(names, scope))
+
+    def accepts(self, statement: Statement, scope: Mapping[str, Value], tensors: Mapping[str, Any]) -> bool:
+        if statement.blocks:
+            return True
+        names = {a: f"a{i}" for i, a in enumerate(dict.fromkeys(statement.arguments))}
+        results = tuple(replace(v, name=f"r{i}") for i, v in enumerate(statement.results))
+        plain = replace(statement.renamed(names.__getitem__), results=results)
+        return _accepted(
+            plain,
+            tuple((replace(scope[a], name=n), _deciding(scope[a], tensors[a])) for a, n in names.items()),
+        )
+
+    def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
+        model = _model(program, runs[0])
+        evaluator = _Evaluator(model, new_ops=[Loop])
+        _Evaluator.rounding = rounding
+        try:
+            with np.errstate(all="ignore"):
+                return [
+                    [np.asarray(v) for v in evaluator.run(None, _fed(program, arrays))] for arrays in runs
+                ]
+        finally:
+            _Evaluator.rounding = None
+
+    def second_opinion(self, program: Program, runs: Runs) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        read = set[str]().union(*(s.reads() for s in program.statements))
+        kept = [n for n, i in enumerate(program.inputs) if i.value.name in read]
+        program = replace(program, inputs=tuple(program.inputs[n] for n in kept))
+        runs = [[arrays[n] for n in kept] for arrays in runs]
+        session = onnxruntime.InferenceSession(_model(program, runs[0]).SerializeToString(), options)
+        return [session.run(None, _fed(program, arrays)) for arrays in runs]
+
+    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+        from ge.errors import GeError, UnsupportedOperatorsError
+
+        model = _model(program, runs[0])
+        try:
+            return _MODES[mode](model, [_fed(program, arrays) for arrays in runs])
+        except UnsupportedOperatorsError as error:
+            raise Refused(str(error)) from error
+        except GeError as error:
+            if self._invalid(program, runs):
+                raise Refused(str(error)) from error
+            raise
+
+    def _invalid(self, program: Program, runs: Runs) -> bool:
+        """True if another implementation refuses the model too, and not for want of an element type."""
+        try:
+            self.second_opinion(program, runs)
+        except Exception as error:
+            return "NOT_IMPLEMENTED" not in str(error)
+        return False
+
+    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
+        return STANDALONE.format(
+            text=model_text(
+                replace(program, inputs=tuple(replace(i, role=Role.FED) for i in program.inputs))
+            ),
+            names=[i.value.name for i in program.inputs],
+            constants=[i.value.name for i in program.inputs if i.role is Role.CONSTANT],
+            runs=runs_text(runs),
+            mode="\n\n\n".join(inspect.getsource(f) for f in (Loop, _model_for, _MODES[mode])),
+            call=_MODES[mode].__name__,
+            comparison=comparison,
+        )
+
+
+STANDALONE = '''import tempfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy import array, inf, nan
+from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
+
+MODEL = """{text}"""
+NAMES = {names}
+CONSTANTS = {constants}
+RUNS = {runs}
+
+
+{mode}
+
+def test_results_are_those_of_the_reference() -> None:
+    model = parser.parse_model(MODEL)
+    for name in CONSTANTS:
+        value = RUNS[0][NAMES.index(name)]
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+        model.graph.input.remove(next(p for p in model.graph.input if p.name == name))
+    runs = [{{n: a for n, a in zip(NAMES, arrays) if n not in CONSTANTS}} for arrays in RUNS]
+    expected = [ReferenceEvaluator(model, new_ops=[Loop]).run(None, feeds) for feeds in runs]
+    found = {call}(model, runs)
+{comparison}'''
+
+
+def _fed(program: Program, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        i.value.name: a for i, a in zip(program.inputs, arrays, strict=True) if i.role is not Role.CONSTANT
+    }
+
+
+def _deciding(value: Value, array: np.ndarray) -> tuple[int, ...] | None:
+    """The elements of a list of integers, which may have to be a constant."""
+    return (
+        tuple(array.ravel().tolist())
+        if value.dtype == "int64" and array.ndim <= 1 and array.size < 9
+        else None
+    )
+
+
+@lru_cache(maxsize=100_000)
+def _accepted(statement: Statement, given: tuple[tuple[Value, tuple[int, ...] | None], ...]) -> bool:
+    """True if the parser takes a model of one statement."""
+    from ge.errors import GeError
+    from ge.parsers.onnx import parse
+
+    inputs = tuple(
+        Input(v)
+        if known is None
+        else Input.given(v.name, np.array(known, np.int64).reshape(v.shape), Role.CONSTANT)
+        for v, known in given
+    )
+    program = Program(inputs, (statement,), statement.results, ())
+    try:
+        parse(_model(program, feeds(program)[0]))
+    except GeError:
+        return False
+    return True
+
+
+# -- ways to run, written out with the tests that fail: they use nothing of this package ---------------------
+
+
+def _model_for(model: Any, feeds: Any, kept: Any) -> Any:
+    """The compiled model for these shapes, and for the values of inputs that decide shapes."""
+    from ge.compiler import compile_graph
+    from ge.ir import facts
+    from ge.parsers.onnx import parse
+
+    shapes = {name: a.shape for name, a in feeds.items()}
+    for known, fixed, compiled in kept:
+        if known == shapes and all(np.array_equal(v, feeds[n]) for n, v in fixed.items()):
+            return compiled
+    graph = parse(model, input_shapes=shapes, values=feeds)
+    kept.append((shapes, dict(facts.specialised(graph)), compile_graph(graph)))
+    return kept[-1][2]
+
+
+def compiled(model: Any, runs: Any) -> Any:
+    """One compiled model, run again and again; another one for other sizes."""
+    kept: list[Any] = []
+    return [
+        m.run([feeds[p.name] for p in m.inputs])
+        for m, feeds in ((_model_for(model, feeds, kept), feeds) for feeds in runs)
+    ]
+
+
+def saved(model: Any, runs: Any) -> Any:
+    """Through an .om file."""
+    import ge
+
+    kept: list[Any] = []
+    found: list[Any] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for feeds in runs:
+            path = Path(folder) / f"{len(found)}.om"
+            _model_for(model, feeds, kept).save(path)
+            loaded = ge.load(path)
+            found.append(loaded.run([feeds[p.name] for p in loaded.inputs]))
+    return found
+
+
+def interpreted(model: Any, runs: Any) -> Any:
+    """By the interpreter that folds constants."""
+    from ge.ir.interpret import interpret
+    from ge.parsers.onnx import parse
+
+    graphs = [parse(model, input_shapes={n: a.shape for n, a in f.items()}, values=f) for f in runs]
+    return [interpret(g, [f[v.name] for v in g.inputs]) for g, f in zip(graphs, runs, strict=True)]
+
+
+_MODES = {"compiled": compiled, "saved": saved, "interpreted": interpreted}
+
+
+def door() -> Door:
+    """ONNX."""
+    return _OnnxDoor()

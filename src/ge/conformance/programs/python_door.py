@@ -1,0 +1,152 @@
+"""Doors whose programs are Python functions of a framework's tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.conformance.programs.door import Door, Place, Rounding, Runs
+from ge.conformance.programs.record import Block, Noise, Program, Statement
+from ge.conformance.programs.standalone import runs_text
+
+__all__ = ["Mode", "PythonDoor", "source"]
+
+Mode = Callable[..., list[list[np.ndarray]]]
+STEP = "    "
+
+
+def source(program: Program, noisy: bool = False) -> str:
+    """The program as a function; `noisy` puts `_(…)` around what is rounded."""
+    names = ", ".join(i.value.name for i in program.inputs)
+    lines = _lines(program.statements, STEP, noisy)
+    results = ", ".join(v.name for v in program.results)
+    return "\n".join([f"def program({names}):", *lines, f"{STEP}return [{results}]", ""])
+
+
+def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[str]:
+    lines: list[str] = []
+    for statement in statements:
+        blocks = {f"b{i}": f"body_{statement.results[0].name}_{i}" for i in range(len(statement.blocks))}
+        for block, name in zip(statement.blocks, blocks.values(), strict=True):
+            lines += _function(block, name, indent, noisy)
+        noise = statement.noise if noisy else Noise.NONE
+        hook = "_term" if noise is Noise.ARGUMENTS else "_argument"
+        plain = noise is Noise.NONE or statement.effect
+        arguments = [a if plain else f"{hook}({a})" for a in statement.arguments]
+        text = statement.text.format(*arguments, **blocks)
+        several = len(statement.results) > 1
+        if noise not in (Noise.NONE, Noise.FLUSH):
+            hook = "_written" if statement.effect else "_unit" if noise is Noise.UNIT else "_"
+            text = f"map({hook}, {text})" if several else f"{hook}({text})"
+        lines.append(f"{indent}{', '.join(v.name for v in statement.results)} = {text}")
+    return lines
+
+
+def _function(block: Block, name: str, indent: str, noisy: bool) -> list[str]:
+    parameters = ", ".join(v.name for v in block.parameters)
+    results = ", ".join(v.name for v in block.results)
+    return [
+        f"{indent}def {name}({parameters}):",
+        *_lines(block.statements, indent + STEP, noisy),
+        f"{indent}{STEP}return {results}",
+    ]
+
+
+class PythonDoor(Door):
+    """A door whose framework is a Python module.
+
+    A mode is a function of the program, its runs, the roles of its inputs, its options and a device. It uses only the
+    module's `names` and `helpers`, since its source becomes part of the tests that are written down.
+    """
+
+    names: Mapping[str, Any]  # what programs and modes may use
+    imports: str  # the same as source
+    helpers: Sequence[Callable[..., Any]] = ()
+    ways: Mapping[str, Mode]
+    host: str
+    device: str
+    plain = "eager"  # the mode that is the reference on the host
+
+    def scaled(self, tensor: Any, factors: Callable[[np.ndarray], np.ndarray], written: bool) -> Any:
+        """The product of a floating-point tensor with the factors for its elements; others as they are.
+
+        written: in the tensor's own memory.
+        """
+        raise NotImplementedError
+
+    def _hooks(self, rounding: Rounding) -> dict[str, Callable[[Any], Any]]:
+        """What the noisy source calls."""
+
+        def result(x: Any) -> Any:
+            return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
+
+        return {
+            "_": result,
+            "_unit": lambda x: result(result(x + 1) - 1),
+            "_term": lambda x: self.scaled(x, lambda a: rounding(a, Place.TERM), False),
+            "_argument": lambda x: self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False),
+            "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
+        }
+
+    def evaluate(self, statement: Statement, scope: Mapping[str, Any]) -> list[Any]:
+        found = dict(self.names) | dict(scope)
+        exec("\n".join(_lines([statement], "", False)), found)
+        return [found[v.name] for v in statement.results]
+
+    def function(self, program: Program, rounding: Rounding | None = None) -> Callable[..., Any]:
+        """The program itself."""
+        found = dict(self.names)
+        if rounding is not None:
+            found |= self._hooks(rounding)
+        exec(source(program, rounding is not None), found)
+        made: Callable[..., Any] = found["program"]
+        return made
+
+    def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
+        way = self.ways[self.plain if self.same_reference(program) or rounding is not None else mode]
+        return self._called(way, program, runs, self.host, rounding)
+
+    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+        return self._called(self.ways[mode], program, runs, self.device, None)
+
+    def _called(self, way: Mode, program: Program, runs: Runs, device: str, rounding: Rounding | None) -> Any:
+        copies = [[a.copy() for a in arrays] for arrays in runs]
+        roles = [i.role.value for i in program.inputs]
+        return way(self.function(program, rounding), copies, roles, program.options, device)
+
+    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
+        way, plain = self.ways[mode], self.ways[self.plain if self.same_reference(program) else mode]
+        sources = [inspect.getsource(f) for f in dict.fromkeys([*self.helpers, plain, way])]
+        return _STANDALONE.format(
+            imports=self.imports,
+            functions="\n\n".join(sources),
+            program=source(program),
+            runs=runs_text(runs),
+            roles=[i.role.value for i in program.inputs],
+            options=program.options,
+            plain=plain.__name__,
+            way=way.__name__,
+            host=self.host,
+            device=self.device,
+            comparison=comparison,
+        )
+
+
+_STANDALONE = """{imports}
+
+{functions}
+
+{program}
+
+RUNS = {runs}
+ROLES = {roles}
+OPTIONS = {options}
+
+
+def test_results_are_those_of_the_framework() -> None:
+    expected = {plain}(program, RUNS, ROLES, OPTIONS, {host!r})
+    found = {way}(program, RUNS, ROLES, OPTIONS, {device!r})
+{comparison}"""

@@ -1,0 +1,210 @@
+"""A program as data: typed statements over named values, with nested blocks for control flow.
+
+The text of a statement is an expression of the door's language in which `{0}`, `{1}` stand for arguments and `{b0}`,
+`{b1}` for blocks, so that a program that fails can be written down as source that needs nothing of this package.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = [
+    "Block",
+    "Input",
+    "Noise",
+    "Program",
+    "Role",
+    "Statement",
+    "Value",
+    "live",
+    "numpy_dtype",
+    "only",
+    "walk",
+]
+
+
+class Role(str, Enum):
+    """How an input reaches the program."""
+
+    FED = "fed"
+    CONSTANT = "constant"  # part of the program
+    STATE = "state"  # one tensor for all runs, which the program may write
+
+
+class Noise(str, Enum):
+    """Where another correct implementation may round otherwise."""
+
+    NONE = "none"  # exact: moves, integers
+    FLUSH = "flush"  # exact but for denormal numbers, which may count as zeros
+    RESULT = "result"
+    ARGUMENTS = "arguments"  # sums: relative to the terms, not to the result
+    UNIT = "unit"  # by way of a sum with one: logarithms of sums and the like
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of this name, bfloat16 included."""
+    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A name with what is known about its tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def like(self, other: Value) -> bool:
+        """True if both have one type and shape."""
+        return (self.dtype, self.shape) == (other.dtype, other.shape)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The body of a branch or loop. It sees all values made before it."""
+
+    parameters: tuple[Value, ...]
+    statements: tuple[Statement, ...]
+    results: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One call of the framework."""
+
+    operator: str
+    text: str
+    arguments: tuple[str, ...]
+    results: tuple[Value, ...]
+    blocks: tuple[Block, ...] = ()
+    noise: Noise = Noise.RESULT
+    effect: bool = False  # writes to its first argument, which its first result is too
+
+    def reads(self) -> set[str]:
+        """All names it reads, in its blocks too."""
+        return {*self.arguments}.union(
+            *(
+                (set[str]().union(*(s.reads() for s in b.statements)) | {v.name for v in b.results})
+                for b in self.blocks
+            )
+        )
+
+    def renamed(self, names: Callable[[str], str]) -> Statement:
+        """The same with other names read."""
+        blocks = tuple(
+            replace(
+                b,
+                statements=tuple(s.renamed(names) for s in b.statements),
+                results=tuple(replace(v, name=names(v.name)) for v in b.results),
+            )
+            for b in self.blocks
+        )
+        return replace(self, arguments=tuple(names(a) for a in self.arguments), blocks=blocks)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor the program starts from; its elements follow from `fill` and `seed`, or are `data`."""
+
+    value: Value
+    role: Role = Role.FED
+    fill: str = "ordinary"
+    seed: int = 0
+    open: bool = False  # the first size may be another one in a later run
+    data: str = ""  # base64, with fill "given"
+
+    @staticmethod
+    def given(name: str, array: np.ndarray, role: Role = Role.FED) -> Input:
+        """An input of known elements."""
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        return Input(Value(name, array.dtype.name, array.shape), role, "given", 0, False, data)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one test runs."""
+
+    inputs: tuple[Input, ...]
+    statements: tuple[Statement, ...]
+    results: tuple[Value, ...]
+    modes: tuple[str, ...]
+    options: tuple[str, ...] = ()  # for example "gradient"
+
+    def as_json(self) -> str:
+        """For another process."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """What `as_json` wrote."""
+        data = json.loads(text)
+        return Program(
+            tuple(
+                Input(**{**i, "value": _value(i["value"]), "role": Role(i["role"])}) for i in data["inputs"]
+            ),
+            tuple(_statement(s) for s in data["statements"]),
+            tuple(_value(v) for v in data["results"]),
+            tuple(data["modes"]),
+            tuple(data["options"]),
+        )
+
+    def operators(self) -> list[str]:
+        """The operator of every statement, nested ones too."""
+        return [s.operator for s in walk(self.statements)]
+
+
+def _value(data: dict[str, Any]) -> Value:
+    return Value(data["name"], data["dtype"], tuple(data["shape"]))
+
+
+def _statement(data: dict[str, Any]) -> Statement:
+    blocks = tuple(
+        Block(
+            tuple(_value(v) for v in b["parameters"]),
+            tuple(_statement(s) for s in b["statements"]),
+            tuple(_value(v) for v in b["results"]),
+        )
+        for b in data["blocks"]
+    )
+    results = tuple(_value(v) for v in data["results"])
+    known = {"arguments": tuple(data["arguments"]), "results": results, "blocks": blocks}
+    return Statement(**{**data, **known, "noise": Noise(data["noise"])})
+
+
+def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """All statements, outer ones first."""
+    for statement in statements:
+        yield statement
+        for block in statement.blocks:
+            yield from walk(block.statements)
+
+
+def live(statements: Sequence[Statement], wanted: set[str]) -> tuple[Statement, ...]:
+    """The statements that the wanted values or an effect need."""
+    kept: list[Statement] = []
+    needed = set(wanted)
+    for statement in reversed(statements):
+        if statement.effect or any(v.name in needed for v in statement.results):
+            blocks = tuple(
+                replace(b, statements=live(b.statements, {v.name for v in b.results}))
+                for b in statement.blocks
+            )
+            statement = replace(statement, blocks=blocks)
+            needed |= statement.reads()
+            kept.append(statement)
+    return tuple(reversed(kept))
+
+
+def only(program: Program, position: int) -> Program:
+    """The program with one of its results and what that needs; all inputs stay."""
+    wanted = program.results[position]
+    return replace(program, statements=live(program.statements, {wanted.name}), results=(wanted,))

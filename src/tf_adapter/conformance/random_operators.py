@@ -1,0 +1,590 @@
+"""TensorFlow operators that random programs are made of; TensorFlow itself decides what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ge.conformance.programs.door import Call, Maker
+from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
+from ge.conformance.programs.record import Noise, Value
+
+__all__ = ["OPERATORS"]
+
+OPERATORS: dict[str, tuple[float, Maker]] = {}
+EXACT, FLUSHED, ROUNDED = Noise.NONE, Noise.FLUSH, Noise.RESULT
+SUMS, UNIT = Noise.ARGUMENTS, Noise.UNIT
+COMPLEX = ("complex64", "complex128")
+NUMBERS = FLOATS + INTEGERS + COMPLEX
+REAL = FLOATS + INTEGERS
+
+
+def _add(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
+    """Declare how an operator is made, or each of several: then the function takes the name first."""
+
+    def add(make: Callable[..., Call]) -> Callable[..., Call]:
+        several = names.split()
+        for name in several:
+            OPERATORS[name] = (weight, partial(make, name) if len(several) > 1 else make)
+        return make
+
+    return add
+
+
+def _unary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.4) -> None:
+    def make(n: str, d: Draw) -> Call:
+        return Call(f"tf.{n}({{0}})", [d.pick(dtypes)], noise=noise)
+
+    for name in names.split():
+        OPERATORS[name] = (weight, partial(make, name))
+
+
+def _binary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.5) -> None:
+    def make(n: str, d: Draw) -> Call:
+        x = d.pick(dtypes)
+        pair = [x, d.broadcast(x)]
+        return Call(f"tf.{n}({{0}}, {{1}})", pair if d.chance(0.5) else pair[::-1], noise=noise)
+
+    for name in names.split():
+        OPERATORS[name] = (weight, partial(make, name))
+
+
+# -- elementwise ---------------------------------------------------------------------------------------------
+
+_unary("math.square", NUMBERS)
+_unary("abs negative sign", NUMBERS, FLUSHED)
+_unary("nn.relu nn.relu6", REAL, FLUSHED)
+_unary("math.ceil math.floor math.round math.rint", FLOATS, EXACT, 0.25)
+_unary("math.is_nan math.is_inf math.is_finite", FLOATS, EXACT, 0.25)
+_unary("identity stop_gradient zeros_like ones_like", None, EXACT, 0.25)
+_unary("logical_not", ("bool",), EXACT)
+_unary("bitwise.invert", INTEGERS, EXACT, 0.2)
+_unary(
+    "exp sigmoid tanh math.sqrt math.rsqrt math.reciprocal math.sinh math.cosh math.log1p math.expm1 "
+    "math.atan",
+    FLOATS + COMPLEX,
+    weight=0.3,
+)
+_unary("sin cos tan", FLOATS + COMPLEX, SUMS, 0.3)  # an argument's last digit decides where it is large
+_unary("math.log math.asinh math.acosh math.atanh", FLOATS + COMPLEX, UNIT, 0.3)
+_unary("nn.softsign nn.silu math.asin math.acos nn.leaky_relu", FLOATS, weight=0.3)
+# TensorFlow's kernel gives NaN or one for infinity, by the position of the element.
+OPERATORS["erf"] = (0.3, lambda d: Call("tf.math.erf(tf.clip_by_value({0}, -30, 30))", [d.pick(FLOATS)]))
+_unary("nn.elu nn.selu nn.softplus nn.gelu math.erfc math.lgamma math.digamma math.ndtri", FLOATS, UNIT, 0.3)
+_unary("math.real math.imag math.conj math.angle", COMPLEX, weight=0.2)
+_binary("add subtract multiply", NUMBERS, weight=1.3)
+_binary("divide math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy", FLOATS, weight=0.4)
+_binary("math.floordiv math.floormod truncatediv truncatemod", REAL, SUMS, 0.3)
+_binary("maximum minimum", REAL, FLUSHED, 0.6)
+_binary("math.squared_difference", REAL, SUMS, 0.3)
+_binary("pow math.atan2", FLOATS, SUMS, 0.3)
+_binary("equal not_equal", None, SUMS, 0.4)
+_binary("greater less greater_equal less_equal", REAL, SUMS, 0.4)
+_binary("logical_and logical_or math.logical_xor", ("bool",), EXACT, 0.4)
+_binary("bitwise.bitwise_and bitwise.bitwise_or bitwise.bitwise_xor", INTEGERS, EXACT, 0.3)
+
+
+@_add("cast", 1.5)
+def _cast(d: Draw) -> Call:
+    """Numbers out of range are left to tests of the conversion itself."""
+    x, to = d.pick(), d.dtype()
+    if x.dtype in FLOATS and to in INTEGERS:
+        low = 0 if to[0] == "u" else -100
+        inner = "tf.where(tf.math.is_nan({0}), tf.zeros_like({0}), {0})"
+        return Call(f"tf.cast(tf.clip_by_value({inner}, {low}, 100), tf.{to})", [x], noise=EXACT)
+    if x.dtype in COMPLEX and to not in COMPLEX:
+        return Call("tf.math.abs({0})", [x])
+    return Call(f"tf.cast({{0}}, tf.{to})", [x], noise=EXACT)
+
+
+@_add("where", 1.2)
+def _where(d: Draw) -> Call:
+    x = d.pick()
+    shape = x.shape if d.chance(0.6) else tuple(1 if d.chance(0.3) else n for n in x.shape)
+    return Call("tf.where({0}, {1}, {2})", [d.of("bool", shape), x, d.broadcast(x)], noise=EXACT)
+
+
+@_add("clip_by_value", 0.4)
+def _clip(d: Draw) -> Call:
+    x = d.pick(REAL)
+    return Call("tf.clip_by_value({0}, {1}, {2})", [x, d.of(x.dtype, ()), d.of(x.dtype, ())], noise=FLUSHED)
+
+
+@_add("add_n", 0.3)
+def _add_n(d: Draw) -> Call:
+    x = d.pick(NUMBERS)
+    return Call("tf.add_n([{0}, {1}, {2}])", [x, d.like(x), d.like(x)], noise=SUMS)
+
+
+# -- reductions and products ---------------------------------------------------------------------------------
+
+_REDUCTIONS: dict[str, tuple[tuple[str, ...], Noise]] = {
+    "reduce_sum": (NUMBERS, SUMS),
+    "reduce_mean": (FLOATS + COMPLEX, SUMS),
+    "reduce_prod": (NUMBERS, SUMS),
+    "reduce_max": (REAL, FLUSHED),
+    "reduce_min": (REAL, FLUSHED),
+    "reduce_all": (("bool",), EXACT),
+    "reduce_any": (("bool",), EXACT),
+    "reduce_logsumexp": (FLOATS, UNIT),
+    "math.reduce_std": (FLOATS, SUMS),
+    "math.reduce_euclidean_norm": (FLOATS, SUMS),
+}
+
+
+@_add(" ".join(_REDUCTIONS), 0.4)
+def _reduce(n: str, d: Draw) -> Call:
+    dtypes, noise = _REDUCTIONS[n]
+    x = d.pick(dtypes)
+    axis = None if d.chance(0.2) else d.axes(x)
+    return Call(f"tf.{n}({{0}}, {axis}, keepdims={d.chance(0.4)})", [x], noise=noise)
+
+
+# Where NaN stands among numbers depends on TensorFlow's kernel and the position.
+_ORDERED = "tf.where(tf.math.is_nan({0}), tf.zeros_like({0}), {0})"
+
+
+@_add("nn.softmax nn.log_softmax argmax argmin", 0.4)
+def _along(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS if n.startswith("nn") else REAL, (1, 2, 3, 4))
+    place = _ORDERED if n.startswith("arg") and x.dtype in FLOATS else "{0}"
+    return Call(f"tf.{n}({place}, {d.axis(x)})", [x], noise=UNIT if n == "nn.log_softmax" else SUMS)
+
+
+@_add("cumsum math.cumprod", 0.3)
+def _cumulative(n: str, d: Draw) -> Call:
+    x = d.pick(NUMBERS, (1, 2, 3))
+    more = f"exclusive={d.chance(0.5)}, reverse={d.chance(0.5)}"
+    return Call(f"tf.{n}({{0}}, {d.axis(x)}, {more})", [x], noise=SUMS)
+
+
+@_add("matmul", 1.5)
+def _matmul(d: Draw) -> Call:
+    x = d.pick((*FLOATS, "int32", *COMPLEX), (2, 3, 4))
+    a, b, n = d.chance(0.3), d.chance(0.3), d.choice([1, 2, 3, 5, 8, 16])
+    k = x.shape[-2] if a else x.shape[-1]
+    batch = d.choice([x.shape[:-2], (), tuple(1 for _ in x.shape[:-2])])
+    w = d.of(x.dtype, (*batch, *((n, k) if b else (k, n))))
+    return Call(f"tf.matmul({{0}}, {{1}}, transpose_a={a}, transpose_b={b})", [x, w], noise=SUMS)
+
+
+@_add("einsum", 0.4)
+def _einsum(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3))
+    letters = "abc"[: len(x.shape)]
+    out = "".join(d.rng.sample(letters[:-1] + "z", d.integer(1, len(letters))))
+    other = d.of(x.dtype, (x.shape[-1], d.integer(1, 4)))
+    return Call(f"tf.einsum('{letters},{letters[-1]}z->{out}', {{0}}, {{1}})", [x, other], noise=SUMS)
+
+
+@_add("bias_add", 0.3)
+def _bias(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3, 4))
+    return Call("tf.nn.bias_add({0}, {1})", [x, d.of(x.dtype, x.shape[-1:])])
+
+
+# -- windows and normalisation -------------------------------------------------------------------------------
+
+
+def _image(d: Draw) -> Value:
+    return d.pick(FLOATS, (4,), lambda v: min(v.shape[1:]) > 0)
+
+
+@_add("conv2d", 0.7)
+def _conv(d: Draw) -> Call:
+    x = _image(d)
+    kernel = [d.integer(1, min(3, n)) for n in x.shape[1:3]]
+    w = d.of(x.dtype, (*kernel, x.shape[3], d.choice([1, 2, 4, 8])))
+    pad, stride = d.choice(["SAME", "VALID"]), d.integer(1, 2)
+    return Call(f"tf.nn.conv2d({{0}}, {{1}}, {stride}, '{pad}')", [x, w], noise=SUMS)
+
+
+@_add("depthwise_conv2d", 0.3)
+def _depthwise(d: Draw) -> Call:
+    x = _image(d)
+    w = d.of(x.dtype, (*(d.integer(1, min(2, n)) for n in x.shape[1:3]), x.shape[3], d.integer(1, 2)))
+    pad = d.choice(["SAME", "VALID"])
+    return Call(f"tf.nn.depthwise_conv2d({{0}}, {{1}}, [1, 1, 1, 1], '{pad}')", [x, w], noise=SUMS)
+
+
+@_add("max_pool2d avg_pool2d", 0.4)
+def _pool(n: str, d: Draw) -> Call:
+    pad = d.choice(["SAME", "VALID"])
+    return Call(f"tf.nn.{n}({{0}}, {d.integer(1, 3)}, {d.integer(1, 2)}, '{pad}')", [_image(d)], noise=SUMS)
+
+
+@_add("batch_normalization", 0.3)
+def _batch_norm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3, 4))
+    c = x.shape[-1:]
+    more = [d.of(x.dtype, c), d.input(x.dtype, c, "positive"), d.of(x.dtype, c), d.of(x.dtype, c)]
+    return Call("tf.nn.batch_normalization({0}, {1}, {2}, {3}, {4}, 0.01)", [x, *more], noise=SUMS)
+
+
+@_add("layer_norm", 0.3)
+def _layer_norm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3), lambda v: v.shape[-1] > 1)
+    text = "(lambda m, v: ({0} - m) * tf.math.rsqrt(v + 0.01))(*tf.nn.moments({0}, [-1], keepdims=True))"
+    return Call(text, [x], noise=SUMS)
+
+
+@_add("attention", 0.4)
+def _attention(d: Draw) -> Call:
+    """With a mask that at times hides everything."""
+    x = d.pick(("float32", "float64", "bfloat16"), (3, 4), lambda v: min(v.shape) > 0)
+    mask = d.of("bool", (x.shape[-2], x.shape[-2]))
+    text = (
+        "tf.matmul(tf.nn.softmax(tf.where({2}, tf.matmul({0}, {1}, transpose_b=True) * 0.5, "
+        f"{d.choice(['-1e9', '-np.inf', '{0}.dtype.min'])})), {{1}})"
+    )
+    return Call(text, [x, d.like(x), mask], noise=SUMS)
+
+
+# -- movement ------------------------------------------------------------------------------------------------
+
+
+@_add("reshape", 1.0)
+def _reshape(d: Draw) -> Call:
+    x = d.pick()
+    left = int(np.prod(x.shape))
+    target: list[int] = list(x.shape) if not left else []
+    while left > 1:
+        factor = d.choice([f for f in range(2, left + 1) if left % f == 0])
+        target.append(factor)
+        left //= factor
+    if d.chance(0.4) and 0 not in target:
+        target = [-1] if not target or d.chance(0.5) else [-1, *target[1:]]
+    elif d.chance(0.3):
+        target.insert(d.integer(0, len(target)), 1)
+    return Call(f"tf.reshape({{0}}, {target})", [x], noise=EXACT)
+
+
+@_add("transpose", 1.0)
+def _transpose(d: Draw) -> Call:
+    x = d.pick()
+    return Call(f"tf.transpose({{0}}, {d.rng.sample(range(len(x.shape)), len(x.shape))})", [x], noise=EXACT)
+
+
+@_add("expand_dims", 0.4)
+def _expand_dims(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    return Call(f"tf.expand_dims({{0}}, {d.integer(-len(x.shape) - 1, len(x.shape))})", [x], noise=EXACT)
+
+
+@_add("squeeze", 0.4)
+def _squeeze(d: Draw) -> Call:
+    return Call("tf.squeeze({0})", [d.pick(fits=lambda v: 1 in v.shape)], noise=EXACT)
+
+
+@_add("concat", 0.8)
+def _concat(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3, 4))
+    axis = d.axis(x)
+    shape = list(x.shape)
+    shape[axis] = d.choice([shape[axis], 1, 2, 0])
+    return Call(f"tf.concat([{{0}}, {{1}}], {axis})", d.rng.sample([x, d.of(x.dtype, shape)], 2), noise=EXACT)
+
+
+@_add("stack", 0.4)
+def _stack(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    return Call(f"tf.stack([{{0}}, {{1}}], {d.integer(0, len(x.shape))})", [x, d.like(x)], noise=EXACT)
+
+
+@_add("split", 0.4)
+def _split(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    axis = d.axis(x)
+    first = d.integer(0, x.shape[axis])
+    text = f"tf.split({{0}}, [{first}, {x.shape[axis] - first}], {axis})"
+    return Call(text, [x], results=2, noise=EXACT)
+
+
+def _index(d: Draw, x: Value) -> str:
+    """Slices, integers, new axes and an ellipsis."""
+    parts: list[str] = []
+    for n in x.shape:
+        low, high, step = (d.choice(["", str(d.integer(-n - 1, n + 1))]) for _ in range(3))
+        step = d.choice(["", "", "2", "-1", "-2"])
+        parts.append(
+            d.choice([":", f"{low}:{high}:{step}", f"{low}:{high}", str(d.integer(-n, max(n - 1, 0)))])
+        )
+    parts = parts[: d.integer(1, len(parts))]
+    if d.chance(0.2):
+        parts.insert(0, "...")
+    if d.chance(0.2):
+        parts.insert(d.integer(0, len(parts)), "tf.newaxis")
+    return ", ".join(parts)
+
+
+@_add("getitem", 1.3)
+def _getitem(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3, 4))
+    return Call(f"{{0}}[{_index(d, x)}]", [x], noise=EXACT)
+
+
+@_add("gather", 0.7)
+def _gather(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: 0 not in v.shape)
+    axis = d.axis(x)
+    places = d.input(
+        d.choice(["int32", "int64"]), d.choice([(), (2,), (3, 2), (0,)]), f"below:{x.shape[axis]}"
+    )
+    return Call(f"tf.gather({{0}}, {{1}}, axis={axis})", [x, places], noise=EXACT)
+
+
+@_add("gather_nd", 0.3)
+def _gather_nd(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: 0 not in v.shape)
+    depth = d.integer(1, len(x.shape))
+    places = d.input("int32", (d.integer(1, 3), depth), f"below:{min(x.shape[:depth])}")
+    return Call("tf.gather_nd({0}, {1})", [x, places], noise=EXACT)
+
+
+@_add("scatter", 0.5)
+def _scatter(d: Draw) -> Call:
+    x = d.pick(NUMBERS, (1, 2, 3), lambda v: 0 not in v.shape)
+    how = d.choice(["update", "add", "sub", "max", "min"])
+    count = 1 if how == "update" else d.integer(1, 3)
+    places = d.input("int32", (count, 1), f"below:{x.shape[0]}")
+    new = d.of(x.dtype, (count, *x.shape[1:]))
+    noise = SUMS if how in ("add", "sub") else EXACT
+    return Call(f"tf.tensor_scatter_nd_{how}({{0}}, {{1}}, {{2}})", [x, places, new], noise=noise)
+
+
+@_add("unsorted_segment_sum unsorted_segment_max unsorted_segment_prod", 0.2)
+def _segment(n: str, d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3))
+    return Call(f"tf.math.{n}({{0}}, {{1}}, 4)", [x, d.input("int32", x.shape[:1], "around:3")], noise=SUMS)
+
+
+@_add("broadcast_to", 0.4)
+def _broadcast_to(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    shape = [d.integer(0, 3) if n == 1 else n for n in x.shape]
+    return Call(f"tf.broadcast_to({{0}}, {[d.integer(1, 3), *shape]})", [x], noise=EXACT)
+
+
+@_add("tile", 0.4)
+def _tile(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    return Call(f"tf.tile({{0}}, {[d.choice([1, 2, 3, 0]) for _ in x.shape]})", [x], noise=EXACT)
+
+
+@_add("pad", 0.5)
+def _pad(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    pads = [[d.integer(0, 2), d.integer(0, 2)] for _ in x.shape]
+    mode = d.choice(["CONSTANT", "REFLECT", "SYMMETRIC"])
+    return Call(f"tf.pad({{0}}, {pads}, '{mode}')", [x], noise=EXACT)
+
+
+@_add("reverse", 0.3)
+def _reverse(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    return Call(f"tf.reverse({{0}}, {d.axes(x)})", [x], noise=EXACT)
+
+
+@_add("roll", 0.3)
+def _roll(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    return Call(f"tf.roll({{0}}, {d.integer(-4, 4)}, {d.axis(x)})", [x], noise=EXACT)
+
+
+@_add("one_hot", 0.3)
+def _one_hot(d: Draw) -> Call:
+    places = d.input(d.choice(["int32", "int64", "uint8"]), d.shape((0, 1, 2)), "below:5")
+    return Call(f"tf.one_hot({{0}}, {d.integer(1, 5)}, dtype=tf.{d.dtype(FLOATS)})", [places], noise=EXACT)
+
+
+@_add("top_k", 0.3)
+def _top_k(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3), lambda v: v.shape[-1] > 0)
+    place = _ORDERED if x.dtype in FLOATS else "{0}"
+    return Call(f"tf.math.top_k({place}, {d.integer(1, x.shape[-1])})", [x], results=2, noise=SUMS)
+
+
+@_add("sort", 0.3)
+def _sort(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3))
+    way = d.choice(["ASCENDING", "DESCENDING"])
+    place = _ORDERED if x.dtype in FLOATS else "{0}"
+    return Call(f"tf.sort({place}, {d.axis(x)}, '{way}')", [x], noise=EXACT)
+
+
+@_add("searchsorted", 0.15)
+def _search(d: Draw) -> Call:
+    x = d.pick(INTEGERS, (1,))
+    return Call("tf.searchsorted(tf.sort({0}), {1})", [x, d.of(x.dtype, (3,))], noise=SUMS)
+
+
+@_add("shape", 0.3)
+def _shape(d: Draw) -> Call:
+    return Call("tf.shape({0})", [d.pick()], noise=EXACT)
+
+
+@_add("fill_like_shape", 0.3)
+def _fill(d: Draw) -> Call:
+    return Call("tf.fill(tf.shape({0}), {1})", [d.pick(), d.pick(ranks=(0,))], noise=EXACT)
+
+
+@_add("range", 0.2)
+def _range(d: Draw) -> Call:
+    return Call("tf.range(tf.size({0}))", [d.pick()], noise=EXACT)
+
+
+@_add("band_part", 0.2)
+def _band(d: Draw) -> Call:
+    x = d.pick(ranks=(2, 3))
+    return Call(f"tf.linalg.band_part({{0}}, {d.integer(-1, 2)}, {d.integer(-1, 2)})", [x], noise=EXACT)
+
+
+@_add("boolean_mask", 0.3)
+def _boolean_mask(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    return Call("tf.boolean_mask({0}, {1})", [x, d.of("bool", x.shape[:1])], noise=EXACT)
+
+
+@_add("nonzero", 0.2)
+def _nonzero(d: Draw) -> Call:
+    return Call("tf.where({0})", [d.pick(ranks=(1, 2))], noise=EXACT)
+
+
+@_add("unique", 0.2)
+def _unique(d: Draw) -> Call:
+    return Call("tf.unique({0})", [d.pick((*INTEGERS, "float32"), (1,))], results=2, noise=EXACT)
+
+
+@_add("bitcast", 0.2)
+def _bitcast(d: Draw) -> Call:
+    x = d.pick(("float32", "int32", "uint32"))
+    return Call(f"tf.bitcast({{0}}, tf.{d.choice(['float32', 'int32', 'uint32'])})", [x], noise=SUMS)
+
+
+@_add("fft", 0.15)
+def _fft(d: Draw) -> Call:
+    return Call("tf.signal.fft({0})", [d.pick(COMPLEX, (1, 2))], noise=SUMS)
+
+
+# -- state and random numbers --------------------------------------------------------------------------------
+
+
+@_add("assign", 0.8)
+def _assign(d: Draw) -> Call:
+    found = [i.value for i in d.inputs if i.role == "state" and i.value.name in d.values]
+    x = d.choice(found) if found and d.chance(0.7) else d.input(d.dtype(NUMBERS), d.shape(), role="state")
+    how = d.choice(["assign", "assign_add", "assign_sub"])
+    return Call(f"tf.identity({{0}}.{how}({{1}}))", [x, d.like(x)], effect=True)
+
+
+@_add("scatter_variable", 0.2)
+def _scatter_variable(d: Draw) -> Call:
+    x = d.input(d.dtype(FLOATS), (d.integer(1, 5), d.integer(1, 4)), role="state")
+    places = d.input("int32", (2,), f"below:{x.shape[0]}")
+    text = "tf.identity({0}.scatter_add(tf.IndexedSlices({2}, {1}, tf.shape({0}))))"
+    return Call(text, [x, places, d.of(x.dtype, (2, x.shape[1]))], noise=SUMS, effect=True)
+
+
+@_add("random", 0.3)
+def _random(d: Draw) -> Call:
+    name = d.choice(["uniform", "normal", "truncated_normal"])
+    dtype = d.choice(["float32", "float32", "float64", "float16", "bfloat16"])
+    return Call(
+        f"tf.random.{name}({list(d.shape())}, dtype=tf.{dtype}, seed={d.integer(1, 99)})", noise=EXACT
+    )
+
+
+@_add("stateless_random", 0.3)
+def _stateless(d: Draw) -> Call:
+    name = d.choice(["uniform", "normal", "truncated_normal"])
+    text = f"tf.random.stateless_{name}({list(d.shape())}, {{0}}, dtype=tf.{d.dtype(FLOATS)})"
+    return Call(text, [d.input("int32", (2,), "below:99")], noise=EXACT)
+
+
+@_add("elsewhere", 0.3)
+def _elsewhere(d: Draw) -> Call:
+    return Call("elsewhere({0})", [d.pick()], noise=EXACT)
+
+
+# -- control flow --------------------------------------------------------------------------------------------
+
+
+def _flag(d: Draw) -> tuple[str, Value]:
+    """A condition as an expression of one argument."""
+    x = d.pick((*REAL, "bool"))
+    if x.dtype == "bool":
+        return "tf.reduce_any({0})", x
+    return f"tf.reduce_max({{0}}) > {d.choice(['0', '1'])}", x
+
+
+@_add("cond", 0.8)
+def _cond(d: Draw) -> Call:
+    text, x = _flag(d)
+    then = d.block([])
+    other = d.block([], list(then.results))
+    return Call(f"tf.cond({text}, {{b0}}, {{b1}})", [x], [then, other], noise=EXACT)
+
+
+@_add("switch_case", 0.3)
+def _switch(d: Draw) -> Call:
+    which = d.input("int32", (), "around:4")
+    first = d.block([], most=2)
+    rest = [d.block([], list(first.results), most=2) for _ in range(2)]
+    return Call("tf.switch_case({0}, [{b0}, {b1}, {b2}])", [which], [first, *rest], noise=EXACT)
+
+
+@_add("while_loop", 0.8)
+def _while(d: Draw) -> Call:
+    """Some steps, or until a value is reached, with one or two states."""
+    states = [d.pick() for _ in range(d.integer(1, 2))]
+    step = (Value(d.name("p"), "int32", ()), tf.constant(0))
+    body = d.block([step, *(d.parameter(s) for s in states)], states)
+    names = [v.name for v in body.parameters]
+    held = ", ".join(names[1:])
+    going = f"{names[0]} < {d.integer(0, 4)}"
+    if states[0].dtype in FLOATS and d.chance(0.3):
+        going = f"tf.logical_and({going}, tf.reduce_sum(tf.abs({names[1]})) < 100)"
+    given = ", ".join(f"{{{i}}}" for i in range(len(states)))
+    one = "" if len(states) > 1 else ","
+    step_on = f"lambda {', '.join(names)}: ({names[0]} + 1, {'*' if len(states) > 1 else ''}{{b0}}({', '.join(names)}))"
+    text = f"tf.while_loop(lambda {names[0]}, {held}: {going}, {step_on}, (tf.constant(0), {given}{one}))[1:]"
+    if len(states) == 1:
+        text += "[0]"
+    return Call(text, states, [body], results=len(states), noise=EXACT)
+
+
+@_add("map_fn", 0.5)
+def _map(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: v.shape[0] > 0)
+    row = (Value(d.name("p"), x.dtype, x.shape[1:]), d.tensors[x.name][0])
+    body = d.block([row])
+    dtype = body.results[0].dtype
+    how = d.choice(["map_fn", "map_fn", "vectorized_map"])
+    more = f", fn_output_signature=tf.{dtype}" if how == "map_fn" else ""
+    return Call(f"tf.{how}({{b0}}, {{0}}{more})", [x], [body], noise=EXACT)
+
+
+@_add("scan", 0.5)
+def _scan(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: v.shape[0] > 0)
+    state = d.pick()
+    row = (Value(d.name("p"), x.dtype, x.shape[1:]), d.tensors[x.name][0])
+    body = d.block([d.parameter(state), row], [state])
+    return Call("tf.scan({b0}, {0}, initializer={1})", [x, state], [body], noise=EXACT)
+
+
+@_add("TensorArray", 0.4)
+def _array(d: Draw) -> Call:
+    """A loop that writes a value of each step."""
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: v.shape[0] > 0)
+    row = (Value(d.name("p"), x.dtype, x.shape[1:]), d.tensors[x.name][0])
+    body = d.block([row], [row[0]])
+    text = (
+        "tf.while_loop(lambda i, a: i < tf.shape({0})[0], lambda i, a: (i + 1, a.write(i, {b0}({0}[i]))), "
+        "(tf.constant(0), tf.TensorArray({0}.dtype, tf.shape({0})[0])))[1].stack()"
+    )
+    return Call(text, [x], [body], noise=EXACT)

@@ -1,0 +1,239 @@
+"""Random TensorFlow programs: eager operators, functions and files on the NPU, against TensorFlow on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("NPU_AS_DEFAULT", "0")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+import tf_adapter
+from ge.conformance.programs.door import Door, Refused, Runs
+from ge.conformance.programs.python_door import PythonDoor
+from ge.conformance.programs.record import Program
+from tf_adapter.conformance.random_operators import OPERATORS
+
+__all__ = ["TensorFlowDoor", "door"]
+
+
+def elsewhere(x: Any) -> Any:
+    """A copy by way of the second device, where there is one."""
+    if not tf.config.list_logical_devices("NPU")[1:]:
+        return tf.identity(x)
+    with tf.device("/NPU:1"):
+        there = tf.identity(x)
+    with tf.device(x.device if tf.executing_eagerly() else None):
+        return tf.identity(there)
+
+
+def given(arrays: Any, roles: Any, held: Any) -> Any:
+    """The arguments of one run; states are variables that are made once."""
+    for index, (array, role) in enumerate(zip(arrays, roles, strict=True)):
+        if role == "state" and index not in held:
+            held[index] = tf.Variable(array)
+    return [held.get(index, array) for index, array in enumerate(arrays)]
+
+
+def called(program: Any, arguments: Any, options: Any) -> Any:
+    """The results, and the gradients of their sum where asked for."""
+    tensors = [a if isinstance(a, tf.Variable) else tf.convert_to_tensor(a) for a in arguments]
+    if "gradient" not in options:
+        return [tf.convert_to_tensor(r) for r in program(*tensors)]
+    leaves = [t for t in tensors if t.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        for leaf in leaves:
+            tape.watch(leaf)
+        results = [tf.convert_to_tensor(r) for r in program(*tensors)]
+    targets = [r for r in results if r.dtype.is_floating]
+    if not targets or not leaves:
+        return results
+    slopes = tape.gradient(targets, leaves, unconnected_gradients="zero")
+    return results + [tf.convert_to_tensor(s) for s in slopes]
+
+
+def eager(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """Operator by operator."""
+    tf.random.set_seed(7)
+    held: dict[int, Any] = {}
+    found: list[Any] = []
+    with tf.device(device):
+        for arrays in runs:
+            results = called(program, given(arrays, roles, held), options)
+            found.append([r.numpy() for r in results] + [v.numpy() for v in held.values()])
+    return found
+
+
+def function(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """One tf.function for all runs; constants are part of it."""
+    tf.random.set_seed(7)
+    held: dict[int, Any] = {}
+    found: list[Any] = []
+    constants = [a if r == "constant" else None for a, r in zip(runs[0], roles, strict=True)]
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def traced(*fed: Any) -> Any:
+        rest = iter(fed)
+        return called(program, [next(rest) if c is None else tf.constant(c) for c in constants], options)
+
+    with tf.device(device):
+        for arrays in runs:
+            arguments = given(arrays, roles, held)
+            fed = [a for a, c in zip(arguments, constants, strict=True) if c is None]
+            results = traced(*(a if isinstance(a, tf.Variable) else tf.constant(a) for a in fed))
+            found.append([r.numpy() for r in results] + [v.numpy() for v in held.values()])
+    return found
+
+
+def loaded(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """Saved as a SavedModel, loaded again and called."""
+    import tempfile
+
+    module = tf.Module()
+    held: dict[int, Any] = {}
+    found: list[Any] = []
+    tf.random.set_seed(7)
+    constants = [a if r == "constant" else None for a, r in zip(runs[0], roles, strict=True)]
+    with tf.device(device):
+        given(runs[0], roles, held)
+        module.states = list(held.values())
+        fed = [i for i, r in enumerate(roles) if r == "fed"]
+
+        def whole(*tensors: Any) -> Any:
+            known = {**dict(zip(fed, tensors, strict=True)), **held}
+            return called(
+                program,
+                [tf.constant(c) if c is not None else known[i] for i, c in enumerate(constants)],
+                options,
+            )
+
+        specs = [
+            tf.TensorSpec(
+                runs[0][i].shape if len({r[i].shape for r in runs}) < 2 else [None, *runs[0][i].shape[1:]],
+                runs[0][i].dtype,
+            )
+            for i in fed
+        ]
+        module.call = tf.function(whole, autograph=False, input_signature=specs)
+        with tempfile.TemporaryDirectory() as folder:
+            tf.saved_model.save(module, folder)
+            again = tf.saved_model.load(folder)
+        for arrays in runs:
+            results = again.call(*(tf.constant(arrays[i]) for i in fed))
+            found.append([r.numpy() for r in results] + [v.numpy() for v in again.states])
+    return found
+
+
+def exported(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """Through an .om file, for the sizes of the first run."""
+    import tempfile
+    from pathlib import Path
+
+    import ge
+
+    def whole(*tensors: Any) -> Any:
+        return called(program, tensors, options)
+
+    specs = [tf.TensorSpec(a.shape, a.dtype, f"x{i}") for i, a in enumerate(runs[0])]
+    with tempfile.TemporaryDirectory() as folder:
+        model = ge.load(tf_adapter.export(whole, Path(folder) / "program.om", specs))
+        fitting = [r for r in runs if [a.shape for a in r] == [a.shape for a in runs[0]]]
+        ports = [int(p.name.lstrip("x").split("_")[0].split(":")[0]) for p in model.inputs]
+        return [list(model.run([arrays[i] for i in ports])) for arrays in fitting]
+
+
+class TensorFlowDoor(PythonDoor):
+    """TensorFlow 2."""
+
+    name = "tensorflow"
+    operators = OPERATORS
+    dtypes = {  # noqa: RUF012
+        "float32": 10,
+        "float64": 2,
+        "float16": 2,
+        "bfloat16": 2,
+        "int32": 4,
+        "int64": 3,
+        "bool": 1,
+        "int8": 1,
+        "int16": 0.5,
+        "uint8": 1,
+        "uint16": 0.3,
+        "uint32": 0.4,
+        "uint64": 0.4,
+        "complex64": 0.4,
+        "complex128": 0.2,
+    }
+    modes = {"eager": 0.6, "function": 0.9, "loaded": 0.1}  # noqa: RUF012
+    options = {"gradient": 0.3}  # noqa: RUF012
+    roles = {"fed": 0.75, "constant": 0.1, "state": 0.15}  # noqa: RUF012
+    names = {"tf": tf, "np": np, "elsewhere": elsewhere}  # noqa: RUF012
+    imports = (
+        'import os\n\nos.environ.setdefault("NPU_AS_DEFAULT", "0")\n\n'
+        "from typing import Any\n\nimport ml_dtypes\nimport numpy as np\n"
+        "import tensorflow as tf\nfrom numpy import array, inf, nan\n\n"
+        "import tf_adapter\n"
+    )
+    helpers: Sequence[Any] = (elsewhere, given, called)
+    ways = {"eager": eager, "function": function, "loaded": loaded}  # noqa: RUF012
+    host = "/CPU:0"
+    device = "/NPU:0"
+
+    def tensor(self, array: np.ndarray, role: str) -> Any:
+        with tf.device("/CPU:0"):
+            return tf.Variable(array) if role == "state" else tf.constant(array)
+
+    def array(self, tensor: Any) -> np.ndarray | None:
+        if not isinstance(tensor, (tf.Tensor, tf.Variable)):
+            return None
+        array = tensor.numpy()
+        return array if isinstance(array, np.ndarray) else np.asarray(array, tensor.dtype.as_numpy_dtype)
+
+    def evaluate(self, statement: Any, scope: Any) -> list[Any]:
+        with tf.device("/CPU:0"):
+            return super().evaluate(statement, scope)
+
+    def scaled(self, tensor: Any, factors: Callable[[np.ndarray], np.ndarray], written: bool) -> Any:
+        if isinstance(tensor, tf.Variable):
+            tensor = tensor.read_value()
+        if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy"):
+            return tensor
+        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            return tensor
+        array = np.asarray(tensor.numpy())
+        factor = factors(array)
+        moved = (array.astype(np.result_type(array, np.float64)) * factor).astype(array.dtype)
+        # TensorFlow's kernels take denormal numbers for zeros: those are moved by NumPy.
+        tiny = (np.abs(array) < ml_dtypes.finfo(array.real.dtype).tiny) & (array != 0)
+        return tf.where(tiny, tf.constant(moved), tensor * tf.constant(factor.astype(array.dtype)))
+
+    def same_reference(self, program: Program) -> bool:
+        """Random numbers follow from the way of the call, and so do shapes of what loops without a step collect."""
+        return not self._random(program) and not {"map_fn", "scan", "TensorArray"} & set(program.operators())
+
+    def measurable(self, program: Program, mode: str) -> bool:
+        return not self._random(program) or mode == self.plain
+
+    def _random(self, program: Program) -> bool:
+        return "random" in program.operators()
+
+    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+        try:
+            return super().run(program, runs, mode)
+        except tf.errors.UnimplementedError as error:
+            if mode == "exported":
+                raise Refused(str(error)) from error
+            raise
+
+
+def door() -> Door:
+    """TensorFlow 2, with every operator on the NPU from its first call on."""
+    from tf_adapter.eager import everything_on_npu
+
+    everything_on_npu()
+    return TensorFlowDoor()

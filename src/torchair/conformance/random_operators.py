@@ -1,0 +1,605 @@
+"""PyTorch calls that random programs are made of; PyTorch itself decides what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ge.conformance.programs.door import Call, Maker
+from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
+from ge.conformance.programs.record import Noise, Value
+
+__all__ = ["OPERATORS"]
+
+OPERATORS: dict[str, tuple[float, Maker]] = {}
+EXACT, ROUNDED, SUMS, UNIT = Noise.NONE, Noise.RESULT, Noise.ARGUMENTS, Noise.UNIT
+COMPLEX = ("complex64", "complex128")
+NUMBERS = FLOATS + INTEGERS + COMPLEX
+REAL = FLOATS + INTEGERS
+
+
+def _add(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
+    """Declare how an operator is made, or each of several: then the function takes the name first."""
+
+    def add(make: Callable[..., Call]) -> Callable[..., Call]:
+        several = names.split()
+        for name in several:
+            OPERATORS[name] = (weight, partial(make, name) if len(several) > 1 else make)
+        return make
+
+    return add
+
+
+def _unary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.4) -> None:
+    def make(n: str, d: Draw) -> Call:
+        return Call(f"torch.{n}({{0}})", [d.pick(dtypes)], noise=noise)
+
+    for name in names.split():
+        OPERATORS[name] = (weight, partial(make, name))
+
+
+def _binary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.5) -> None:
+    def make(n: str, d: Draw) -> Call:
+        x = d.pick(dtypes)
+        pair = [x, d.broadcast(x) if d.chance(0.85) else d.pick(dtypes)]
+        return Call(f"torch.{n}({{0}}, {{1}})", pair if d.chance(0.5) else pair[::-1], noise=noise)
+
+    for name in names.split():
+        OPERATORS[name] = (weight, partial(make, name))
+
+
+# -- elementwise ---------------------------------------------------------------------------------------------
+
+_unary("abs neg square", NUMBERS)
+_unary("sign relu nn.functional.relu6", REAL, EXACT)
+_unary("ceil floor round trunc", REAL, EXACT, 0.25)
+_unary("isnan isinf isfinite zeros_like ones_like clone", None, EXACT, 0.25)
+_unary("logical_not", None, EXACT)
+_unary("bitwise_not", (*INTEGERS, "bool"), EXACT, 0.2)
+_unary(
+    "exp sigmoid tanh sqrt rsqrt reciprocal sinh cosh log1p expm1 atan exp2",
+    (*FLOATS, *INTEGERS, "bool", *COMPLEX),
+    weight=0.25,
+)
+# An argument's last digit decides where it is large.
+_unary("sin cos tan", (*FLOATS, *INTEGERS, "bool", *COMPLEX), SUMS, 0.25)
+_unary("log asinh acosh atanh log2 log10", (*FLOATS, *INTEGERS, "bool", *COMPLEX), UNIT, 0.25)
+_unary(
+    "nn.functional.softsign nn.functional.silu nn.functional.leaky_relu erf asin acos frac",
+    FLOATS,
+    weight=0.25,
+)
+_unary(
+    "nn.functional.elu nn.functional.selu nn.functional.hardswish nn.functional.hardsigmoid nn.functional.softplus "
+    "nn.functional.gelu nn.functional.mish nn.functional.logsigmoid erfc lgamma digamma",
+    FLOATS,
+    UNIT,
+    0.25,
+)
+_unary("real imag conj angle", COMPLEX, weight=0.15)
+_binary("add sub mul", (*NUMBERS, "bool"), weight=1.2)
+_binary("div true_divide pow atan2 hypot", REAL, SUMS, 0.3)
+_binary("floor_divide remainder fmod", REAL, SUMS, 0.3)
+_binary("maximum minimum fmax fmin", (*REAL, "bool"), EXACT, 0.4)
+_binary("eq ne", None, SUMS, 0.4)
+_binary("gt lt ge le", (*REAL, "bool"), SUMS, 0.4)
+_binary("logical_and logical_or logical_xor", None, SUMS, 0.3)
+_binary("bitwise_and bitwise_or bitwise_xor", (*INTEGERS, "bool"), EXACT, 0.3)
+
+
+@_add("scalar", 1.0)
+def _scalar(d: Draw) -> Call:
+    """With a number of Python's, which decides the type as well."""
+    number = d.choice(["2", "0.5", "-1", "True", "1e-3", "3"])
+    return Call(
+        f"{{0}} {d.choice(['+', '-', '*', '/', '//', '%', '**'])} {number}", [d.pick(REAL)], noise=SUMS
+    )
+
+
+@_add("lerp", 0.2)
+def _lerp(d: Draw) -> Call:
+    x = d.pick(FLOATS)
+    return Call("torch.lerp({0}, {1}, 0.3)", [x, d.like(x)], noise=SUMS)
+
+
+@_add("addcmul", 0.3)
+def _addcmul(d: Draw) -> Call:
+    x = d.pick(FLOATS)
+    name = d.choice(["addcmul", "addcdiv"])
+    return Call(
+        f"torch.{name}({{0}}, {{1}}, {{2}}, value=0.5)", [x, d.broadcast(x), d.broadcast(x)], noise=SUMS
+    )
+
+
+@_add("to", 1.2)
+def _to(d: Draw) -> Call:
+    """Numbers out of range are undefined in PyTorch."""
+    x, to = d.pick(), d.dtype()
+    if x.dtype in FLOATS and to in INTEGERS:
+        low = 0 if to[0] == "u" else -100
+        return Call(f"torch.nan_to_num({{0}}).clamp({low}, 100).to(torch.{to})", [x], noise=EXACT)
+    if x.dtype in COMPLEX and to not in COMPLEX:
+        return Call("{0}.abs()", [x])
+    return Call(f"{{0}}.to(torch.{to})", [x], noise=EXACT)
+
+
+@_add("where", 1.2)
+def _where(d: Draw) -> Call:
+    x = d.pick()
+    shape = x.shape if d.chance(0.6) else tuple(1 if d.chance(0.3) else n for n in x.shape)
+    return Call("torch.where({0}, {1}, {2})", [d.of("bool", shape), x, d.broadcast(x)], noise=EXACT)
+
+
+@_add("masked_fill", 0.6)
+def _masked_fill(d: Draw) -> Call:
+    x = d.pick(FLOATS)
+    number = d.choice(["0", "-1e9" if x.dtype != "float16" else "-1e4", "float('-inf')", "float('nan')"])
+    return Call(f"{{0}}.masked_fill({{1}}, {number})", [x, d.of("bool", x.shape)], noise=EXACT)
+
+
+@_add("clamp", 0.4)
+def _clamp(d: Draw) -> Call:
+    x = d.pick(REAL)
+    if d.chance(0.5):
+        return Call(
+            f"{{0}}.clamp({d.choice(['-1', '0', '0.5'])}, {d.choice(['1', '2.5'])})", [x], noise=EXACT
+        )
+    return Call("torch.clamp({0}, {1}, {2})", [x, d.broadcast(x), d.broadcast(x)], noise=EXACT)
+
+
+# -- reductions and products ---------------------------------------------------------------------------------
+
+_REDUCTIONS: dict[str, tuple[tuple[str, ...], Noise]] = {
+    "sum": ((*NUMBERS, "bool"), SUMS),
+    "mean": (FLOATS + COMPLEX, SUMS),
+    "amax": ((*REAL, "bool"), EXACT),
+    "amin": ((*REAL, "bool"), EXACT),
+    "logsumexp": (FLOATS, UNIT),
+    "std": (FLOATS, SUMS),
+    "var": (FLOATS, SUMS),
+    "norm": (FLOATS, SUMS),
+}
+
+
+@_add(" ".join(_REDUCTIONS), 0.35)
+def _reduce(n: str, d: Draw) -> Call:
+    dtypes, noise = _REDUCTIONS[n]
+    x = d.pick(dtypes)
+    axes = tuple(d.axes(x)) or (d.axis(x),)
+    more = f", dim={axes}, keepdim={d.chance(0.4)}" if n == "logsumexp" or d.chance(0.8) else ""
+    return Call(f"torch.{n}({{0}}{more})", [x], noise=noise)
+
+
+@_add("softmax log_softmax argmax argmin prod cumsum cumprod any all", 0.35)
+def _along(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS if n.endswith("softmax") else REAL if n.startswith("arg") else None)
+    return Call(f"torch.{n}({{0}}, {d.axis(x)})", [x], noise=UNIT if n == "log_softmax" else SUMS)
+
+
+@_add("max min cummax", 0.25)
+def _extreme(n: str, d: Draw) -> Call:
+    x = d.pick(REAL)
+    return Call(f"torch.{n}({{0}}, {d.axis(x)})", [x], results=2, noise=SUMS)
+
+
+@_add("sort", 0.25)
+def _sort(d: Draw) -> Call:
+    x = d.pick(REAL)
+    more = f"dim={d.axis(x)}, descending={d.chance(0.5)}, stable=True"
+    return Call(f"torch.sort({{0}}, {more})", [x], results=2, noise=SUMS)
+
+
+@_add("topk", 0.25)
+def _topk(d: Draw) -> Call:
+    """The elements at the places it names: of equal ones PyTorch names any."""
+    x = d.pick(FLOATS, (1, 2, 3), lambda v: v.shape[-1] > 0)
+    places = f"torch.topk({{0}}, {d.integer(1, x.shape[-1])}).indices"
+    return Call(f"{{0}}.gather(-1, {places})", [x], noise=EXACT)
+
+
+@_add("matmul", 1.4)
+def _matmul(d: Draw) -> Call:
+    x = d.pick((*FLOATS, "int64", *COMPLEX), (1, 2, 3, 4))
+    n, k = d.choice([1, 2, 3, 5, 8, 16]), x.shape[-1]
+    shape = d.choice([(k,), (k, n), (*x.shape[:-2], k, n), (*(1 for _ in x.shape[:-2]), k, n)])
+    return Call("torch.matmul({0}, {1})", [x, d.of(x.dtype, shape)], noise=SUMS)
+
+
+@_add("addmm", 0.3)
+def _addmm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2,))
+    n = d.choice([1, 3, 8])
+    bias = d.of(x.dtype, d.choice([(n,), (x.shape[0], n), ()]))
+    more = f", beta={d.choice([0, 1, 0.5])}, alpha={d.choice([1, 2])}"
+    return Call(
+        f"torch.addmm({{0}}, {{1}}, {{2}}{more})", [bias, x, d.of(x.dtype, (x.shape[1], n))], noise=SUMS
+    )
+
+
+@_add("linear", 0.5)
+def _linear(d: Draw) -> Call:
+    x = d.pick(FLOATS, (1, 2, 3))
+    n = d.choice([1, 3, 8])
+    return Call(
+        "torch.nn.functional.linear({0}, {1}, {2})",
+        [x, d.of(x.dtype, (n, x.shape[-1])), d.of(x.dtype, (n,))],
+        noise=SUMS,
+    )
+
+
+@_add("einsum", 0.3)
+def _einsum(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3))
+    letters = "abc"[: len(x.shape)]
+    out = "".join(d.rng.sample(letters[:-1] + "z", d.integer(1, len(letters))))
+    other = d.of(x.dtype, (x.shape[-1], d.integer(1, 4)))
+    return Call(f"torch.einsum('{letters},{letters[-1]}z->{out}', {{0}}, {{1}})", [x, other], noise=SUMS)
+
+
+@_add("conv2d", 0.6)
+def _conv(d: Draw) -> Call:
+    x = d.pick(FLOATS, (4,), lambda v: min(v.shape[1:]) > 0)
+    group = d.choice([1, 1, x.shape[1]])
+    kernel = [d.integer(1, min(3, n)) for n in x.shape[2:]]
+    out = group * d.choice([1, 2])
+    w = d.of(x.dtype, (out, x.shape[1] // group, *kernel))
+    more = f"stride={d.integer(1, 2)}, padding={d.integer(0, 1)}, groups={group}"
+    return Call(
+        f"torch.nn.functional.conv2d({{0}}, {{1}}, {{2}}, {more})", [x, w, d.of(x.dtype, (out,))], noise=SUMS
+    )
+
+
+@_add("max_pool2d avg_pool2d", 0.3)
+def _pool(n: str, d: Draw) -> Call:
+    """Of finite numbers: windows of -inf alone are the lowest number to oneDNN."""
+    more = f"{d.integer(1, 2)}, {d.integer(1, 2)}, ceil_mode={d.chance(0.3)}"
+    text = f"torch.nn.functional.{n}(torch.nan_to_num({{0}}), {more})"
+    return Call(text, [d.pick(FLOATS, (3, 4))], noise=SUMS)
+
+
+@_add("layer_norm", 0.4)
+def _layer_norm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (1, 2, 3), lambda v: v.shape[-1] > 1)
+    size = list(x.shape[-1:])
+    more = [d.of(x.dtype, size), d.of(x.dtype, size)]
+    return Call(f"torch.nn.functional.layer_norm({{0}}, {size}, {{1}}, {{2}}, 0.01)", [x, *more], noise=SUMS)
+
+
+@_add("batch_norm", 0.3)
+def _batch_norm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2, 3, 4))
+    c = x.shape[1:2]
+    more = [d.of(x.dtype, c), d.input(x.dtype, c, "positive"), d.of(x.dtype, c), d.of(x.dtype, c)]
+    return Call(
+        "torch.nn.functional.batch_norm({0}, {1}, {2}, {3}, {4}, False, 0.1, 0.01)", [x, *more], noise=SUMS
+    )
+
+
+@_add("attention", 0.4)
+def _attention(d: Draw) -> Call:
+    """With a mask that at times hides everything."""
+    x = d.pick(("float32", "float64", "bfloat16"), (3, 4), lambda v: min(v.shape) > 0)
+    mask = d.of("bool", (x.shape[-2], x.shape[-2]))
+    return Call(
+        "torch.nn.functional.scaled_dot_product_attention({0}, {1}, {1}, attn_mask={2})",
+        [x, d.like(x), mask],
+        noise=SUMS,
+    )
+
+
+# -- movement and views --------------------------------------------------------------------------------------
+
+
+@_add("reshape", 1.0)
+def _reshape(d: Draw) -> Call:
+    x = d.pick()
+    left = int(np.prod(x.shape))
+    target: list[int] = list(x.shape) if not left else []
+    while left > 1:
+        factor = d.choice([f for f in range(2, left + 1) if left % f == 0])
+        target.append(factor)
+        left //= factor
+    if d.chance(0.4) and target and 0 not in target:
+        target = [-1] if d.chance(0.5) else [-1, *target[1:]]
+    name = d.choice(["reshape", "reshape", "view"])
+    return Call(f"{{0}}.{name}({tuple(target)})", [x], noise=EXACT)
+
+
+@_add("permute", 1.0)
+def _permute(d: Draw) -> Call:
+    x = d.pick()
+    perm = tuple(d.rng.sample(range(len(x.shape)), len(x.shape)))
+    more = d.choice(["", "", ".contiguous()"])
+    return Call(f"{{0}}.permute({perm}){more}", [x], noise=EXACT)
+
+
+@_add("unsqueeze", 0.4)
+def _unsqueeze(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    return Call(f"{{0}}.unsqueeze({d.integer(-len(x.shape) - 1, len(x.shape))})", [x], noise=EXACT)
+
+
+@_add("squeeze", 0.4)
+def _squeeze(d: Draw) -> Call:
+    return Call("{0}.squeeze()", [d.pick(fits=lambda v: 1 in v.shape)], noise=EXACT)
+
+
+@_add("cat", 0.8)
+def _cat(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3, 4))
+    axis = d.axis(x)
+    shape = list(x.shape)
+    shape[axis] = d.choice([shape[axis], 1, 2, 0])
+    return Call(f"torch.cat([{{0}}, {{1}}], {axis})", d.rng.sample([x, d.of(x.dtype, shape)], 2), noise=EXACT)
+
+
+@_add("stack", 0.4)
+def _stack(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    return Call(f"torch.stack([{{0}}, {{1}}], {d.integer(0, len(x.shape))})", [x, d.like(x)], noise=EXACT)
+
+
+@_add("chunk", 0.4)
+def _chunk(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: max(v.shape) > 1)
+    axis = x.shape.index(max(x.shape))
+    return Call(f"torch.chunk({{0}}, 2, {axis})", [x], results=2, noise=EXACT)
+
+
+def _index(d: Draw, x: Value) -> str:
+    """Slices, integers, new axes and an ellipsis."""
+    parts: list[str] = []
+    for n in x.shape:
+        low, high = (d.choice(["", str(d.integer(-n - 1, n + 1))]) for _ in range(2))
+        step = d.choice(["", "", "2", "3"])
+        parts.append(
+            d.choice([":", f"{low}:{high}:{step}", f"{low}:{high}", str(d.integer(-n, max(n - 1, 0)))])
+        )
+    parts = parts[: d.integer(1, len(parts))]
+    if d.chance(0.2):
+        parts.insert(0, "...")
+    if d.chance(0.2):
+        parts.insert(d.integer(0, len(parts)), "None")
+    return ", ".join(parts)
+
+
+@_add("getitem", 1.3)
+def _getitem(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3, 4))
+    return Call(f"{{0}}[{_index(d, x)}]", [x], noise=EXACT)
+
+
+@_add("index", 0.5)
+def _advanced(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: 0 not in v.shape)
+    places = d.input("int64", d.choice([(2,), (3, 2), (0,)]), f"around:{x.shape[0]}")
+    return Call("{0}[{1}]", [x, places], noise=EXACT)
+
+
+@_add("masked_select", 0.25)
+def _masked(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2))
+    return Call("{0}[{1}]", [x, d.of("bool", x.shape[:1])], noise=EXACT)
+
+
+@_add("index_select", 0.4)
+def _index_select(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: 0 not in v.shape)
+    axis = d.axis(x)
+    places = d.input(d.choice(["int64", "int32"]), (d.integer(0, 3),), f"below:{x.shape[axis]}")
+    return Call(f"torch.index_select({{0}}, {axis}, {{1}})", [x, places], noise=EXACT)
+
+
+@_add("gather", 0.4)
+def _gather(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3), fits=lambda v: 0 not in v.shape)
+    axis = d.axis(x)
+    shape = list(x.shape)
+    shape[axis] = d.integer(0, 4)
+    return Call(
+        f"torch.gather({{0}}, {axis}, {{1}})",
+        [x, d.input("int64", tuple(shape), f"below:{x.shape[axis]}")],
+        noise=EXACT,
+    )
+
+
+@_add("scatter", 0.4)
+def _scatter(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3), lambda v: 0 not in v.shape)
+    axis = d.axis(x)
+    shape = list(x.shape)
+    how = d.choice(["add", "plain", "amax", "prod"])
+    shape[axis] = 1 if how == "plain" else d.integer(1, x.shape[axis])
+    places = d.input("int64", tuple(shape), f"below:{x.shape[axis]}")
+    source = d.of(x.dtype, shape)
+    text = {
+        "add": f"torch.scatter_add({{0}}, {axis}, {{1}}, {{2}})",
+        "plain": f"torch.scatter({{0}}, {axis}, {{1}}, {{2}})",
+    }.get(how, f"torch.scatter_reduce({{0}}, {axis}, {{1}}, {{2}}, '{how}', include_self={d.chance(0.5)})")
+    return Call(text, [x, places, source], noise=SUMS)
+
+
+@_add("index_add", 0.25)
+def _index_add(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3), lambda v: 0 not in v.shape)
+    count = d.integer(1, 3)
+    places = d.input("int64", (count,), f"below:{x.shape[0]}")
+    source = d.of(x.dtype, (count, *x.shape[1:]))
+    return Call("torch.index_add({0}, 0, {1}, {2})", [x, places, source], noise=SUMS)
+
+
+@_add("expand", 0.5)
+def _expand(d: Draw) -> Call:
+    x = d.pick(ranks=(0, 1, 2, 3))
+    shape = tuple(d.integer(0, 3) if n == 1 else -1 for n in x.shape)
+    return Call(f"{{0}}.expand({(d.integer(1, 3), *shape)})", [x], noise=EXACT)
+
+
+@_add("repeat", 0.4)
+def _repeat(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    return Call(f"{{0}}.repeat({tuple(d.choice([1, 2, 3, 0]) for _ in x.shape)})", [x], noise=EXACT)
+
+
+@_add("pad", 0.4)
+def _pad(d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    pads = [d.integer(-1, 2) for _ in range(2 * d.integer(1, len(x.shape)))]
+    return Call(f"torch.nn.functional.pad({{0}}, {pads}, value={d.choice(['0', '1.5'])})", [x], noise=EXACT)
+
+
+@_add("flip roll", 0.25)
+def _turn(n: str, d: Draw) -> Call:
+    x = d.pick(ranks=(1, 2, 3))
+    more = f"({d.axis(x)},)" if n == "flip" else f"{d.integer(-4, 4)}, {d.axis(x)}"
+    return Call(f"torch.{n}({{0}}, {more})", [x], noise=EXACT)
+
+
+@_add("tril triu diagonal", 0.2)
+def _diagonals(n: str, d: Draw) -> Call:
+    return Call(f"torch.{n}({{0}}, {d.integer(-2, 2)})", [d.pick(ranks=(2, 3))], noise=EXACT)
+
+
+@_add("one_hot", 0.2)
+def _one_hot(d: Draw) -> Call:
+    return Call(
+        "torch.nn.functional.one_hot({0}, 5)", [d.input("int64", d.shape((0, 1, 2)), "below:5")], noise=EXACT
+    )
+
+
+@_add("embedding", 0.3)
+def _embedding(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2,), lambda v: 0 not in v.shape)
+    places = d.input("int64", d.shape((1, 2)), f"below:{x.shape[0]}")
+    return Call("torch.nn.functional.embedding({0}, {1})", [places, x], noise=EXACT)
+
+
+@_add("arange", 0.2)
+def _arange(d: Draw) -> Call:
+    return Call("torch.arange({0}.shape[0], device={0}.device)", [d.pick(ranks=(1, 2, 3))], noise=EXACT)
+
+
+@_add("full", 0.2)
+def _full(d: Draw) -> Call:
+    return Call(f"{{0}}.new_full({d.shape()}, {d.choice(['0', '1.5', 'True'])})", [d.pick()], noise=EXACT)
+
+
+@_add("nonzero", 0.15)
+def _nonzero(d: Draw) -> Call:
+    return Call("torch.nonzero({0})", [d.pick(ranks=(1, 2))], noise=EXACT)
+
+
+@_add("fft", 0.15)
+def _fft(d: Draw) -> Call:
+    return Call("torch.fft.fft({0}).real", [d.pick(("float32", "float64", *COMPLEX), (1, 2))], noise=SUMS)
+
+
+@_add("view_dtype", 0.15)
+def _view_dtype(d: Draw) -> Call:
+    return Call("{0}.view(torch.int32)", [d.pick(("float32",))], noise=SUMS)
+
+
+# -- writes --------------------------------------------------------------------------------------------------
+
+
+def _target(d: Draw, dtypes: Any) -> Value:
+    """What may be written: no parameter of a gradient, and nothing inside of a branch."""
+    if d.depth:
+        raise LookupError("branches do not write")
+    inputs = {i.value.name for i in d.inputs}
+    found = [
+        v
+        for v in d.values.values()
+        if v.dtype in dtypes and not ("gradient" in d.options and v.name in inputs)
+    ]
+    if not found:
+        raise LookupError("nothing to write to")
+    return d.choice(found)
+
+
+@_add("write", 1.2)
+def _write(d: Draw) -> Call:
+    x = _target(d, NUMBERS)
+    other = d.broadcast(x) if d.chance(0.5) else d.like(x)
+    name = d.choice(["add_", "mul_", "sub_", "copy_", "fill_", "zero_"])
+    if name in ("fill_", "zero_"):
+        return Call(f"{{0}}.{name}({'2' if name == 'fill_' else ''})", [x], noise=EXACT, effect=True)
+    return Call(f"{{0}}.{name}({{1}})", [x, other], noise=EXACT if name == "copy_" else ROUNDED, effect=True)
+
+
+@_add("write_unary", 0.5)
+def _write_unary(d: Draw) -> Call:
+    name = d.choice(["relu_", "sigmoid_", "neg_", "abs_", "exp_", "tanh_", "clamp_(-1, 1)"])
+    return Call(f"{{0}}.{name}{'' if '(' in name else '()'}", [_target(d, FLOATS)], effect=True)
+
+
+@_add("write_view", 1.0)
+def _write_view(d: Draw) -> Call:
+    """Through a slice, a transpose or a diagonal."""
+    x = _target(d, NUMBERS)
+    if not x.shape:
+        raise LookupError("no view of a scalar")
+    view = d.choice([f"[{_index(d, x)}]", ".T" if len(x.shape) == 2 else "[0]", "[..., :1]", ".view(-1)"])
+    what = d.choice(["add_(1)", "mul_(2)", "fill_(3)", "zero_()"])
+    return Call(f"{{0}}{view}.{what}", [x], effect=True)
+
+
+@_add("index_put", 0.3)
+def _index_put(d: Draw) -> Call:
+    x = _target(d, REAL)
+    if not x.shape or 0 in x.shape:
+        raise LookupError("nothing to index")
+    places = d.input("int64", (2,), f"around:{x.shape[0]}")
+    return Call(
+        "{0}.index_put_(({1},), {2}, accumulate=True)",
+        [x, places, d.of(x.dtype, (2, *x.shape[1:]))],
+        effect=True,
+    )
+
+
+@_add("masked_fill_", 0.3)
+def _masked_fill_(d: Draw) -> Call:
+    x = _target(d, REAL)
+    return Call("{0}.masked_fill_({1}, 3)", [x, d.of("bool", x.shape)], noise=EXACT, effect=True)
+
+
+# -- random numbers and devices ------------------------------------------------------------------------------
+
+
+@_add("random", 0.3)
+def _random(d: Draw) -> Call:
+    name = d.choice(["rand", "randn"])
+    return Call(f"torch.{name}_like({{0}})", [d.pick(FLOATS)], noise=EXACT)
+
+
+@_add("dropout", 0.3)
+def _dropout(d: Draw) -> Call:
+    return Call(f"torch.nn.functional.dropout({{0}}, {d.choice([0.3, 0.5, 0.0])})", [d.pick(FLOATS)])
+
+
+@_add("elsewhere", 0.25)
+def _elsewhere(d: Draw) -> Call:
+    return Call("elsewhere({0})", [d.pick()], noise=EXACT)
+
+
+# -- control flow --------------------------------------------------------------------------------------------
+
+
+@_add("cond", 0.5)
+def _cond(d: Draw) -> Call:
+    x = d.pick((*REAL, "bool"), fits=lambda v: 0 not in v.shape)
+    flag = "{0}.any()" if x.dtype == "bool" else "({0}.amax() > 0)"
+    then = d.block([], most=2)
+    other = d.block([], list(then.results), most=2)
+    text = f"torch.cond({flag}, lambda: {{b0}}().clone(), lambda: {{b1}}().clone())"
+    return Call(text, [x], [then, other], noise=EXACT)
+
+
+@_add("loop", 0.6)
+def _loop(d: Draw) -> Call:
+    state = d.pick()
+    body = d.block([d.parameter(state)], [state], most=3)
+    return Call(f"repeated(lambda s, i: {{b0}}(s), {d.integer(0, 3)}, {{0}})", [state], [body], noise=EXACT)

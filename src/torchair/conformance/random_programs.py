@@ -1,0 +1,197 @@
+"""Random PyTorch programs: eager on the NPU, compiled with and without Dynamo; against PyTorch on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import torch_npu
+import torchair  # noqa: F401  (the backend)
+from ge.conformance.programs.door import Door, Refused, Runs
+from ge.conformance.programs.python_door import PythonDoor
+from ge.conformance.programs.record import Program
+from torchair.conformance.random_operators import OPERATORS
+from torchair.conformance.samples import _untraceable
+
+__all__ = ["TorchDoor", "door"]
+
+
+def tensor(array: Any) -> Any:
+    """An array of NumPy's as a tensor."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(np.array(array, np.float32)).bfloat16()
+    return torch.from_numpy(np.array(array))
+
+
+def plain(x: Any) -> Any:
+    """A tensor as an array of NumPy's."""
+    x = x.detach().cpu().resolve_conj().resolve_neg()
+    return x.float().numpy().astype(ml_dtypes.bfloat16) if x.dtype is torch.bfloat16 else x.numpy().copy()
+
+
+def elsewhere(x: Any) -> Any:
+    """A copy by way of the second device."""
+    if x.device.type == "cpu" or torch_npu.npu.device_count() < 2:
+        return x.clone()
+    return x.to("npu:1").clone().to(x.device)
+
+
+def repeated(body: Any, steps: Any, state: Any) -> Any:
+    """A loop of Python's."""
+    for step in range(steps):
+        state = body(state, step)
+    return state
+
+
+def given(arrays: Any, roles: Any, held: Any, options: Any, device: Any) -> Any:
+    """The arguments of one run; states and constants are made once."""
+    for index, (array, role) in enumerate(zip(arrays, roles, strict=True)):
+        if role != "fed" and index not in held:
+            held[index] = tensor(array).to(device)
+    tensors = [held.get(i) if i in held else tensor(a).to(device) for i, a in enumerate(arrays)]
+    if "gradient" in options:
+        for t, role in zip(tensors, roles, strict=True):
+            t.requires_grad_(role == "fed" and t.is_floating_point())
+    return tensors
+
+
+def answered(function: Any, tensors: Any, held: Any, options: Any) -> Any:
+    """The results, the gradients of their sum where asked for, and the inputs afterwards."""
+    torch.manual_seed(7)
+    if "gradient" not in options:
+        with torch.no_grad():
+            return [plain(r) for r in [*function(*tensors), *tensors]]
+    results = list(function(*tensors))
+    leaves = [t for t in tensors if t.requires_grad]
+    targets = [r for r in results if r.requires_grad]
+    slopes = []
+    if leaves and targets:
+        ones = [torch.ones_like(r) for r in targets]
+        found = torch.autograd.grad(targets, leaves, ones, allow_unused=True)
+        slopes = [torch.zeros_like(v) if s is None else s for s, v in zip(found, leaves, strict=True)]
+    return [plain(r) for r in results + slopes]
+
+
+def eager(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """Call by call."""
+    held: dict[int, Any] = {}
+    return [answered(program, given(r, roles, held, options, device), held, options) for r in runs]
+
+
+def compiled(program: Any, runs: Any, roles: Any, options: Any, device: Any, backend: Any = "npu") -> Any:
+    """One torch.compile for all runs."""
+    torch._dynamo.reset()
+    held: dict[int, Any] = {}
+    function = torch.compile(program, backend=backend)
+    return [answered(function, given(r, roles, held, options, device), held, options) for r in runs]
+
+
+def traced(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """AOT Autograd without Dynamo, a graph for each set of sizes; tensors of the host."""
+    from torch._functorch.aot_autograd import aot_function
+
+    from torchair import decompositions
+    from torchair.backend import get_compiler
+
+    held: dict[int, Any] = {}
+    kept: dict[Any, Any] = {}
+    found: list[Any] = []
+    for arrays in runs:
+        key = tuple(a.shape for a in arrays)
+        if key not in kept:
+            kept[key] = aot_function(
+                lambda *tensors: program(*tensors),
+                fw_compiler=get_compiler(None, "forward"),
+                bw_compiler=get_compiler(None, "backward"),
+                inference_compiler=get_compiler(None, "inference"),
+                decompositions=decompositions.table(),
+            )
+        found.append(answered(kept[key], given(arrays, roles, held, options, "cpu"), held, options))
+    return found
+
+
+class TorchDoor(PythonDoor):
+    """PyTorch."""
+
+    name = "torch"
+    operators = OPERATORS
+    dtypes = {  # noqa: RUF012
+        "float32": 10,
+        "float64": 2,
+        "float16": 2,
+        "bfloat16": 2.5,
+        "int32": 2,
+        "int64": 4,
+        "bool": 1,
+        "int8": 1,
+        "int16": 0.5,
+        "uint8": 1,
+        "uint16": 0.1,
+        "uint32": 0.1,
+        "uint64": 0.1,
+        "complex64": 0.4,
+        "complex128": 0.2,
+    }
+    modes = {"traced": 0.75, "eager": 0.4, "compiled": 0.15}  # noqa: RUF012
+    options = {"gradient": 0.25}  # noqa: RUF012
+    roles = {"fed": 0.8, "constant": 0.1, "state": 0.1}  # noqa: RUF012
+    names = {"torch": torch, "elsewhere": elsewhere, "repeated": repeated}  # noqa: RUF012
+    imports = (
+        "from typing import Any\n\nimport ml_dtypes\nimport numpy as np\nimport torch\n"
+        "from numpy import array, inf, nan\n\n"
+        "import torch_npu\nimport torchair\n"
+    )
+    helpers = (tensor, plain, elsewhere, repeated, given, answered)
+    ways = {"eager": eager, "compiled": compiled, "traced": traced}  # noqa: RUF012
+    host = "cpu"
+    device = "npu"
+
+    def tensor(self, array: np.ndarray, role: str) -> Any:
+        return tensor(array)
+
+    def array(self, tensor: Any) -> np.ndarray | None:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return None
+        found: np.ndarray = plain(tensor)
+        return found
+
+    def scaled(self, x: Any, factors: Callable[[np.ndarray], np.ndarray], written: bool) -> Any:
+        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+            return x
+        array = plain(x)
+        factor = tensor(factors(array).astype(array.dtype))
+        return x.mul_(factor) if written else x * factor
+
+    def second_opinion(self, program: Program, runs: Runs) -> Any:
+        """PyTorch's own compiler front, which runs the traced graphs eagerly."""
+        return self._called(_by_pytorch, program, runs, "cpu", None)
+
+    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+        try:
+            return super().run(program, runs, mode)
+        except Exception as error:
+            if mode == "traced" and _untraceable(error):
+                raise Refused(str(error)) from error
+            if mode == "compiled":
+                self._refuse_with_pytorch(program, runs, error)
+            raise
+
+    def _refuse_with_pytorch(self, program: Program, runs: Runs, error: Exception) -> None:
+        try:
+            self.second_opinion(program, runs)
+        except Exception:
+            raise Refused(str(error)) from error
+
+
+def _by_pytorch(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    return compiled(program, runs, roles, options, device, "aot_eager")
+
+
+def door() -> Door:
+    """PyTorch."""
+    torch._dynamo.config.recompile_limit = 64
+    return TorchDoor()

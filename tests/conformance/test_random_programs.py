@@ -1,0 +1,149 @@
+"""Random programs: ONNX's through all modes; that faults are found, shrunk and written down; the comparison."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ge.conformance.programs import hunt, judge, load_door
+from ge.conformance.programs.generate import generate
+from ge.conformance.programs.judge import difference, expected_of
+from ge.conformance.programs.record import Input, Noise, Program, Statement, Value
+from ge.conformance.programs.sampling import feeds
+from ge.conformance.programs.shrink import shrink
+
+ROOT = Path(__file__).parents[2]
+FAULTY = "tests.support.faulty_door"
+
+
+def test_onnx_programs_agree_with_the_reference(tmp_path: Path) -> None:
+    found = hunt.hunt("onnx", seed=0, count=COUNT, seconds=1e9, out=tmp_path)
+    assert not found.failures, [f"{f.text}\n" for f in found.failures]
+    assert found.statuses["pass"] > 0.95 * COUNT
+    assert found.judged > 0.9 * found.elements
+    assert len(found.operators) > 110
+
+
+COUNT = 1000
+
+
+def test_a_seed_makes_the_same_program() -> None:
+    door = load_door("onnx")
+    assert generate(door, "5/3") == generate(door, "5/3")
+    assert generate(door, "5/3") != generate(door, "5/4")
+    assert Program.from_json(generate(door, "5/3").as_json()) == generate(door, "5/3")
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_wrong_operator_is_found_and_shrunk_to_one_line(tmp_path: Path) -> None:
+    found = hunt.hunt(FAULTY, seed=0, count=20, seconds=1e9, out=tmp_path, most_failures=2)
+    assert found.statuses["wrong"] > 2
+    for failure in found.failures:
+        assert failure.program.operators() == ["Neg"]
+        assert (
+            failure.program.inputs[0].value.shape in ((), (1,)) or 1 in failure.program.inputs[0].value.shape
+        )
+    # The file fails where the fault is, and passes where it is not.
+    path = found.failures[0].path
+    for plugins, status in (((), 0), (("-p", FAULTY), 1)):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *plugins, path], cwd=ROOT, capture_output=True
+        )
+        assert done.returncode == status, done.stdout.decode()
+
+
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("fault", ["crash", "hang"])
+def test_programs_that_crash_or_hang_are_reported(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setattr(hunt, "LIMIT", 6.0)
+    monkeypatch.setattr(hunt, "SHRINKING", 0.0)
+    found = hunt.hunt(FAULTY, seed=0, count=4, seconds=1e9, most_failures=1)
+    assert found.statuses["crash"] and found.statuses["pass"]
+    assert found.failures[0].verdict.status == "crash"
+    assert "Neg" in found.failures[0].program.operators()
+
+
+# -- comparison ----------------------------------------------------------------------------------------------
+
+
+def _program(text: str, *arrays: np.ndarray) -> Program:
+    """A model of one statement after another, x0, x1 … being the arrays."""
+    statements = []
+    for line in text.splitlines():
+        name, _, call = line.strip().partition(" = ")
+        arguments = tuple(a.strip() for a in call[call.index("(") + 1 : -1].split(","))
+        places = ", ".join(f"{{{i}}}" for i in range(len(arguments)))
+        operator = call.split()[0]
+        statements.append(
+            Statement(
+                operator, f"{operator} ({places})", arguments, (Value(name, "float32", ()),), (), Noise.RESULT
+            )
+        )
+    inputs = tuple(Input.given(f"x{i}", a) for i, a in enumerate(arrays))
+    return Program(inputs, tuple(statements), (statements[-1].results[0],), ("compiled",))
+
+
+def _expected(text: str, *arrays: np.ndarray) -> judge.Expected:
+    program = _program(text, *arrays)
+    return expected_of(load_door("onnx"), program, feeds(program)[:1], "compiled")[1][0][0]
+
+
+def test_small_errors_count_where_the_result_is_stable() -> None:
+    expected = _expected("y = Exp (x0)", np.float32([1.0, 2.0]))
+    assert not difference(np.exp(np.float32([1.0, 2.0])), expected)
+    assert "1 of 2 elements" in difference(
+        np.exp(np.float32([1.0, 2.0])) * np.float32([1, 1 + 1e-5]), expected
+    )
+
+
+def test_cancelled_digits_do_not_count() -> None:
+    x = np.float32([1e6])
+    expected = _expected("a = Exp (x0)\nb = Add (a, x1)\ny = Sub (b, x1)", np.float32([0.1]), x)
+    assert not difference(expected.array + np.float32(0.05), expected)
+    assert difference(expected.array + np.float32(100), expected)
+
+
+def test_decisions_on_rounded_values_do_not_count_and_others_do() -> None:
+    unstable = _expected("a = Exp (x0)\ny = Greater (a, x1)", np.float32([1.0]), np.exp(np.float32([1.0])))
+    assert not difference(~unstable.array, unstable)
+    exact = _expected("y = Greater (x0, x1)", np.float32([1.0]), np.float32([1.0]))
+    assert difference(~exact.array, exact)
+
+
+@pytest.mark.parametrize("found", [np.float32([np.inf]), np.float32([1.0]), np.float32([-np.nan])])
+def test_nan_must_be_nan(found: np.ndarray) -> None:
+    expected = _expected("y = Log (x0)", np.float32([-1.0]))
+    assert bool(difference(found, expected)) != bool(np.isnan(found[0]))
+
+
+def test_types_and_shapes_must_be_the_same() -> None:
+    expected = _expected("y = Relu (x0)", np.float32([1.0]))
+    assert "float64" in difference(np.float64([1.0]), expected)
+    assert "[1, 1]" in difference(np.float32([[1.0]]), expected)
+
+
+# -- shrinking -----------------------------------------------------------------------------------------------
+
+
+def test_shrinking_keeps_what_fails_and_nothing_else() -> None:
+    door = load_door("onnx")
+    program = next(p for p in (generate(door, f"7/{i}") for i in range(99)) if "MatMul" in p.operators())
+
+    def fails(candidate: Program) -> bool:
+        return "MatMul" in candidate.operators()
+
+    small = shrink(program, fails, lambda p: {})
+    assert fails(small)
+    assert len(small.statements) <= 3
+    assert small.modes == program.modes[:1]

@@ -1,0 +1,17 @@
+"""Random programs of PyTorch, in processes of their own, against PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from ge.conformance.programs.hunt import hunt
+
+COUNT = 300
+
+
+def test_programs_agree_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_DEVICE_COUNT", "2")
+    found = hunt("torch", seed=0, count=COUNT, seconds=1e9)
+    assert not found.failures, [f"{f.text}\n" for f in found.failures]
+    assert found.statuses["pass"] > 0.85 * COUNT
+    assert found.judged > 0.8 * found.elements
