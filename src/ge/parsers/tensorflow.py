@@ -453,6 +453,7 @@ def _converter(request: _Request, host: Collection[str] | None = None) -> tuple[
     scope = Scope(request.body, builder)
     scope.values.update(_bind(request, converter, builder))
     request.body.effects = list(request.effects)
+    request.body.results = list(request.outputs.values())
     return converter, scope
 
 
