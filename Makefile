@@ -54,7 +54,7 @@ check-tf215/doctests:
 	$(BIN_TF215)/$(PYTEST) --doctest-modules src/npu_bridge/contrib_training.py
 
 check-main/%:
-	$(BIN)/$(PYTEST) --ignore tests/models/tf215 $*
+	$(BIN)/$(PYTEST) $*
 
 check-tf215/%:
 	$(BIN_TF215)/$(PYTEST) $*

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "build"))
 
 import ge
 import tbe.target

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, close, randn
 
 import npu_runtime as rt
+from tests.native.native_support import BF16, Array, close, randn
 
 REALS = ["float32", "float64", "float16", "bfloat16"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

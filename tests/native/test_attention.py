@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, Operand, close, needs_bf16_vectors, randn, run_single
 
 import npu_runtime as rt
+from tests.native.native_support import BF16, Array, Operand, close, needs_bf16_vectors, randn, run_single
 
 pytestmark = needs_bf16_vectors
 

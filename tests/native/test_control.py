@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_support import BF16, HAS_BF16_VECTORS, Array, view
 
 import npu_runtime as rt
+from tests.native.native_support import BF16, HAS_BF16_VECTORS, Array, view
 
 ONE = np.ones(1, np.float32)
 FLAG = np.ones((), np.bool_)

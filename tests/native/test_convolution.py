@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import needs_bf16_vectors
 
 import npu_runtime as rt
+from tests.native.native_support import needs_bf16_vectors
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda y: y,

@@ -9,7 +9,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, Operand, channels_last, logical, needs_bf16_vectors, randn, run_single
+
+from tests.native.native_support import (
+    BF16,
+    Array,
+    Operand,
+    channels_last,
+    logical,
+    needs_bf16_vectors,
+    randn,
+    run_single,
+)
 
 pytestmark = needs_bf16_vectors
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from native_support import BF16, Array, Operand, channels_last, close, logical, randn, run_single
 
 import npu_runtime as rt
+from tests.native.native_support import BF16, Array, Operand, channels_last, close, logical, randn, run_single
 
 
 def _leaf(array: Array) -> torch.Tensor:

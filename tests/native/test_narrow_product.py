@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_support import HAS_BF16_VECTORS, Array, Operand, needs_wide_vectors, randn, run_single
+
+from tests.native.native_support import (
+    HAS_BF16_VECTORS,
+    Array,
+    Operand,
+    needs_wide_vectors,
+    randn,
+    run_single,
+)
 
 pytestmark = needs_wide_vectors
 

@@ -8,9 +8,9 @@ import struct
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from native_support import randn, single, view
 
 import npu_runtime as rt
+from tests.native.native_support import randn, single, view
 
 # y[i] = table[i % 2] * x[i]; the table lies in read-only data, so the code needs a relocation.
 _SCALE = """

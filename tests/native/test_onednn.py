@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from native_support import (
+
+import npu_runtime as rt
+from tests.native.native_support import (
     BF16,
     Array,
     Operand,
@@ -21,8 +23,6 @@ from native_support import (
     single,
     view,
 )
-
-import npu_runtime as rt
 
 
 def _torch(array: Array) -> torch.Tensor:

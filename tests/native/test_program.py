@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from native_support import BF16, Array, constant, randn, single, view
 
 import npu_runtime as rt
+from tests.native.native_support import BF16, Array, constant, randn, single, view
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from time import thread_time
 
 import numpy as np
 import pytest
-from native_support import channels_last, constant, randn, single
 
 import npu_runtime as rt
+from tests.native.native_support import channels_last, constant, randn, single
 
 SIZE = 192
 RUNS = 100

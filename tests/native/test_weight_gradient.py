@@ -9,8 +9,17 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from native_support import BF16, Array, Operand, channels_last, needs_bf16_vectors, randn, run_single
 from torch.nn.grad import conv2d_weight
+
+from tests.native.native_support import (
+    BF16,
+    Array,
+    Operand,
+    channels_last,
+    needs_bf16_vectors,
+    randn,
+    run_single,
+)
 
 pytestmark = needs_bf16_vectors
 

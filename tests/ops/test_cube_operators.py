@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_support import check, folded, graph_of, task_of
 
 import tbe
 from ge.compiler import compile_graph
 from ge.ir.interpret import interpret
 from ge.ir.types import numpy_dtype
 from ge.ops.base import NodeView, lookup
+from tests.ops.op_support import check, folded, graph_of, task_of
 
 RNG = np.random.default_rng(11)
 F = torch.nn.functional

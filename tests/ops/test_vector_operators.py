@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_support import check, folded, graph_of
 
 from ge.errors import GeError
 from ge.ir.interpret import interpret
+from tests.ops.op_support import check, folded, graph_of
 
 RNG = np.random.default_rng(7)
 

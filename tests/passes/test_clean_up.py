@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.errors import GeError
 from ge.ir.builder import GraphBuilder
@@ -19,6 +18,7 @@ from ge.passes.merge_movements import MergeMovements, holds_exactly
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.verify import Verify
+from tests.passes.pass_support import floats, transformed, types
 
 
 def x(b: GraphBuilder, *shape: int, dtype: str = "float32", name: str = "x"):

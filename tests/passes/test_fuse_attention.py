@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pass_support import transformed, types
 
 from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
@@ -22,6 +21,7 @@ from ge.passes import STAGES, fusion_names
 from ge.passes.dead_code import DeadCode
 from ge.passes.fuse_attention import FuseAttention
 from ge.passes.rewrite import attrs_of
+from tests.passes.pass_support import transformed, types
 from tests.support.small_graphs import compiled, kinds
 
 BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 3, 20, 24, 8

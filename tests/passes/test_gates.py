@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.ir.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
@@ -11,6 +10,7 @@ from ge.passes.dead_code import DeadCode
 from ge.passes.fuse_gates import FuseGates
 from ge.passes.fuse_post_ops import FusePostOps
 from ge.passes.rewrite import attrs_of
+from tests.passes.pass_support import floats, transformed, types
 from tests.support.small_graphs import compiled
 
 _LAST = {"data_format": "channels_last", "weight_format": "IO"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.passes import STAGES
 from ge.passes.dead_code import DeadCode
@@ -13,6 +12,7 @@ from ge.passes.fuse_normalisation import FuseNormalisation
 from ge.passes.fuse_softmax import FuseSoftmax
 from ge.passes.rewrite import attrs_of
 from ge.passes.simplify_algebra import SimplifyAlgebra
+from tests.passes.pass_support import floats, transformed, types
 
 PATTERNS = next(stage.passes for stage in STAGES if stage.name == "patterns")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.passes import STAGES
 from ge.passes.dead_code import DeadCode
 from ge.passes.fold_constants import FoldConstants
 from ge.passes.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.rewrite import attrs_of
+from tests.passes.pass_support import floats, transformed, types
 from tests.support.small_graphs import compiled
 
 QUANTISED = next(stage.passes for stage in STAGES if stage.name == "quantised")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.passes.dead_code import DeadCode
 from ge.passes.fuse_recurrent import FuseRecurrent
 from ge.passes.merge_movements import MergeMovements
 from ge.passes.remove_identities import RemoveIdentities
+from tests.passes.pass_support import floats, transformed, types
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 6
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from pass_support import floats
 
 from ge.ir.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.rounding import WeightLayout, round_weights
+from tests.passes.pass_support import floats
 from tests.support.small_graphs import compiled
 
 _TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import floats, transformed, types
 
 from ge.compiler import compile_graph
 from ge.ir.types import TensorDesc
@@ -22,6 +21,7 @@ from ge.passes.merge_movements import MergeMovements
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.rewrite import attrs_of
 from ge.passes.simplify_algebra import SimplifyAlgebra
+from tests.passes.pass_support import floats, transformed, types
 
 
 def image(b, channels=4, last=False):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import check, run
 
 import tbe
 from tbe.ops import BINARY, UNARY
+from tests.tbe.running import check, run
 
 TARGETS = ("host", "portable")
 FLOATS = ("float64", "float32", "float16", "bfloat16")

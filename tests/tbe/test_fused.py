@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from running import call, check
 
 import tbe
+from tests.tbe.running import call, check
 
 TARGETS = ("host", "portable")
 

@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from running import call, run
 
 import tbe
 from tbe import elf
 from tbe.kernel import _cache as kernel_cache
+from tests.tbe.running import call, run
 
 
 def softmax(n: int, name: str = "") -> tuple[tbe.Tensor, tbe.Tensor]:

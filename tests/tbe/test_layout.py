@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from running import check, run
 
 import tbe
+from tests.tbe.running import check, run
 
 TARGETS = ("host", "portable", "avx2")
 SIZES = ("float32", "float64", "bfloat16", "int8")

@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from running import run
 
 import tbe
 from tbe.evaluate import _BINARY, _UNARY
+from tests.tbe.running import run
 
 # Largest error allowed on float32, and the interval to look at closely.
 SINGLE = {

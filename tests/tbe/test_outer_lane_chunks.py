@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from running import run
 
 import tbe
+from tests.tbe.running import run
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 2, 80), (2, 4, 4, 96), (3, 5, 5, 531)])

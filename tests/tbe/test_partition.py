@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import compare
-from test_random_graphs import graphs
 
 import tbe
 from tbe.dsl.running import Runner
+from tests.tbe.running import compare
+from tests.tbe.test_random_graphs import graphs
 
 SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 

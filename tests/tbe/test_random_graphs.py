@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import check
 
 import tbe
+from tests.tbe.running import check
 
 _EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 33])
 _MOVES = ("reshape", "transpose", "slice", "pad", "concat", "broadcast", "take", "window")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from running import check
 
 import tbe
 from tbe.dsl.running import Runner
+from tests.tbe.running import check
 
 TARGETS = ("host", "portable")
 NUMBERS = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "uint32")

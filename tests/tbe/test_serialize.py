@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import run
 
 import tbe
+from tests.tbe.running import run
 
 
 def everything() -> tuple[list[tbe.Tensor], list[tbe.Tensor]]:

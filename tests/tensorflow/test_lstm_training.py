@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import tensorflow as tf
-from comparing import needs_bfloat16, same
 
 import tf_adapter
 from ge.ops.lstm_steps import has_tasks
 from ge.passes.fuse_recurrent_training import FuseRecurrentTraining
+from tests.tensorflow.comparing import needs_bfloat16, same
 
 BATCH, TIME, FEATURES, UNITS = 3, 6, 5, 16
 layers = tf.keras.layers

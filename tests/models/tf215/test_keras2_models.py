@@ -10,6 +10,10 @@ import tensorflow
 
 from benchmarks.families import FAMILIES, freeze_model, save_model
 from benchmarks.subjects import FULL_SIZE_ONLY, LIMITS, compiled_error
+from tests.tensorflow_v1.support import has_keras2
+
+if not has_keras2():
+    pytest.skip("needs TensorFlow 2.15 with Keras 2", allow_module_level=True)
 
 SOME = {
     family.name: family for family in FAMILIES if family.name in ("ResNet50", "MobileNetV2", "EfficientNetB0")
