@@ -158,6 +158,10 @@ RUNS = {
     ],
     "call overhead": ["benchmarks/overhead.py", "--quick"],
     "shared cores": ["benchmarks/shared_cores.py", "--quick"],
+    "two versions": [
+        *("benchmarks/versions.py", ".", "--quick", "--kinds", "compile"),
+        *("--models", "lstm", "--precisions", "fp32"),
+    ],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
     "PyTorch models": [

@@ -1,0 +1,245 @@
+"""Two versions of this project against each other: the same rows in two source trees, interleaved.
+
+    git worktree add ../before <commit>        # build it there: cmake -DNPU_IN_PLACE=ON …
+    python benchmarks/versions.py ../before
+
+Each row runs in two processes, one per tree, called in turn; their answers are compared. A row's figure is the median
+over rounds of before / after: above 1, the present tree is faster. The ratio of the minima is shown beside it, because
+it is less sensitive to other programs on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from benchmarks import kept
+from benchmarks.contenders import CONTENDERS, OURS, Case, limit_threads
+from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio, relative_error
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("resnet50", "mobilenetv2", "efficientnetb0", "bert", "vit", "lstm", "dlrm")
+TRAINING = (("resnet50", 16), ("bert", 8), ("lstm", 16), ("cnn", 32))
+PYTORCH = ("resnet50", "mobilenetv2", "bert", "vit", "gpt2", "lstm", "dlrm")
+KINDS = ("infer", "compile", "train", "torch-infer", "torch-train")
+SAME = {"fp32": 1e-3, "bf16": 5e-2}  # how far answers of the two trees may be apart
+Call = Callable[[], Any]
+Answer = Callable[[Any], list[np.ndarray]]
+
+
+# -- in the process of a tree --------------------------------------------------------------------------------
+
+
+def _infer(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+    from benchmarks.models import zoo
+
+    runner = CONTENDERS[OURS](Case(zoo(small)[model], batch, precision))
+    return runner.call, runner.answer
+
+
+def _compile(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+    from benchmarks.models import zoo
+
+    case = Case(zoo(small)[model], batch, precision)
+
+    def call() -> Any:
+        runner = CONTENDERS[OURS](case)
+        return runner.answer(runner.call())
+
+    return call, lambda arrays: arrays
+
+
+def _train(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+    from benchmarks.training_steps import CONTENDERS as STEPS
+    from benchmarks.training_steps import Subject, start
+
+    start(OURS)
+    step = STEPS[OURS](Subject(model, batch, precision, small))
+    return step, lambda loss: [np.array([loss])]
+
+
+def _torch(mode: str) -> Callable[..., tuple[Call, Answer]]:
+    def make(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+        import torch
+
+        from benchmarks import pytorch
+
+        torch.set_num_threads(2)
+        options = argparse.Namespace(quick=small, batch=batch)
+        module, args = pytorch.subject(model, precision, mode, options)
+        call = pytorch.MAKERS[mode](module, args, pytorch.OURS)
+        return call, lambda result: [result.float().numpy()]
+
+    return make
+
+
+MAKERS = {
+    "infer": _infer,
+    "compile": _compile,
+    "train": _train,
+    "torch-infer": _torch("infer"),
+    "torch-train": _torch("train"),
+}
+
+
+def serve(kind: str, model: str, batch: int, precision: str, small: bool) -> None:
+    """Answer each line of standard input with the seconds of one burst of calls."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is not an answer
+    limit_threads()
+    call, answer = MAKERS[kind](model, batch, precision, small)
+    first = [np.asarray(a, np.float64).reshape(-1)[:4096].tolist() for a in answer(call())]
+    call()
+    print(json.dumps(first), file=stream, flush=True)
+    for line in sys.stdin:
+        seconds, taken = float(line), []
+        call()
+        begin = time.perf_counter()
+        while not taken or time.perf_counter() - begin < seconds:
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+        print(json.dumps(taken), file=stream, flush=True)
+    os._exit(0)  # skip the libraries' tear-down
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """A process that runs a row with the sources of one tree."""
+
+    def __init__(self, root: Path, row: list[str]) -> None:
+        path = os.pathsep.join([str(root / "src"), str(ROOT)])
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", *row],
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.answer = [np.array(a) for a in self._read()]
+
+    def burst(self, seconds: float) -> list[float]:
+        assert self.process.stdin is not None
+        print(seconds, file=self.process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a row's process ended with status {self.process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(before: Path, row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+    """Times of both trees and how far their answers are apart."""
+    trees = [Tree(root, row) for root in (before, ROOT)]
+    times: list[list[float]] = [[], []]
+    for number in range(rounds):
+        for which in (0, 1) if number % 2 else (1, 0):
+            times[which].append(statistics.median(trees[which].burst(seconds)))
+    error = relative_error(trees[1].answer, trees[0].answer)
+    for tree in trees:
+        tree.close()
+    ratios = sorted(old / new for old, new in zip(*times, strict=True))
+    return {
+        "before": statistics.median(times[0]),
+        "after": statistics.median(times[1]),
+        "ratio": statistics.median(ratios),
+        "least": min(times[0]) / min(times[1]),
+        "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+        "error": error,
+    }
+
+
+def rows(given: argparse.Namespace) -> list[list[str]]:
+    """The rows asked for: kind, model, batch, precision."""
+    found = []
+    for kind in given.kinds:
+        for precision in given.precisions:
+            if kind == "infer":
+                found += [[kind, m, b, precision] for m in MODELS for b in ("1", "32")]
+            elif kind == "compile":
+                found += [[kind, m, "1", precision] for m in MODELS]
+            elif kind == "train":
+                found += [[kind, m, str(b), precision] for m, b in TRAINING]
+            else:
+                found += [[kind, m, "4" if kind == "torch-train" else "1", precision] for m in PYTORCH]
+    return [r for r in found if not given.models or r[1] in given.models]
+
+
+def main() -> int:
+    """Measure and print; the exit status says whether both trees gave the same answers."""
+    if sys.argv[1:2] == ["--serve"]:
+        kind, model, batch, precision, *small = sys.argv[2:]
+        serve(kind, model, int(batch), precision, bool(small))
+        return 0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("before", type=Path, help="a source tree with its native library built in place")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=list(SAME))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--burst", type=float, default=0.2)
+    parser.add_argument(
+        "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
+    )
+    parser.add_argument("--quick", action="store_true", help="small models, few rounds")
+    given = parser.parse_args()
+    known = kept.read(given.json)
+    small, rounds, burst = (["--small"], 3, 0.01) if given.quick else ([], given.rounds, given.burst)
+    table = new_table(
+        "Before and after, ms",
+        ["row", "before", "after", "before / after", "quartiles", "of minima", "error"],
+    )
+    found, wrong = [], []
+    for row in rows(given):
+        title = " ".join(row)
+        if title not in known:
+            known[title] = measure(given.before.resolve(), [*row, *small], rounds, burst)
+            kept.write(given.json, known)
+        r = known[title]
+        found.append(r["ratio"])
+        quartiles = "–".join(f"{q:.2f}" for q in r["quartiles"])
+        cells = [
+            milliseconds(r["before"]),
+            milliseconds(r["after"]),
+            ratio(r["ratio"]),
+            quartiles,
+            ratio(r["least"]),
+        ]
+        table.add_row(title, *cells, f"{r['error']:.0e}")
+        console.print(f"[dim]{title}: {r['ratio']:.3f} ({quartiles}), minima {r['least']:.3f}[/]")
+        if not r["error"] <= SAME[row[3]]:
+            wrong.append(title)
+    console.print(table)
+    console.print(f"geometric mean {ratio(geometric_mean(found))}, lowest {ratio(min(found))}")
+    if wrong:
+        console.print(f"the answers differ: {', '.join(wrong)}", style="red")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
