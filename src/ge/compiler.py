@@ -23,11 +23,11 @@ from ge.explanation import placements
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
-from ge.model.plan import Plan
 from ge.options import CompileOptions, check_environment
 from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import optimize, switch_names
 from ge.passes.split_batch import split_batch
+from ge.plan import Plan
 from npu_runtime import UnsupportedTask
 
 __all__ = ["compile", "compile_graph", "compile_plan"]

@@ -14,8 +14,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ge.model.plan import Plan, View
 from ge.options import CompileOptions
+from ge.plan import Plan, View
 from npu_runtime import environment
 
 __all__ = ["dump_graph", "dump_plan", "plan_text"]

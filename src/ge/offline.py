@@ -24,9 +24,9 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of, make_value
 from ge.model import om
 from ge.model.codec import ConstantPool, KernelPool, encode_json, encode_plan
-from ge.model.plan import Plan
 from ge.options import CompileOptions, PrecisionMode
 from ge.parsers.files import Framework, framework_of, parse_file
+from ge.plan import Plan
 
 __all__ = ["Request", "Result", "compile_model", "compile_operators", "describe", "to_json"]
 

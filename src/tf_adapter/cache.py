@@ -25,8 +25,8 @@ from ge.errors import GeError
 from ge.ir.types import numpy_dtype
 from ge.model import kernels, om
 from ge.model.model import Model
-from ge.model.plan import Plan
 from ge.options import CompileOptions
+from ge.plan import Plan
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, called_functions
 
 if TYPE_CHECKING:

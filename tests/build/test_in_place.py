@@ -8,9 +8,9 @@ import numpy as np
 
 from ge.compiler import compile_graph, compile_plan
 from ge.ir.builder import GraphBuilder
-from ge.model.plan import Plan
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions
+from ge.plan import Plan
 
 TABLE = 300_000  # rows; too many for the zeros to be a constant
 

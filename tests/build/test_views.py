@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ge.build.views import reshape_view
-from ge.model.plan import View
+from ge.plan import View
 from tests.support.small_graphs import compiled, floats, kinds
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from ge.gears import GearKind, Gears
 from ge.ir.types import TensorDesc
 from ge.model.om import Package
-from ge.model.plan import Buffer, Plan, Port, Task, View
+from ge.plan import Buffer, Plan, Port, Task, View
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
 BIAS = np.array([-1.0, 0.0, 1.0], np.float32)

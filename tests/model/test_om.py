@@ -17,7 +17,7 @@ import ge
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model import codec, om
-from ge.model.plan import Plan
+from ge.plan import Plan
 from tests.model.plans import dense, expected, geared
 
 

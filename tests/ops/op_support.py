@@ -66,7 +66,7 @@ def check(
 
 def task_of(type_: str, shapes: Sequence[tuple[int, ...]], **attrs: Any) -> Any:
     """The runtime task of an AI Core operator on float32 tensors."""
-    from ge.model.plan import View
+    from ge.plan import View
 
     b = GraphBuilder(type_)
     values = [b.input(f"x{i}", s, "float32") for i, s in enumerate(shapes)]

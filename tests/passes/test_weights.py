@@ -8,7 +8,6 @@ import pytest
 from ge.compiler import compile_graph
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
-from ge.model.plan import View
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions, Implementation
 from ge.passes.broadcast_matmuls import BroadcastMatmuls
@@ -22,6 +21,7 @@ from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.rewrite import attrs_of
 from ge.passes.simplify_algebra import SimplifyAlgebra
 from tests.passes.pass_support import floats, transformed, types
+from ge.plan import View
 
 
 def image(b, channels=4, last=False):

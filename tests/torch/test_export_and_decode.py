@@ -17,7 +17,7 @@ import ge
 import torchair
 from benchmarks.llm import Config, Llama, quantise
 from ge.model.model import Model
-from ge.model.plan import Plan
+from ge.plan import Plan
 from tests.torch.torch_zoo import MODELS, RMSNorm, SwiGlu
 from torchair.executable import observe
 

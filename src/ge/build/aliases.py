@@ -22,8 +22,8 @@ from ge.engines.aicore import accepts_input, accepts_output
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import View
 from ge.ops.base import Engine, Pattern, lookup, pattern_of
+from ge.plan import View
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 

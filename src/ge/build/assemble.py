@@ -16,9 +16,9 @@ from ge.build.lower import Workshop, lower_graph
 from ge.build.memory import MemoryPlan, Piece, check, plan_memory
 from ge.build.peak import peak_tensors
 from ge.ir.values import desc_of
-from ge.model.plan import Buffer, Plan, Port, Task, View
 from ge.ops.base import has_dynamic_size
 from ge.options import CompileOptions
+from ge.plan import Buffer, Plan, Port, Task, View
 
 __all__ = ["build_plan"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ge.build.draft import Draft
-from ge.model.plan import View
+from ge.plan import View
 
 __all__ = ["Carry", "coalesce_carries"]
 

@@ -22,7 +22,7 @@ from ge.build.inplace import accumulate
 from ge.build.units import Unit
 from ge.errors import GeError
 from ge.ir.values import desc_of
-from ge.model.plan import Plan, Task, View
+from ge.plan import Plan, Task, View
 
 __all__ = ["Donation", "check_donated", "checked_pairs", "settle_donations", "writers_last"]
 

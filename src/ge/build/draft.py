@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import Task, View
+from ge.plan import Task, View
 
 __all__ = ["Draft", "Share", "Storage"]
 

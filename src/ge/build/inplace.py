@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ge.build.draft import Draft, Share, Storage
-from ge.model.plan import Task, View
+from ge.plan import Task, View
 
 __all__ = ["accumulate", "merge_in_place"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import tbe
 from ge.build.kernel_store import KernelStore, open_store
-from ge.model.plan import KernelImage
+from ge.plan import KernelImage
 
 __all__ = ["KernelBook", "KernelCache", "shared_cache"]
 

@@ -25,10 +25,10 @@ from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import Task, View
 from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions
+from ge.plan import Task, View
 
 __all__ = ["Workshop", "lower_graph"]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 import tbe
-from ge.model.plan import View, contiguous_strides
 from ge.ops.base import NodeView
+from ge.plan import View, contiguous_strides
 
 __all__ = ["is_movement", "part_of", "reshape_view", "view_backward", "view_forward"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ge.model.plan import View
 from ge.ops.base import NodeView, Operator
+from ge.plan import View
 from ge.target import Target
 
 __all__ = ["accepts_input", "accepts_output", "refuse_aicore"]

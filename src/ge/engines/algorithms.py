@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
-from ge.model.plan import Task
 from ge.options import CompileOptions, Implementation
+from ge.plan import Task
 
 __all__ = ["choose_algorithm", "implementation_of", "unknown_names"]
 

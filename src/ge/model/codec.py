@@ -14,7 +14,7 @@ import numpy as np
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
 from ge.model.kernels import select, stored
-from ge.model.plan import Buffer, KernelImage, Plan, Port, Task, View
+from ge.plan import Buffer, KernelImage, Plan, Port, Task, View
 
 __all__ = [
     "ConstantPool",

@@ -13,7 +13,7 @@ import numpy as np
 from ge.errors import GeError
 from ge.gears import Gears
 from ge.model.model import Model
-from ge.model.plan import Plan, Port
+from ge.plan import Plan, Port
 
 __all__ = ["GearedModel", "build_model"]
 

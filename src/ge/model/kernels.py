@@ -13,7 +13,7 @@ from typing import Any
 import npu_runtime
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
-from ge.model.plan import KernelImage, Plan, Task
+from ge.plan import KernelImage, Plan, Task
 from npu_runtime import environment
 
 __all__ = ["add_portable", "machine", "regenerate", "select"]

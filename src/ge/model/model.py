@@ -15,7 +15,7 @@ import npu_runtime
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
-from ge.model.plan import KernelImage, Plan, Port
+from ge.plan import KernelImage, Plan, Port
 from npu_runtime import environment
 
 __all__ = ["Model", "PackedConstants", "TaskProfile"]

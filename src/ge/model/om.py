@@ -35,7 +35,7 @@ from ge.model.codec import (
     text,
 )
 from ge.model.container import PAGE, Contents, Section, read_file, read_sections, write_sections
-from ge.model.plan import Plan, Port
+from ge.plan import Plan, Port
 
 if TYPE_CHECKING:
     from ge.model.geared import GearedModel

@@ -10,9 +10,9 @@ import numpy as np
 
 from ge.ir.types import BOOL, FLOATS, TensorDesc, widened
 from ge.ir.values import desc_of
-from ge.model.plan import Task, View
 from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.plan import Task, View
 
 LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
 MOST_SCORES = 1 << 20  # of a head, all of which the gradient keeps

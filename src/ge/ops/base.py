@@ -35,7 +35,7 @@ import tbe
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import Task
+from ge.plan import Task
 
 __all__ = [
     "REQUIRED",

@@ -10,7 +10,6 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
-from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.reduce import widened
@@ -30,6 +29,7 @@ from ge.ops.spatial import (
     weight_perm,
 )
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.plan import Task, View
 
 
 class Convolving(Operator):

@@ -10,10 +10,10 @@ import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype, widened
 from ge.ir.values import desc_of
-from ge.model.plan import Task, View
 from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.reduce import Reduction, normal_axes
+from ge.plan import Task, View
 
 _KIND = "layer_norm_grad"
 _SCALE = 4  # the place among the inputs

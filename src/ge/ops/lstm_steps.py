@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ge.ir.types import FLOATS, TensorDesc, widened
-from ge.model.plan import Task, View
 from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.recurrent_training import CELLS, steps_back, steps_forward
+from ge.plan import Task, View
 
 _CELL = CELLS["lstm"]
 _FORWARD, _BACK = "lstm_steps", "lstm_steps_grad"

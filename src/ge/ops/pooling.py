@@ -10,7 +10,6 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
-from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import indices_of
 from ge.ops.reduce import widened
@@ -26,6 +25,7 @@ from ge.ops.spatial import (
     tf_window,
 )
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.plan import Task, View
 
 
 class Pooling(Operator):

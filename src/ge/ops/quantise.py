@@ -11,7 +11,6 @@ import numpy as np
 import tbe
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.convolution import convolve
 from ge.ops.post_ops import apply_post_ops
@@ -26,6 +25,7 @@ from ge.ops.spatial import (
     weight_perm,
 )
 from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.plan import Task, View
 
 EIGHT_BIT = frozenset({"int8", "uint8"})
 _STORED = frozenset({"int8", "uint8", "int16", "uint16"})

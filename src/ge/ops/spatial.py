@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import tbe
-from ge.model.plan import View
 from ge.parsers.plugin import Node, Unsupported
+from ge.plan import View
 
 __all__ = [
     "Window",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ge.ir.types import TensorDesc
-from ge.model.plan import View
+from ge.plan import View
 
 __all__ = ["has_task", "implementation"]
 

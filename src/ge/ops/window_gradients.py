@@ -10,7 +10,6 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
-from ge.model.plan import Task, View
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
@@ -26,6 +25,7 @@ from ge.ops.spatial import (
     weight_perm,
 )
 from ge.parsers.plugin import Node, Results, plugin
+from ge.plan import Task, View
 
 _PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take
 

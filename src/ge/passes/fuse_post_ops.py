@@ -11,12 +11,12 @@ from ge.engines import placement_of
 from ge.engines.algorithms import choose_algorithm
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.model.plan import View
 from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
 from ge.ops.spatial import weight_perm
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
+from ge.plan import View
 from ge.target import Target
 
 __all__ = ["FusePostOps"]
