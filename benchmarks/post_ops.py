@@ -106,8 +106,8 @@ class Case:
         import torch
 
         from ge.compiler import compile_graph
-        from ge.ir.builder import GraphBuilder
         from ge.ir.values import desc_of
+        from ge.ops.builder import GraphBuilder
         from ge.options import CompileOptions
 
         self.product, self.ending = product, ending

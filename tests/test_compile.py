@@ -15,9 +15,9 @@ import tbe.target
 from ge import faults
 from ge.compiler import compile_graph, compile_plan
 from ge.explanation import explain
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
-from ge.ops import guard
+from ge.ops.builder import GraphBuilder
+from ge.ops.custom import guard
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import pass_names
 from ge.profile import lines, table, trace

@@ -67,6 +67,69 @@ def test_dependencies_point_downward(package: str) -> None:
     assert found == set()
 
 
+def packages_of_ge() -> dict[str, set[str]]:
+    """What each package or module directly below `ge` imports of the others, inside functions too.
+
+    Left out is `ge` itself, whose `__init__` names what is public and is imported by users alone.
+    """
+    root = ROOT / "src" / "ge"
+    names = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    found: dict[str, set[str]] = {name: set() for name in names - {"__init__", "py"}}
+    for path in root.rglob("*.py"):
+        if path == root / "__init__.py":
+            continue
+        package = path.relative_to(root).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module == "ge":
+                modules = [f"ge.{alias.name}" for alias in node.names]
+            else:
+                modules = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            targets = {module.split(".")[1] for module in modules if module.startswith("ge.")}
+            found[package] |= targets & set(found) - {package}
+    return found
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Everything that can be reached from a node, by one arrow or more."""
+    seen: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += graph[name]
+    return seen
+
+
+def test_packages_of_ge_import_each_other_in_one_direction() -> None:
+    graph = packages_of_ge()
+    assert "ops" in graph["parsers"], "the imports were not found"
+    assert [name for name in graph if name in reached(graph, name)] == []
+
+
+def test_packages_of_ge_are_drawn_as_they_are() -> None:
+    """Each package with the packages it imports, except those that one of these imports anyway."""
+    graph = packages_of_ge()
+    wanted = {
+        name: needed - set().union(*(reached(graph, other) for other in needed))
+        for name, needed in graph.items()
+    }
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (drawing,) = re.findall(r"^## Packages of `ge`\n.*?^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    drawn = {}
+    for line in drawing.splitlines():
+        name, _, arrows = line.partition("→")
+        drawn[name.strip()] = {arrow.strip() for arrow in arrows.split(",")} - {""}
+    for name in sorted({*drawn, *wanted}):
+        line = f"{name} → {', '.join(sorted(wanted.get(name, ())))}"
+        assert drawn.get(name) == wanted.get(name), f"docs/architecture.md should say: {line}"
+    order = list(drawn)
+    for name, needed in drawn.items():
+        assert all(order.index(other) < order.index(name) for other in needed), f"{name} stands too early"
+
+
 @pytest.mark.parametrize("package", ["acl", "ge", "npu_runtime", "tbe"])
 def test_environment_variables_are_read_in_one_place(package: str) -> None:
     from npu_runtime.environment import VARIABLES

@@ -51,10 +51,10 @@ class Model:
         With a path, the trace that Perfetto opens is written there too.
         """
         from ge.model.model import Model as Single
-        from ge.profile import profile, table, trace
+        from ge.profile import table, trace
 
         model = self._model if isinstance(self._model, Single) else self._model.gear(0)
-        tasks = profile(model, repeats=repeats)
+        tasks = model.profile(repeats=repeats)
         if path:
             trace(path, tasks, self.name)
         return table(tasks)

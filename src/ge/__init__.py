@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ge import opp, ops
-    from ge.builder import Graph, Tensor
     from ge.compiler import compile
     from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
     from ge.explanation import explain
     from ge.model.model import Model
     from ge.model.om import load, save
+    from ge.ops.graph import Graph, Tensor
     from ge.options import CompileOptions, Implementation, PrecisionMode
+    from ge.running import describe_operator, run_operator
     from ge.session import Session
 
 __all__ = [
@@ -31,27 +32,31 @@ __all__ = [
     "Tensor",
     "UnsupportedOperatorsError",
     "compile",
+    "describe_operator",
     "explain",
     "load",
     "opp",
     "ops",
+    "run_operator",
     "save",
 ]
 
 _MODULES = {
     "CompileOptions": "ge.options",
     "GeError": "ge.errors",
-    "Graph": "ge.builder",
+    "Graph": "ge.ops.graph",
     "Implementation": "ge.options",
     "Model": "ge.model.model",
     "OutOfMemoryError": "ge.errors",
     "PrecisionMode": "ge.options",
     "Session": "ge.session",
-    "Tensor": "ge.builder",
+    "Tensor": "ge.ops.graph",
     "UnsupportedOperatorsError": "ge.errors",
     "compile": "ge.compiler",
+    "describe_operator": "ge.running",
     "explain": "ge.explanation",
     "load": "ge.model.om",
+    "run_operator": "ge.running",
     "save": "ge.model.om",
 }
 

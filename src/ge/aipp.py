@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from ge.configs import read_text
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 
 __all__ = ["AippConfig", "insert", "parse"]
 

@@ -217,10 +217,10 @@ def _profile(model: Path, target: Path) -> None:
     """Time the tasks of what was compiled; a model with gears at its first one."""
     from ge.model import om
     from ge.model.model import Model
-    from ge.profile import profile, table, trace
+    from ge.profile import table, trace
 
     loaded = om.load(model)
-    tasks = profile(loaded if isinstance(loaded, Model) else loaded.gear(0))
+    tasks = (loaded if isinstance(loaded, Model) else loaded.gear(0)).profile()
     print(table(tasks))
     print(f"ATC done: {trace(target, tasks, model.stem)} written, to be opened with https://ui.perfetto.dev")
 

@@ -23,12 +23,12 @@ from ge.explanation import placements
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
-from ge.options import CompileOptions, check_environment
+from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
-from ge.passes import optimize, switch_names
+from ge.passes import STAGES, optimize, switch_names
 from ge.passes.split_batch import split_batch
 from ge.plan import Plan
-from npu_runtime import UnsupportedTask
+from npu_runtime import UnsupportedTask, environment
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
@@ -84,7 +84,7 @@ def compile_plan(
     handover: inputs and outputs that stay in the arena between this program and others, and are no ports.
     """
     options = options if options is not None else CompileOptions.from_environment()
-    check_environment()
+    _check_environment()
     graph = graph.clone()
     for unknown in sorted(options.disabled_passes - {"", *switch_names()}):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
@@ -111,6 +111,13 @@ def compile_plan(
     return plan
 
 
+def _check_environment() -> None:
+    """Warn of stages and passes that the environment names and that do not exist."""
+    stages = ("all", "parse", *(stage.name for stage in STAGES), "place", "plan")
+    environment.check_names("NPU_DUMP", stages)
+    environment.check_names("NPU_DISABLE_PASSES", switch_names())
+
+
 def _log_plan(plan: Plan) -> None:
     report = plan.report
     _log.info(
@@ -128,7 +135,7 @@ def _packages(plan: Plan) -> dict[str, str]:
     names = {kernel[4:].partition("/")[0] for kernel in kernels if kernel.startswith("opp:")}
     if not names:
         return {}
-    from ge.opp import search
+    from ge.ops.custom import search
 
     return {spec.name: spec.version for _, spec in search.installed() if spec.name in names}
 

@@ -19,11 +19,11 @@ from ge.compiler import compile_plan
 from ge.errors import GeError
 from ge.gears import Gears
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of, make_value
 from ge.model import om
 from ge.model.codec import ConstantPool, KernelPool, encode_json, encode_plan
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.parsers.files import Framework, framework_of, parse_file
 from ge.plan import Plan

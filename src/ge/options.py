@@ -121,7 +121,7 @@ class CompileOptions:
             )
         folders = self.opp_path.split(os.pathsep) if isinstance(self.opp_path, str) else self.opp_path
         if folders:
-            from ge.opp import search
+            from ge.ops.custom import search
 
             search.add_paths(f for f in folders if f)
 
@@ -129,27 +129,12 @@ class CompileOptions:
     def from_environment(cls, **given: object) -> CompileOptions:
         """Options with NPU_DUMP, NPU_DUMP_DIR, NPU_DISABLE_PASSES and NPU_OP_SELECT_IMPLMODE taken into account."""
         values: dict[str, object] = {}
-        values.update(_names_in_environment())
+        for field_, variable in (("dump_stages", "NPU_DUMP"), ("disabled_passes", "NPU_DISABLE_PASSES")):
+            if names := environment.names(variable):
+                values[field_] = names
         if environment.text("NPU_DUMP_DIR"):
             values["dump_dir"] = Path(environment.text("NPU_DUMP_DIR"))
         modes = [c.value + end for c in Implementation for end in ("", "_for_all")]
         if mode := environment.choice("NPU_OP_SELECT_IMPLMODE", modes):
             values["implementation"] = Implementation.parse(mode)
         return cls(**{**values, **given})  # type: ignore[arg-type]
-
-
-def check_environment() -> None:
-    """Warn of stages and passes that the environment names and that do not exist."""
-    _names_in_environment()
-
-
-def _names_in_environment() -> dict[str, frozenset[str]]:
-    if not environment.text("NPU_DUMP") and not environment.text("NPU_DISABLE_PASSES"):
-        return {}
-    from ge.passes import STAGES, switch_names
-
-    stages = ("all", "parse", *(stage.name for stage in STAGES), "place", "plan")
-    return {
-        "dump_stages": environment.names("NPU_DUMP", stages),
-        "disabled_passes": environment.names("NPU_DISABLE_PASSES", switch_names()),
-    }

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ge.model.model import Model, TaskProfile
-
-__all__ = ["lines", "profile", "table", "trace"]
+__all__ = ["TaskProfile", "lines", "table", "trace"]
 
 
-def profile(model: Model, arrays: Sequence[Any] | None = None, repeats: int = 10) -> list[TaskProfile]:
-    """Time each task of a model, on given inputs or on zeros."""
-    return model.profile(arrays, repeats)
+@dataclass(frozen=True)
+class TaskProfile:
+    """What one task of a model is and how long it took."""
+
+    name: str
+    engine: str
+    kind: str
+    implementation: str
+    layout: str
+    shape: tuple[int, ...]
+    dtype: str
+    seconds: float
+    flops: float
+    nbytes: float
 
 
 def lines(tasks: Sequence[TaskProfile]) -> list[str]:

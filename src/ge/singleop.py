@@ -13,12 +13,12 @@ import onnx_ir as ir
 
 from ge.configs import read_json
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Operator, registered
-from ge.parsers.plugin import Node, Unsupported
-from ge.parsers.plugin import find as find_plugin
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Unsupported
+from ge.ops.plugins import find as find_plugin
 
 __all__ = ["OpTensor", "SingleOp", "read_descriptions"]
 

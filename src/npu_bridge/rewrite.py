@@ -19,8 +19,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import graph_pb2
 
 from ge.ir.types import TENSORS
+from ge.ops.plugins import find
 from ge.options import CompileOptions
-from ge.parsers.plugin import find
 from ge.parsers.tensorflow_convert import HANDLERS
 from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
 from npu_bridge.handover import hand_over

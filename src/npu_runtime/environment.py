@@ -9,7 +9,17 @@ import os
 import warnings
 from collections.abc import Collection
 
-__all__ = ["VARIABLES", "InvalidVariableWarning", "check_counts", "choice", "names", "number", "text", "warn"]
+__all__ = [
+    "VARIABLES",
+    "InvalidVariableWarning",
+    "check_counts",
+    "check_names",
+    "choice",
+    "names",
+    "number",
+    "text",
+    "warn",
+]
 
 VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
@@ -69,12 +79,15 @@ def choice(name: str, choices: Collection[str]) -> str:
     return ""
 
 
-def names(name: str, choices: Collection[str]) -> frozenset[str]:
-    """The values of a list, those that are not among the choices left out."""
-    given = frozenset(filter(None, (part.strip() for part in text(name).split(","))))
-    for unknown in sorted(given - frozenset(choices)):
+def names(name: str) -> frozenset[str]:
+    """The values of a list separated by commas."""
+    return frozenset(filter(None, (part.strip() for part in text(name).split(","))))
+
+
+def check_names(name: str, choices: Collection[str]) -> None:
+    """Warn of each value of a list that is not among the choices."""
+    for unknown in sorted(names(name) - frozenset(choices)):
         warn(name, unknown, ", ".join(sorted(choices)))
-    return given & frozenset(choices)
 
 
 def number(name: str, otherwise: float, *, zero: bool = False) -> float:

@@ -20,8 +20,8 @@ import tensorflow as tf
 from ge.ir.types import FLOATS, TensorDesc
 from ge.ops.base import candidates
 from ge.ops.gradients import gradient_type
-from ge.ops.running import describe, run
 from ge.parsers.tensorflow_graph import with_absent
+from ge.running import describe_operator, run_operator
 
 __all__ = ["custom_op"]
 
@@ -101,10 +101,10 @@ def _differentiable(type_: str, attributes: str, absent: tuple[int, ...]) -> Cal
 def _on_host(type_: str, attrs: dict[str, Any], absent: tuple[int, ...], inputs: Sequence[tf.Tensor]) -> Any:
     """The operator where TensorFlow runs the function itself."""
     known = all(x.shape.is_fully_defined() for x in inputs) and not candidates(type_)[0].dynamic_outputs
-    descs = describe(type_, with_absent([_desc(x) for x in inputs], absent), **attrs)
+    descs = describe_operator(type_, with_absent([_desc(x) for x in inputs], absent), **attrs)
 
     def compute(*arrays: np.ndarray) -> Any:
-        made = run(type_, *with_absent(arrays, absent), **attrs)
+        made = run_operator(type_, *with_absent(arrays, absent), **attrs)
         return list(made) if isinstance(made, tuple) else [made]
 
     results = tf.numpy_function(compute, inputs, [tf.as_dtype(d.dtype) for d in descs], stateful=False)

@@ -21,7 +21,7 @@ from ge.collection import collection_paused
 from ge.compiler import compile_graph
 from ge.errors import OutOfMemoryError
 from ge.ir.types import TensorDesc
-from ge.parsers.plugin import find
+from ge.ops.plugins import find
 from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options

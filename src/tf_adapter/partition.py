@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import tensorflow as tf
 
 from ge.ir.types import TENSORS
-from ge.parsers.plugin import find
+from ge.ops.plugins import find
 from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal, remedy_of
 from tf_adapter.graphs import (
     ARGUMENT,

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ge import profile
-from ge.model.model import Model, TaskProfile
+from ge.model.model import Model
 from npu_runtime import tensorflow as native
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
@@ -134,7 +134,7 @@ def tasks_of(model: Model, ports: Ports, inputs: Sequence[Described]) -> None:
     profile.trace(path.with_suffix(".json"), tasks, model.name)
 
 
-def _task_row(task: TaskProfile) -> list[str]:
+def _task_row(task: profile.TaskProfile) -> list[str]:
     rates = (amount / task.seconds / 1e9 if task.seconds else 0.0 for amount in (task.flops, task.nbytes))
     return [
         task.name,

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Node, find, plugin
+from ge.ops.plugins import Node, find, plugin
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_values import Missing, Variable
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode

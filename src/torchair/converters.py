@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 
 __all__ = ["custom_converter", "register_fx_node_ge_converter"]
 

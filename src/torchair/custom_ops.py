@@ -18,8 +18,8 @@ from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import REQUIRED, Attr, Operator, candidates
 from ge.ops.functions import snake_case
 from ge.ops.gradients import gradient_type
-from ge.ops.running import describe, run
-from ge.parsers.plugin import Node, Plugin, add, find
+from ge.ops.plugins import Node, Plugin, add, find
+from ge.running import describe_operator, run_operator
 
 __all__ = ["custom_op"]
 
@@ -88,11 +88,11 @@ def _define(operator: type[Operator], schema: str) -> Any:
         return found if many else found[0] if len(found) == 1 else tuple(found)
 
     def compute(*args: Any, **attrs: Any) -> Any:
-        made = run(type_, *_flat(args, _array), **_given(attrs))
+        made = run_operator(type_, *_flat(args, _array), **_given(attrs))
         return results([_to_torch(x) for x in (made if isinstance(made, tuple) else (made,))])
 
     def fake(*args: Any, **attrs: Any) -> Any:
-        descs = describe(type_, _flat(args, _desc), **_given(attrs))
+        descs = describe_operator(type_, _flat(args, _desc), **_given(attrs))
         like = next(a for a in _flat(args, lambda a: a) if a is not None)
         sizes = [_open(d.shape) if operator.dynamic_outputs else d.shape for d in descs]
         kinds = [getattr(torch, d.dtype) for d in descs]

@@ -17,9 +17,9 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import Call, Emitter
-from ge.parsers.plugin import Unsupported
 from torchair import ops as _ops  # noqa: F401  defines the operators of torch.ops.torchair
 from torchair.converters import custom_converter
 from torchair.layouts import array_of, desc_of, memory_order

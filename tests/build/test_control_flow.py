@@ -7,9 +7,9 @@ import pytest
 
 from ge.compiler import compile_graph
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
+from ge.ops.builder import GraphBuilder
 from ge.ops.control import branch
+from ge.ops.interpret import interpret
 from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, kinds
 
 

@@ -12,9 +12,9 @@ import pytest
 from ge.build.donate import check_donated
 from ge.compiler import compile_graph
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
 from ge.model.model import Model
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 from tests.support.small_graphs import assert_close, feeds_of, graph_of
 
 Pairs = Sequence[tuple[int, int]]

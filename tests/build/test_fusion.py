@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ge.build.fusion import MAX_NODES, fuse
 from ge.build.partition import partition
 from ge.engines import place
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.target import host
 from tests.support.small_graphs import compiled, floats, graph_of, kinds

@@ -8,8 +8,8 @@ import pytest
 from ge.build.handover import Handover
 from ge.compiler import compile_plan
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
+from ge.ops.builder import GraphBuilder
 
 DESC = TensorDesc((64, 64), "float32")
 

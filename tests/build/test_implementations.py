@@ -11,8 +11,8 @@ import ge
 from ge import Implementation
 from ge.errors import GeError
 from ge.explanation import explain
-from ge.ir.builder import GraphBuilder
 from ge.offline import Request
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.session import parse_options
 from tests.support.small_graphs import compiled, floats

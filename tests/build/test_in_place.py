@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.compiler import compile_graph, compile_plan
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.ops.tasks import implementation
 from ge.options import CompileOptions
 from ge.plan import Plan

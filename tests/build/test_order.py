@@ -8,8 +8,8 @@ import numpy as np
 
 import ge.build.partition
 from ge.compiler import compile_graph
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 
 SIZE, LAYERS = 96, 8
 

@@ -9,9 +9,9 @@ import pytest
 
 import npu_runtime
 from ge.compiler import compile_graph
-from ge.ir.builder import GraphBuilder
 from ge.model import packed
 from ge.model.model import Model
+from ge.ops.builder import GraphBuilder
 
 
 @pytest.fixture

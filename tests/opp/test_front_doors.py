@@ -208,7 +208,7 @@ def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("the operator ran on the host")
 
-    monkeypatch.setattr(custom_ops, "run", refuse)
+    monkeypatch.setattr(custom_ops, "run_operator", refuse)
 
 
 @pytest.mark.parametrize(

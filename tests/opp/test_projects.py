@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import ge
-from ge import opp, ops
+from ge import opp
 from ge.offline import compile_operators, describe
-from ge.opp import cpp, search
+from ge.opp import cpp
 from ge.opp.information import read_information
 from ge.opp.project import read
+from ge.ops.custom import search
 from tests.opp.conftest import KIT
 
 
@@ -47,50 +48,50 @@ def test_tbe_operator_is_fused(kit: Path) -> None:
 
 def test_tbe_operator_replaces_the_built_in_one(kit: Path) -> None:
     x = np.array([-3, 0, 5], np.float32)
-    np.testing.assert_array_equal(ops.run("Sign", x), [-2, 0, 2])
-    np.testing.assert_array_equal(ops.run("Sign", x.astype(np.int32)), [-1, 0, 1])
+    np.testing.assert_array_equal(ge.run_operator("Sign", x), [-2, 0, 2])
+    np.testing.assert_array_equal(ge.run_operator("Sign", x.astype(np.int32)), [-1, 0, 1])
 
 
 def test_without_the_package_the_built_in_one_is_in_force() -> None:
-    np.testing.assert_array_equal(ops.run("Sign", np.array([-3, 0, 5], np.float32)), [-1, 0, 1])
+    np.testing.assert_array_equal(ge.run_operator("Sign", np.array([-3, 0, 5], np.float32)), [-1, 0, 1])
     with pytest.raises(ge.GeError, match="operator type 'Cube' is not in the operator library"):
-        ops.run("Cube", sample(3))
+        ge.run_operator("Cube", sample(3))
 
 
 def test_kernel_decides_the_size_of_its_result(kit: Path) -> None:
     for dtype in ("float32", "int32"):
         x = np.array([3, -1, 0, 7, -2], dtype)
-        np.testing.assert_array_equal(ops.run("KeepPositive", x), [3, 7])
-    assert ops.run("KeepPositive", np.array([-1, -2], np.float32)).shape == (0,)
+        np.testing.assert_array_equal(ge.run_operator("KeepPositive", x), [3, 7])
+    assert ge.run_operator("KeepPositive", np.array([-1, -2], np.float32)).shape == (0,)
 
 
 def test_verification_in_cpp(kit: Path) -> None:
     with pytest.raises(ge.GeError, match="takes vectors, got rank 2"):
-        ops.run("KeepPositive", sample(2, 2))
+        ge.run_operator("KeepPositive", sample(2, 2))
 
 
 def test_any_number_of_inputs_and_lists_of_attributes(kit: Path) -> None:
     arrays = [sample(70, 90) + i for i in range(3)]
-    got = ops.run("WeightedSum", *arrays, weights=[1.0, 0.5, -2.0], negate=True)
+    got = ge.run_operator("WeightedSum", *arrays, weights=[1.0, 0.5, -2.0], negate=True)
     np.testing.assert_allclose(got, -(arrays[0] + arrays[1] / 2 - arrays[2] * 2), rtol=1e-4, atol=1e-5)
     with pytest.raises(ge.GeError, match="2 weights for 3 tensors"):
-        ops.run("WeightedSum", *arrays, weights=[1.0, 0.5])
+        ge.run_operator("WeightedSum", *arrays, weights=[1.0, 0.5])
     with pytest.raises(ge.GeError, match="attribute 'weights' is missing"):
-        ops.run("WeightedSum", *arrays)
+        ge.run_operator("WeightedSum", *arrays)
 
 
 def test_error_status_of_a_kernel(kit: Path) -> None:
     x = np.array([1, 2, -5], np.float32)
     with pytest.raises(ge.GeError, match=r"Checked.*status 1: element 2 is -5, below 0"):
-        ops.run("Checked", x)
+        ge.run_operator("Checked", x)
     with pytest.raises(ge.GeError, match="it threw an element is too small"):
-        ops.run("Checked", x, how="throw")
-    np.testing.assert_array_equal(ops.run("Checked", x, bound=-9.0), x)
+        ge.run_operator("Checked", x, how="throw")
+    np.testing.assert_array_equal(ge.run_operator("Checked", x, bound=-9.0), x)
 
 
 def test_inference_and_verification_in_python(kit: Path) -> None:
     with pytest.raises(ge.GeError, match=r"how is 'shout'.*use 'status' or 'throw'"):
-        ops.run("Checked", sample(3), how="shout")
+        ge.run_operator("Checked", sample(3), how="shout")
 
 
 def explained(x: np.ndarray, **attrs: object) -> tuple[np.ndarray, str, str]:
@@ -124,8 +125,8 @@ def test_ai_cpu_where_check_supported_says_no(kit: Path) -> None:
 def test_optional_input_of_kernel_and_tbe(kit: Path) -> None:
     for dtype in ("float32", "float16"):
         x, bias = sample(2, 3, dtype=dtype), sample(3, dtype=dtype)
-        np.testing.assert_allclose(ops.run("Affine", x, bias), x * 2 + bias, rtol=1e-2, atol=1e-2)
-        np.testing.assert_allclose(ops.run("Affine", x, None), x * 2, rtol=1e-2)
+        np.testing.assert_allclose(ge.run_operator("Affine", x, bias), x * 2 + bias, rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(ge.run_operator("Affine", x, None), x * 2, rtol=1e-2)
 
 
 def test_constants_of_kernels_are_folded(kit: Path) -> None:

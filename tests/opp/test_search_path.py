@@ -44,14 +44,14 @@ def ones() -> np.ndarray:
 def test_file_is_found_reloaded_and_withdrawn(folder: Path) -> None:
     file = folder / "shift.py"
     file.write_text(OPERATOR.format(amount=1.0))
-    assert ops.run("Shift", ones())[0] == 2
+    assert ge.run_operator("Shift", ones())[0] == 2
     key = ops.fingerprint()
     file.write_text(OPERATOR.format(amount=10.0))
-    assert ops.run("Shift", ones())[0] == 11
+    assert ge.run_operator("Shift", ones())[0] == 11
     assert ops.fingerprint() != key
     file.unlink()
     with pytest.raises(ge.GeError, match="'Shift' is not in the operator library"):
-        ops.run("Shift", ones())
+        ge.run_operator("Shift", ones())
 
 
 def test_the_first_directory_wins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,9 @@ def test_the_first_directory_wins(folder: Path, monkeypatch: pytest.MonkeyPatch)
         (folder / name).mkdir()
         (folder / name / "shift.py").write_text(OPERATOR.format(amount=amount))
     monkeypatch.setenv("NPU_OPP_PATH", f"{folder / 'first'}:{folder / 'second'}")
-    assert ops.run("Shift", ones())[0] == 2
+    assert ge.run_operator("Shift", ones())[0] == 2
     monkeypatch.setenv("NPU_OPP_PATH", f"{folder / 'second'}:{folder / 'first'}")
-    assert ops.run("Shift", ones())[0] == 3
+    assert ge.run_operator("Shift", ones())[0] == 3
 
 
 def test_directory_given_as_an_option(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_directory_given_as_an_option(tmp_path: Path) -> None:
 def test_file_that_cannot_be_loaded(folder: Path, text: str, words: str) -> None:
     (folder / "broken.py").write_text(text)
     with pytest.raises(ge.GeError, match=words):
-        ops.run("Relu", ones())
+        ge.run_operator("Relu", ones())
     (folder / "broken.py").unlink()
-    assert ops.run("Relu", ones())[0] == 1
+    assert ge.run_operator("Relu", ones())[0] == 1
 
 
 def test_half_of_a_broken_file_is_not_in_force(folder: Path) -> None:
@@ -99,10 +99,10 @@ def test_half_of_a_broken_file_is_not_in_force(folder: Path) -> None:
         opp.refresh()
     (folder / "broken.py").unlink()
     with pytest.raises(ge.GeError, match="'Shift' is not in the operator library"):
-        ops.run("Shift", ones())
+        ge.run_operator("Shift", ones())
 
 
 def test_error_in_an_operator_file_names_its_line(folder: Path) -> None:
     (folder / "shift.py").write_text(OPERATOR.format(amount="undefined"))
     with pytest.raises(ge.GeError, match=r"shift\.py:15 in compute.*NameError"):
-        ops.run("Shift", ones())
+        ge.run_operator("Shift", ones())

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ge.compiler import compile_graph
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.ops.base import NodeView, lookup
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 
 __all__ = ["check", "folded", "graph_of", "task_of"]
 

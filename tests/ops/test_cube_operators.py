@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import tbe
 from ge.compiler import compile_graph
-from ge.ir.interpret import interpret
 from ge.ir.types import numpy_dtype
 from ge.ops.base import NodeView, lookup
+from ge.ops.interpret import interpret
 from tests.ops.op_support import check, folded, graph_of, task_of
 
 RNG = np.random.default_rng(11)

@@ -18,22 +18,21 @@ import ge
 import tbe
 from ge import ops
 from ge.ir.types import numpy_dtype
-from ge.ops import FLOATS, NUMBERS, Attr, Input, NodeView, Operator, Output, TensorDesc, fail
+from ge.ops import FLOATS, NUMBERS, Attr, Input, NodeView, Operator, Output, TensorDesc, fail, plugins
 from ge.ops.base import pattern_of, registered_custom
-from ge.parsers import plugin
 
 
 @pytest.fixture(autouse=True)
 def clean_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is gone after it; code gets a second."""
     monkeypatch.setenv("NPU_OPP_TIMEOUT", "1")
-    operators, plugins = set(registered_custom()), plugin.declared()
+    operators, before = set(registered_custom()), plugins.declared()
     yield
     for operator in registered_custom():
         if operator not in operators:
             ops.unregister(operator)
-    for item in plugin.declared() - plugins:
-        plugin.remove(item)
+    for item in plugins.declared() - before:
+        plugins.remove(item)
 
 
 class Swoosh(Operator):
@@ -92,7 +91,7 @@ def test_any_shape_and_type(shape: list[int], dtype: str, beta: float) -> None:
     operator = ops.register(Swoosh)
     try:
         x = sample(*shape, dtype=dtype)
-        got = ops.run("Swoosh", x, beta=beta)
+        got = ge.run_operator("Swoosh", x, beta=beta)
         assert got.dtype == x.dtype
         tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
         np.testing.assert_allclose(got.astype(np.float64), swoosh(x, beta), rtol=tolerance, atol=tolerance)
@@ -124,14 +123,14 @@ def test_defaults_choices_and_wrong_attributes() -> None:
 
     ops.register(Power)
     x = sample(5)
-    np.testing.assert_array_equal(ops.run("Power", x), x * x)
-    np.testing.assert_array_equal(ops.run("Power", x, kind="cube"), x * x * x)
+    np.testing.assert_array_equal(ge.run_operator("Power", x), x * x)
+    np.testing.assert_array_equal(ge.run_operator("Power", x, kind="cube"), x * x * x)
     with pytest.raises(ge.GeError, match="use one of 'square', 'cube'"):
-        ops.run("Power", x, kind="root")
+        ge.run_operator("Power", x, kind="root")
     with pytest.raises(ge.GeError, match="unknown attribute"):
-        ops.run("Power", x, sort="cube")
+        ge.run_operator("Power", x, sort="cube")
     with pytest.raises(ge.GeError, match="no engine accepts int32"):
-        ops.run("Power", x.astype(np.int32))
+        ge.run_operator("Power", x.astype(np.int32))
 
 
 def test_optional_and_any_number_of_inputs() -> None:
@@ -151,8 +150,10 @@ def test_optional_and_any_number_of_inputs() -> None:
 
     ops.register(Blend)
     a, b, c = sample(3, 4), sample(3, 4) + 1, sample(3, 4) - 1
-    np.testing.assert_allclose(ops.run("Blend", None, a, b, c), a + b + c, rtol=1e-6)
-    np.testing.assert_allclose(ops.run("Blend", np.array([2.0], np.float32), a, b), (a + b) * 2, rtol=1e-6)
+    np.testing.assert_allclose(ge.run_operator("Blend", None, a, b, c), a + b + c, rtol=1e-6)
+    np.testing.assert_allclose(
+        ge.run_operator("Blend", np.array([2.0], np.float32), a, b), (a + b) * 2, rtol=1e-6
+    )
 
 
 def test_several_outputs_and_reductions() -> None:
@@ -169,7 +170,7 @@ def test_several_outputs_and_reductions() -> None:
 
     ops.register(Moments)
     x = sample(6, 40)
-    mean, spread = ops.run("Moments", x)
+    mean, spread = ge.run_operator("Moments", x)
     np.testing.assert_allclose(mean, x.mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         spread, x.max(-1, keepdims=True) - x.mean(-1, keepdims=True), rtol=1e-5, atol=1e-6
@@ -225,10 +226,10 @@ def test_inference_agrees_with_computation_for_changing_shapes() -> None:
     for shape in ((2,), (3, 4), (2, 3, 10)):
         x = sample(*shape)
         np.testing.assert_allclose(
-            ops.run("Pairs", x), x.reshape(*shape[:-1], -1, 2).sum(-1), rtol=1e-5, atol=1e-6
+            ge.run_operator("Pairs", x), x.reshape(*shape[:-1], -1, 2).sum(-1), rtol=1e-5, atol=1e-6
         )
     with pytest.raises(ge.GeError, match=r"the last dimension is odd.*pad it"):
-        ops.run("Pairs", sample(3))
+        ge.run_operator("Pairs", sample(3))
 
 
 def test_constants_are_folded_and_decide() -> None:
@@ -319,8 +320,8 @@ def test_an_operator_may_refuse_nodes() -> None:
             return "" if op.input(0).rank == 1 else "only vectors"
 
     ops.register(Picky)
-    np.testing.assert_array_equal(ops.run("Relu", np.array([-2.0], np.float32)), [-1])
-    np.testing.assert_array_equal(ops.run("Relu", np.array([[-2.0]], np.float32)), [[0]])
+    np.testing.assert_array_equal(ge.run_operator("Relu", np.array([-2.0], np.float32)), [-1])
+    np.testing.assert_array_equal(ge.run_operator("Relu", np.array([[-2.0]], np.float32)), [[0]])
 
 
 def test_the_newest_of_several_wins_and_leaves() -> None:
@@ -332,15 +333,15 @@ def test_the_newest_of_several_wins_and_leaves() -> None:
             return tbe.binary("max", x, x * 0.25)
 
     x = np.array([-4.0], np.float32)
-    assert ops.run("Relu", x) == 0
+    assert ge.run_operator("Relu", x) == 0
     first = ops.register(HalfRelu)
-    assert ops.run("Relu", x) == -2
+    assert ge.run_operator("Relu", x) == -2
     second = ops.register(Third)
-    assert ops.run("Relu", x) == -1
+    assert ge.run_operator("Relu", x) == -1
     ops.unregister(second)
-    assert ops.run("Relu", x) == -2
+    assert ge.run_operator("Relu", x) == -2
     ops.unregister(first)
-    assert ops.run("Relu", x) == 0
+    assert ge.run_operator("Relu", x) == 0
 
 
 def test_keys_of_caches_notice_operators() -> None:
@@ -461,7 +462,7 @@ def test_plugin_that_does_not_end() -> None:
 def test_gradient_becomes_an_operator() -> None:
     ops.register(Swoosh)
     x, dy = sample(3, 4), sample(3, 4) + 1
-    got = ops.run("SwooshGrad", x, ops.run("Swoosh", x, beta=2.0), dy, beta=2.0)
+    got = ge.run_operator("SwooshGrad", x, ge.run_operator("Swoosh", x, beta=2.0), dy, beta=2.0)
     np.testing.assert_allclose(got, dy * swoosh_gradient(x, 2.0), rtol=1e-4, atol=1e-5)
 
 
@@ -476,7 +477,7 @@ def test_gradient_of_a_wrong_shape_is_an_error() -> None:
     ops.register(Sloppy)
     x = sample(3, 4)
     with pytest.raises(ge.GeError, match=r"the gradient of input 0 is float32\[4\] where the input is"):
-        ops.run("SloppyGrad", x, x, x)
+        ge.run_operator("SloppyGrad", x, x, x)
 
 
 # -- code that goes wrong ------------------------------------------------------------------------------------
@@ -556,9 +557,9 @@ WAYS = {
 def test_wrong_code_is_an_error_and_the_process_lives(way: str, code: str, words: str) -> None:
     ops.register(Wrong)
     with pytest.raises(ge.GeError, match=words) as caught:
-        ops.run("Wrong", sample(3, 4), way=way)
+        ge.run_operator("Wrong", sample(3, 4), way=way)
     assert caught.value.code == code
-    np.testing.assert_array_equal(ops.run("Relu", np.array([-1.0], np.float32)), [0])
+    np.testing.assert_array_equal(ge.run_operator("Relu", np.array([-1.0], np.float32)), [0])
 
 
 def test_code_without_a_time_limit_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,12 +576,12 @@ def test_code_without_a_time_limit_runs_in_this_process(monkeypatch: pytest.Monk
             return x
 
     ops.register(Spy)
-    ops.run("Spy", sample(3))
+    ge.run_operator("Spy", sample(3))
     assert set(seen) == {os.getpid()}
 
 
 def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ge.build import isolation
+    from ge import isolation
 
     class Breaking(Swoosh):
         type = "Breaking"
@@ -602,7 +603,7 @@ def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(isolation._WORKER, "_started", stopped)
     monkeypatch.setattr(isolation._WORKER, "_line", killed)
     with pytest.raises(ge.GeError, match=r"E10604.*the code generator broke \(SIGTERM\)"):
-        ops.run("Breaking", sample(11, 3))
+        ge.run_operator("Breaking", sample(11, 3))
     monkeypatch.undo()
     x = sample(11, 3)
-    np.testing.assert_allclose(ops.run("Breaking", x), swoosh(x), rtol=1e-5)
+    np.testing.assert_allclose(ge.run_operator("Breaking", x), swoosh(x), rtol=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ge.errors import GeError
-from ge.ir.interpret import interpret
+from ge.ops.interpret import interpret
 from tests.ops.op_support import check, folded, graph_of
 
 RNG = np.random.default_rng(7)

@@ -19,8 +19,8 @@ from onnx.reference import ReferenceEvaluator
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
-from ge.ir.interpret import interpret
 from ge.ir.values import desc_of
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions
 from ge.parsers.onnx import parse
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from ge.compiler import compile_graph
-from ge.ir.interpret import interpret
+from ge.ops.interpret import interpret
 from ge.parsers.onnx import parse
 
 ort = pytest.importorskip("onnxruntime")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions
 from ge.passes.base import Pass, to_fixpoint
 from tests.support.small_graphs import assert_close, feeds_of, floats, graph_of

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.common_subexpressions import CommonSubexpressions
 from ge.passes.dead_code import DeadCode

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.attention import has_gradient_task
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import STAGES, fusion_names
 from ge.passes.dead_code import DeadCode

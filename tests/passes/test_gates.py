@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.dead_code import DeadCode
 from ge.passes.fuse_gates import FuseGates

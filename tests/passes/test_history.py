@@ -8,7 +8,7 @@ import threading
 import onnx_ir as ir
 
 from ge.collection import collection_paused
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.base import History, Pass, run_passes, to_fixpoint
 

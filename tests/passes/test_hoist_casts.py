@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import optimize
 from ge.passes.base import run_passes

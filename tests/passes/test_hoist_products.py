@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions
 from ge.passes.base import run_passes
 from ge.passes.hoist_products import HoistProducts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ge.ir import builder as building
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import constant_of
+from ge.ops import builder as building
+from ge.ops.builder import GraphBuilder
 
 
 @pytest.fixture(autouse=True)

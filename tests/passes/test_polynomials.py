@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.passes.polynomials import Polynomial, formulas
 
 

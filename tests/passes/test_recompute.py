@@ -10,8 +10,8 @@ import pytest
 from ge.compiler import compile_graph, compile_plan
 from ge.errors import GeError
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import numpy_dtype
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes import optimize
 from ge.target import host

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.rounding import WeightLayout, round_weights
 from tests.passes.pass_support import floats

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 from ge.passes.dead_code import DeadCode
 from ge.passes.sink_slices import SinkSlices
 from tests.passes.pass_support import transformed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ge.compiler import compile_graph, compile_plan
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 
 WHOLE = CompileOptions(disabled_passes=frozenset({"split_batch"}))

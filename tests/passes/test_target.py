@@ -9,7 +9,7 @@ import pytest
 
 import ge
 from ge.compiler import compile_plan
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.split_reductions import SplitReductions
 from ge.target import Target, host, named

@@ -20,8 +20,8 @@ from ge.passes.merge_movements import MergeMovements
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.rewrite import attrs_of
 from ge.passes.simplify_algebra import SimplifyAlgebra
-from tests.passes.pass_support import floats, transformed, types
 from ge.plan import View
+from tests.passes.pass_support import floats, transformed, types
 
 
 def image(b, channels=4, last=False):

@@ -12,10 +12,10 @@ from typing import Any
 import ge.parsers.onnx  # noqa: F401  (the plugin to replace)
 from ge.conformance.programs import load_door
 from ge.conformance.programs.door import Door
-from ge.parsers import plugin
+from ge.ops import plugins
 
 
-def _wrong(n: plugin.Node) -> Any:
+def _wrong(n: plugins.Node) -> Any:
     if os.environ.get("FAULT") == "crash":
         os.abort()
     if os.environ.get("FAULT") == "hang":
@@ -24,7 +24,7 @@ def _wrong(n: plugin.Node) -> Any:
 
 
 _wrong.__module__ = "ge.ops"  # one of the library's own, not a user's
-plugin.add(plugin.Plugin("onnx", "Neg", 21, "", _wrong))
+plugins.add(plugins.Plugin("onnx", "Neg", 21, "", _wrong))
 
 
 def door() -> Door:

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 import ge.ops  # noqa: F401  (registers the operators)
 from ge.compiler import compile_graph
-from ge.ir.builder import GraphBuilder
-from ge.ir.interpret import interpret
 from ge.ir.values import desc_of
 from ge.model.model import Model
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import interpret
 from ge.options import CompileOptions
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ge.ir.interpret import interpret
 from ge.ir.types import TensorDesc
+from ge.ops.interpret import interpret
 from ge.parsers.tensorflow import Parsed, VariableSpec, parse_graph, parse_model
 
 __all__ = ["concrete", "export", "feeds", "freeze", "freeze_keras", "parse_function", "run_both", "run_file"]

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from ge.ir.types import TensorDesc
 from ge.ops.attention import has_gradient_task
-from tests.tensorflow.comparing import same
 from ge.plan import Plan
+from tests.tensorflow.comparing import same
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 24, 32, 4
 _SAMPLE = TensorDesc((1, 1, LENGTH, 8), "float32")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from tests.support.small_graphs import compiled, kinds
 from torchair.executable import observe
 

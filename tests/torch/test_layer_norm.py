@@ -12,7 +12,7 @@ from torch import nn
 
 import npu_runtime as rt
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
+from ge.ops.builder import GraphBuilder
 from tests.support.small_graphs import assert_close, compiled, feeds_of, graph_of, kinds
 from torchair.executable import observe
 

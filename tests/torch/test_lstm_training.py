@@ -12,8 +12,8 @@ import torch
 import npu_runtime as rt
 from ge.compiler import compile_graph
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.model.model import Model
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from tests.support.small_graphs import assert_close, feeds_of, graph_of, kinds
 from torchair.plan import Program

@@ -104,7 +104,7 @@ class KernelBook:
 
     def _build(self, entry: _Entry, store: KernelStore | None) -> tbe.Kernel:
         if entry.isolated:
-            from ge.build import isolation
+            from ge import isolation
 
             return isolation.build(entry.inputs, entry.outputs, self.target, entry.name)
         kernel = store.get(entry.fingerprint, self.target) if store is not None else None

@@ -39,7 +39,7 @@ def check(case: Case, interpreted: bool, strict: bool = False) -> dict[str, Any]
 
 def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.ndarray]:
     from ge.ir import facts
-    from ge.ir.interpret import interpret
+    from ge.ops.interpret import interpret
     from ge.parsers.onnx import parse
     from ge.parsers.onnx_narrow import stored_array
 

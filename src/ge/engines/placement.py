@@ -12,7 +12,7 @@ from ge.errors import UnmappedOperator, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, lookup, source_of
-from ge.ops.selection import refusals
+from ge.ops.custom.selection import refusals
 from ge.target import Target
 
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]

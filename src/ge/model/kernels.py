@@ -61,7 +61,7 @@ def add_portable(plans: Iterable[Plan]) -> None:
     def build(image: KernelImage) -> None:
         inputs, outputs = tbe.from_json(image.expression)
         if image.isolated:
-            from ge.build import isolation
+            from ge import isolation
 
             kernel = isolation.build(inputs, outputs, PORTABLE, image.symbol)
         else:

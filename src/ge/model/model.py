@@ -16,25 +16,10 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port
+from ge.profile import TaskProfile, table, trace
 from npu_runtime import environment
 
-__all__ = ["Model", "PackedConstants", "TaskProfile"]
-
-
-@dataclass(frozen=True)
-class TaskProfile:
-    """What one task of a model is and how long it took."""
-
-    name: str
-    engine: str
-    kind: str
-    implementation: str
-    layout: str
-    shape: tuple[int, ...]
-    dtype: str
-    seconds: float
-    flops: float
-    nbytes: float
+__all__ = ["Model", "PackedConstants"]
 
 
 @dataclass(frozen=True)
@@ -148,8 +133,6 @@ class Model:
         """What NPU_PROFILE asks for, once: 1 for one line a task, a path for the trace of the tasks in a file too."""
         if not self._announce:
             return
-        from ge.profile import table, trace
-
         self._announce = False
         tasks = self.profile(feeds)
         print(table(tasks))
@@ -274,7 +257,7 @@ def _require_packages(plan: Plan) -> None:
     versions = plan.report.get("packages", {})
     for name in dict.fromkeys(str(t.attrs.get("op", "")) for t in plan.tasks if t.kind == "aicpu"):
         if name.startswith("opp:"):
-            from ge.opp import search
+            from ge.ops.custom import search
 
             search.require(name, str(versions.get(name[4:].partition("/")[0], "")))
 

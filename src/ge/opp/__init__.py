@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ge.errors import GeError
 
 if TYPE_CHECKING:
-    from ge.opp.spec import PackageSpec
+    from ge.ops.custom.spec import PackageSpec
 
 __all__ = ["build", "installed", "new_project", "refresh", "remove", "searching"]
 
@@ -29,7 +29,7 @@ def build(
     >>> ge.opp.build("swoosh")      # doctest: +SKIP
     """
     from ge.opp import project as projects
-    from ge.opp import search
+    from ge.ops.custom import search
 
     folder = search.home() if target is None else Path(target)
     return projects.build(Path(project), folder, name, version)
@@ -44,14 +44,14 @@ def new_project(name: str, parent: str | os.PathLike[str] = ".") -> Path:
 
 def installed() -> list[tuple[Path, PackageSpec]]:
     """The packages of the search path, with their directories."""
-    from ge.opp import search
+    from ge.ops.custom import search
 
     return search.installed()
 
 
 def remove(name: str) -> Path:
     """Remove an installed package; the directory that is gone."""
-    from ge.opp import search
+    from ge.ops.custom import search
 
     found = search.find_package(name)
     if found is None:
@@ -63,7 +63,7 @@ def remove(name: str) -> Path:
 
 def refresh() -> None:
     """Load what is new or changed on the search path; done before every compile."""
-    from ge.opp import search
+    from ge.ops.custom import search
 
     search.refresh()
 

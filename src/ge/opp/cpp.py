@@ -18,7 +18,7 @@ from typing import Any
 
 from ge.errors import GeError
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
-from ge.opp.spec import AttrSpec, OperatorSpec, PluginSpec, PortSpec
+from ge.ops.custom.spec import AttrSpec, OperatorSpec, PluginSpec, PortSpec
 
 __all__ = ["DTYPES", "plugins_of", "prototypes_of", "without_comments"]
 
@@ -176,7 +176,7 @@ def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> Iterator[Plu
             path,
             line,
             f"the plugin of {type_} has {', '.join(unknown)}",
-            "write it in Python: a file beside this one with @ge.ops.plugin",
+            "write it in Python: a file beside this one with @ge.ops.plugins",
         )
     for macro in ("ParseParamsFn", "ParseParamsByOperatorFn"):
         for function in found.get(macro, ()):
@@ -185,7 +185,7 @@ def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> Iterator[Plu
                     path,
                     line,
                     f"the plugin of {type_} parses attributes with the C++ function {function}",
-                    "write it in Python: a file beside this one with @ge.ops.plugin",
+                    "write it in Python: a file beside this one with @ge.ops.plugins",
                 )
     names = re.findall(r'"([^"]+)"', " ".join(found.get("OriginOpType", ())))
     if not names:

@@ -26,7 +26,7 @@ from typing import Any
 
 from ge.errors import GeError
 from ge.ir.types import TENSORS
-from ge.opp.spec import AttrSpec, PortSpec
+from ge.ops.custom.spec import AttrSpec, PortSpec
 
 __all__ = ["Information", "read_information"]
 

@@ -25,7 +25,7 @@ from ge.errors import GeError
 from ge.opp import cpp
 from ge.opp.compiling import compile_library
 from ge.opp.information import Information, read_information
-from ge.opp.spec import OperatorSpec, PackageSpec, PluginSpec, TbeSpec, write_manifest
+from ge.ops.custom.spec import OperatorSpec, PackageSpec, PluginSpec, TbeSpec, write_manifest
 
 __all__ = ["build", "read"]
 
@@ -329,8 +329,7 @@ def _digest(project: Project) -> str:
 
 def _trial(spec: PackageSpec, staged: Path, root: Path) -> None:
     """Load every file of a package once, in a process of its own."""
-    from ge.opp import packages
-    from ge.ops import guard
+    from ge.ops.custom import guard, packages
 
     who = GeError("E10610", "", location=str(staged))
 

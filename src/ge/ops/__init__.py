@@ -58,8 +58,7 @@ from ge.ops.base import (
     registered,
     unregister,
 )
-from ge.ops.running import describe, run
-from ge.parsers.plugin import Node, Unsupported, plugin, simple
+from ge.ops.plugins import Node, Unsupported, plugin, simple
 
 __all__ = [
     "BOOL",
@@ -78,14 +77,12 @@ __all__ = [
     "Pattern",
     "TensorDesc",
     "Unsupported",
-    "describe",
     "fail",
     "fingerprint",
     "lookup",
     "plugin",
     "register",
     "registered",
-    "run",
     "simple",
     "unregister",
 ]

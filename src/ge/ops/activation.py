@@ -9,8 +9,8 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
+from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
 from ge.ops.reduce import widened
-from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805

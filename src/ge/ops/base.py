@@ -273,7 +273,7 @@ class Operator:
         """Whether the expression, and not another implementation, computes a node."""
         if not is_custom(cls):
             return True
-        from ge.ops import guard
+        from ge.ops.custom import guard
 
         return bool(guard.traced(cls, op).expression)
 
@@ -312,7 +312,7 @@ class Operator:
         """The operator's computation over given expressions."""
         assert cls.compute is not None
         if is_custom(cls):
-            from ge.ops import guard
+            from ge.ops.custom import guard
 
             return guard.traced(cls, op).apply(tensors)
         return cls.computed(op, tensors)
@@ -329,7 +329,7 @@ class Operator:
         cls, tensors: Sequence[tbe.Tensor | None], attrs: Mapping[str, Any]
     ) -> tuple[tbe.Tensor, ...]:
         """The operator over expressions outside any graph, with the checks of a node."""
-        from ge.ir.builder import GraphBuilder
+        from ge.ops.builder import GraphBuilder
 
         if cls.compute is None:
             raise GeError("E10003", "has no computation by expressions", operator=cls.type)
@@ -345,7 +345,7 @@ class Operator:
     def describe(cls, op: NodeView) -> list[TensorDesc]:
         """Descriptions of the outputs; the code of custom operators runs in a process of its own."""
         if is_custom(cls):
-            from ge.ops import guard
+            from ge.ops.custom import guard
 
             return list(guard.traced(cls, op).outputs)
         inferred = cls.infer(op)
@@ -411,7 +411,7 @@ class Operator:
                     op, f"input '{name}' is {desc.dtype} where {expected} is expected", "insert a Cast"
                 )
         if is_custom(cls):
-            from ge.ops import guard
+            from ge.ops.custom import guard
 
             guard.verify(cls, op)
         else:
@@ -565,10 +565,12 @@ def source_of(operator: type[Operator]) -> str:
 
 def fingerprint() -> str:
     """A hash of the user's operators and plugins in force; caches of compiled models make it part of their keys."""
-    from ge.parsers import plugin
+    from ge.ops import plugins
 
     parts = [f"{operator.type}:{code_digest(operator)}" for operator in registered_custom()]
-    parts += [f"{p.framework}:{p.domain}:{p.operator}:{p.since}:{_code(p.function)}" for p in plugin.custom()]
+    parts += [
+        f"{p.framework}:{p.domain}:{p.operator}:{p.since}:{_code(p.function)}" for p in plugins.custom()
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] if parts else ""
 
 
@@ -596,7 +598,7 @@ def pattern_of(node: ir.Node) -> Pattern:
     operator = lookup(node.op_type)
     if not is_custom(operator) or operator.compute is None:
         return operator.pattern
-    from ge.ops import guard
+    from ge.ops.custom import guard
 
     return guard.traced(operator, NodeView.of(node)).pattern
 

@@ -10,7 +10,7 @@ import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.ops.checks import divisor_of, nonzero
-from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
+from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
 
 
 class Binary(Operator):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import numpy_dtype
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 _PATTERNS = (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F)
 _SUMMED = 0x0101010101010101

@@ -17,8 +17,8 @@ from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, register
 
 if TYPE_CHECKING:
-    from ge.ir.builder import GraphBuilder
-    from ge.parsers.plugin import Node
+    from ge.ops.builder import GraphBuilder
+    from ge.ops.plugins import Node
 
 __all__ = ["divisor_of", "in_range", "indices_of", "nonzero"]
 

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, has_dynamic_size, register
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 __all__ = ["If", "Loop", "branch", "repeat"]
 

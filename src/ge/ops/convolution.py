@@ -11,6 +11,7 @@ import numpy as np
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
@@ -28,7 +29,6 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 from ge.plan import Task, View
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
 from ge.ops.truncation import truncated
-from ge.parsers.plugin import Node, Results, Unsupported, plugin, simple
 
 
 class Unary(Operator):

@@ -32,7 +32,7 @@ def function(operator: type[Operator]) -> Callable[..., Any]:
     variadic = bool(ports) and next(reversed(ports.values())).variadic
 
     def call(*args: Any, name: str = "", graph: Any = None, **given: Any) -> Any:
-        from ge.builder import Tensor, current_graph, home_of
+        from ge.ops.graph import Tensor, current_graph, home_of
 
         operands = list(_flatten(args)) if variadic else list(args[: len(ports)])
         extra = [] if variadic else args[len(ports) :]

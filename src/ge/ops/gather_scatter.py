@@ -12,7 +12,7 @@ from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import in_range, indices_of
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 INDICES = frozenset({"int32", "int64"})
 _REDUCTIONS = ("none", "add", "mul", "max", "min")

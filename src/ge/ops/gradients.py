@@ -67,7 +67,7 @@ def _counts(operator: type[Operator], given: int) -> tuple[int, int]:
 
 
 def _expand(operator: type[Operator], builder: Any, op: NodeView, values: Any) -> list[Any]:
-    from ge.builder import Graph, Tensor
+    from ge.ops.graph import Graph, Tensor
 
     assert operator.gradient is not None
     graph = Graph.over(builder)

@@ -11,7 +11,7 @@ import numpy as np
 from ge.ir.types import FLOATS, TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 class SquareMatrices(Operator):

@@ -12,11 +12,11 @@ import numpy as np
 import tbe
 from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.plugins import Node, Results, plugin
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.quantise import integer_matmul
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned, fused_activation
-from ge.parsers.plugin import Node, Results, plugin
 from ge.plan import Task, View
 
 

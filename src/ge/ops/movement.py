@@ -12,8 +12,8 @@ import tbe
 from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import normal_axes
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 
 class Movement(Operator):

@@ -12,8 +12,8 @@ from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import in_range
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 # -- softmax ------------------------------------------------------------------------------------------------
 

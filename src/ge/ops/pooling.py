@@ -12,6 +12,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import indices_of
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
@@ -24,7 +25,6 @@ from ge.ops.spatial import (
     tf_format,
     tf_window,
 )
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 from ge.plan import Task, View
 
 

@@ -13,6 +13,7 @@ from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.convolution import convolve
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.spatial import (
     FORMATS,
@@ -24,7 +25,6 @@ from ge.ops.spatial import (
     onnx_window,
     weight_perm,
 )
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 from ge.plan import Task, View
 
 EIGHT_BIT = frozenset({"int8", "uint8"})

@@ -12,7 +12,7 @@ import numpy as np
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, lookup, register
 from ge.ops.elementwise import erfinv
-from ge.parsers.plugin import Node, Results, plugin
+from ge.ops.plugins import Node, Results, plugin
 
 _MASK = (1 << 62) - 1
 _counter = itertools.count(1)

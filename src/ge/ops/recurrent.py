@@ -13,7 +13,7 @@ from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.checks import indices_of
 from ge.ops.control import repeat
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.plan import Task, View
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")

@@ -8,7 +8,7 @@ from typing import Any
 import tbe
 from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def normal_axes(axes: tuple[int, ...] | list[int] | None, rank: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 MAX_TAPS = 4  # more taps a position are a matrix product
 

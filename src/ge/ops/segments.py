@@ -11,7 +11,7 @@ import numpy as np
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ops.checks import in_range
 from ge.ops.gather_scatter import indices_tf
-from ge.parsers.plugin import Node, Results, plugin
+from ge.ops.plugins import Node, Results, plugin
 
 
 def _neutral(n: Node, reduction: str, dtype: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import numpy_dtype
-from ge.parsers.plugin import Node, Results, plugin
+from ge.ops.plugins import Node, Results, plugin
 
 
 def _integers(n: Node, values: Any, attr: str = "out_type") -> Any:

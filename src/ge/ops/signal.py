@@ -9,7 +9,7 @@ import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 @register

@@ -10,7 +10,7 @@ import numpy as np
 
 from ge.ir.values import constant_of, desc_of
 from ge.ops.movement import reshaped
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 @plugin(tensorflow="Slice")

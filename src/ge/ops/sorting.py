@@ -11,7 +11,7 @@ from ge.ir.types import BOOL, FLOATS, NUMBERS, TENSORS, TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.checks import indices_of
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def _along_last(builder: Any, op: NodeView, x: Any, **attrs: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.gather_scatter import indices_tf
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def _spread(n: Node, places: int, values: int, shape: list[int], empty: Any, reduction: str = "none") -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tbe
-from ge.parsers.plugin import Node, Unsupported
+from ge.ops.plugins import Node, Unsupported
 from ge.plan import View
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import FLOATS, INTS, TENSORS, numpy_dtype
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.truncation import signed, truncated, unsigned
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 _MODES = ("TF", "IDF", "TFIDF")
 

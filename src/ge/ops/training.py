@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 DOMAIN = "ai.onnx.preview.training"
 

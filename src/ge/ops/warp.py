@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import numpy_dtype
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def _folded(n: Node, place: Any, size: int, mode: str) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import tbe
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.plugins import Node, Results, plugin
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
@@ -24,7 +25,6 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
-from ge.parsers.plugin import Node, Results, plugin
 from ge.plan import Task, View
 
 _PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take

@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
 from ge.ir import facts
-from ge.ir.builder import DOMAIN, GraphBuilder
 from ge.ir.types import dtype_from_ir
 from ge.ir.values import constant_of
-from ge.opp import search
 from ge.ops.base import registered
+from ge.ops.builder import DOMAIN, GraphBuilder
+from ge.ops.custom import search
 from ge.options import CompileOptions
 
 __all__ = ["parse", "write"]

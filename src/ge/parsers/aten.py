@@ -20,11 +20,11 @@ import onnx_ir as ir
 import ge.ops  # noqa: F401  the operators
 from ge.errors import GeError
 from ge.faults import DEFECTS, absorb
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Plugin, Unsupported, find, mapped, plugin
 from ge.ops.truncation import truncated
-from ge.parsers.plugin import Node, Plugin, Unsupported, find, mapped, plugin
 
 __all__ = ["AtenNode", "Call", "Emitter", "aten", "is_mapped", "names", "promoted"]
 

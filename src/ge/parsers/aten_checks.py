@@ -8,8 +8,8 @@ from ge.errors import GeError
 from ge.ir.types import INTS
 from ge.ir.values import desc_of
 from ge.ops.checks import in_range, nonzero
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode
-from ge.parsers.plugin import Unsupported
 
 __all__ = ["divisor_of", "places_of"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ops.movement import MAX_TABLE
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode, aten
-from ge.parsers.plugin import Unsupported
 
 
 @aten("full", "full_like", "new_full")

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode, aten
 from ge.parsers.aten_checks import places_of
 from ge.parsers.aten_movement import axis_of
-from ge.parsers.plugin import Unsupported
 
 
 @aten("embedding")

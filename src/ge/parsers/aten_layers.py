@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView
+from ge.ops.builder import GraphBuilder
 from ge.ops.control import branch
+from ge.ops.plugins import Unsupported
 from ge.ops.spatial import Window, array_windows
 from ge.parsers.aten import AtenNode, aten
-from ge.parsers.plugin import Unsupported
 
 FEW_ROWS = 4  # up to which a product with weights in 8 bits is bound by reading them
 

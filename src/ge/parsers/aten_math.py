@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
 from ge.ops.elementwise import erfinv
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode, aten, promoted
 from ge.parsers.aten_checks import divisor_of
-from ge.parsers.plugin import Unsupported
 
 # -- one operand -------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ge.ir.values import desc_of
 from ge.ops.movement import box
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode, aten
-from ge.parsers.plugin import Unsupported
 
 MAX_POSITIONS = 1 << 20  # of a table of positions kept as a constant
 

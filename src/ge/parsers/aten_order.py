@@ -9,9 +9,9 @@ import numpy as np
 
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
+from ge.ops.plugins import Unsupported
 from ge.parsers.aten import AtenNode, aten
 from ge.parsers.aten_movement import MAX_POSITIONS, axis_of
-from ge.parsers.plugin import Unsupported
 
 # -- order -------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ import onnx_ir as ir
 import ge.ops  # noqa: F401  (declares the plugins)
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
-from ge.opp import search
+from ge.ops.builder import GraphBuilder
+from ge.ops.custom import search
 from ge.options import CompileOptions
 from ge.parsers import onnx_sequences  # noqa: F401  (declares the plugins)
 from ge.parsers.onnx_convert import FAILED, Binding, Converter, Scope, Sequence_

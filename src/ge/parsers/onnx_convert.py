@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc, dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Unsupported, find
 from ge.parsers.onnx_model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
 from ge.parsers.onnx_narrow import MOVES, TAKES_NARROW, plain_dtype, store
 from ge.parsers.onnx_scan import MAX_DEPTH, MAX_NAMES, schema_of
-from ge.parsers.plugin import Node, Unsupported, find
 
 __all__ = ["FAILED", "Binding", "Converter", "Failed", "Scope", "Sequence_"]
 
@@ -283,7 +283,7 @@ class Converter:
         schema = schema_of(node.op_type, version, domain)
         if schema is None:
             raise Unsupported(
-                "no plugin maps it", "write a plugin with ge.parsers.plugin, or replace it in the model"
+                "no plugin maps it", "write a plugin with ge.ops.plugins, or replace it in the model"
             )
         _refuse_sequences(node.op_type, inputs)
         _refuse_narrow(node.op_type, inputs)
@@ -292,7 +292,7 @@ class Converter:
         if function is None:
             raise Unsupported(
                 "no plugin maps it and its function cannot be built for these inputs",
-                "write a plugin with ge.parsers.plugin, or replace it in the model",
+                "write a plugin with ge.ops.plugins, or replace it in the model",
             )
         defaults = {
             name: onnx.helper.get_attribute_value(a.default_value)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ge.errors import GeError
-from ge.ir.builder import DOMAIN as GE_DOMAIN
+from ge.ops.builder import DOMAIN as GE_DOMAIN
 
 __all__ = ["MAX_BYTES", "DataFolder", "ModelFile", "array_of", "load", "sorted_nodes", "subgraphs"]
 

@@ -16,10 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import dtype_from_ir, numpy_dtype
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Node, Results, Unsupported, find, plugin
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Results, Unsupported, find, plugin
 
 __all__ = ["MOVES", "NARROW", "TAKES_NARROW", "narrow_name", "store", "stored_array"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 
 from ge.errors import GeError, UnmappedOperator
+from ge.ops.plugins import find, mapped
 from ge.parsers.onnx_model import ModelFile, opset_versions, subgraphs
-from ge.parsers.plugin import find, mapped
 
 __all__ = ["MAX_DEPTH", "MAX_NAMES", "check_size", "schema_of", "unmapped"]
 
@@ -141,6 +141,6 @@ def _described(domain: str, type_: str, nodes: list[str]) -> UnmappedOperator:
         hint = (
             f"did you mean {near[0]}? Otherwise " if near and schema_of(type_, 10_000, domain) is None else ""
         )
-        remedy = f"{hint}write a plugin with ge.parsers.plugin, or replace it in the model"
+        remedy = f"{hint}write a plugin with ge.ops.plugins, or replace it in the model"
     label = f"{domain}.{type_}" if domain else type_
     return UnmappedOperator(label, len(nodes), tuple(nodes[:MAX_NAMES]), reason, remedy)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import desc_of
+from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.parsers.onnx_convert import Sequence_
-from ge.parsers.plugin import Node, Results, Unsupported, plugin
 
 
 def _items(n: Node, index: int = 0) -> tuple[Any, ...]:

@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS, TensorDesc
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Unsupported, mapped
 from ge.parsers import (
     tensorflow_control,
     tensorflow_distinct,
@@ -28,7 +29,6 @@ from ge.parsers import (
     tensorflow_optimizers,
     tensorflow_positions,
 )
-from ge.parsers.plugin import Unsupported, mapped
 from ge.parsers.tensorflow_convert import HANDLERS, Converter, Refusal, Scope
 from ge.parsers.tensorflow_files import ModelFile, Signature, load_model
 from ge.parsers.tensorflow_frames import structured

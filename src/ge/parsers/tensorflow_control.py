@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
-from ge.parsers.plugin import Unsupported
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_graph import Body
 from ge.parsers.tensorflow_lists import ListValue

@@ -19,11 +19,11 @@ import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
 from ge.faults import DEFECTS, absorb
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import has_dynamic_size
-from ge.parsers.plugin import Node, Unsupported, find, find_custom
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Unsupported, find, find_custom
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Library, Ref, topological, with_absent
 from ge.parsers.tensorflow_tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow_values import (

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import HANDLERS, Context, Outputs, handler, special
 from ge.parsers.tensorflow_graph import Body, GraphNode, Ref
 from ge.parsers.tensorflow_optimizers import SPARSE_OPERANDS

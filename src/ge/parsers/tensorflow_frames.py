@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ge.errors import GeError
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_graph import ARGUMENT, Body, GraphNode, Ref, topological
 from ge.parsers.tensorflow_stacks import with_lists

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import INTS, numpy_dtype
 from ge.ir.values import constant_of, desc_of
-from ge.parsers.plugin import Unsupported
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_control import (
     changed_variables,
     drop_unused_captures,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.errors import GeError
 from ge.ir.values import desc_of
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import EFFECTS, Context, Outputs, handler
 from ge.parsers.tensorflow_values import Variable
 

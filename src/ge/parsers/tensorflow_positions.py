@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import constant_of, desc_of
-from ge.parsers.plugin import Unsupported
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler, special
 from ge.parsers.tensorflow_values import Opaque
 

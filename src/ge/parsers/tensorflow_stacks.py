@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_convert import Context, Outputs, handler
 from ge.parsers.tensorflow_graph import Body, GraphNode, Ref
 from ge.parsers.tensorflow_lists import ListValue

@@ -12,7 +12,7 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.checks import in_range
-from ge.parsers.plugin import Unsupported
+from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow_bundle import Checkpoint
 from ge.parsers.tensorflow_convert import EFFECTS, Context, handler
 from ge.parsers.tensorflow_graph import Body, GraphNode, Library, Ref, topological

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView, lookup
+from ge.ops.builder import GraphBuilder
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, only_use, producer, scalar
 
 __all__ = ["FuseActivations"]

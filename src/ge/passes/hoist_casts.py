@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, attrs_of, remove_dead
 
 __all__ = ["HoistCasts"]

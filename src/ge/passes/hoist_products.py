@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder
 from ge.ir.values import constant_of, desc_of
+from ge.ops.builder import GraphBuilder
 from ge.passes.loops import CountedLoop
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, remove_dead
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir import facts
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView
+from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 

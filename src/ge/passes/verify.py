@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ir.builder import DOMAIN
 from ge.ir.values import is_known, set_desc
 from ge.ops.base import NodeView, lookup
+from ge.ops.builder import DOMAIN
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 

@@ -378,7 +378,7 @@ def saved(model: Any, runs: Any) -> Any:
 
 def interpreted(model: Any, runs: Any) -> Any:
     """By the interpreter that folds constants."""
-    from ge.ir.interpret import interpret
+    from ge.ops.interpret import interpret
     from ge.parsers.onnx import parse
 
     graphs = [parse(model, input_shapes={n: a.shape for n, a in f.items()}, values=f) for f in runs]

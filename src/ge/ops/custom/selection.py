@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ops import guard
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, node_type, plain_type, source_of
+from ge.ops.custom import guard
 
 __all__ = ["expanded", "refusals", "select"]
 

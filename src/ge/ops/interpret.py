@@ -18,7 +18,7 @@ __all__ = ["interpret"]
 def interpret(graph: ir.Graph, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a graph for given inputs (in order, or by name).
 
-    >>> from ge.ir.builder import GraphBuilder
+    >>> from ge.ops.builder import GraphBuilder
     >>> b = GraphBuilder()
     >>> y = b.output(b.op("Relu", b.input("x", (2,), "float32")))
     >>> interpret(b.graph, [np.array([-1, 2], np.float32)])

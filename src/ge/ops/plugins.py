@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.builder import GraphBuilder, Operand
 from ge.ir.types import TensorDesc, dtype_from_ir
 from ge.ir.values import constant_of, desc_of
+from ge.ops.builder import GraphBuilder, Operand
 
 __all__ = [
     "FRAMEWORKS",
@@ -148,7 +148,7 @@ class Plugin:
         """What the framework's node becomes; a user's plugin is tried in a process of its own first."""
         if not self.custom:
             return self.function(node)
-        from ge.ops import guard
+        from ge.ops.custom import guard
 
         results: Results = guard.call_plugin(self.function, node)
         return results

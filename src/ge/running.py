@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ge.compiler import compile_graph
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.base import fingerprint
+from ge.ops.builder import GraphBuilder
+from ge.ops.custom import search
 
-__all__ = ["describe", "run"]
+__all__ = ["describe_operator", "run_operator"]
 
 MOST = 256  # compiled operators that are kept
 
@@ -23,19 +25,19 @@ _lock = threading.Lock()
 _models: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
 
-def describe(type_: str, inputs: Sequence[TensorDesc | None], **attrs: Any) -> list[TensorDesc]:
+def describe_operator(type_: str, inputs: Sequence[TensorDesc | None], **attrs: Any) -> list[TensorDesc]:
     """What an operator gives for inputs of some shapes and element types.
 
-    >>> describe("Relu", [TensorDesc((2, 3), "float32")])
+    >>> describe_operator("Relu", [TensorDesc((2, 3), "float32")])
     [TensorDesc(shape=(2, 3), dtype='float32')]
     """
     return [desc_of(v) for v in _built(type_, inputs, attrs)[1]]
 
 
-def run(type_: str, *arrays: Any, **attrs: Any) -> Any:
+def run_operator(type_: str, *arrays: Any, **attrs: Any) -> Any:
     """The results of an operator on arrays; compiled once for each signature.
 
-    >>> run("Relu", np.array([-1, 2], np.float32))
+    >>> run_operator("Relu", np.array([-1, 2], np.float32))
     array([0., 2.], dtype=float32)
     """
     given = [None if a is None else np.asarray(a) for a in arrays]
@@ -54,10 +56,7 @@ def _built(
 
 
 def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:
-    from ge.compiler import compile_graph
-    from ge.opp import refresh
-
-    refresh()  # before the key is made, which has the operators in force in it
+    search.refresh()  # before the key is made, which has the operators in force in it
     try:
         key: tuple[Any, ...] = (type_, tuple(inputs), repr(sorted(attrs.items())), fingerprint())
     except TypeError as error:

@@ -23,9 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.ir.builder import GraphBuilder
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
 
 __all__ = ["Graph", "Tensor", "current_graph", "home_of"]
 

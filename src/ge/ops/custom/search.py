@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ge.errors import GeError
-from ge.opp import packages
-from ge.opp.spec import MANIFEST, PackageSpec, read_manifest
-from ge.ops import guard
+from ge.ops import plugins
 from ge.ops.base import Operator, is_custom, register, registered_custom, unregister
-from ge.parsers import plugin
+from ge.ops.custom import guard, packages
+from ge.ops.custom.spec import MANIFEST, PackageSpec, read_manifest
 from npu_runtime import environment
 
 __all__ = ["Found", "add_paths", "find_package", "home", "installed", "refresh", "require", "roots"]
@@ -37,14 +36,14 @@ class Found:
     stamp: tuple[int, int]
     package: PackageSpec | None = None
     operators: list[type[Operator]] = field(default_factory=list)
-    plugins: list[plugin.Plugin] = field(default_factory=list)
+    plugins: list[plugins.Plugin] = field(default_factory=list)
 
     def withdraw(self) -> None:
         """Take back what was declared."""
         for operator in self.operators:
             unregister(operator)
         for item in self.plugins:
-            plugin.remove(item)
+            plugins.remove(item)
 
 
 _lock = threading.RLock()
@@ -144,7 +143,7 @@ def _load_package(found: Found) -> None:
     for operator in packages.operators_of(spec, found.path):
         found.operators.append(register(operator, custom=True))
     for item in packages.plugins_of(spec):
-        plugin.add(item)
+        plugins.add(item)
         found.plugins.append(item)
     for name in spec.python:
         _load_file(found, found.path / name)
@@ -154,13 +153,13 @@ def _load_file(found: Found, path: Path) -> None:
     """Run an operator file: first in a process of its own, then here."""
     who = GeError("E10610", "", location=str(path))
     guard.rehearse(lambda: _run(path), (str(path), found.stamp), who)
-    operators, plugins = set(registered_custom()), plugin.declared()
+    operators, before = set(registered_custom()), plugins.declared()
     try:
         guard.located(lambda: _run(path), who, "the operator file")
     finally:
         fresh = [o for o in registered_custom() if o not in operators]
         found.operators += fresh
-        found.plugins += list(plugin.declared() - plugins)
+        found.plugins += list(plugins.declared() - before)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     for operator in fresh:
         operator.digest = digest  # type: ignore[attr-defined]

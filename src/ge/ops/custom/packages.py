@@ -15,9 +15,9 @@ import numpy as np
 
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
-from ge.opp.spec import AttrSpec, OperatorSpec, PackageSpec, PortSpec
 from ge.ops.base import REQUIRED, Attr, Input, NodeView, Operator, Output, Prototype, fail
-from ge.parsers.plugin import Plugin, mapping, parse_name
+from ge.ops.custom.spec import AttrSpec, OperatorSpec, PackageSpec, PortSpec
+from ge.ops.plugins import Plugin, mapping, parse_name
 
 __all__ = ["kernel_name", "load_library", "operators_of", "plugins_of"]
 

@@ -78,7 +78,7 @@ class _Worker:
             paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(paths)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ge.build.isolation"],
+                [sys.executable, "-m", "ge.isolation"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,

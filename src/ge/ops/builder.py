@@ -100,7 +100,7 @@ class GraphBuilder:
         self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
     ) -> tuple[ir.Value, ...]:
         """Like `op`, but always returns a tuple."""
-        from ge.ops.selection import expanded, select
+        from ge.ops.custom.selection import expanded, select
 
         values = self._operands(inputs)
         label = name or (self.origin[0] if self.origin else "")
@@ -214,7 +214,7 @@ class GraphBuilder:
 
 def _refresh_operators() -> None:
     """Have the operators on the search path as they are now."""
-    from ge.opp import search
+    from ge.ops.custom import search
 
     search.refresh()
 

@@ -60,7 +60,7 @@ HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their
 KEPT = 4096
 
 _OURS = {
-    str(Path(__file__).resolve().parents[2] / name) + os.sep
+    str(Path(__file__).resolve().parents[3] / name) + os.sep
     for name in ("ge", "tbe", "te", "impl", "topi", "npu_runtime", "tf_adapter", "torchair")
 }
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
@@ -129,7 +129,7 @@ def rehearse(work: Callable[[], Any], key: Any, who: GeError) -> None:
 def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
     """What a user's plugin makes of a framework's node."""
     from ge.ir.values import desc_of
-    from ge.parsers.plugin import Unsupported
+    from ge.ops.plugins import Unsupported
 
     who = GeError("E10601", "", node=node.name, operator=node.type)
     descs = [None if v is None else desc_of(v) for v in node.inputs]
@@ -199,7 +199,7 @@ def _pattern(text: str) -> Pattern:
 
 def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
     """Run the operator's code (in the child)."""
-    from ge.ops.selection import refusals
+    from ge.ops.custom.selection import refusals
 
     operator.verify(op)
     if operator.expand is not None:
