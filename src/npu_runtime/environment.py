@@ -25,6 +25,7 @@ VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
     "NPU_CACHE_DIR": "folder of compiled kernels and tuned choices",
     "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
+    "NPU_CUDA_DRIVER": "simulated: GPUs are simulated on the host",
     "NPU_DEVICE_COUNT": "devices that share this machine",
     "NPU_DISABLE_PASSES": "passes that do not run",
     "NPU_DUMP": "stages whose graphs are written, or all",

@@ -6,7 +6,7 @@ numbered from `ROW` on. Values that are the same in all copies are written once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -286,7 +286,7 @@ class Elements(Scopes):
         kept = self.temporaries.get(node.uid)
         if kept is not None and self.stage > kept.stage:
             return self._keep(key, self._reload(kept, u), len(self.scopes) - 1)
-        value, depth = _WRITERS.get(node.op, Elements._operation)(self, node, copy)
+        value, depth = getattr(self, _WRITERS.get(node.op, "_operation"))(node, copy)
         return self._keep(key, value, depth)
 
     def _constant(self, node: Node) -> Value:
@@ -591,12 +591,12 @@ class Elements(Scopes):
         return self._keep(key, value, depth)
 
 
-_WRITERS: dict[str, Callable[[Elements, Node, int], tuple[Value, int]]] = {
-    "index": Elements._index_value,
-    "cond": Elements._condition,
-    "load": Elements._load,
-    "reduction": Elements._missing,
-    "running": Elements._missing,
+_WRITERS = {  # by operation: the method that writes its value
+    "index": "_index_value",
+    "cond": "_condition",
+    "load": "_load",
+    "reduction": "_missing",
+    "running": "_missing",
 }
 
 

@@ -1,0 +1,211 @@
+// The extension module npu_runtime._cuda.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/errors.h"
+#include "cuda/device.h"
+
+namespace nb = nanobind;
+using namespace npu::cuda;
+
+namespace {
+
+nb::object error_types;  // npu_runtime._native: both modules raise the same exceptions
+
+void raise_out_of_memory(const npu::OutOfDeviceMemory& error) {
+  nb::object type = error_types.attr("OutOfDeviceMemory");
+  nb::object exception = type(nb::str(error.what()));
+  exception.attr("name") = nb::str(error.name().c_str());
+  exception.attr("requested") = error.requested();
+  exception.attr("available") = error.available();
+  PyErr_SetObject(type.ptr(), exception.ptr());
+}
+
+PyObject* unavailable_type = nullptr;
+PyObject* error_type = nullptr;
+
+void translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const npu::OutOfDeviceMemory& error) {
+    raise_out_of_memory(error);
+  } catch (const npu::Unsupported& error) {
+    PyErr_SetString(nb::object(error_types.attr("UnsupportedTask")).ptr(), error.what());
+  } catch (const Unavailable& error) {
+    PyErr_SetString(unavailable_type, error.what());
+  } catch (const CudaError& error) {
+    PyErr_SetString(error_type, error.what());
+  }
+}
+
+PyObject* add_type(nb::module_& m, const char* name, const char* doc) {
+  const std::string full = std::string("npu_runtime.cuda.") + name;
+  PyObject* type = PyErr_NewExceptionWithDoc(full.c_str(), doc, PyExc_RuntimeError, nullptr);
+  m.attr(name) = nb::handle(type);
+  return type;
+}
+
+// A contiguous buffer of the host, held while it is used.
+class HostBuffer {
+ public:
+  HostBuffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) != 0) {
+      throw nb::python_error();
+    }
+  }
+  ~HostBuffer() { PyBuffer_Release(&view_); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  void* data() const { return view_.buf; }
+  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+ private:
+  Py_buffer view_;
+};
+
+void check_size(std::size_t bytes, std::size_t offset, const Memory& memory) {
+  if (offset > memory.size() || bytes > memory.size() - offset) {
+    throw npu::InvalidArgument("a copy of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                               " exceeds the " + std::to_string(memory.size()) + " bytes of the memory");
+  }
+}
+
+void bind_memory(nb::module_& m) {
+  nb::class_<Memory>(m, "Memory", "Memory of a GPU.")
+      .def(
+          "__init__",
+          [](Memory* self, int device, std::size_t bytes, const std::string& name) {
+            new (self) Memory(Device::get(device), bytes, name);
+          },
+          nb::arg("device"), nb::arg("bytes"), nb::arg("name") = "")
+      .def_prop_ro("address", &Memory::address)
+      .def_prop_ro("size", &Memory::size)
+      .def(
+          "upload",
+          [](const Memory& self, const Stream& stream, nb::handle array, std::size_t offset) {
+            const HostBuffer source(array, false);
+            check_size(source.size(), offset, self);
+            if (source.size() == 0) return;
+            nb::gil_scoped_release released;
+            self.device().use();
+            check(driver().copy_to_device(self.address() + offset, source.data(), source.size(),
+                                          stream.handle()),
+                  "cuMemcpyHtoDAsync");
+            stream.synchronize();
+          },
+          nb::arg("stream"), nb::arg("array"), nb::arg("offset") = 0)
+      .def(
+          "download",
+          [](const Memory& self, const Stream& stream, nb::handle array, std::size_t offset) {
+            const HostBuffer target(array, true);
+            check_size(target.size(), offset, self);
+            if (target.size() == 0) return;
+            nb::gil_scoped_release released;
+            self.device().use();
+            check(
+                driver().copy_to_host(target.data(), self.address() + offset, target.size(), stream.handle()),
+                "cuMemcpyDtoHAsync");
+            stream.synchronize();
+          },
+          nb::arg("stream"), nb::arg("array"), nb::arg("offset") = 0);
+}
+
+void bind_streams(nb::module_& m) {
+  nb::class_<Stream>(m, "Stream", "An ordered queue of work of a GPU.")
+      .def(
+          "__init__", [](Stream* self, int device) { new (self) Stream(Device::get(device)); },
+          nb::arg("device"))
+      .def("synchronize", &Stream::synchronize, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "launch",
+          [](const Stream& self, const Module& module, const std::string& symbol, unsigned blocks,
+             unsigned threads, const std::vector<Address>& arguments) {
+            launch(self, module.function(symbol), blocks, threads, arguments);
+          },
+          nb::arg("module"), nb::arg("symbol"), nb::arg("blocks"), nb::arg("threads"), nb::arg("arguments"))
+      .def(
+          "copy",
+          [](const Stream& self, Address to, Address from, std::size_t bytes) {
+            self.device().use();
+            check(driver().copy_on_device(to, from, bytes, self.handle()), "cuMemcpyDtoDAsync");
+          },
+          nb::arg("to"), nb::arg("source"), nb::arg("bytes"))
+      .def(
+          "fill",
+          [](const Stream& self, Address to, int byte, std::size_t bytes) {
+            self.device().use();
+            check(driver().fill(to, static_cast<unsigned char>(byte), bytes, self.handle()),
+                  "cuMemsetD8Async");
+          },
+          nb::arg("to"), nb::arg("byte"), nb::arg("bytes"))
+      .def("begin_capture", [](const Stream& self) { Graph::begin(self); });
+  nb::class_<Event>(m, "Event", "A point in a stream, with the time it was reached.")
+      .def(
+          "__init__", [](Event* self, int device) { new (self) Event(Device::get(device)); },
+          nb::arg("device"))
+      .def("record", &Event::record, nb::arg("stream"))
+      .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>())
+      .def("milliseconds_since", &Event::milliseconds_since, nb::arg("begin"));
+  nb::class_<Module>(m, "Module", "Loaded machine code.")
+      .def(
+          "__init__",
+          [](Module* self, int device, nb::bytes image) {
+            const std::string text(image.c_str(), image.size());
+            nb::gil_scoped_release released;
+            new (self) Module(Device::get(device), text);
+          },
+          nb::arg("device"), nb::arg("image"));
+  nb::class_<Graph>(m, "Graph", "Captured work, launched as one.")
+      .def(
+          "__init__", [](Graph* self, const Stream& stream) { new (self) Graph(stream); }, nb::arg("stream"))
+      .def_prop_ro("nodes", &Graph::nodes)
+      .def("launch", &Graph::launch, nb::arg("stream"), nb::call_guard<nb::gil_scoped_release>());
+}
+
+nb::dict describe(int index) {
+  Device& device = Device::get(index);
+  nb::dict info;
+  info["name"] = device.name();
+  info["architecture"] = device.architecture();
+  info["multiprocessors"] = device.attribute(kMultiprocessorCount);
+  info["cache_bytes"] = device.attribute(kCacheBytes);
+  return info;
+}
+
+nb::dict memory_info(int index) {
+  const Usage usage = Device::get(index).usage();
+  nb::dict info;
+  info["current"] = usage.current;
+  info["peak"] = usage.peak;
+  info["pooled"] = usage.pooled;
+  info["limit"] = usage.limit;
+  info["free"] = usage.free;
+  info["total"] = usage.total;
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_cuda, m) {
+  nb::set_leak_warnings(false);
+  m.doc() = "NVIDIA GPUs over the driver found at run time.";
+  error_types = nb::module_::import_("npu_runtime._native");
+  error_types.inc_ref();  // outlives the interpreter's modules
+  unavailable_type = add_type(m, "CudaUnavailable", "This machine has no CUDA driver or no GPU.");
+  error_type = add_type(m, "CudaError", "A call of the CUDA driver or of one of its libraries failed.");
+  nb::register_exception_translator(translate);
+  m.def("device_count", &Device::count, "GPUs of this machine; raises CudaUnavailable without a driver.");
+  m.def("describe", &describe, nb::arg("device"), "Name, architecture and size of a GPU.");
+  m.def("memory_info", &memory_info, nb::arg("device"),
+        "Bytes in use, at most in use, pooled, free and in total.");
+  m.def(
+      "set_memory_limit", [](int device, std::size_t bytes) { Device::get(device).set_limit(bytes); },
+      nb::arg("device"), nb::arg("bytes"), "Bytes that may be in use at once; 0 for all.");
+  m.def(
+      "trim", [](int device) { Device::get(device).trim(); }, nb::arg("device"), "Gives pooled memory back.");
+  m.def("is_simulated", &is_simulated, "Whether the driver is the simulation on the host.");
+  bind_memory(m);
+  bind_streams(m);
+}
