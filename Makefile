@@ -1,36 +1,56 @@
-# Two commands matter: `make run` shows the project at work, `make test` checks all of it.
+# Two commands matter: `make run` shows the project at work, `make test` checks it.
 # Both set up what they need from a fresh clone; stamps keep anything from being done twice.
 
-PYTHON ?= python3.11
+# The first supported Python on the path that starts (a name on the path may be a shim without a version behind it).
+SUPPORTED := 3.10 to 3.13
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.10 python3; do \
+  $$name -c 'import sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && \
+  echo $$name && break; done)
 VENV := .venv
 VENV_TF215 := .venv-tf215
 BIN := $(VENV)/bin
 BIN_TF215 := $(VENV_TF215)/bin
 
-# Set SLOW=1 to test the models at full size as well.
-SELECT := $(if $(SLOW),,-m "not slow")
-PYTEST := python -m pytest $(SELECT)
-
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
 NATIVE_BUILD := CMakeLists.txt pyproject.toml $(wildcard native/*.py) $(NATIVE)
 
-# The tests run in parts, each a process of its own (devices that one registers with a framework are not there for the
-# others), JOBS at a time. A part is a folder or file of tests/, prefixed by the environment it runs in.
+# The tests run in parts, each a process of its own, JOBS at a time: the short parts first, so that a failure shows
+# early. Folders and files of tests/ that no other part names belong to `engine`. `fast` tests are those of `make test`;
+# `slow` ones, marked so, are added by `make test-all`.
 JOBS ?= $(shell nproc)
-LONG := tests/parsers/ tests/training/ tests/models/ tests/torch/ tests/tensorflow/ tests/test_repository.py
-SHORT := $(filter-out tests/tensorflow_v1/ $(LONG),$(sort $(dir $(wildcard tests/*/test_*.py))) $(wildcard tests/test_*.py))
-PARTS := $(addprefix check-main/,$(SHORT) doctests) \
-  $(addprefix check-tf215/,doctests tests/models/tf215 tests/tensorflow_v1) \
-  $(addprefix check-main/,$(LONG)) check-tf215/tests/tensorflow
+KERNELS := tests/tbe tests/native
+PARSERS := tests/parsers
+MODELS := tests/models
+REPOSITORY := tests/test_repository.py
+TORCH := tests/torch
+TRAINING := tests/training
+TENSORFLOW := tests/tensorflow
+ENGINE = $(filter-out $(KERNELS) $(PARSERS) $(MODELS) $(REPOSITORY) $(TORCH) $(TRAINING) $(TENSORFLOW) tests/tensorflow_v1, \
+  $(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))) $(wildcard tests/test_*.py))
+DOCTESTS := --doctest-modules --ignore src/npu_bridge src benchmarks
+MAIN_PARTS := DOCTESTS ENGINE KERNELS REPOSITORY MODELS PARSERS TRAINING TORCH TENSORFLOW
+
+# TensorFlow 2.15 is the last version with Keras 2 and estimators; it needs Python 3.11 or older. The tests of TensorFlow 2
+# that depend on the version of TensorFlow or Keras run there too, the others in `make test-all` only.
+VERSIONED := $(addprefix tests/tensorflow/test_,device.py device_variables.py eager.py export.py functions_keras.py scripts.py)
+V1_DOCTESTS := --doctest-modules src/npu_bridge/contrib_training.py
+V1 := tests/tensorflow_v1 tests/models/tf215
+UNVERSIONED = $(filter-out $(VERSIONED),$(wildcard tests/tensorflow/test_*.py))
+HAS_TF215 := $(shell $(or $(wildcard $(BIN)/python),$(PYTHON)) -c 'import sys; print("yes" * (sys.version_info < (3, 12)))')
+FAST_PARTS := $(addprefix fast-main/,$(MAIN_PARTS)) $(if $(HAS_TF215),$(addprefix fast-tf215/,V1_DOCTESTS V1 VERSIONED))
+SLOW_PARTS := $(addprefix slow-main/,$(filter-out DOCTESTS,$(MAIN_PARTS))) \
+  $(if $(HAS_TF215),slow-tf215/VERSIONED slow-tf215/V1 fast-tf215/UNVERSIONED slow-tf215/UNVERSIONED)
 
 pip = $(1)/python -m pip --quiet --quiet --disable-pip-version-check
-requires = $(1)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))'
+requires = $(1)/python -c 'import importlib.util as u; \
+  t = __import__("tomllib" if u.find_spec("tomllib") else "pip._vendor.tomli", fromlist=["load"]); \
+  print("\n".join(t.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))'
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test build build-tf215 lint check bench sanitize conformance clean help
+.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,26 +58,40 @@ help: ## Show this list
 run: $(VENV)/.project ## Compile a ResNet50, check it against TensorFlow, print a table of times and ratios
 	@$(BIN)/python examples/resnet50.py
 
-test: lint check ## Lint, then every test, example, benchmark and doctest at a small size
+test: environments ## Style, types, tests, examples and doctests (at most 20 minutes on 2 cores)
+	$(parts) lint $(FAST_PARTS)
+
+test-all: test ## The same, then every network, benchmark and version at length (within an hour)
+	$(parts) $(SLOW_PARTS)
 
 build: $(VENV)/.project ## Create the environment and build the native runtime
 
 build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
 
-check: $(VENV)/.project $(VENV_TF215)/.project
-	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=$(JOBS) $(PARTS)
+parts = @$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=$(JOBS)
 
-check-main/doctests:
-	$(BIN)/$(PYTEST) --doctest-modules --ignore src/npu_bridge src benchmarks
+environments:
+	$(parts) $(VENV)/.project $(if $(HAS_TF215),$(VENV_TF215)/.project)
+	$(if $(HAS_TF215),,@echo "TensorFlow 2.15 needs Python 3.11 or older: the tests of TensorFlow 1 and Keras 2 are left out")
 
-check-tf215/doctests:
-	$(BIN_TF215)/$(PYTEST) --doctest-modules src/npu_bridge/contrib_training.py
+check: environments ## The tests of `make test`, without style and types
+	$(parts) $(FAST_PARTS)
 
-check-main/%:
-	$(BIN)/$(PYTEST) $*
+fast-main/%:
+	$(BIN)/python -m pytest -m "not slow" $($*)
 
-check-tf215/%:
-	$(BIN_TF215)/$(PYTEST) $*
+fast-tf215/%:
+	$(BIN_TF215)/python -m pytest -m "not slow" $($*)
+
+# Exit status 5: nothing in this part is slow.
+slow-main/%:
+	$(BIN)/python -m pytest -m slow $($*) || [ $$? = 5 ]
+
+slow-tf215/%:
+	$(BIN_TF215)/python -m pytest -m slow $($*) || [ $$? = 5 ]
+
+coverage: $(VENV)/.project ## Lines of the Python sources that the tests run, as a table and in htmlcov/
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term:skip-covered --cov-report=html
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
@@ -92,12 +126,21 @@ MINUTES ?= 20
 conformance: $(VENV)/.conformance ## The frameworks' own tests on the CPU and on the NPU, a sample of each (docs/conformance.md)
 	$(BIN)/python -m ge.conformance suites onnx keras torch transformers --sample $(SAMPLE) --minutes $(MINUTES)
 
+PROGRAMS ?= 1000
+programs: environments ## Random programs through every front door, against its framework (docs/conformance.md)
+	$(BIN)/python -m ge.conformance programs --door onnx --count $(PROGRAMS)
+	$(BIN)/python -m ge.conformance programs --door tensorflow --count $(PROGRAMS)
+	$(BIN)/python -m ge.conformance programs --door torch --count $(PROGRAMS)
+	$(if $(HAS_TF215),$(BIN_TF215)/python -m ge.conformance programs --door tensorflow_v1 --count $(PROGRAMS))
+
 clean: ## Remove build products and caches, keep the environments
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/npu_runtime/*.so $(VENV)/.project
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis htmlcov .coverage src/npu_runtime/*.so $(VENV)/.project
 
 # Environments. PyTorch goes first and alone, so that pip takes the CPU build where it finds one.
 
 $(BIN)/python:
+	@[ -n "$(PYTHON)" ] || { echo "No supported Python was found on the path. Install Python $(SUPPORTED) with its venv" \
+	  "module, or name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.frameworks: | $(BIN)/python
@@ -118,8 +161,9 @@ $(VENV)/.conformance: $(VENV)/.project
 	$(call pip,$(BIN)) install jax grain pandas
 	@touch $@
 
-$(BIN_TF215)/python:
-	$(PYTHON) -m venv $(VENV_TF215)
+# One native library serves both environments, so that both have the same version of Python.
+$(BIN_TF215)/python: | $(BIN)/python
+	$(BIN)/python -c 'import subprocess, sys; subprocess.run([sys._base_executable, "-m", "venv", "$(VENV_TF215)"], check=True)'
 
 # TensorFlow 2.15 asks for ml_dtypes 0.3 but runs with 0.5, which onnx_ir needs; pip must not resolve those two together.
 # onnx 1.19 is the newest that reads with the protobuf 4 of TensorFlow 2.15.
@@ -130,7 +174,6 @@ $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 
-# Both environments share one Python version and so one native library; the second does not build it again.
 $(VENV_TF215)/.project: $(VENV_TF215)/.frameworks $(VENV)/.project pyproject.toml
 	$(call pip,$(BIN_TF215)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.parsers.files import Framework, framework_of, parse_file
 from ge.plan import Plan
+from ge.versions import versions
 
 __all__ = ["Request", "Result", "compile_model", "compile_operators", "describe", "to_json"]
 
@@ -204,19 +204,6 @@ def _properties(request: Request) -> dict[str, Any]:
             "aipp": request.aipp_file is not None,
         },
     }
-
-
-def versions() -> dict[str, str]:
-    """What a model was made with."""
-    import npu_runtime
-
-    found = {"onednn": str(npu_runtime.version()["onednn"])}
-    for name in ("tf-adapter", "llvmlite", "onnx"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 class _SharedConstants:

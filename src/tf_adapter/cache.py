@@ -14,13 +14,13 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ge.ops
+from ge import versions
 from ge.errors import GeError
 from ge.ir.types import numpy_dtype
 from ge.model import kernels, om
@@ -84,18 +84,11 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     )
     own = ge.ops.fingerprint()  # of the user's operators
     variables = (sorted(request.bind), sorted(request.kept))
-    facts = (described, counters, variables, chosen, own, _version(), kernels.machine())
+    facts = (described, counters, variables, chosen, own, versions.project(), kernels.machine())
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)
     return hasher.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("tf-adapter")
-    except metadata.PackageNotFoundError:
-        return "source"
 
 
 class _Content:

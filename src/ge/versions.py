@@ -1,0 +1,71 @@
+"""Versions of the project and of what it runs on; `python -m ge.versions` prints what a bug report needs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+
+import npu_runtime
+from ge.target import host
+
+__all__ = ["describe", "project", "versions"]
+
+_PACKAGES = (
+    *("numpy", "ml_dtypes", "onnx", "onnx_ir", "llvmlite", "protobuf"),
+    *("tensorflow-cpu", "tensorflow", "keras", "torch"),
+)
+
+
+def project() -> str:
+    """The version that pyproject.toml declares; "source" where the project is not installed."""
+    return _installed("tf-adapter") or "source"
+
+
+def versions() -> dict[str, str]:
+    """What a model is compiled with."""
+    found = {"onednn": str(npu_runtime.version()["onednn"])}
+    return found | {name: _installed(name) for name in ("tf-adapter", "llvmlite", "onnx") if _installed(name)}
+
+
+def describe() -> str:
+    """Versions, machine and settings, one fact a line.
+
+    >>> describe().splitlines()[0].split()[0]
+    'tf-adapter'
+    """
+    target = host()
+    caches = f"{target.cache_bytes >> 20} MiB last-level cache"
+    facts = {
+        "tf-adapter": project(),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": f"{platform.platform()}, {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
+        "processor": _processor(),
+        "target": f"{target.kind}, {target.isa}, {target.cores} threads, {caches}",
+        "oneDNN": versions()["onednn"],
+        **{name: _installed(name) for name in _PACKAGES},
+        **{name: value for name, value in sorted(os.environ.items()) if name.startswith("NPU_")},
+    }
+    return "\n".join(f"{name:<22} {value}" for name, value in facts.items() if value)
+
+
+def _installed(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    """The model name the kernel reports, else what Python knows."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{names[0]}, {len(names)} logical cores" if names else platform.machine()
+
+
+if __name__ == "__main__":
+    print(describe())
