@@ -12,6 +12,7 @@ from ge.ir.types import BOOL, FLOATS, TensorDesc, widened
 from ge.ir.values import desc_of
 from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
 from ge.plan import Task, View
 
 LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
@@ -115,6 +116,27 @@ def _evaluated_powers(op: NodeView, scores: np.ndarray) -> tuple[np.ndarray, np.
     return powers, np.where(blind, np.ones((), total.dtype), total), top
 
 
+class Queries(Dataflow):
+    """Rows of attention are those of its queries and of the mask; batches go together."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        q, k, v = op.inputs[:3]
+        assert q is not None and k is not None and v is not None
+        attrs: dict[str, Any] = {}
+        if part.axis == q.rank - 2:
+            operands: tuple[int, ...] = (0, 3)
+            if op.causal:  # the last query sees all keys
+                if (part.start, part.length, part.period) != (q.shape[-2] - 1, 1, k.shape[-2]):
+                    return None
+                attrs["causal"] = False
+        elif part.axis == 0 and q.shape[0] == k.shape[0] == v.shape[0] and q.rank == k.rank == v.rank:
+            operands = (0, 1, 2, 3)
+        else:
+            return None
+        parts = {i: p for i in operands if (p := aligned_part(op, i, part)) is not None}
+        return Sliced(parts, attrs)
+
+
 @register
 class Attention(Operator):
     """softmax(q k' * scale + mask) v over the last two axes, and the logarithm of each query's sum of exponentials.
@@ -134,6 +156,7 @@ class Attention(Operator):
     causal = Attr(bool, False)
     fill = Attr(float, None)
     zeros = Attr(bool, False)
+    dataflow = Queries()
 
     @staticmethod
     def verify(op: NodeView) -> None:

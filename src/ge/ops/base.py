@@ -35,6 +35,7 @@ import tbe
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
+from ge.ops.dataflow import Aligned, Dataflow
 from ge.plan import Task
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Output",
     "Pattern",
     "candidates",
+    "dataflow_of",
     "fail",
     "fingerprint",
     "has_dynamic_size",
@@ -194,6 +196,8 @@ class Operator:
     engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
     overwrites: ClassVar[bool] = False  # the kernel may write its first output over its first input
+    dataflow: ClassVar[Dataflow | None] = None  # what passes may know of it (see ge.ops.dataflow)
+    may_fail: ClassVar[bool] = False  # on the values it is given: a run must not compute less of it
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
     folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
@@ -601,6 +605,24 @@ def pattern_of(node: ir.Node) -> Pattern:
     from ge.ops.custom import guard
 
     return guard.traced(operator, NodeView.of(node)).pattern
+
+
+_ALIGNED = Aligned()
+
+
+def dataflow_of(node: ir.Node) -> Dataflow | None:
+    """How a node's outputs depend on places of its inputs, None when nothing is known."""
+    if node.domain != "ge":
+        return None
+    operator = lookup(node.op_type)
+    if is_custom(operator):  # what a base class of the library declares holds for that class alone
+        if operator.unsuitable is not Operator.unsuitable:  # it may take these shapes and refuse others
+            return None
+        bases = (c for c in operator.__mro__ if c.__module__.partition(".")[0] not in BUILT_IN)
+        return next((vars(c)["dataflow"] for c in bases if "dataflow" in vars(c)), None)
+    if operator.dataflow is None and operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
+        return _ALIGNED
+    return operator.dataflow
 
 
 def has_dynamic_size(value: ir.Value) -> bool:

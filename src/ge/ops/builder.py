@@ -17,7 +17,7 @@ from ge.ir import facts
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of, make_constant, make_value, set_desc
 
-__all__ = ["DOMAIN", "GraphBuilder", "Operand"]
+__all__ = ["DOMAIN", "GraphBuilder", "Operand", "make_attribute"]
 
 DOMAIN = "ge"
 FOLD_LIMIT_BYTES = 64 << 20
@@ -229,7 +229,7 @@ def _known_array(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _attributes(attrs: dict[str, Any]) -> list[ir.Attr]:
-    return [_attribute(name, _plain(value)) for name, value in attrs.items() if value is not None]
+    return [make_attribute(name, value) for name, value in attrs.items() if value is not None]
 
 
 _SINGLE: dict[type, Callable[[str, Any], ir.Attr]] = {
@@ -244,8 +244,9 @@ _LISTS: dict[type, Callable[[str, Any], ir.Attr]] = {
 }
 
 
-def _attribute(name: str, value: Any) -> ir.Attr:
+def make_attribute(name: str, value: Any) -> ir.Attr:
     """An attribute by the type of its value (onnx_ir's own conversion checks protocols, which is slow)."""
+    value = _plain(value)
     if isinstance(value, list):
         kinds = {type(v) for v in value} or {int}
         if len(kinds) == 1 and (make := _LISTS.get(next(iter(kinds)))) is not None:

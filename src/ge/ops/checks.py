@@ -15,6 +15,7 @@ from ge.errors import GeError
 from ge.ir.types import INTS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, register
+from ge.ops.dataflow import Dataflow, Part, Sliced
 
 if TYPE_CHECKING:
     from ge.ops.builder import GraphBuilder
@@ -27,6 +28,14 @@ INDEX = "{what}{place} = {value} is not in [{least}, {size})"
 DIVISION = "Integer division by zero: {what}{place} is 0"
 _CLIP = "; check where it comes from, or clip it"
 _REPLACE = "; divide by tf.where(divisor == 0, 1, divisor)"
+
+
+class Separate(Dataflow):
+    """Element by element; several limits lie along the last axis."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        last = part.axis == op.outputs[0].rank - 1
+        return None if last and len(op.limits) > 1 else Sliced({0: part})
 
 
 @register
@@ -46,6 +55,8 @@ class Checked(Operator):
     operator = Attr(str, "")  # the framework's operator that reads x
     aicpu = "checked"
     overwrites = True
+    dataflow = Separate()
+    may_fail = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

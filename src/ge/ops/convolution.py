@@ -17,6 +17,7 @@ from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
     WEIGHT_FORMATS,
+    Images,
     Window,
     array_windows,
     channels_first_perm,
@@ -48,6 +49,7 @@ class Convolving(Operator):
     data_format = Attr(str, "channels_first", choices=FORMATS)
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     post_ops = Attr(list, (), item=str)
+    dataflow = Images()
 
     @staticmethod
     def refuse(op: NodeView) -> str:

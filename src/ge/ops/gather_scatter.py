@@ -12,6 +12,7 @@ from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import in_range, indices_of
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 INDICES = frozenset({"int32", "int64"})
@@ -31,12 +32,33 @@ class Gathering(Operator):
         return 0
 
 
+class Picked(Dataflow):
+    """Slices of the first input along an axis, in whose place the output has the axes of the indices."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        x, indices = op.inputs[:2]
+        assert x is not None and indices is not None
+        axis = op.axis % x.rank
+        if op.batch_dims:
+            return None
+        if axis <= part.axis < axis + indices.rank:
+            return Sliced({1: part.at(part.axis - axis)})
+        return Sliced({0: part if part.axis < axis else part.at(part.axis - indices.rank + 1)})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        """With a vector of indices the axis stays where it is."""
+        if op.batch_dims or op.inputs[1].rank != 1:  # type: ignore[union-attr]
+            return None
+        return Reordered(order.perm, {"axis": order.axis(op.axis)}, first_only=True)
+
+
 @register
 class Gather(Gathering):
     """Slices of x along axis; the first batch_dims axes of x and indices go together."""
 
     axis = Attr(int, 0)
     batch_dims = Attr(int, 0)
+    dataflow = Picked()
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, indices: tbe.Tensor) -> tbe.Tensor:
@@ -124,6 +146,7 @@ class OneHot(Operator):
     depth = Attr(int)
     axis = Attr(int, -1)
     pattern = Pattern.BROADCAST
+    dataflow = Dataflow()  # an axis of the output is not there in the indices
 
     @staticmethod
     def compute(op: NodeView, indices: tbe.Tensor, on: tbe.Tensor, off: tbe.Tensor) -> tbe.Tensor:

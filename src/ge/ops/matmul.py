@@ -12,12 +12,33 @@ import numpy as np
 import tbe
 from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
 from ge.ops.plugins import Node, Results, plugin
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.quantise import integer_matmul
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned, fused_activation
 from ge.plan import Task, View
+
+
+class Product(Dataflow):
+    """Rows of a product are those of its first operand; stacks go with stacks."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        a, rank = op.inputs[0], op.outputs[0].rank
+        assert a is not None
+        if a.rank != rank or part.axis == rank - 1 or aligned_part(op, 2, part) is not None:
+            return None
+        operands = [0, *range(3, len(op.inputs))]
+        if part.axis < rank - 2:
+            operands.append(1)
+        size = op.outputs[0].shape[part.axis]
+        parts = {i: p for i in operands if (p := aligned_part(op, i, part)) is not None}
+        if part.axis == rank - 2 and op.transpose_a:
+            parts[0] = part.at(rank - 1)
+        if any(op.inputs[i].shape[p.axis] != size for i, p in parts.items()):
+            return None
+        return Sliced(parts)
 
 
 @register
@@ -36,6 +57,7 @@ class MatMul(Operator):
     transpose_b = Attr(bool, False)
     post_ops = Attr(list, (), item=str)
     output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
+    dataflow = Product()
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -12,6 +12,7 @@ import tbe
 from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import normal_axes
 
@@ -31,12 +32,73 @@ class Movement(Operator):
 # -- shape and order ---------------------------------------------------------------------------------------
 
 
+class Refolded(Dataflow):
+    """Axes are joined and split; elements keep their order."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        """A part of an axis is one of the axis, split or joined, that holds the same elements in the same order."""
+        before, after = op.inputs[0].shape, op.outputs[0].shape  # type: ignore[union-attr]
+        inner = math.prod(after[part.axis + 1 :])
+        sizes = [n * inner for n in (part.period, part.start, part.length)]  # in elements
+        for axis in reversed(range(len(before))):
+            behind = math.prod(before[axis + 1 :])
+            if not behind or any(n % behind for n in sizes):
+                continue
+            period, start, length = (n // behind for n in sizes)
+            if before[axis] % period == 0:
+                return Sliced({0: Part(axis, period, start, length)}, {"shape": part.of(after)})
+        return None
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        """Where the axes that are joined are neighbours in the source as well, the reshape comes first."""
+        after = op.outputs[0].shape
+        groups = _axis_groups(op.inputs[0].shape, after)  # type: ignore[union-attr]
+        if groups is None or len(groups) < 2:
+            return None
+        runs = [[order.perm[i] for i in inner] for inner, _ in groups]
+        if any(not run or run != list(range(run[0], run[0] + len(run))) for run in runs):
+            return None
+        placed = sorted(range(len(groups)), key=lambda g: runs[g][0])
+        shape = [after[i] for g in placed for i in groups[g][1]]
+        starts = {g: sum(len(groups[o][1]) for o in placed[: placed.index(g)]) for g in placed}
+        perm = [starts[g] + k for g in range(len(groups)) for k in range(len(groups[g][1]))]
+        return Reordered(tuple(perm), {"shape": shape})
+
+
+def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Runs of axes that a reshape turns into runs of axes, as small as possible; None for empty tensors."""
+    if 0 in before or 0 in after:
+        return None
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        left, right = [i], [j]
+        a, b = before[i], after[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                a *= before[i]
+                left.append(i)
+                i += 1
+            else:
+                b *= after[j]
+                right.append(j)
+                j += 1
+        groups.append((left, right))
+    if not groups:
+        return None
+    groups[-1][0].extend(range(i, len(before)))  # what is left has one element an axis
+    groups[-1][1].extend(range(j, len(after)))
+    return groups
+
+
 @register
 class Reshape(Movement):
     """The same elements in the same order under another shape."""
 
     shape = Attr(list)
     engine = Engine.VIEW
+    dataflow = Refolded()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -57,11 +119,19 @@ class Reshape(Movement):
         return tbe.reshape(x, op.shape)
 
 
+class Permuted(Dataflow):
+    """Each axis of the output is one of the input."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        return Sliced({0: part.at(op.perm[part.axis])})
+
+
 @register
 class Transpose(Movement):
     """Axes in another order: axis i of the result is axis perm[i] of x."""
 
     perm = Attr(list)
+    dataflow = Permuted()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -85,6 +155,7 @@ class BroadcastTo(Movement):
 
     shape = Attr(list)
     pattern = Pattern.BROADCAST
+    dataflow = Dataflow()  # an axis of the output need not be there in x
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -113,6 +184,23 @@ class Tile(Movement):
 # -- pieces ------------------------------------------------------------------------------------------------
 
 
+class Boxed(Dataflow):
+    """A box of the input."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        """Along an axis that the box fills."""
+        axis, size = part.axis, op.inputs[0].shape[part.axis]  # type: ignore[union-attr]
+        step = op.steps[axis] if op.steps else 1
+        if op.starts[axis] or op.ends[axis] < size or step != 1:
+            return None
+        ends = [size // part.period * part.length if i == axis else end for i, end in enumerate(op.ends)]
+        return Sliced({0: part}, {"ends": ends})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        entries = {"starts": order.entries(op.starts), "ends": order.entries(op.ends)}
+        return Reordered(order.perm, {**entries, "steps": order.entries(op.steps) if op.steps else None})
+
+
 @register
 class Slice(Movement):
     """A box of x: elements starts, starts + steps, … before ends, an entry an axis.
@@ -123,6 +211,7 @@ class Slice(Movement):
     starts = Attr(list)
     ends = Attr(list)
     steps = Attr(list, None)
+    dataflow = Boxed()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -140,6 +229,14 @@ class Slice(Movement):
         return tbe.slice(x, op.starts, steps, shape)
 
 
+class Joined(OverAxes):
+    """Pieces along one axis; every input has the other axes."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        along = op.axis % op.outputs[0].rank
+        return None if part.axis == along else Sliced(dict.fromkeys(range(len(op.inputs)), part))
+
+
 @register
 class Concat(Operator):
     """Tensors one after another along axis."""
@@ -148,6 +245,7 @@ class Concat(Operator):
     y = Output("T")
     axis = Attr(int)
     pattern = Pattern.INJECTIVE
+    dataflow = Joined("axis")
 
     @staticmethod
     def compute(op: NodeView, *parts: tbe.Tensor) -> tbe.Tensor:
@@ -168,6 +266,7 @@ class Split(Operator):
     axis = Attr(int)
     sizes = Attr(list)
     pattern = Pattern.INJECTIVE
+    dataflow = Joined("axis")
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -199,6 +298,17 @@ class Split(Operator):
 # -- borders and rotations ---------------------------------------------------------------------------------
 
 
+class Bordered(Dataflow):
+    """A border around the input."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        """Along an axis without a border."""
+        return None if op.low[part.axis] or op.high[part.axis] else Sliced({0: part})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        return Reordered(order.perm, {"low": order.entries(op.low), "high": order.entries(op.high)})
+
+
 @register
 class Pad(Movement):
     """x with a border: of a value, or of its own elements (edge, reflect, symmetric, wrap)."""
@@ -207,6 +317,7 @@ class Pad(Movement):
     low = Attr(list)
     high = Attr(list)
     value = Attr(float, 0.0)
+    dataflow = Bordered()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -264,6 +375,7 @@ class Reverse(Movement):
     """x back to front along axes."""
 
     axes = Attr(list)
+    dataflow = OverAxes()
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -309,8 +421,18 @@ def _rolled(x: tbe.Tensor, shift: int, axis: int) -> tbe.Tensor:
 # -- channels and space ------------------------------------------------------------------------------------
 
 
+class Blocks(Rows):
+    """Each image by itself; transposed channels-last data is worked on as it was."""
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        last = tuple(order.perm) == (0, len(order.perm) - 1, *range(1, len(order.perm) - 1))
+        return None if op.channels_last or not last else Reordered(order.perm, {"channels_last": True})
+
+
 class BlockMove(Movement):
     """Blocks of pixels and groups of channels exchanged."""
+
+    dataflow = Blocks()
 
     block = Attr(int)
     mode = Attr(str, "DCR", choices=("DCR", "CRD"))

@@ -12,6 +12,8 @@ from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.checks import in_range
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
+from ge.ops.dataflow import OverAxes as Along
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
 
@@ -25,6 +27,7 @@ class OverAxes(Operator):
     y = Output("T")
     axes = Attr(list, (-1,))
     pattern = Pattern.REDUCE
+    dataflow = Along()
 
     verify = Reduction.verify
 
@@ -70,6 +73,7 @@ class Hardmax(Operator):
     y = Output("T")
     axis = Attr(int, -1)
     pattern = Pattern.REDUCE
+    dataflow = Along("axis")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -138,6 +142,7 @@ class LayerNorm(Operator):
     axes = Attr(list, (-1,))
     epsilon = Attr(float, 1e-5)
     pattern = Pattern.REDUCE
+    dataflow = Along(reorders=False)
 
     verify = Reduction.verify
 
@@ -166,6 +171,7 @@ class RmsNorm(Operator):
     axes = Attr(list, (-1,))
     epsilon = Attr(float, 1e-5)
     pattern = Pattern.REDUCE
+    dataflow = Along(reorders=False)
 
     verify = Reduction.verify
 
@@ -182,6 +188,18 @@ class RmsNorm(Operator):
         return 5 * op.inputs[0].size  # type: ignore[union-attr]
 
 
+class PerChannel(Dataflow):
+    """Channels have their own scales; rows of the batch are independent."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        return Sliced({0: part}) if part.axis == 0 and op.channel_axis % op.outputs[0].rank else None
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        if order.perm[0] != 0:
+            return None
+        return Reordered(order.perm, {"channel_axis": order.axis(op.channel_axis)}, first_only=True)
+
+
 class ChannelNorm(Operator):
     """A normalisation with one scale and bias a channel."""
 
@@ -191,6 +209,7 @@ class ChannelNorm(Operator):
     y = Output("T")
     epsilon = Attr(float, 1e-5)
     channel_axis = Attr(int, 1)
+    dataflow = PerChannel()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -282,6 +301,7 @@ class LpNormalize(Operator):
     p = Attr(int, 2, choices=(1, 2))
     axis = Attr(int, -1)
     pattern = Pattern.REDUCE
+    dataflow = Along("axis")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

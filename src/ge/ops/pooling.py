@@ -16,6 +16,7 @@ from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import widened
 from ge.ops.spatial import (
     FORMATS,
+    Images,
     Window,
     array_windows,
     channels_first_perm,
@@ -112,6 +113,8 @@ def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[Vie
 class MaxPool(Pooling):
     """The maximum of each window; borders do not count."""
 
+    dataflow = Images()
+
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         rank = len(x.shape)
@@ -152,6 +155,7 @@ class AvgPool(Pooling):
 
     x = Input("T", FLOATS)
     count_include_pad = Attr(bool, False)
+    dataflow = Images()
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -224,6 +228,7 @@ class Lrn(Operator):
     beta = Attr(float, 0.75)
     k = Attr(float, 1.0)
     data_format = Attr(str, "channels_first", choices=FORMATS)
+    dataflow = Images()
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

@@ -13,11 +13,13 @@ from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.convolution import convolve
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Rows, Sliced
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.post_ops import apply_post_ops
 from ge.ops.spatial import (
     FORMATS,
     WEIGHT_FORMATS,
+    Images,
     Window,
     aligned,
     channels_first_perm,
@@ -31,12 +33,29 @@ EIGHT_BIT = frozenset({"int8", "uint8"})
 _STORED = frozenset({"int8", "uint8", "int16", "uint16"})
 
 
+class Scaled(Dataflow):
+    """Element by element; scales and zero points lie along one axis, or are one number for all."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        whole = all(d is None or d.size == 1 or d.rank == 1 for d in op.inputs[1:])
+        along = op.outputs[0].rank and part.axis == op.axis % op.outputs[0].rank
+        return Sliced({0: part}) if _one_scale(op) or (whole and not along) else None
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        return Reordered(order.perm, first_only=True) if _one_scale(op) else None
+
+
+def _one_scale(op: NodeView) -> bool:
+    return all(d is None or d.size == 1 for d in op.inputs[1:])
+
+
 class Quantisation(Operator):
     """Scale and zero point are one number, one an element of `axis`, or one a block along it."""
 
     pattern = Pattern.BROADCAST
     axis = Attr(int, 1)
     block_size = Attr(int, 0)
+    dataflow = Scaled()
 
 
 def _spread(param: tbe.Tensor, x: tbe.Tensor, axis: int, block: int) -> tbe.Tensor:
@@ -111,6 +130,7 @@ class WeightInt8MatMul(Operator):
     scale = Input("S", FLOATS)
     y = Output("T")
     pattern = Pattern.REDUCE
+    dataflow = Rows()
     foldable = False
 
     @staticmethod
@@ -230,6 +250,8 @@ class QMatMul(IntegerProduct):
 @register
 class QConv(IntegerProduct):
     """A convolution of 8-bit integers; borders hold the zero point."""
+
+    dataflow = Images(slices=False)
 
     strides = Attr(list, None)
     dilations = Attr(list, None)

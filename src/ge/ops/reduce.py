@@ -8,6 +8,7 @@ from typing import Any
 import tbe
 from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
+from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
@@ -30,6 +31,26 @@ def widened(x: tbe.Tensor) -> tbe.Tensor:
     return tbe.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
 
 
+class Reduced(Dataflow):
+    """The axes of a reduction are gone, or have one element; the others are independent."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        gone = _reduced_axes(op)
+        kept = [a for a in range(op.inputs[0].rank) if op.keepdims or a not in gone]  # type: ignore[union-attr]
+        axis = kept[part.axis]
+        return None if axis in gone else Sliced({0: part.at(axis)})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        axes = order.axes(gone := _reduced_axes(op))
+        perm = order.perm if op.keepdims else order.without(gone)
+        return Reordered(perm, {"axis": axes[0]} if "axis" in op.attrs else {"axes": axes})
+
+
+def _reduced_axes(op: NodeView) -> tuple[int, ...]:
+    named = (op.axis,) if "axis" in op.attrs else op.axes
+    return normal_axes(named, op.inputs[0].rank)  # type: ignore[union-attr]
+
+
 class Reduction(Operator):
     """A reduction over some axes (all when none are given)."""
 
@@ -38,6 +59,7 @@ class Reduction(Operator):
     axes = Attr(list, None)
     keepdims = Attr(bool, False)
     pattern = Pattern.REDUCE
+    dataflow = Reduced()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -101,6 +123,7 @@ class ArgReduction(Operator):
     keepdims = Attr(bool, True)
     select_last = Attr(bool, False)
     pattern = Pattern.REDUCE
+    dataflow = Reduced()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -131,6 +154,7 @@ class Running(Operator):
     exclusive = Attr(bool, False)
     reverse = Attr(bool, False)
     pattern = Pattern.OPAQUE
+    dataflow = OverAxes("axis")
 
     verify = ArgReduction.verify
 

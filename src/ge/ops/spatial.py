@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 import tbe
+from ge.ops.base import NodeView
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
 from ge.ops.plugins import Node, Unsupported
 from ge.plan import View
 
 __all__ = [
+    "Images",
     "Window",
     "aligned",
     "array_windows",
@@ -98,6 +101,37 @@ def channels_first_perm(rank: int, data_format: str) -> tuple[int, ...]:
     (0, 3, 1, 2)
     """
     return tuple(range(rank)) if data_format != LAST else (0, rank - 1, *range(1, rank - 1))
+
+
+@dataclass(frozen=True)
+class Images(Dataflow):
+    """Each image of a batch by itself, over weights and bias; operands of post-ops are broadcast against the output.
+
+    Channels-first data that was transposed from channels-last is worked on as it was, where nothing is fused in.
+    """
+
+    slices: bool = True
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        if not self.slices or part.axis:
+            return None
+        rank, extent = op.outputs[0].rank, op.outputs[0].shape[0]
+        parts = {0: part}
+        for index, desc in enumerate(op.inputs[3:], 3):
+            if desc is None or desc.rank != rank or desc.shape[0] == 1:
+                continue
+            if desc.shape[0] != extent:
+                return None
+            parts[index] = part
+        return Sliced(parts)
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        fused = op.attrs.get("post_ops") or op.attrs.get("gated")
+        if op.data_format != "channels_first" or fused:
+            return None
+        if order.perm != channels_first_perm(len(order.perm), "channels_last"):
+            return None
+        return Reordered(order.perm, {"data_format": "channels_last"}, first_only=True)
 
 
 def channels_last_perm(rank: int, data_format: str) -> tuple[int, ...]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import dataflow_of
+from ge.ops.dataflow import Aligned
 from ge.passes.rewrite import Rewriter, attrs_of, producer, scalar
-from ge.passes.sink_transposes import ELEMENTWISE
 
 __all__ = ["CountedLoop", "Lifted", "Lifter", "behind", "is_product"]
 
@@ -161,7 +162,7 @@ class Lifter:
             return None
         if node.op_type == "MatMul":
             return self.product(node)
-        if node.op_type != "Reshape" and node.op_type not in ELEMENTWISE:
+        if node.op_type != "Reshape" and not isinstance(dataflow_of(node), Aligned):
             return None
         operands = [self.of(v) for v in node.inputs]
         if not operands or any(v is None for v in operands):

@@ -101,8 +101,12 @@ class RewritePass(Pass):
 
     rules: ClassVar[Rules] = {}
 
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        """The rules that are tried on a node, in order."""
+        return self.rules.get(node.op_type, ())
+
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        queue = deque(node for node in graph if node.op_type in self.rules)
+        queue = deque(node for node in graph if self.rules_of(node))
         waiting = set(queue)
         budget = _REWRITES_PER_NODE * len(queue) + 64
         changed = False
@@ -117,7 +121,7 @@ class RewritePass(Pass):
             changed = True
             budget -= 1
             for other in touched:
-                if other.graph is graph and other.op_type in self.rules and other not in waiting:
+                if other.graph is graph and other not in waiting and self.rules_of(other):
                     queue.append(other)
                     waiting.add(other)
         return changed
@@ -125,7 +129,7 @@ class RewritePass(Pass):
     def _rewrite(self, graph: ir.Graph, node: ir.Node, options: CompileOptions) -> list[ir.Node] | None:
         """Apply the first fitting rule; the nodes worth another look, None when nothing applied."""
         rewriter = Rewriter(graph, node, options)
-        for rule in self.rules[node.op_type]:
+        for rule in self.rules_of(node):
             if rewriter.created:  # by a rule that looked further and then did not apply
                 remove_dead(graph, rewriter.created)
                 rewriter = Rewriter(graph, node, options)

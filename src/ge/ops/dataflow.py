@@ -1,0 +1,194 @@
+"""Dataflow: which places of its inputs an operator's outputs depend on, declared with the operator.
+
+Passes that cut batches into steps, push slices toward the inputs or move transposes ask an operator's `dataflow` two
+questions: which parts of the inputs does a part of the outputs need, and how does the operator work on inputs whose
+axes are in another order. An operator that answers takes part in all of these passes, a user's as well:
+
+    class Swoosh(Operator):
+        x, y = Input("T", FLOATS), Output("T")
+        dataflow = Aligned()
+
+Operators of the patterns ELEMENTWISE and BROADCAST are `Aligned` unless they say otherwise; a user's operator has no
+dataflow unless it declares one, because its code may depend on the shapes it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ge.errors import GeError
+
+if TYPE_CHECKING:
+    from ge.ops.base import NodeView
+
+__all__ = [
+    "Aligned",
+    "Dataflow",
+    "Order",
+    "OverAxes",
+    "Part",
+    "Reordered",
+    "Rows",
+    "Sliced",
+    "aligned_part",
+    "check_promise",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """`length` places from `start` on in every `period` along an axis.
+
+    The first token of every sequence is a part also where the axes of batch and sequence are joined.
+    """
+
+    axis: int
+    period: int
+    start: int
+    length: int
+
+    def at(self, axis: int) -> Part:
+        """The same places of another axis."""
+        return replace(self, axis=axis)
+
+    def of(self, shape: Sequence[int]) -> list[int]:
+        """The shape of this part of a tensor."""
+        return [n // self.period * self.length if i == self.axis else n for i, n in enumerate(shape)]
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """How a node computes a part of its outputs: parts of inputs by index (the others whole), changed attributes."""
+
+    parts: dict[int, Part]
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of axes of a transposed value: its axis i is axis perm[i] of the source."""
+
+    perm: tuple[int, ...]
+
+    @property
+    def inverse(self) -> tuple[int, ...]:
+        return tuple(sorted(range(len(self.perm)), key=lambda i: self.perm[i]))
+
+    def axis(self, axis: int) -> int:
+        """Where an axis of the transposed value is in the source."""
+        return self.perm[axis % len(self.perm)]
+
+    def axes(self, axes: Iterable[int]) -> list[int]:
+        """Where axes of the transposed value are in the source."""
+        return sorted(self.axis(a) for a in axes)
+
+    def entries(self, values: Sequence[Any]) -> list[Any]:
+        """Entries an axis, from the transposed order to the source's."""
+        return [values[i] for i in self.inverse]
+
+    def without(self, axes: Iterable[int]) -> tuple[int, ...]:
+        """The order that remains when some axes (of the transposed value) are gone."""
+        gone = {a % len(self.perm) for a in axes}
+        kept = [p for i, p in enumerate(self.perm) if i not in gone]
+        return tuple(sorted(kept).index(p) for p in kept)
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """How a node works on the sources of transposed inputs: its outputs then need the transpose `perm`.
+
+    Either every input is in the source's order (`first_only` false), or the first is and the others stay.
+    """
+
+    perm: tuple[int, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    first_only: bool = False
+
+
+class Dataflow:
+    """What is known of an operator's dataflow; this one says nothing."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        """Which parts of the inputs a part of every output needs; None where it cannot be said."""
+        return None
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        """How the node works when inputs of this order are given in their source's order; None where it does not."""
+        return None
+
+
+def check_promise(op: NodeView, promised: Sequence[int], made: Sequence[int]) -> None:
+    """Raise unless an output has the shape that the operator's dataflow promised for changed inputs."""
+    if tuple(promised) != tuple(made):
+        cause = f"its dataflow promises an output of shape {list(promised)}, its inference gives {list(made)}"
+        raise GeError(
+            "E10005", cause, node=op.name, operator=op.type, remedy="correct its dataflow, or declare none"
+        )
+
+
+def aligned_part(op: NodeView, index: int, part: Part) -> Part | None:
+    """The part of an input that is aligned with the output at its last axes; None where all of it is needed."""
+    desc = op.input(index)
+    if desc is None:
+        return None
+    axis = part.axis - (op.outputs[0].rank - desc.rank)
+    return None if axis < 0 or desc.shape[axis] == 1 else part.at(axis)
+
+
+@dataclass(frozen=True)
+class Aligned(Dataflow):
+    """Element by element, inputs broadcast against each other by NumPy's rules."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        parts = {i: p for i in range(len(op.inputs)) if (p := aligned_part(op, i, part)) is not None}
+        size = op.outputs[0].shape[part.axis]
+        if any(op.inputs[i].shape[p.axis] != size for i, p in parts.items()):  # type: ignore[union-attr]
+            return None
+        return Sliced(parts)
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        return Reordered(order.perm) if op.outputs[0].rank == len(order.perm) else None
+
+
+@dataclass(frozen=True)
+class Rows(Dataflow):
+    """Some axes are independent: place i along one of them depends on place i of the first input, no other place.
+
+    Outputs have these axes where the first input has them; of other inputs all is needed.
+    """
+
+    axes: tuple[int, ...] = (0,)
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        return Sliced({0: part}) if part.axis in self.axes else None
+
+
+@dataclass(frozen=True)
+class OverAxes(Dataflow):
+    """Along the axes that an attribute names everything depends on everything; along the others, place on place.
+
+    Further inputs (scales) lie along the named axes.
+    """
+
+    attribute: str = "axes"
+    reorders: bool = True
+
+    def _axes(self, op: NodeView) -> list[int]:
+        named = getattr(op, self.attribute)
+        return [named] if isinstance(named, int) else list(named)
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        if part.axis in {a % op.outputs[0].rank for a in self._axes(op)}:
+            return None
+        if any(aligned_part(op, i, part) is not None for i in range(1, len(op.inputs))):
+            return None
+        return Sliced({0: part})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        if not self.reorders:
+            return None
+        axes = order.axes(self._axes(op))
+        single = isinstance(getattr(op, self.attribute), int)
+        return Reordered(order.perm, {self.attribute: axes[0] if single else axes})
