@@ -99,6 +99,11 @@ def serve(kind: str, model: str, batch: int, precision: str, small: bool) -> Non
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
     limit_threads()
+    # An editable install's import hook would find the installed tree before the one that PYTHONPATH names.
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildInplaceFinder"]
+    import ge
+
+    assert Path(ge.__file__).is_relative_to(Path.cwd()), f"{ge.__file__} is not of {Path.cwd()}"
     call, answer = MAKERS[kind](model, batch, precision, small)
     first = [np.asarray(a, np.float64).reshape(-1)[:4096].tolist() for a in answer(call())]
     call()

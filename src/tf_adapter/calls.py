@@ -22,13 +22,12 @@ from tensorflow.python.eager.polymorphic_function import (
     polymorphic_function,
     tracing_compilation,
 )
-from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import ops
 from tensorflow.python.profiler import trace
 from tensorflow.python.saved_model import save_context
 from tensorflow.python.util import traceback_utils
 
-__all__ = ["start"]
+__all__ = ["noticed_captures", "shortened"]
 
 MOST_REMEMBERED = 64  # argument types of one function
 _NAME = "_npu_calls"
@@ -41,10 +40,8 @@ Key = tuple[Any, ...]
 Traced = tuple[Any, int, Any, list[Any], Any]
 
 
-def start(is_npu: Callable[[str], bool]) -> None:
-    """Put the short way before TensorFlow's own; `is_npu` tells the names of devices."""
-    owner = polymorphic_function.Function
-    original = owner.__call__
+def shortened(is_npu: Callable[[str], bool]) -> Callable[[Any], Any]:
+    """A patch of `Function.__call__` that tries the short way first; `is_npu` recognises names of devices."""
     places: dict[str, bool] = {}
 
     def here() -> bool:
@@ -58,37 +55,37 @@ def start(is_npu: Callable[[str], bool]) -> None:
             on_npu = places[name] = is_npu(name)
         return on_npu and pywrap_tfe.TFE_Py_TapeSetIsEmpty() and _undisturbed()
 
-    @traceback_utils.filter_traceback
-    @wraps(original)
-    def call(self: Any, *args: Any, **named: Any) -> Any:
-        key = None if named else _key(args)
-        if key is None or not here():
-            return original(self, *args, **named)
-        found = _recall(self, key)
-        if found is None:
-            result = original(self, *args)
-            _remember(self, key, args)
-            return result
-        function, captured = found
-        polymorphic_function._frequent_tracing_detector_manager.called_without_tracing(
-            self._key_for_call_stats
-        )
-        return function._inference_function.call_preflattened([*_tensors(args), *captured])
+    def make(original: Any) -> Any:
+        @traceback_utils.filter_traceback
+        @wraps(original)
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            key = None if named else _key(args)
+            if key is None or not here():
+                return original(self, *args, **named)
+            found = _recall(self, key)
+            if found is None:
+                result = original(self, *args)
+                _remember(self, key, args)
+                return result
+            function, captured = found
+            polymorphic_function._frequent_tracing_detector_manager.called_without_tracing(
+                self._key_for_call_stats
+            )
+            return function._inference_function.call_preflattened([*_tensors(args), *captured])
 
-    owner.__call__ = call
-    _have_changed_captures_seen()
+        return call
+
+    return make
 
 
-def _have_changed_captures_seen() -> None:
+def noticed_captures(original: Any) -> Any:
     """A function one of whose captures is replaced gets another list of them: `_recall` notices that."""
-    original = ConcreteFunction.replace_capture_with_deferred_capture
 
-    @wraps(original)
     def replace(self: Any, *args: Any, **named: Any) -> None:
         original(self, *args, **named)
         self._captured_inputs = list(self._captured_inputs)
 
-    ConcreteFunction.replace_capture_with_deferred_capture = replace
+    return replace
 
 
 def _undisturbed() -> bool:

@@ -1,35 +1,43 @@
 """The NPU among TensorFlow's devices: registration, names, the configuration API, the default device.
 
-TensorFlow has no way to add a device type from Python, so a few of its functions are wrapped here while the program
-runs; nothing is changed on disk. Devices are registered when the eager context starts, so that `tf.config` can still
-be used after the import.
+TensorFlow has no way to add a device type from Python, so a few of its functions are patched (`compatibility.py`).
+Devices are registered when the eager context starts, so that `tf.config` can still be used after the import.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import threading
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.data.util import structure
-from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.eager import context
-from tensorflow.python.framework import constant_op, device_spec, ops
-from tensorflow.python.ops import script_ops
+from tensorflow.python.framework import device_spec
 
 import npu_runtime
 from ge.ops.base import subscribe
 from npu_runtime import tensorflow as native
-from tf_adapter import calls
-from tf_adapter.arrays import converting_for_datasets, converting_once
 
-__all__ = ["as_default", "device_name", "is_default", "register"]
+__all__ = [
+    "ParsedNames",
+    "add_devices",
+    "add_physical_devices",
+    "apply_default",
+    "apply_placement",
+    "as_default",
+    "details",
+    "device_name",
+    "is_default",
+    "is_npu_device",
+    "is_npu_name",
+    "memory_info",
+    "register",
+    "reset_memory_stats",
+    "set_memory_growth",
+    "set_memory_limit",
+]
 
 TYPE = "NPU"
 _PREFIX = f"/job:localhost/replica:0/task:0/device:{TYPE}:"
@@ -38,8 +46,6 @@ _NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", 
 _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OFF = frozenset({"0", "false", "off", "no"})
-
-Function = Callable[..., Any]
 
 
 def device_name(index: int = 0) -> str:
@@ -63,22 +69,16 @@ def register() -> None:
     if _State.registered:
         return
     _State.registered = True
+    from tf_adapter import compatibility
+
     root = Path(tf.__file__).parent
     native.load([str(root / name) for name in _LIBRARIES])
-    _parse_names()
-    _wrap_context()
-    _wrap_threads()
-    _wrap_iterators()
-    _wrap(mirrored_strategy, "all_local_devices", _npus_first)
-    _wrap(script_ops, "_maybe_copy_to_context_device", _brought_back)
-    _wrap(constant_op, "convert_to_eager_tensor", converting_once(_is_name))
-    _wrap(structure, "normalize_element", converting_for_datasets)
+    compatibility.PATCHES.apply()
     _set_callbacks()
-    calls.start(_is_name)
     running = context.context()
     if running._initialized:
-        _add_physical_devices(running)
-        _add_devices(running)
+        add_physical_devices(running)
+        add_devices(running)
     as_default(os.environ.get("NPU_AS_DEFAULT", "1").lower() not in _OFF)
 
 
@@ -92,13 +92,13 @@ def _set_callbacks() -> None:
         _classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
     )
     options.subscribe(native.forget_all)
-    options.subscribe(_apply_placement)
-    _apply_placement()
+    options.subscribe(apply_placement)
+    apply_placement()
     subscribe(native.forget_all)  # other operators, other plans
     profiling.start()
 
 
-def _apply_placement() -> None:
+def apply_placement() -> None:
     """Ask for every operator of the host where some must not run there."""
     from tf_adapter import eager
     from tf_adapter.options import options
@@ -141,151 +141,14 @@ def _variable_types(function: str) -> list[int]:
     return list(types.values())
 
 
-def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-    """Put a function around one of TensorFlow's."""
-    original = getattr(owner, name)
-    setattr(owner, name, wraps(original)(make(original)))
-
-
-def _after(owner: Any, name: str, then: Function) -> None:
-    """Have a function called after one of TensorFlow's, with the same arguments."""
-
-    def make(original: Function) -> Function:
-        def both(*args: Any, **named: Any) -> Any:
-            result = original(*args, **named)
-            then(*args, **named)
-            return result
-
-        return both
-
-    _wrap(owner, name, make)
-
-
-def _instead(owner: Any, name: str, ours: Function, is_ours: Function) -> None:
-    """Have a function called in place of one of TensorFlow's where the second argument is an NPU."""
-
-    def make(original: Function) -> Function:
-        def either(self: Any, device: Any, *args: Any, **named: Any) -> Any:
-            return (ours if is_ours(device) else original)(self, device, *args, **named)
-
-        return either
-
-    _wrap(owner, name, make)
-
-
-def _wrap_context() -> None:
-    """The functions of TensorFlow's eager context that deal with devices."""
-    owner = context.Context
-    _after(owner, "_initialize_physical_devices", lambda self, *_: _add_physical_devices(self))
-    _after(owner, "_initialize_logical_devices", _add_devices)
-    _after(owner, "_set_global_seed", lambda *_: native.reset_random())
-    _after(owner, "remove_function", lambda _, name: native.forget(_text(name)))
-    _instead(owner, "get_memory_info", _memory_info, _is_name)
-    _instead(owner, "reset_memory_stats", _reset_memory_stats, _is_name)
-    _instead(owner, "get_device_details", _details, _is_device)
-    _instead(owner, "set_memory_growth", _set_memory_growth, _is_device)
-    _instead(owner, "set_logical_device_configuration", _set_memory_limit, _is_device)
-    _wrap(owner, "call_function", _interruptible)
-    _wrap(ops, "raise_from_not_ok_status", _interruptible)
-    placement = owner.log_device_placement
-    owner.log_device_placement = property(placement.fget, _logging(placement.fset))
-    soft = owner.soft_device_placement
-    owner.soft_device_placement = property(soft.fget, _soft(soft.fset))
-    context._device_parsing_cache = _ParsedNames(context._device_parsing_cache)
-
-
-def _interruptible(original: Function) -> Function:
-    """Raises KeyboardInterrupt where a compile was interrupted: TensorFlow knows the call as cancelled."""
-
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            return original(*args, **named)
-        except tf.errors.CancelledError:
-            if native.take_interrupt():
-                raise KeyboardInterrupt from None
-            raise
-
-    return call
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
-
-
-def _logging(original: Function) -> Function:
-    def set_log(self: Any, enable: bool) -> None:
-        original(self, enable)
-        native.set_log_placement(bool(enable))
-
-    return set_log
-
-
-def _soft(original: Function) -> Function:
-    def set_soft(self: Any, enable: bool) -> None:
-        original(self, enable)
-        _apply_placement()
-        native.forget_all()
-
-    return set_soft
-
-
-def _wrap_iterators() -> None:
-    """Iterators that are made where the NPU is the current device prepare batches ahead."""
-    from tf_adapter.channel import ahead, end_apart
-
-    def make(original: Function) -> Function:
-        def iterate(self: Any) -> Any:
-            here = context.executing_eagerly() and _is_name(context.context().device_name)
-            if not here:
-                return original(self)
-            iterator = original(ahead(self))
-            end_apart(iterator)
-            return iterator
-
-        return iterate
-
-    _wrap(tf.data.Dataset, "__iter__", make)
-
-
-def _npus_first(original: Function) -> Function:
-    """Strategies that name no devices take all NPUs where the NPU is the default device."""
-
-    def devices(*args: Any, **named: Any) -> Any:
-        npus = [d.name for d in context.context().list_logical_devices(TYPE)] if _State.default else []
-        return tuple(npus) or original(*args, **named)
-
-    return devices
-
-
-def _brought_back(original: Function) -> Function:
-    """Results of `tf.py_function` that were computed on an NPU go to the device that its caller runs it on.
-
-    TensorFlow copies them to the current device, which is an NPU again where that is the default. The copy has a
-    gradient.
-    """
-
-    def copied(tensor: Any, target: str) -> Any:
-        return (
-            tensor._copy(device_name=target) if _is_name(tensor.backing_device) else original(tensor, target)
-        )
-
-    return copied
-
-
 # -- names --------------------------------------------------------------------------------------------------------
-
-
-def _parse_names() -> None:
-    """Let "/NPU:0" parse as "/GPU:0" does."""
-    original = device_spec.DeviceSpecV2._get_valid_device_types
-    device_spec.DeviceSpecV2._get_valid_device_types = staticmethod(lambda: original() | {TYPE})
 
 
 class _Asked(device_spec.DeviceSpecV2):
     """The device of a scope that names an NPU, unlike the default device."""
 
 
-class _ParsedNames(dict[Any, Any]):
+class ParsedNames(dict[Any, Any]):
     """TensorFlow's cache of device scopes, which knows NPUs in any spelling.
 
     A scope without a name gives the default device back.
@@ -339,11 +202,13 @@ def _local_index(name: Any) -> int | None:
     return index
 
 
-def _is_name(device: Any) -> bool:
+def is_npu_name(device: Any) -> bool:
+    """True if the name is that of an NPU, in any spelling."""
     return isinstance(device, str) and _NAME.match(device) is not None
 
 
-def _is_device(device: Any) -> bool:
+def is_npu_device(device: Any) -> bool:
+    """True for a PhysicalDevice or LogicalDevice that is an NPU."""
     return getattr(device, "device_type", None) == TYPE
 
 
@@ -366,7 +231,8 @@ def _physical(index: int) -> Any:
     return context.PhysicalDevice(name=f"/physical_device:{TYPE}:{index}", device_type=TYPE)
 
 
-def _add_physical_devices(self: Any) -> None:
+def add_physical_devices(self: Any) -> None:
+    """List the NPUs among a context's physical devices."""
     for index in range(npu_runtime.device_count()):
         device = _physical(index)
         if device not in self._physical_devices:
@@ -375,7 +241,7 @@ def _add_physical_devices(self: Any) -> None:
             self._memory_growth_map[device] = None
 
 
-def _add_devices(self: Any) -> None:
+def add_devices(self: Any) -> None:
     """Register with a context that has just started."""
     count = npu_runtime.device_count()
     visible = [i for i in range(count) if _physical(i) in self._visible_device_list]
@@ -391,28 +257,31 @@ def _add_devices(self: Any) -> None:
         as_default(False)
 
 
-def _memory_info(self: Any, device: str) -> dict[str, int]:
+def memory_info(self: Any, device: str) -> dict[str, int]:
+    """Bytes in use, now and at most."""
     info = npu_runtime.memory_info(_index(device))
     return {"current": info["current"], "peak": info["peak"]}
 
 
-def _reset_memory_stats(self: Any, device: str) -> None:
+def reset_memory_stats(self: Any, device: str) -> None:
+    """Start the peak anew."""
     npu_runtime.reset_peak(_index(device))
 
 
-def _details(self: Any, device: Any) -> dict[str, Any]:
+def details(self: Any, device: Any) -> dict[str, Any]:
+    """What `get_device_details` says of an NPU."""
     version = npu_runtime.version()
     return {"device_name": f"{TYPE} {_index(device)} (CPU, {version.get('isa', 'x86-64')})"}
 
 
-def _set_memory_growth(self: Any, device: Any, enable: bool) -> None:
+def set_memory_growth(self: Any, device: Any, enable: bool) -> None:
     """Memory is always taken as it is needed; the setting is kept for `get_memory_growth`."""
     _index(device)
     self._initialize_physical_devices()
     self._memory_growth_map[device] = enable
 
 
-def _set_memory_limit(self: Any, device: Any, configurations: list[Any]) -> None:
+def set_memory_limit(self: Any, device: Any, configurations: list[Any]) -> None:
     """One logical device with a memory limit in MiB, as for a GPU."""
     if len(configurations) != 1:
         raise ValueError(
@@ -443,24 +312,13 @@ def as_default(on: bool = True) -> None:
     >>> tf_adapter.as_default()
     """
     _State.default = on
-    _apply_default()
+    apply_default()
 
 
-def _apply_default() -> None:
+def apply_default() -> None:
+    """Make NPU:0 the device of this thread if it is the default and the thread names none."""
     current = context.context()
     if _State.default and not current.device_name:
         current._set_device(device_name(), device_spec.DeviceSpecV2.from_string(device_name()))
     elif not _State.default and current.device_name == device_name():
         current._set_device("", device_spec.DeviceSpecV2.from_string(""))
-
-
-def _wrap_threads() -> None:
-    def bootstrap(original: Function) -> Function:
-        def run(self: threading.Thread) -> None:
-            if _State.default:
-                _apply_default()
-            original(self)
-
-        return run
-
-    _wrap(threading.Thread, "_bootstrap_inner", bootstrap)

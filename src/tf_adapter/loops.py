@@ -6,37 +6,25 @@ of its own, `steps_per_execution`; where `compile()` does not name it, `options.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from tf_adapter.options import options
 
-__all__ = ["install"]
+__all__ = ["with_loop_size"]
 
 _STEPS = "steps_per_execution"
 
 
-def install() -> None:
-    """Let `compile()` of Keras models take its number of steps from the options, once these name one."""
-    if options.loop_size == 1:
-        return
-    import tensorflow as tf
-
-    if not hasattr(tf.keras.Model.compile, "_npu"):
-        tf.keras.Model.compile = _with_loop_size(tf.keras.Model.compile)
-
-
-def _with_loop_size(original: Callable[..., Any]) -> Callable[..., Any]:
+def with_loop_size(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A patch of Keras' `Model.compile` that takes the number of steps from the options, once these name one."""
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def compile(*args: Any, **named: Any) -> Any:
         given = signature.bind_partial(*args, **named).arguments
         if options.loop_size > 1 and _STEPS not in given and _STEPS not in given.get("kwargs", {}):
             named[_STEPS] = options.loop_size
         return original(*args, **named)
 
-    compile._npu = True  # type: ignore[attr-defined]
     return compile

@@ -476,13 +476,13 @@ options = Options()
 
 def start() -> None:
     """What follows from options once the devices are registered: limits, threads, TensorFlow's own switches."""
-    from tf_adapter import loops
+    from tf_adapter.compatibility import patch_keras
 
     install(options)
     options.freeze_start()
     options.subscribe(_Limits().apply)
-    options.subscribe(loops.install)
-    loops.install()
+    options.subscribe(patch_keras)
+    patch_keras()
 
 
 class _Limits:

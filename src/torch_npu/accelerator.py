@@ -10,7 +10,7 @@ import torch
 
 from torch_npu import npu
 
-__all__ = ["register"]
+__all__ = ["FUNCTIONS", "MEMORY"]
 
 
 class _DeviceIndex(npu.device):
@@ -40,7 +40,7 @@ def _nothing() -> None:
     """Memory of the host that tensors have left is not kept."""
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "current_device_index": npu.current_device,
     "current_device_idx": npu.current_device,
     "set_device_index": npu.set_device,
@@ -49,7 +49,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "synchronize": _synchronize,
     "get_device_capability": _capability,
 }
-_MEMORY: dict[str, Callable[..., Any]] = {
+MEMORY: dict[str, Callable[..., Any]] = {
     "empty_cache": npu.empty_cache,
     "empty_host_cache": _nothing,
     "memory_stats": _memory_stats,
@@ -61,11 +61,3 @@ _MEMORY: dict[str, Callable[..., Any]] = {
     "reset_peak_memory_stats": npu.reset_peak_memory_stats,
     "get_memory_info": npu.mem_get_info,
 }
-
-
-def register() -> None:
-    """Give torch.accelerator the device's own functions."""
-    for name, function in (_FUNCTIONS | _MEMORY).items():
-        for module in (torch.accelerator, torch.accelerator.memory):
-            if hasattr(module, name):
-                setattr(module, name, function)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_npu.memory import is_npu
 
-__all__ = ["register"]
+__all__ = ["register", "with_default"]
 
 aten = torch.ops.aten
 _KEYS = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
@@ -141,20 +140,19 @@ class _Default(threading.local):
         self.known = True
 
 
-def _take_default() -> None:
-    default, of_torch = _Default(), torch.autocast.__init__
+def with_default(original: Any) -> Any:
+    """A patch of `torch.autocast.__init__` that gives every thread the default type of the NPU."""
+    default = _Default()
 
-    @functools.wraps(of_torch)
     def init(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
         assert default.known  # the first look of a thread sets its default
-        of_torch(self, device_type, *args, **kwargs)
+        original(self, device_type, *args, **kwargs)
 
-    torch.autocast.__init__ = init  # type: ignore[method-assign]
+    return init
 
 
 def register() -> list[Any]:
     """Give PyTorch the types of operators under autocast."""
-    _take_default()
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     own = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")

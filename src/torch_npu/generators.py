@@ -8,7 +8,7 @@ import torch
 
 from torch_npu import devices
 
-__all__ = ["NpuGenerator", "register"]
+__all__ = ["NpuGenerator", "generator_type"]
 
 _Plain: Any = torch._C.Generator
 
@@ -66,7 +66,7 @@ class Generator(metaclass=_Kind):
     __doc__ = _Plain.__doc__
 
 
-def register() -> None:
-    """Let torch.Generator make generators of the device."""
+def generator_type(original: Any) -> Any:
+    """A patch of `torch.Generator` that makes generators of the device."""
     Generator.__module__, Generator.__qualname__ = "torch", "Generator"
-    torch.Generator = Generator  # type: ignore[assignment,misc]
+    return Generator

@@ -11,10 +11,9 @@ from torch.multiprocessing import reductions
 from torch_npu import devices
 from torch_npu.memory import as_cpu, as_npu
 
-__all__ = ["register"]
+__all__ = ["copy_storage", "new_storage", "register", "resize_storage"]
 
 _PRIORITY = 5  # before the loaders of other devices
-_new = torch.UntypedStorage.__new__
 
 
 def _on_npu(device: Any) -> bool:
@@ -27,14 +26,18 @@ def _made(nbytes: int, device: Any) -> torch.UntypedStorage:
     ).untyped_storage()
 
 
-def _storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """A storage; on the NPU, that of a tensor."""
-    if not _on_npu(device):
-        return _new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
-    if args and not isinstance(args[0], int):
-        data = torch.tensor(list(args[0]), dtype=torch.uint8, device="cpu")
-        return as_npu(data, devices.index_of(device)).untyped_storage()
-    return _made(int(args[0]) if args else 0, device)
+def new_storage(original: Any) -> Any:
+    """A patch of `UntypedStorage.__new__`: a storage on the NPU is that of a tensor."""
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if not _on_npu(device):
+            return original(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+        if args and not isinstance(args[0], int):
+            data = torch.tensor(list(args[0]), dtype=torch.uint8, device="cpu")
+            return as_npu(data, devices.index_of(device)).untyped_storage()
+        return _made(int(args[0]) if args else 0, device)
+
+    return new
 
 
 def _tag(storage: Any) -> str | None:
@@ -50,11 +53,33 @@ def _restore(storage: Any, location: str) -> Any:
     return as_npu(_bytes(storage), index).untyped_storage()
 
 
-def _copy(self: Any, source: Any, non_blocking: bool = False) -> Any:
-    """Bytes from a storage into another one, either of which may be the NPU's."""
-    target, origin = (_bytes(s) for s in (self, source))
-    target.copy_(origin)
-    return self
+def copy_storage(original: Any) -> Any:
+    """A patch of `UntypedStorage.copy_`: bytes from a storage into another one, either of which may be the NPU's."""
+
+    def copy_(self: Any, source: Any, non_blocking: bool = False) -> Any:
+        if "npu" not in (self.device.type, source.device.type):
+            return original(self, source, non_blocking)
+        target, origin = (_bytes(s) for s in (self, source))
+        target.copy_(origin)
+        return self
+
+    return copy_
+
+
+def resize_storage(original: Any) -> Any:
+    """A patch of `UntypedStorage.resize_`: storages on the NPU keep their size."""
+
+    def resize_(self: Any, size: int) -> Any:
+        if self.device.type != "npu":
+            return original(self, size)
+        if size != self.nbytes():
+            raise RuntimeError(
+                f"Trying to resize storage that is not resizable: a storage on {self.device} keeps the size it was "
+                "made with. Make a new tensor, or call resize_ of a tensor that nothing else shares memory with."
+            )
+        return self
+
+    return resize_
 
 
 def _bytes(storage: Any) -> torch.Tensor:
@@ -78,29 +103,6 @@ def _received(data: bytes, index: int) -> torch.UntypedStorage:
 
 
 def register() -> None:
-    """Make saving, loading and copying of storages work on the device."""
-    kind: Any = torch.UntypedStorage
-    kind.__new__ = _storage
-    plain_copy = kind.copy_
-
-    def copy_(self: Any, source: Any, non_blocking: bool = False) -> Any:
-        if "npu" in (self.device.type, source.device.type):
-            return _copy(self, source, non_blocking)
-        return plain_copy(self, source, non_blocking)
-
-    plain_resize = kind.resize_
-
-    def resize_(self: Any, size: int) -> Any:
-        if self.device.type != "npu":
-            return plain_resize(self, size)
-        if size != self.nbytes():
-            raise RuntimeError(
-                f"Trying to resize storage that is not resizable: a storage on {self.device} keeps the size it was "
-                "made with. Make a new tensor, or call resize_ of a tensor that nothing else shares memory with."
-            )
-        return self
-
-    kind.copy_ = copy_
-    kind.resize_ = resize_
+    """Make saving, loading and sending of storages work on the device."""
     ForkingPickler.register(torch.UntypedStorage, _sent)
     torch.serialization.register_package(_PRIORITY, _tag, _restore)

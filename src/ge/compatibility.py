@@ -1,0 +1,105 @@
+"""Patches: replacements for functions of a framework, declared in one table per front door and applied in one place.
+
+A front door changes a framework only through such a table, so that supporting a new version is one list to walk.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CompatibilityWarning", "Patch", "PatchTable"]
+
+
+class CompatibilityWarning(UserWarning):
+    """This version of a framework lacks something that a patch needs; the patch is left out."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A replacement for one attribute of a framework.
+
+    place: "module:attribute", e.g. "tensorflow.python.eager.context:Context.call_function".
+    make: returns the replacement, given the original.
+    without: what a user loses where the framework differs. Empty: the front door cannot work without the patch.
+    needs: other places that the replacement relies on.
+    named: the replacement is given the original's name and documentation.
+    """
+
+    place: str
+    make: Callable[[Any], Any]
+    without: str = ""
+    needs: tuple[str, ...] = ()
+    named: bool = True
+
+    def missing(self) -> list[str]:
+        """The places that this version of the framework does not have.
+
+        >>> Patch("json:dumps", lambda original: original, needs=("json:nothing",)).missing()
+        ['json:nothing']
+        """
+        return [place for place in (self.place, *self.needs) if not _exists(place)]
+
+    def apply(self) -> None:
+        """Put the replacement in place."""
+        owner, name = _owner(self.place)
+        original = getattr(owner, name)
+        made = self.make(original)
+        if made is original:
+            return
+        if self.named and inspect.isroutine(made):
+            made = functools.wraps(original)(made)
+        if isinstance(inspect.getattr_static(owner, name), staticmethod):
+            made = staticmethod(made)
+        setattr(owner, name, made)
+
+
+@dataclass(frozen=True)
+class PatchTable:
+    """All patches that a front door applies to a framework, with the versions of it that they were tried on."""
+
+    framework: str
+    tried: tuple[str, ...]
+    patches: Sequence[Patch]
+
+    def apply(self) -> None:
+        """Apply the patches; those this version has no place for are left out with a warning.
+
+        Raises ImportError where one of them is indispensable, before anything is changed.
+        """
+        missing = {patch.place: patch.missing() for patch in self.patches}
+        for patch in self.patches:
+            if missing[patch.place] and not patch.without:
+                raise ImportError(
+                    f"this version of {self.framework} has no {', '.join(missing[patch.place])}; install one that "
+                    f"was tried: {', '.join(self.tried)}"
+                )
+        for patch in self.patches:
+            if not missing[patch.place]:
+                patch.apply()
+                continue
+            warnings.warn(
+                f"this version of {self.framework} has no {', '.join(missing[patch.place])}: {patch.without} "
+                f"(tried: {', '.join(self.tried)})",
+                CompatibilityWarning,
+                stacklevel=3,
+            )
+
+
+def _owner(place: str) -> tuple[Any, str]:
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    return functools.reduce(getattr, owners, importlib.import_module(module)), name
+
+
+def _exists(place: str) -> bool:
+    try:
+        owner, name = _owner(place)
+    except (ImportError, AttributeError):
+        return False
+    return hasattr(owner, name)

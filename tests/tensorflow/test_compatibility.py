@@ -1,0 +1,18 @@
+"""The patches of TensorFlow: this version has a place for each of them."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from ge.compatibility import Patch
+from tf_adapter.compatibility import PATCHES
+
+
+def test_the_installed_version_was_tried() -> None:
+    assert tf.__version__ in PATCHES.tried
+
+
+@pytest.mark.parametrize("patch", PATCHES.patches, ids=lambda patch: patch.place)
+def test_tensorflow_has_what_a_patch_needs(patch: Patch) -> None:
+    assert patch.missing() == []
