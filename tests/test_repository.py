@@ -130,6 +130,58 @@ def test_packages_of_ge_are_drawn_as_they_are() -> None:
         assert all(order.index(other) < order.index(name) for other in needed), f"{name} stands too early"
 
 
+# The modules that may change a framework, besides the tables of patches.
+_CHANGE_FRAMEWORKS = {
+    "src/torch_npu/contrib/transfer_to_npu.py": "`cuda` means `npu`: what its import is for",
+    "src/npu_bridge/contrib.py": "a name that tf_slim looks for",
+    "src/npu_bridge/version1.py": "`python -m npu_bridge run` imports TensorFlow 1's names",
+}
+_PATCHED = FRAMEWORKS | {"builtins", "threading"}
+
+
+def _framework_names(tree: ast.Module) -> set[str]:
+    """The names by which a module knows frameworks, their modules and what is in them."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [a for a in node.names if a.name.split(".")[0] in _PATCHED]
+            names |= {(a.asname or a.name).split(".")[0] for a in found}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _PATCHED:
+            names |= {a.asname or a.name for a in node.names}
+    return names
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return [t for t in node.targets if isinstance(t, ast.Attribute)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+        return node.args[:1]
+    return []
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_frameworks_are_changed_in_their_tables_of_patches_only() -> None:
+    changes = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu")
+        for path in sorted((ROOT / "src" / package).rglob("*.py"))
+        if path.name != "compatibility.py" and "conformance" not in path.parts
+        for tree in [ast.parse(path.read_text())]
+        for names in [_framework_names(tree)]
+        for node in ast.walk(tree)
+        if any(
+            _root(target) in names and not ast.unparse(target).startswith("_config.")
+            for target in _assigned(node)
+        )
+    ]
+    assert {change.partition(":")[0] for change in changes} == set(_CHANGE_FRAMEWORKS), changes
+
+
 @pytest.mark.parametrize("package", ["acl", "ge", "npu_runtime", "tbe"])
 def test_environment_variables_are_read_in_one_place(package: str) -> None:
     from npu_runtime.environment import VARIABLES

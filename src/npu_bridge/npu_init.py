@@ -18,6 +18,7 @@ from hccl.manage.api import (
     get_rank_size,
 )
 from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
+from npu_bridge.compatibility import patch_sessions as _patch_sessions
 from npu_bridge.estimator import npu_cube_ops, npu_ops, npu_unary_ops
 from npu_bridge.estimator.npu import npu_scope, util
 from npu_bridge.estimator.npu.npu_dynamic_rnn import DynamicGRUV2, DynamicRNN
@@ -57,10 +58,9 @@ from npu_bridge.helpers import (
     shutdown_resource,
 )
 from npu_bridge.lazy import names_that_need_estimators
-from npu_bridge.session import install as _install
 
 tf = tensorflow_v1()
-_install()
+_patch_sessions()
 
 globals().update(names_that_need_estimators())
 

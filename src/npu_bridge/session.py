@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import pywrap_tf_session as tf_session
-from tensorflow.python.client.session import BaseSession
 
 from npu_bridge.estimator.npu.util import iterations_of
 from npu_bridge.options import OPTIMIZER, SessionOptions
@@ -21,22 +20,11 @@ from npu_bridge.rewrite import Rewritten, rewriter_of
 from npu_runtime import tensorflow as native
 from tf_adapter.parts import refusals_of, shapes_of
 
-__all__ = ["install", "partition_report"]
+__all__ = ["offloaded_callable", "offloaded_run", "partition_report", "run_by_callable", "with_options"]
 
 _log = logging.getLogger("npu_bridge")
 _ATTEMPTS = 16
 _INLINE = config_pb2.RunOptions(inter_op_thread_pool=-1)
-
-
-def install() -> None:
-    """Have all sessions made from now on offload, unless their configuration says use_off_line=False."""
-    if getattr(BaseSession, "_npu", False):
-        return
-    BaseSession._npu = True
-    BaseSession.__init__ = _with_options(BaseSession.__init__)
-    BaseSession.make_callable = _run_by_callable(BaseSession.make_callable)
-    BaseSession._do_run = _offloaded_run(BaseSession._do_run)
-    BaseSession._make_callable_from_options = _offloaded_callable(BaseSession._make_callable_from_options)
 
 
 def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> Report:
@@ -52,7 +40,7 @@ def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> R
     return _rewritten(session, tensors, operations, fed).report
 
 
-def _with_options(original: Callable[..., None]) -> Callable[..., None]:
+def with_options(original: Callable[..., None]) -> Callable[..., None]:
     """Sessions know their options; TensorFlow's own optimizer does not see them."""
 
     def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
@@ -101,7 +89,7 @@ def _rewritten(
     return done
 
 
-def _offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
+def offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def _do_run(
         self: Any,
         handle: Any,
@@ -187,7 +175,7 @@ def _learn(graph: Any, done: Rewritten) -> bool:
     return True
 
 
-def _run_by_callable(original: Callable[..., Any]) -> Callable[..., Any]:
+def run_by_callable(original: Callable[..., Any]) -> Callable[..., Any]:
     """Callables run the session, so that their runs are rewritten too; TensorFlow checks what is asked for."""
 
     def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
@@ -199,7 +187,7 @@ def _run_by_callable(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_callable
 
 
-def _offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
+def offloaded_callable(original: Callable[..., Any]) -> Callable[..., Any]:
     def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
         if not self._npu_options.offload:
             return original(self, callable_options)

@@ -19,7 +19,7 @@ from tf_adapter import calls, channel, device, loops
 from tf_adapter.arrays import converting_for_datasets, converting_once
 from tf_adapter.options import options
 
-__all__ = ["PATCHES", "patch_keras"]
+__all__ = ["PATCHES", "add_names", "patch_keras"]
 
 _CONTEXT = "tensorflow.python.eager.context"
 _FUNCTION = "tensorflow.python.eager.polymorphic_function"
@@ -178,6 +178,11 @@ PATCHES = PatchTable(
         ),
         # The configuration API
         Patch(
+            f"{_CONTEXT}:Context.set_optimizer_experimental_options",
+            _after(lambda *_: options.changed()),
+            without="tf.config.optimizer.set_experimental_options takes effect only before a function's first call",
+        ),
+        Patch(
             f"{_CONTEXT}:Context.get_memory_info",
             _instead(device.memory_info, device.is_npu_name),
             without=_MEMORY,
@@ -271,6 +276,11 @@ _KERAS_PATCHES = PatchTable(
         ),
     ),
 )
+
+
+def add_names() -> None:
+    """Offer names that migration guides use and TensorFlow does not have."""
+    tf.config.set_optimizer_experimental_options = tf.config.optimizer.set_experimental_options
 
 
 def patch_keras() -> None:

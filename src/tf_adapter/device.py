@@ -74,6 +74,7 @@ def register() -> None:
     root = Path(tf.__file__).parent
     native.load([str(root / name) for name in _LIBRARIES])
     compatibility.PATCHES.apply()
+    compatibility.add_names()
     _set_callbacks()
     running = context.context()
     if running._initialized:

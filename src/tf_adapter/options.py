@@ -453,24 +453,6 @@ def _tensorflow_switches() -> dict[str, Any]:
     return dict(context.context().get_optimizer_experimental_options())
 
 
-def install(listening: Options) -> None:
-    """Hear of changes of TensorFlow's own switches, and offer them under the name migration guides use."""
-    import tensorflow as tf
-    from tensorflow.python.eager import context
-
-    original = context.Context.set_optimizer_experimental_options
-    if getattr(original, "_npu", False):
-        return
-
-    def set_optimizer_experimental_options(self: Any, given: Mapping[str, Any]) -> None:
-        original(self, given)
-        listening.changed()
-
-    set_optimizer_experimental_options._npu = True  # type: ignore[attr-defined]
-    context.Context.set_optimizer_experimental_options = set_optimizer_experimental_options
-    tf.config.set_optimizer_experimental_options = tf.config.optimizer.set_experimental_options
-
-
 options = Options()
 
 
@@ -478,7 +460,6 @@ def start() -> None:
     """What follows from options once the devices are registered: limits, threads, TensorFlow's own switches."""
     from tf_adapter.compatibility import patch_keras
 
-    install(options)
     options.freeze_start()
     options.subscribe(_Limits().apply)
     options.subscribe(patch_keras)

@@ -9,6 +9,6 @@ __all__ = ["enable_v1", "v1"]
 
 def enable_v1() -> None:
     """Have the sessions of `tf.compat.v1` run on the NPU."""
-    from npu_bridge import session
+    from npu_bridge.compatibility import patch_sessions
 
-    session.install()
+    patch_sessions()
