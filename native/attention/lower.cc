@@ -115,7 +115,7 @@ class Operands {
   }
 
   Operand located(Operand found, const View& view) {
-    if (low_.building()) found.where = low_.at(view);
+    found.where = low_.at(view);
     return found;
   }
 
@@ -313,9 +313,7 @@ class BackwardStep : public Step {
   BackwardPlan plan_;
 };
 
-}  // namespace
-
-void lower_attention(Lowering& low) {
+void lower_fused(Lowering& low) {
   const View& q = low.input(0);
   const Shape shape = shape_of(low, q, low.input(1), low.input(2));
   const ForwardFn run = attention::forward(q.dtype);
@@ -335,12 +333,11 @@ void lower_attention(Lowering& low) {
   plan.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;
   low.describe("fused:avx512", "",
                product_flops(shape, plan.heads) * static_cast<double>(shape.depth + shape.width));
-  if (!low.building()) return;
   plan.buffers = low.scratch(static_cast<std::size_t>(threads * plan.buffer_bytes));
   low.emit(std::make_unique<ForwardStep>(plan));
 }
 
-void lower_attention_grad(Lowering& low) {
+void lower_fused_grad(Lowering& low) {
   const View& q = low.input(1);
   const Shape shape = shape_of(low, q, low.input(2), low.input(3));
   const BackwardFn run = attention::backward(q.dtype);
@@ -360,9 +357,17 @@ void lower_attention_grad(Lowering& low) {
   plan.buffer_bytes = (attention::backward_scratch(shape, q.dtype) + 63) / 64 * 64;
   low.describe("fused:avx512", "",
                product_flops(shape, plan.heads) * static_cast<double>(3 * shape.depth + 2 * shape.width));
-  if (!low.building()) return;
   plan.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
   low.emit(std::make_unique<BackwardStep>(plan));
 }
+
+constexpr Implementation kForward[] = {{"fused", lower_fused}};
+constexpr Implementation kBackward[] = {{"fused", lower_fused_grad}};
+
+}  // namespace
+
+void lower_attention(Lowering& low) { lower_named(low, kForward); }
+
+void lower_attention_grad(Lowering& low) { lower_named(low, kBackward); }
 
 }  // namespace npu

@@ -60,15 +60,16 @@ bool is_dense(const View& view) {
 
 }  // namespace
 
-bool has_late_activation(const Lowering& low) {
+void check_late_activation(const Lowering& low) {
   const std::vector<std::string> ops = low.attrs().texts("post_ops");
   Epilogue epilogue;
-  return !ops.empty() && read_activation(ops.back(), epilogue) && epilogue.activation == Activation::Swish &&
-         activation(low.output(0).dtype) && is_dense(low.output(0)) && low.output(0).elements() >= 4 * kGrain;
+  const bool swish = !ops.empty() && read_activation(ops.back(), epilogue) &&
+                     epilogue.activation == Activation::Swish && is_dense(low.output(0));
+  if (!swish) low.reject("swish of a dense result is not its last post-operation");
+  if (!activation(low.output(0).dtype)) low.reject("swish in place needs AVX-512 with bfloat16 products");
 }
 
 void lower_late_activation(Lowering& low) {
-  if (!low.building()) return;
   const View& y = low.output(0);
   Plan plan{{}, activation(y.dtype), y.elements(), static_cast<std::int64_t>(dtype_size(y.dtype))};
   read_activation(low.attrs().texts("post_ops").back(), plan.epilogue);

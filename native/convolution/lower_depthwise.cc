@@ -1,4 +1,4 @@
-// Depthwise convolution tasks: which ones are ours, and their step.
+// Depthwise convolution tasks.
 #include <omp.h>
 
 #include <algorithm>
@@ -90,12 +90,6 @@ bool is_depthwise(const Lowering& low) {
          same("dilations", 1) && attrs.integers("dilations", {1, 1})[0] == 1;
 }
 
-// oneDNN's depthwise kernels are quicker unless the activation is what takes their time; strided ones are so
-// few that even then it is quicker to activate what they have written.
-bool is_worthwhile(const Lowering& low, const Finish& finish) {
-  return finish.epilogue.activation == Activation::Swish && low.attrs().integers("strides", {1, 1})[0] == 1;
-}
-
 std::optional<Plan> make_plan(const Lowering& low, const Finish& finish) {
   const View& x = low.input(0);
   const View& y = low.output(0);
@@ -128,18 +122,18 @@ Location prepare_weights(Lowering& low, const Depthwise& shape) {
 
 }  // namespace
 
-bool lower_depthwise(Lowering& low) {
-  if (!has_plain_operands(low) || !is_depthwise(low)) return false;
-  if (low.attrs().flag("has_gate")) return false;
+void lower_depthwise(Lowering& low) {
+  if (!has_plain_operands(low) || !is_depthwise(low) || low.attrs().flag("has_gate")) {
+    low.reject("it is no depthwise convolution of channels-last images with constant weights");
+  }
   const bool has_bias = low.attrs().flag("has_bias");
   const std::optional<Finish> finish = read_finish(low, has_bias ? 3 : 2);
-  if (!finish || finish->next != low.input_count() || !is_worthwhile(low, *finish)) return false;
+  if (!finish || finish->next != low.input_count()) low.reject("the kernel has no such post-operations");
   const std::optional<Plan> plan = make_plan(low, *finish);
-  if (!plan) return false;
+  if (!plan) low.reject("this processor has no kernel for its type, size and stride");
   const Depthwise& shape = plan->shape;
   low.describe("depthwise:avx512", "acdb",
                2.0 * static_cast<double>(low.output(0).elements() * shape.kernel * shape.kernel));
-  if (!low.building()) return true;
   Places places;
   places.source = low.at(low.input(0));
   places.target = low.at(low.output(0));
@@ -148,7 +142,6 @@ bool lower_depthwise(Lowering& low) {
   if (has_bias) places.bias = low.at(low.input(2));
   if (finish->residual) places.residual = low.at(*finish->residual);
   low.emit(std::make_unique<DepthwiseStep>(*plan, places));
-  return true;
 }
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// Gradients of depthwise convolutions: which tasks are ours, and their steps.
+// Gradients of depthwise convolutions.
 #include <omp.h>
 
 #include <algorithm>
@@ -146,12 +146,16 @@ class GradientStep : public Step {
 using SourceGradientStep = GradientStep<BoundSourceGradient, SourceGradientFn>;
 using WeightGradientStep = GradientStep<BoundWeightGradient, WeightSumsFn>;
 
+constexpr const char* kUnfit =
+    "it is no gradient of a depthwise convolution that this processor has a kernel for";
+
 bool is_square(const Dims& list) { return list.size() == 2 && list[0] == list[1]; }
 
 // A depthwise convolution of `x` to `y` with weights `w`, channels last, as our kernels take it.
 std::optional<Plan> make_plan(const Lowering& low, const View& x, const View& y, const View& w) {
   const Attrs& attrs = low.attrs();
-  if (x.dims.size() != 4 || y.dims.size() != 4 || w.dims.size() != 4 || !x.elements() || !y.elements()) {
+  if (x.dims.size() != 4 || y.dims.size() != 4 || w.dims.size() != 4 || !x.elements() || !y.elements() ||
+      x.dims[0] != y.dims[0]) {
     return std::nullopt;
   }
   const Dims strides = attrs.integers("strides", {1, 1}), dilations = attrs.integers("dilations", {1, 1});
@@ -194,18 +198,17 @@ std::size_t for_all(const Plan& plan, std::int64_t bytes) {
 
 }  // namespace
 
-bool lower_depthwise_source_gradient(Lowering& low) {
+void lower_depthwise_source_gradient(Lowering& low) {
   const Attrs& attrs = low.attrs();
   if (!attrs.texts("post_ops").empty() || attrs.flag("has_bias") || attrs.has("src_scale") ||
       attrs.flag("has_weight_scales") || low.input_count() != 2) {
-    return false;
+    low.reject("the kernel has no post-operations");
   }
   std::optional<Plan> plan = make_plan(low, low.output(0), low.input(0), low.input(1));
   const SourceGradientFn run = plan ? depthwise_source_gradient(low.input(0).dtype) : nullptr;
-  if (!run) return false;
+  if (!run) low.reject(kUnfit);
   share_out(*plan, low.output(0), plan->shape.height, GradientRows(plan->shape).bytes());
   low.describe("depthwise_source_gradient:avx512", "acdb", flops_of(*plan));
-  if (!low.building()) return true;
   Places places;
   places.gradient = low.at(low.input(0));
   places.weights = low.at(low.input(1));
@@ -213,18 +216,16 @@ bool lower_depthwise_source_gradient(Lowering& low) {
   places.packed = low.scratch(static_cast<std::size_t>(plan->packed_floats()) * sizeof(float));
   places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
   low.emit(std::make_unique<SourceGradientStep>(*plan, run, places));
-  return true;
 }
 
-bool lower_depthwise_weight_gradient(Lowering& low) {
-  if (low.output_count() != 1) return false;
+void lower_depthwise_weight_gradient(Lowering& low) {
+  if (low.output_count() != 1) low.reject("the kernel has no gradient of a bias");
   std::optional<Plan> plan = make_plan(low, low.input(0), low.input(1), low.output(0));
   const WeightSumsFn run =
       plan ? depthwise_weight_sums(low.input(0).dtype, plan->shape.kernel, plan->shape.stride) : nullptr;
-  if (!run) return false;
+  if (!run) low.reject(kUnfit);
   share_out(*plan, low.input(0), plan->shape.out_height, plan->shape.buffer_bytes());
   low.describe("depthwise_weight_gradient:avx512", "acdb", flops_of(*plan));
-  if (!low.building()) return true;
   Places places;
   places.source = low.at(low.input(0));
   places.gradient = low.at(low.input(1));
@@ -233,7 +234,6 @@ bool lower_depthwise_weight_gradient(Lowering& low) {
       low.scratch(for_all(*plan, plan->packed_floats() * static_cast<std::int64_t>(sizeof(float))));
   places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
   low.emit(std::make_unique<WeightGradientStep>(*plan, run, places));
-  return true;
 }
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// 1x1 convolution tasks: which ones are ours, and their step.
+// 1x1 convolution tasks.
 #include <omp.h>
 
 #include <algorithm>
@@ -14,8 +14,6 @@ namespace {
 using namespace convolution;
 
 constexpr std::int64_t kRowBlock = 8;
-constexpr std::int64_t kShallow = 48;            // up to this depth a product is mostly writing its results
-constexpr std::int64_t kMinRows = 16;            // fewer are a matter of reading weights
 constexpr std::int64_t kMinBlocksPerThread = 8;  // fewer row blocks: threads share the outputs instead
 
 struct Plan {
@@ -101,10 +99,13 @@ bool is_dense(const View& view) {
 
 bool is_pointwise(const Lowering& low) {
   const Attrs& attrs = low.attrs();
+  const View& x = low.input(0);
   const View& w = low.input(1);
-  return w.dims[2] == 1 && w.dims[3] == 1 && attrs.integer("groups", 1) == 1 &&
+  const View& y = low.output(0);
+  return x.dims[2] == y.dims[2] && x.dims[3] == y.dims[3] && w.dims[0] == y.dims[1] &&
+         w.dims[1] == x.dims[1] && w.dims[2] == 1 && w.dims[3] == 1 && attrs.integer("groups", 1) == 1 &&
          all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("pads_begin", {0}), 0) &&
-         all_are(attrs.integers("pads_end", {0}), 0) && is_dense(low.input(0)) && is_dense(low.output(0));
+         all_are(attrs.integers("pads_end", {0}), 0) && is_dense(x) && is_dense(y);
 }
 
 // One number for each image and channel, dense.
@@ -115,21 +116,20 @@ bool is_gate(const Lowering& low, const View& gate) {
          (gate.dims[0] == 1 || gate.strides[0] == gate.dims[1]);
 }
 
-// oneDNN's products are as quick where nothing but cheap arithmetic follows.
-bool is_worthwhile(const Pointwise& shape) {
-  return shape.has_gate || shape.epilogue.activation == Activation::Swish || shape.depth <= kShallow;
-}
-
 }  // namespace
 
-bool lower_pointwise(Lowering& low) {
-  if (!has_plain_operands(low) || !is_pointwise(low)) return false;
+void lower_pointwise(Lowering& low) {
+  if (!has_plain_operands(low) || !is_pointwise(low)) {
+    low.reject("it is no 1x1 convolution of dense channels-last images with constant weights");
+  }
   const View& x = low.input(0);
   const View& y = low.output(0);
   const bool has_bias = low.attrs().flag("has_bias"), gated = low.attrs().flag("has_gate");
   const std::size_t gate = has_bias ? 3 : 2;
   const std::optional<Finish> finish = read_finish(low, gate + (gated ? 1 : 0));
-  if (!finish || finish->next != low.input_count() || (gated && !is_gate(low, low.input(gate)))) return false;
+  if (!finish || finish->next != low.input_count() || (gated && !is_gate(low, low.input(gate)))) {
+    low.reject("the kernel has no such gate or post-operations");
+  }
   Plan plan;
   plan.run = pointwise(x.dtype);
   const bool pairs = x.dtype == DType::Float32 || x.dims[1] % 2 == 0;
@@ -137,14 +137,12 @@ bool lower_pointwise(Lowering& low) {
                 x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
                 gated};
   const std::int64_t rows = plan.shape.rows();
-  if (!plan.run || !pairs || !is_worthwhile(plan.shape) || (rows < kMinRows && !gated) || rows == 0) {
-    return false;
-  }
+  if (!plan.run) low.reject("our 1x1 convolutions need AVX-512 with bfloat16 products");
+  if (!pairs || rows == 0) low.reject("channels of bfloat16 come in pairs, and there are results");
   plan.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
   plan.buffer_bytes = (pointwise_buffer_bytes(plan.shape, x.dtype) + 63) / 64 * 64;
   low.describe("pointwise:avx512", "acdb",
                2.0 * static_cast<double>(rows * plan.shape.depth * plan.shape.outputs));
-  if (!low.building()) return true;
   Places places;
   places.source = low.at(x);
   places.target = low.at(y);
@@ -161,7 +159,6 @@ bool lower_pointwise(Lowering& low) {
     places.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
   }
   low.emit(std::make_unique<PointwiseStep>(plan, places));
-  return true;
 }
 
 }  // namespace npu

@@ -95,10 +95,10 @@ bool is_strided_pointwise(const Lowering& low) {
   const View& y = low.output(0);
   const std::vector<std::string> post_ops = attrs.texts("post_ops");
   return x.dims.size() == 4 && w.dims.size() == 4 && y.dims.size() == 4 && w.dims[2] == 1 && w.dims[3] == 1 &&
-         x.elements() > 0 && x.dtype == y.dtype && w.dtype == x.dtype && y.strides[1] == 1 &&
-         attrs.integer("groups", 1) == 1 && !all_are(attrs.integers("strides", {1, 1}), 1) &&
-         all_are(attrs.integers("pads_begin", {0}), 0) && !attrs.flag("has_bias") &&
-         !attrs.has("src_scale") && !attrs.flag("has_weight_scales") &&
+         x.elements() > 0 && x.dims[0] == y.dims[0] && w.dims[0] == x.dims[1] && w.dims[1] == y.dims[1] &&
+         x.dtype == y.dtype && w.dtype == x.dtype && y.strides[1] == 1 && attrs.integer("groups", 1) == 1 &&
+         !all_are(attrs.integers("strides", {1, 1}), 1) && all_are(attrs.integers("pads_begin", {0}), 0) &&
+         !attrs.flag("has_bias") && !attrs.has("src_scale") && !attrs.flag("has_weight_scales") &&
          (post_ops.empty() || (post_ops.size() == 1 && post_ops[0] == "sum"));
 }
 
@@ -129,9 +129,10 @@ std::optional<Plan> make_plan(const Lowering& low) {
 
 }  // namespace
 
-bool lower_spread(Lowering& low) {
+void lower_spread(Lowering& low) {
   const std::optional<Plan> plan = make_plan(low);
-  if (!plan) return false;
+  if (!plan)
+    low.reject("it is no strided 1x1 convolution, or this processor has no AVX-512 with bfloat16 products");
   const View& x = low.input(0);
   const View& w = low.input(1);
   const Desc source = describe(low, x), weights = weights_desc(low, w, 1, true);
@@ -139,11 +140,9 @@ bool lower_spread(Lowering& low) {
   const Desc product({x.dims[0], plan->channels, x.dims[2], x.dims[3]}, dnnl::memory::data_type::f32,
                      dnnl::memory::format_tag::acdb);
   using Deconvolution = dnnl::deconvolution_forward;
-  const Deconvolution::primitive_desc desc(onednn_engine(), dnnl::prop_kind::forward_inference,
-                                           dnnl::algorithm::deconvolution_direct, source, any_layout(weights),
-                                           Desc(), product, Dims{1, 1}, Dims{0, 0}, Dims{0, 0}, Dims{0, 0},
-                                           base_attr(), true);
-  if (!desc.get(true) || is_reference(desc.impl_info_str())) return false;
+  const Deconvolution::primitive_desc desc(
+      onednn_engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct, source,
+      any_layout(weights), Desc(), product, Dims{1, 1}, Dims{0, 0}, Dims{0, 0}, Dims{0, 0}, base_attr());
   const Location place = low.scratch(product.get_size());
   PrimitivePlan primitive(low);
   primitive.read(DNNL_ARG_SRC, x, source, desc.src_desc());
@@ -151,8 +150,7 @@ bool lower_spread(Lowering& low) {
   primitive.add({DNNL_ARG_DST, product, place});
   const double flops = 2.0 * static_cast<double>(x.elements()) * static_cast<double>(plan->channels);
   primitive.finish<Deconvolution>(desc, layout_name(desc.src_desc()) + ",spread", flops);
-  if (low.building()) low.emit(std::make_unique<SpreadStep>(*plan, place, low.at(low.output(0))));
-  return true;
+  low.emit(std::make_unique<SpreadStep>(*plan, place, low.at(low.output(0))));
 }
 
 }  // namespace npu

@@ -69,11 +69,15 @@ bool has_plain_operands(const Lowering& low) {
   const View& x = low.input(0);
   const View& w = low.input(1);
   if (x.dims.size() != 4 || w.dims.size() != 4 || low.output(0).dims.size() != 4) return false;
+  if (x.dims[0] != low.output(0).dims[0]) return false;
   if (x.dtype != w.dtype || x.dtype != low.output(0).dtype || !low.is_constant(w)) return false;
-  if (attrs.flag("has_bias") && (low.input(2).dtype != DType::Float32 || !low.input(2).contiguous()))
-    return false;
+  if (attrs.flag("has_bias")) {
+    const View& bias = low.input(2);
+    if (bias.dtype != DType::Float32 || !bias.contiguous() || bias.elements() != low.output(0).dims[1])
+      return false;
+  }
   return x.strides[1] == 1 && low.output(0).strides[1] == 1 && !attrs.has("src_scale") &&
-         !attrs.flag("has_weight_scales") && attrs.text("algorithm", "auto") != "direct";
+         !attrs.flag("has_weight_scales");
 }
 
 }  // namespace npu::convolution

@@ -1,4 +1,4 @@
-// The choice of our own convolutions by machine, and the packing of their weights.
+// The kernels of our own convolutions that this processor has, and the packing of their weights.
 #include <algorithm>
 
 #include "convolution/activation.h"

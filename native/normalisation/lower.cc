@@ -164,7 +164,7 @@ class Operands {
     if (!view.contiguous()) low_.reject("elements must lie side by side");
     if (view.dtype != DType::Float32 && view.dtype != DType::BFloat16)
       low_.reject("it is float32 or bfloat16");
-    return {true, view.dtype, low_.building() ? low_.at(view) : Location{}};
+    return {true, view.dtype, low_.at(view)};
   }
 
   Lowering& low_;
@@ -175,9 +175,7 @@ bool is_alike(const std::array<Operand, kPlaces>& operands, Place place) {
   return !operands[place].given || operands[place].type == operands[kX].type;
 }
 
-}  // namespace
-
-void lower_layer_norm_grad(Lowering& low) {
+void lower_rows(Lowering& low) {
   const View& x = low.input(kX);
   const Attrs& attrs = low.attrs();
   Plan plan;
@@ -205,9 +203,14 @@ void lower_layer_norm_grad(Lowering& low) {
                                         std::min<std::int64_t>(omp_get_max_threads(), plan.rows));
   plan.part_columns = (plan.columns + 15) / 16 * 16;
   low.describe("rows:avx512", "", 12.0 * static_cast<double>(elements));
-  if (!low.building()) return;
   plan.buffers = low.scratch(plan.bytes());
   low.emit(std::make_unique<GradientStep>(plan));
 }
+
+constexpr Implementation kImplementations[] = {{"rows", lower_rows}};
+
+}  // namespace
+
+void lower_layer_norm_grad(Lowering& low) { lower_named(low, kImplementations); }
 
 }  // namespace npu

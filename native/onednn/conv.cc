@@ -61,8 +61,9 @@ Location lower_gate(Lowering& low, const View& gate, const Desc& source) {
   return product;
 }
 
+// `late`: swish, the last post-operation, is applied after the primitive.
 template <class Primitive>
-void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed) {
+void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed, bool late) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   check_ranks(low);
   const ConvGeometry geometry(low, low.input(0).dims.size() - 2);
@@ -74,7 +75,7 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   const Desc weights = weights_desc(low, low.input(1), geometry.groups, transposed);
   const Desc bias = has_bias ? channel_vector(low, low.input(2), y.dims[1]) : Desc();
   const PaddedOperandShape post_shape(y.dims.size());
-  const bool late = has_late_activation(low);
+  if (late) check_late_activation(low);
   const AttributeSet attributes =
       make_attributes(low, gate + (gated ? 1 : 0), geometry.groups > 1 ? 3 : 1, post_shape, late ? 1 : 0);
 
@@ -106,16 +107,38 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   if (late) lower_late_activation(low);
 }
 
+template <bool kLate>
+void lower_library_conv(Lowering& low) {
+  lower_convolution<dnnl::convolution_forward>(low, dnnl::algorithm::convolution_direct, false, kLate);
+}
+
+template <bool kLate>
+void lower_library_deconv(Lowering& low) {
+  lower_convolution<dnnl::deconvolution_forward>(low, dnnl::algorithm::deconvolution_direct, true, kLate);
+}
+
+template <bool kTransposed>
+void lower_as_winograd(Lowering& low) {
+  check_ranks(low);
+  lower_winograd(low, kTransposed);
+}
+
+constexpr Implementation kConvolutions[] = {{"winograd", lower_as_winograd<false>},
+                                            {"depthwise", lower_depthwise},
+                                            {"pointwise", lower_pointwise},
+                                            {"onednn_swish", lower_library_conv<true>},
+                                            {"onednn", lower_library_conv<false>}};
+
+constexpr Implementation kTransposed[] = {{"winograd", lower_as_winograd<true>},
+                                          {"spread", lower_spread},
+                                          {"depthwise_source_gradient", lower_depthwise_source_gradient},
+                                          {"onednn_swish", lower_library_deconv<true>},
+                                          {"onednn", lower_library_deconv<false>}};
+
 }  // namespace
 
-void lower_conv(Lowering& low) {
-  if (lower_winograd(low, false) || lower_depthwise(low) || lower_pointwise(low)) return;
-  lower_convolution<dnnl::convolution_forward>(low, dnnl::algorithm::convolution_direct, false);
-}
+void lower_conv(Lowering& low) { lower_named(low, kConvolutions); }
 
-void lower_deconv(Lowering& low) {
-  if (lower_winograd(low, true) || lower_spread(low) || lower_depthwise_source_gradient(low)) return;
-  lower_convolution<dnnl::deconvolution_forward>(low, dnnl::algorithm::deconvolution_direct, true);
-}
+void lower_deconv(Lowering& low) { lower_named(low, kTransposed); }
 
 }  // namespace npu

@@ -189,7 +189,6 @@ class WeightGradient {
     }
     const auto& made = shares[0].desc;
     low_.describe(made.impl_info_str(), layouts(made), flops_);
-    if (!low_.building()) return;
     std::vector<Partial> partials;
     partials.push_back(partial(DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc(), weights_desc(), dw_, count));
     if (has_bias_)
@@ -227,20 +226,10 @@ class WeightGradient {
   double flops_ = 0;
 };
 
-}  // namespace
-
-// Inputs: x, gradient of y. Outputs: gradient of w (O, I/g, k) and, if given, of the bias. The algorithm
-// "library" is oneDNN's where we have one of our own.
-//
 // The threads of one primitive meet at a barrier at which they spin: where other programs keep a thread off
 // its core, the rest wait for it. So each thread has a primitive of its own, for its images, where these can
 // be shared out evenly.
-void lower_conv_grad_weights(Lowering& low) {
-  const bool ours = low.attrs().text("algorithm", "auto") != "library";
-  if (ours &&
-      (lower_winograd_gradient(low) || lower_weight_gradient(low) || lower_depthwise_weight_gradient(low))) {
-    return;
-  }
+void lower_library_gradient(Lowering& low) {
   check_images(low, low.input(0), low.input(1));
   if (low.output(0).dims.size() != low.input(0).dims.size())
     low.reject("the weights have another number of dimensions");
@@ -249,7 +238,7 @@ void lower_conv_grad_weights(Lowering& low) {
 
 // Inputs: gradient of y and, for maxima, x. Output: gradient of x. The maxima are found again, as nothing
 // kept where they were.
-void lower_pool_grad(Lowering& low) {
+void lower_library_pool_grad(Lowering& low) {
   const View& dy = low.input(0);
   const View& x = low.input_count() > 1 ? low.input(1) : low.output(0);
   check_images(low, x, dy);
@@ -279,5 +268,19 @@ void lower_pool_grad(Lowering& low) {
   after.finish<dnnl::pooling_backward>(backward, layout_name(backward.diff_src_desc()),
                                        static_cast<double>(dy.elements()) * pool.window());
 }
+
+constexpr Implementation kWeightGradients[] = {{"winograd", lower_winograd_gradient},
+                                               {"weight_gradient", lower_weight_gradient},
+                                               {"depthwise_weight_gradient", lower_depthwise_weight_gradient},
+                                               {"onednn", lower_library_gradient}};
+
+constexpr Implementation kPoolGradients[] = {{"onednn", lower_library_pool_grad}};
+
+}  // namespace
+
+// Inputs: x, gradient of y. Outputs: gradient of w (O, I/g, k) and, if given, of the bias.
+void lower_conv_grad_weights(Lowering& low) { lower_named(low, kWeightGradients); }
+
+void lower_pool_grad(Lowering& low) { lower_named(low, kPoolGradients); }
 
 }  // namespace npu

@@ -146,14 +146,8 @@ dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bi
   return exact.get(true) ? exact : make(a, free_layout ? any_layout(b) : b, false);
 }
 
-}  // namespace
-
-void lower_matmul(Lowering& low) {
+void lower_library(Lowering& low) {
   const Operands shapes(low);
-  if (lower_product(low, shapes.a, shapes.b, shapes.y, shapes.posts) ||
-      lower_narrow_product(low, shapes.a, shapes.b, shapes.y)) {
-    return;
-  }
   const bool has_bias = low.attrs().flag("has_bias");
   const Desc a = describe(low, low.input(0).dtype, shapes.a.dims, shapes.a.strides);
   const Desc b = describe(low, low.input(1).dtype, shapes.b.dims, shapes.b.strides);
@@ -178,5 +172,22 @@ void lower_matmul(Lowering& low) {
   plan.finish<dnnl::matmul>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
                             flops);
 }
+
+void lower_strassen_product(Lowering& low) {
+  const Operands shapes(low);
+  lower_strassen(low, shapes.a, shapes.b, shapes.y, shapes.posts);
+}
+
+void lower_narrow(Lowering& low) {
+  const Operands shapes(low);
+  lower_narrow_product(low, shapes.a, shapes.b, shapes.y);
+}
+
+constexpr Implementation kImplementations[] = {
+    {"strassen", lower_strassen_product}, {"narrow", lower_narrow}, {"onednn", lower_library}};
+
+}  // namespace
+
+void lower_matmul(Lowering& low) { lower_named(low, kImplementations); }
 
 }  // namespace npu

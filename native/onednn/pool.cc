@@ -86,7 +86,9 @@ double PoolGeometry::window() const {
   return size;
 }
 
-void lower_pool(Lowering& low) {
+namespace {
+
+void lower_library_pool(Lowering& low) {
   check_image(low);
   const std::size_t rank = low.input(0).dims.size();
   const PoolGeometry pool(low, rank - 2);
@@ -100,7 +102,7 @@ void lower_pool(Lowering& low) {
       });
 }
 
-void lower_lrn(Lowering& low) {
+void lower_library_lrn(Lowering& low) {
   check_image(low);
   const Attrs& attrs = low.attrs();
   const auto algorithm = find_algorithm(low, kNorms, attrs.text("kind", "across"));
@@ -116,7 +118,7 @@ void lower_lrn(Lowering& low) {
       });
 }
 
-void lower_resample(Lowering& low) {
+void lower_library_resample(Lowering& low) {
   check_image(low);
   const auto algorithm = find_algorithm(low, kResamplings, low.attrs().text("kind", "nearest"));
   const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(low.input(0).dims.size()));
@@ -127,5 +129,17 @@ void lower_resample(Lowering& low) {
                                                         allow_empty);
       });
 }
+
+constexpr Implementation kPool[] = {{"onednn", lower_library_pool}};
+constexpr Implementation kLrn[] = {{"onednn", lower_library_lrn}};
+constexpr Implementation kResample[] = {{"onednn", lower_library_resample}};
+
+}  // namespace
+
+void lower_pool(Lowering& low) { lower_named(low, kPool); }
+
+void lower_lrn(Lowering& low) { lower_named(low, kLrn); }
+
+void lower_resample(Lowering& low) { lower_named(low, kResample); }
 
 }  // namespace npu

@@ -142,7 +142,6 @@ dnnl::primitive_attr base_attr() {
 
 void emit_reorder(Lowering& low, const Desc& from, const Location& source, const Desc& to,
                   const Location& target, bool before_loop) {
-  if (!low.building()) return;
   const dnnl::reorder::primitive_desc desc(onednn_engine(), from, onednn_engine(), to, base_attr());
   std::vector<Operand> args = {{DNNL_ARG_FROM, from, source}, {DNNL_ARG_TO, to, target}};
   if (desc.scratchpad_desc().get_size()) {

@@ -83,7 +83,7 @@ class PrimitivePlan {
   template <class Primitive, class PrimitiveDesc>
   void finish(const PrimitiveDesc& desc, const std::string& layout, double flops) {
     low_.describe(desc.impl_info_str(), layout, flops);
-    if (low_.building()) emit(Primitive(desc), desc.scratchpad_desc());
+    emit(Primitive(desc), desc.scratchpad_desc());
   }
 
  private:

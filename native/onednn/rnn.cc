@@ -160,10 +160,12 @@ class RnnLowering {
   double flops_ = 0;
 };
 
+void lower_library_rnn(Lowering& low) { RnnLowering(low).lower(); }
+
+constexpr Implementation kLayers[] = {{"small_batch", lower_small_lstm}, {"onednn", lower_library_rnn}};
+
 }  // namespace
 
-void lower_rnn(Lowering& low) {
-  if (!lower_small_lstm(low)) RnnLowering(low).lower();
-}
+void lower_rnn(Lowering& low) { lower_named(low, kLayers); }
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// Matrix products that run by Strassen's algorithm: which ones, and their step.
+// Matrix products by Strassen's algorithm.
 #include "product/lower.h"
 
 #include <omp.h>
@@ -160,39 +160,25 @@ bool has_plain_operands(const Lowering& low) {
 
 bool lies_in_lines(const Matrix& m) { return m.dims.size() == 2 && (m.strides[0] == 1 || m.strides[1] == 1); }
 
-// Packing takes a share of the time that shrinks as rows and columns grow, updates of the result one that
-// shrinks with the depth.
-constexpr double kLeastGain = 1.05;
-constexpr double kLeastGainOverPacked = 1.085;  // oneDNN packs constants once
-constexpr std::int64_t kLeastDepth = 512;
-
-bool is_worthwhile(const Grid& grid, bool packs_once) {
-  return grid.problem(0).depth >= kLeastDepth &&
-         grid.gain() >= (packs_once ? kLeastGainOverPacked : kLeastGain);
-}
-
 }  // namespace
 
-bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
-                   const std::vector<Matrix>& posts) {
+void lower_strassen(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
+                    const std::vector<Matrix>& posts) {
   const MultiplyFn multiply = product::multiply();
-  const bool is_asked_for = low.attrs().text("algorithm", "auto") == "strassen";  // whatever the size
-  if (!multiply || !(is_asked_for || low.may_save_arithmetic()) || !has_plain_operands(low) ||
-      !lies_in_lines(a) || a.dims[1] == 0 || !lies_in_lines(b) || y.dims.size() != 2 || y.strides[1] != 1) {
-    return false;
+  if (!multiply) low.reject("Strassen's algorithm needs AVX-512");
+  if (!has_plain_operands(low) || !lies_in_lines(a) || a.dims[1] == 0 || !lies_in_lines(b) ||
+      y.dims.size() != 2 || y.strides[1] != 1) {
+    low.reject("Strassen's algorithm multiplies float32 matrices with dense rows or columns");
   }
   const std::optional<Finish> finish = read_finish(low, y, posts);
-  if (!finish) return false;
+  if (!finish) low.reject("Strassen's algorithm has no such post-operations");
   const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
                         b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
   const Plan plan(multiply, problem, omp_get_max_threads());
-  const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
-  if (!is_asked_for && !is_worthwhile(plan.grid, packs_once)) return false;
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
   low.describe("strassen:avx512",
                (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"), flops);
-  if (!low.building()) return true;
   Places places;
   places.a = low.at(low.input(0));
   places.b = low.at(low.input(1));
@@ -203,7 +189,6 @@ bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix
   if (finish->residual) places.residual = low.at(low.input(*finish->residual));
   if (finish->factor) places.factor = low.at(low.input(*finish->factor));
   low.emit(std::make_unique<ProductStep>(plan, places));
-  return true;
 }
 
 }  // namespace npu

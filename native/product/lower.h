@@ -1,4 +1,4 @@
-// Entry of our own matrix products: tasks of kind "matmul" that they take from oneDNN.
+// Implementations of tasks of kind "matmul" that are our own.
 #pragma once
 
 #include <vector>
@@ -13,11 +13,11 @@ struct Matrix {
   Dims strides;
 };
 
-// Lowers a large float32 product that gains by saved arithmetic; false leaves the task to oneDNN.
-bool lower_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
-                   const std::vector<Matrix>& posts);
+// Lowers a float32 product by Strassen's algorithm.
+void lower_strassen(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y,
+                    const std::vector<Matrix>& posts);
 
-// Lowers a float32 product with few rows or terms whose second operand is not packed; false likewise.
-bool lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y);
+// Lowers a product with few rows or terms, which reads its second operand as it is.
+void lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y);
 
 }  // namespace npu

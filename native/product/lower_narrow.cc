@@ -1,4 +1,4 @@
-// Matrix products with few rows or terms: which ones are ours, and their step.
+// Matrix products with few rows or terms.
 #include <limits>
 #include <optional>
 
@@ -25,9 +25,8 @@ using product::NarrowKernels;
 using product::NarrowOperands;
 using product::NarrowProblem;
 
-constexpr std::int64_t kLeastElements = 1 << 14;  // of the large operand; less lies in the nearest caches
-constexpr std::int64_t kStreamed = 1 << 18;       // results of a program that the caches are not kept for
-constexpr std::int64_t kShare = 1 << 15;          // elements of it that are worth a thread
+constexpr std::int64_t kStreamed = 1 << 18;  // results of a program that the caches are not kept for
+constexpr std::int64_t kShare = 1 << 15;     // elements of it that are worth a thread
 
 struct Plan {
   NarrowProblem problem{};
@@ -98,16 +97,17 @@ NarrowFn kernel_of(const NarrowKernels& kernels, const Matrix& a, const Matrix& 
 
 std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
   const NarrowKernels* kernels = product::narrow(low.output(0).dtype);
-  const bool packed = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
-  if (!kernels || packed || y.dims.size() != 2 || a.dims.size() != 2 || b.dims.size() != 2 ||
-      y.strides[1] != 1 || a.dims[1] == 0 || y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {
+  if (!kernels)
+    low.reject("products with few rows or terms need AVX-512, with its bfloat16 products for these");
+  if (y.dims.size() != 2 || a.dims.size() != 2 || b.dims.size() != 2 || y.strides[1] != 1 || a.dims[1] == 0 ||
+      y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {
     return std::nullopt;
   }
   Plan plan;
   plan.run = kernel_of(*kernels, a, b, y);
   const bool by_rows = plan.run == kernels->outer;
   const std::int64_t large = by_rows ? y.dims[0] * y.dims[1] : b.dims[0] * b.dims[1];
-  if (!plan.run || large < kLeastElements) return std::nullopt;
+  if (!plan.run) return std::nullopt;
   const bool clips = !low.attrs().texts("post_ops").empty();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   plan.problem = {y.dims[0],
@@ -128,19 +128,18 @@ std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix
 
 }  // namespace
 
-bool lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
+void lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
   const std::optional<Plan> plan = make_plan(low, a, b, y);
-  if (!plan) return false;
+  if (!plan)
+    low.reject("it has more rows and terms, other types, strides or post-operations than the kernel takes");
   const NarrowProblem& p = plan->problem;
   low.describe("narrow:avx512",
                (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"),
                2.0 * static_cast<double>(p.rows * p.columns) * static_cast<double>(p.depth));
-  if (!low.building()) return true;
   std::optional<Location> bias;
   if (low.attrs().flag("has_bias")) bias = low.at(low.input(2));
   low.emit(std::make_unique<NarrowStep>(*plan, low.at(low.input(0)), low.at(low.input(1)),
                                         low.at(low.output(0)), bias));
-  return true;
 }
 
 }  // namespace npu

@@ -183,11 +183,6 @@ TaskDef to_task(std::string kind, std::string name, nb::handle inputs, nb::handl
   return {std::move(kind), std::move(name), to_views(inputs), to_views(outputs), to_attrs(attrs), block};
 }
 
-nb::object query(const std::string& kind, nb::handle inputs, nb::handle outputs, const nb::dict& attrs) {
-  const std::string impl = query_task(to_task(kind, "query", inputs, outputs, attrs, 0));
-  return impl.empty() ? nb::object(nb::none()) : nb::object(nb::str(impl.c_str()));
-}
-
 }  // namespace
 
 void bind_program(nb::module_& m) {
@@ -205,8 +200,6 @@ void bind_program(nb::module_& m) {
       "object"_a, "symbol"_a, "Loads an x86-64 ELF object; raises ObjectError for anything malformed.");
   m.def("chunk_sums", &chunk_sums_of, "data"_a,
         "32 bytes for each MiB of a buffer, different where it differs.");
-  m.def("query", &query, "kind"_a, "inputs"_a, "outputs"_a, "attrs"_a,
-        "The implementation oneDNN would use for a task, or None.");
 
   nb::class_<Program>(m, "Program", "Tasks over buffers; immutable and thread-safe once finalized.")
       .def(nb::init<std::string, int>(), "name"_a, "device"_a = 0)

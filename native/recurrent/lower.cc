@@ -1,4 +1,4 @@
-// LSTM tasks of small batches: which ones, and their step.
+// LSTM tasks of small batches.
 #include "recurrent/lower.h"
 
 #include <algorithm>
@@ -235,8 +235,7 @@ std::optional<Layer> make_layer(const Lowering& low) {
   }
   const bool constant = low.is_constant(v.w) && low.is_constant(v.r) && low.is_constant(v.bias);
   const bool fits = layer.batch >= 1 && layer.batch <= kMaxBatch && layer.hidden % kUnits == 0 &&
-                    layer.steps > 0 && layer.inputs > 0 && v.bias.dtype == DType::Float32 &&
-                    v.x.dtype == v.w.dtype && v.w.dtype == v.r.dtype;
+                    layer.steps > 0 && layer.inputs > 0 && v.x.dtype == v.w.dtype && v.w.dtype == v.r.dtype;
   layer.step = recurrent::lstm_step(v.r.dtype);
   const std::int64_t block = 2 * layer.batch * kGates * kUnits * layer.hidden;
   layer.grain = std::max<std::int64_t>(kMinStepFlops / std::max<std::int64_t>(block, 1), 1);
@@ -250,6 +249,16 @@ View direction_of(const View& view, std::int64_t direction, Dims dims) {
   part.dims = std::move(dims);
   part.strides = contiguous_strides(part.dims);
   return part;
+}
+
+// A constant bias as float32.
+Location wide_bias(Lowering& low, const View& bias) {
+  if (bias.dtype == DType::Float32) return low.at(bias);
+  const std::int64_t count = bias.elements();
+  const DType type = bias.dtype;
+  return low.prepared(bias, static_cast<std::size_t>(count) * sizeof(float), [=](const char* from, char* to) {
+    read(from, type, reinterpret_cast<float*>(to), count);
+  });
 }
 
 dnnl::matmul::primitive_desc projection(const Lowering& low, const Layer& layer, DType type) {
@@ -266,14 +275,14 @@ dnnl::matmul::primitive_desc projection(const Lowering& low, const Layer& layer,
 
 }  // namespace
 
-bool lower_small_lstm(Lowering& low) {
+void lower_small_lstm(Lowering& low) {
+  if (!recurrent::lstm_step(DType::Float32)) low.reject("it needs AVX-512 with bfloat16 products");
   const std::optional<Layer> layer = make_layer(low);
-  if (!layer) return false;
+  if (!layer) low.reject("it is no LSTM of up to four rows with constant weights and blocks of 16 units");
   const Views v(low);
   const double flops = 2.0 * static_cast<double>(layer->steps * layer->batch) *
                        static_cast<double>(v.w.elements() + v.r.elements());
   low.describe("small_batch:avx512", "", flops);
-  if (!low.building()) return true;
 
   const std::int64_t hidden = layer->hidden;
   const DType type = v.r.dtype;
@@ -286,7 +295,7 @@ bool lower_small_lstm(Lowering& low) {
     const View w = direction_of(v.w, d, {layer->inputs, kGates * hidden});
     const View r = direction_of(v.r, d, {hidden, kGates, hidden});
     places.project_weights[d] = low.packed(w, plain, desc.weights_desc());
-    places.project_bias[d] = low.at(direction_of(v.bias, d, {kGates, hidden}));
+    places.project_bias[d] = wide_bias(low, direction_of(v.bias, d, {kGates, hidden}));
     places.weights[d] = low.prepared(r, r.bytes(), [type, hidden](const char* from, char* to) {
       recurrent::pack_lstm_weights(type, from, hidden, to);
     });
@@ -307,7 +316,6 @@ bool lower_small_lstm(Lowering& low) {
     types.c_n = low.output(2).dtype;
   }
   low.emit(std::make_unique<LstmStepTask>(*layer, types, places, std::move(desc), low.task().name));
-  return true;
 }
 
 }  // namespace npu

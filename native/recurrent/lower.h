@@ -1,11 +1,11 @@
-// Entry of the small-batch implementation of "rnn" tasks.
+// The implementation of "rnn" tasks for small batches.
 #pragma once
 
 #include "runtime/lowering.h"
 
 namespace npu {
 
-// Lowers an LSTM of a small batch; false leaves the task to oneDNN.
-bool lower_small_lstm(Lowering& low);
+// Lowers an LSTM of a small batch.
+void lower_small_lstm(Lowering& low);
 
 }  // namespace npu

@@ -209,7 +209,6 @@ class Reader {
       low_.reject("it has operands that no attribute names");
     }
     low_.describe("steps:avx512", "", layer.flops());
-    if (!low_.building()) return;
     const std::int64_t elements = kGates * layer.hidden * layer.hidden;
     layer.packed = low_.scratch(static_cast<std::size_t>(elements) * dtype_size(layer.type));
     low_.emit(std::make_unique<StepsTask<Bound>>(layer));
@@ -222,18 +221,16 @@ class Reader {
     if (view.elements() != elements) low_.reject("the shapes do not fit");
     if (!view.contiguous()) low_.reject("elements must lie side by side");
     if (view.dtype != (wide ? DType::Float32 : layer.type)) low_.reject("operands have different types");
-    layer.operands[place] = {true, low_.building() ? low_.at(view) : Location{}};
+    layer.operands[place] = {true, low_.at(view)};
   }
 
   Lowering& low_;
   std::size_t input_ = 0, output_ = 0;
 };
 
-}  // namespace
-
 // Inputs: gates (T, N, 4 * H) float32, weights (4 * H, H), h and c (N, H).
 // Outputs: y (T, N, H), kept (T, N, 5 * H), the last h and c (N, H) float32.
-void lower_lstm_steps(Lowering& low) {
+void lower_forward(Lowering& low) {
   Reader read(low, low.input(1), low.input(0));
   const std::int64_t state = read.layer.state();
   read.input(kGatesOf, read.all(kGates), true);
@@ -250,7 +247,7 @@ void lower_lstm_steps(Lowering& low) {
 // Inputs: kept (T, N, 5 * H), weights (4 * H, H) and, where attributes has_y, has_h and has_c say so, the
 // gradients of y (T, N, H) and of the last h and c (N, H). Outputs: gradients of the gates (T, N, 4 * H), of
 // the first h and c (N, H) float32.
-void lower_lstm_steps_grad(Lowering& low) {
+void lower_back(Lowering& low) {
   Reader read(low, low.input(1), low.input(0));
   const std::int64_t state = read.layer.state();
   read.input(kKeptOf, read.all(kKept));
@@ -263,5 +260,14 @@ void lower_lstm_steps_grad(Lowering& low) {
   read.output(kLastC, state, true);
   read.finish<BoundBack>();
 }
+
+constexpr Implementation kForward[] = {{"steps", lower_forward}};
+constexpr Implementation kBack[] = {{"steps", lower_back}};
+
+}  // namespace
+
+void lower_lstm_steps(Lowering& low) { lower_named(low, kForward); }
+
+void lower_lstm_steps_grad(Lowering& low) { lower_named(low, kBack); }
 
 }  // namespace npu

@@ -61,7 +61,6 @@ class ProgramBuilder : public LoweringHost {
   };
 
   // LoweringHost
-  bool building() const override { return true; }
 
   bool is_constant(int buffer) const override { return buffer_of(buffer).kind == Buffer::Kind::Constant; }
 

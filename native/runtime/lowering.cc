@@ -42,6 +42,7 @@ constexpr TaskKind kKinds[] = {
 // clang-format on
 
 constexpr std::size_t kScratchAlignment = 64;
+constexpr std::string_view kImplementation = "implementation";
 
 const TaskKind* find_kind(std::string_view name) {
   for (const TaskKind& kind : kKinds) {
@@ -79,11 +80,13 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
   if (!kind) throw InvalidArgument("unknown task kind '" + task.kind + "'");
   Lowering low(task, host, info);
   try {
-    if (kind->multiplies && !sums_bytes_exactly() && lower_wide_integers(low, kind->lower, host, info)) {
+    const bool library = is_library(task);
+    if (library && kind->multiplies && !sums_bytes_exactly() &&
+        lower_wide_integers(low, kind->lower, host, info)) {
       scratch_bytes = low.scratch_bytes();
       return;
     }
-    if (!kind->widens) {
+    if (!library || !kind->widens) {
       kind->lower(low);
     } else if (std::string refusal; !try_lower(low, kind->lower, refusal)) {
       if (!lower_widened(low, kind->lower, host, info)) throw Unsupported(refusal);
@@ -94,6 +97,22 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
     throw InvalidArgument("task '" + task.name + "' (" + task.kind + "): " + error.what());
   }
   scratch_bytes = low.scratch_bytes();
+}
+
+bool is_library(const TaskDef& task) {
+  constexpr std::string_view kLibrary = "onednn";
+  return task.attrs.text(kImplementation, std::string(kLibrary)).starts_with(kLibrary);
+}
+
+void lower_named(Lowering& low, const Implementation* first, std::size_t count) {
+  const Implementation* const last = first + count - 1;
+  const std::string name = low.attrs().text(kImplementation, std::string(last->name));
+  std::string known;
+  for (const Implementation* entry = first; entry <= last; ++entry) {
+    if (entry->name == name) return entry->lower(low);
+    known += (known.empty() ? "" : ", ") + std::string(entry->name);
+  }
+  low.reject("there is no implementation '" + name + "'; there are " + known);
 }
 
 const View& Lowering::input(std::size_t i) const { return pick(task_.inputs, i, *this, "input"); }

@@ -15,11 +15,10 @@
 
 namespace npu {
 
-// What lowering needs of the program that is being built. A query has a stand-in that builds nothing.
+// What lowering needs of the program that is being built.
 class LoweringHost {
  public:
   virtual ~LoweringHost() = default;
-  virtual bool building() const = 0;
   virtual bool is_constant(int buffer) const = 0;
   virtual Location locate(const View& view) = 0;
   virtual Location scratch(std::size_t offset) = 0;
@@ -53,7 +52,6 @@ class Lowering {
   std::size_t input_count() const { return task_.inputs.size(); }
   std::size_t output_count() const { return task_.outputs.size(); }
 
-  bool building() const { return host_.building(); }
   bool is_constant(const View& view) const { return host_.is_constant(view.buffer); }
   Location at(const View& view) { return host_.locate(view); }
   // Memory for the duration of this task, shared with other tasks' scratch.
@@ -72,8 +70,6 @@ class Lowering {
   int block_attr(std::string_view name) const;
   std::vector<std::pair<int, Dims>> stored_outputs(int block) const { return host_.stored_outputs(block); }
   void emit(std::unique_ptr<Step> step) { host_.emit(std::move(step)); }
-  // Whether an algorithm with less arithmetic and larger rounding errors may be taken (Winograd, Strassen).
-  bool may_save_arithmetic() const { return attrs().text("algorithm", "auto") == "auto"; }
   bool is_steady(const View& view) const { return host_.is_steady(view); }
   Location held(std::size_t bytes) { return host_.held(bytes); }
   void emit_before_loop(std::unique_ptr<Step> step) { host_.emit_before_loop(std::move(step)); }
@@ -92,6 +88,24 @@ class Lowering {
 
 using LowerFn = void (*)(Lowering&);
 
+// One way to run a kind of task.
+struct Implementation {
+  std::string_view name;
+  LowerFn lower;
+};
+
+// Lowers a task by the implementation that its attribute of this name names; the last of the list where it
+// names none. Which one is the compiler's choice: what an implementation cannot run is rejected.
+void lower_named(Lowering& low, const Implementation* first, std::size_t count);
+template <std::size_t N>
+void lower_named(Lowering& low, const Implementation (&list)[N]) {
+  lower_named(low, list, N);
+}
+
+// Whether oneDNN runs a task, in types and layouts that it has: those of the operands, or others with
+// conversions around it.
+bool is_library(const TaskDef& task);
+
 bool is_task_kind(std::string_view kind);
 
 // Lowers a task by its kind. Raises Unsupported or InvalidArgument, both naming the task.
@@ -103,11 +117,6 @@ bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& i
 // Lowers a product of 8-bit integers with float32 stand-ins for them, exact up to sums of 2^24; false when it
 // is none, or one that is added to its output.
 bool lower_wide_integers(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
-
-// How oneDNN would do a task: the name of its implementation, or an empty string when it cannot. Nothing is
-// built. Inputs other than the first are taken for constants unless attribute "constants" lists those that
-// are.
-std::string query_task(TaskDef task);
 
 // One function for each task kind; the table that names them is in lowering.cc.
 void lower_matmul(Lowering& low);

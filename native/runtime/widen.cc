@@ -61,7 +61,6 @@ class WideningHost : public LoweringHost {
 
   static bool is_standin(const View& view) { return view.buffer >= kFirst; }
 
-  bool building() const override { return host_.building(); }
   bool is_constant(int buffer) const override {
     return buffer >= kFirst ? standin(buffer).constant : host_.is_constant(buffer);
   }
@@ -180,9 +179,9 @@ View along_channels(const View& vector, const TaskDef& task) {
   return view;
 }
 
-constexpr std::string_view kQuantisation[] = {"src_scale",      "dst_scale", "src_zero_point",
-                                              "dst_zero_point", "has_bias",  "has_weight_scales",
-                                              "post_ops",       "algorithm"};
+constexpr std::string_view kQuantisation[] = {"src_scale",      "dst_scale",     "src_zero_point",
+                                              "dst_zero_point", "has_bias",      "has_weight_scales",
+                                              "post_ops",       "implementation"};
 
 // The same product of real numbers: its scales, bias and rounding are post-ops.
 TaskDef real_product(const TaskDef& given) {
@@ -215,7 +214,6 @@ TaskDef real_product(const TaskDef& given) {
   if (type == DType::Int8) ops.push_back(post_op("clip", -128, 127));
   if (type == DType::UInt8) ops.push_back(post_op("clip", 0, 255));
   task.attrs.set("post_ops", std::move(ops));
-  task.attrs.set("algorithm", std::string("precise"));
   return task;
 }
 

@@ -1,4 +1,4 @@
-// Convolution tasks that run as Winograd: which ones, and their step.
+// Convolution tasks by Winograd's algorithm.
 #include "winograd/lower.h"
 
 #include <omp.h>
@@ -24,12 +24,6 @@ using winograd::kPlanes;
 using winograd::Range;
 using winograd::Tiles;
 using winograd::Transforms;
-
-constexpr std::int64_t kMinTiles = 12;          // fewer make the products a matter of reading weights
-constexpr std::int64_t kMinTilesVariable = 32;  // the weights are transformed in every run
-constexpr std::int64_t kMinTilesBf16 = 40;      // direct convolution is twice as fast in bfloat16
-constexpr std::int64_t kMinChannels = 32;       // fewer make the transforms dominate
-constexpr double kMinCover = 0.5;               // share of the computed outputs that is wanted
 
 struct Plan {
   const Transforms* transforms = nullptr;
@@ -110,17 +104,19 @@ bool read_post_ops(const Lowering& low, std::size_t next, Plan& plan) {
 }
 
 bool bias_is_float(const Lowering& low) {
-  return !low.attrs().flag("has_bias") || (low.input(2).dtype == DType::Float32 && low.input(2).contiguous());
+  if (!low.attrs().flag("has_bias")) return true;
+  const View& bias = low.input(2);
+  return bias.dtype == DType::Float32 && bias.contiguous() && bias.elements() == low.output(0).dims[1];
 }
 
 bool is_plain_3x3(const Lowering& low) {
   const Attrs& attrs = low.attrs();
   const View& w = low.input(1);
-  return low.input(0).dims.size() == 4 && w.dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 &&
-         bias_is_float(low) && (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) &&
-         attrs.integer("groups", 1) == 1 && all_are(attrs.integers("strides", {1}), 1) &&
-         all_are(attrs.integers("dilations", {1}), 1) && !attrs.has("src_scale") &&
-         !attrs.flag("has_weight_scales") && !attrs.flag("has_gate") && low.may_save_arithmetic();
+  return low.input(0).dims.size() == 4 && low.input(0).dims[0] == low.output(0).dims[0] &&
+         w.dims.size() == 4 && w.dims[2] == 3 && w.dims[3] == 3 && bias_is_float(low) &&
+         (w.dtype == DType::Float32 || w.dtype == DType::BFloat16) && attrs.integer("groups", 1) == 1 &&
+         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1) &&
+         !attrs.has("src_scale") && !attrs.flag("has_weight_scales") && !attrs.flag("has_gate");
 }
 
 // A transposed convolution is one with its kernel turned by half a turn.
@@ -128,13 +124,6 @@ Filter filter_of(const View& w, bool transposed) {
   const Dims& s = w.strides;
   if (!transposed) return {w.dims[0], w.dims[1], s[0], s[1], s[2], s[3], 0};
   return {w.dims[1], w.dims[0], s[1], s[0], -s[2], -s[3], 2 * (s[2] + s[3])};
-}
-
-std::int64_t fewest_tiles(const Plan& plan) {
-  if (plan.bf16 && plan.constant_filter) return kMinTilesBf16;
-  // The transform of the weights costs what half as many tiles as outputs save in bfloat16.
-  if (plan.bf16) return std::max(kMinTilesBf16, plan.outputs() / 2);
-  return plan.constant_filter ? kMinTiles : kMinTilesVariable;
 }
 
 // Few channels: transformed sources and results fit the second-level cache. Many: the weights, which are read
@@ -166,8 +155,7 @@ std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
   plan.transforms = winograd::transforms();
   if (!plan.transforms || !(f32 || plan.bf16) || x.strides[1] != 1 || y.strides[1] != 1) return std::nullopt;
   const std::int64_t lanes = plan.transforms->lanes;
-  if (x.dims[1] % lanes || y.dims[1] % lanes || std::min(x.dims[1], y.dims[1]) < kMinChannels)
-    return std::nullopt;
+  if (x.dims[1] % lanes || y.dims[1] % lanes || y.elements() == 0) return std::nullopt;
   plan.source = image_of(x);
   plan.target = image_of(y);
   plan.source_image = x.strides[0];
@@ -180,9 +168,6 @@ std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
   plan.pad_top = transposed ? 2 - pads[0] : pads[0];
   plan.pad_left = transposed ? 2 - pads[1] : pads[1];
   plan.tiles = Tiles::of(y.dims[0], plan.target.height, plan.target.width);
-  const double cover = static_cast<double>(y.dims[0] * plan.target.height * plan.target.width) /
-                       static_cast<double>(plan.tiles.count() * winograd::kTile * winograd::kTile);
-  if (plan.tiles.count() < fewest_tiles(plan) || cover < kMinCover) return std::nullopt;
   if (low.attrs().flag("has_bias")) plan.bias_input = 2;
   if (!read_post_ops(low, plan.bias_input < 0 ? 2 : 3, plan)) return std::nullopt;
   plan.grid = grid_of(plan);
@@ -369,15 +354,16 @@ Location prepare_weights(Lowering& low, const View& w, const Filter& filter) {
 
 }  // namespace
 
-bool lower_winograd(Lowering& low, bool transposed) {
+void lower_winograd(Lowering& low, bool transposed) {
+  if (!winograd::transforms()) low.reject("Winograd's algorithm needs AVX2");
   const std::optional<Plan> plan = make_plan(low, transposed);
-  if (!plan) return false;
+  if (!plan)
+    low.reject("it is no 3x3 convolution of whole vectors of channels, or has other post-operations");
   const View& y = low.output(0);
   const double pixels = static_cast<double>((transposed ? low.input(0) : y).elements());
   const std::int64_t others = transposed ? plan->outputs() : plan->channels();
   const double flops = 2.0 * pixels * 9.0 * static_cast<double>(others);
   low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
-  if (!low.building()) return true;
 
   Places places;
   places.source = low.at(low.input(0));
@@ -392,7 +378,6 @@ bool lower_winograd(Lowering& low, bool transposed) {
     places.bias = low.at(low.input(static_cast<std::size_t>(plan->bias_input)));
   }
   low.emit(std::make_unique<WinogradStep>(*plan, places));
-  return true;
 }
 
 }  // namespace npu

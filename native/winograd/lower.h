@@ -1,14 +1,15 @@
-// Entries of the Winograd implementations of "conv", "deconv" and "conv_grad_weights" tasks.
+// Winograd implementations of "conv", "deconv" and "conv_grad_weights" tasks. Each rejects what it cannot
+// run.
 #pragma once
 
 #include "runtime/lowering.h"
 
 namespace npu {
 
-// Lowers a convolution, or a transposed one, that gains by it; false leaves the task to oneDNN.
-bool lower_winograd(Lowering& low, bool transposed);
+// A convolution, or a transposed one.
+void lower_winograd(Lowering& low, bool transposed);
 
-// The same for the gradient of a convolution's weights.
-bool lower_winograd_gradient(Lowering& low);
+// The gradient of a convolution's weights.
+void lower_winograd_gradient(Lowering& low);
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// Gradients of convolutions' weights that run as Winograd: which ones, and their step.
+// Gradients of convolutions' weights by Winograd's algorithm.
 #include <omp.h>
 
 #include <algorithm>
@@ -25,11 +25,8 @@ using winograd::Range;
 using winograd::Tiles;
 using winograd::Transforms;
 
-constexpr std::int64_t kMinTiles = 48;     // fewer leave the products little to add up
-constexpr std::int64_t kMaxChunk = 64;     // tiles worked on at once
-constexpr std::int64_t kMinChannels = 32;  // fewer make the transforms dominate
-constexpr double kMinCover = 0.5;          // share of the transformed pixels that there are
-constexpr std::int64_t kRows = 48;         // of the weights, computed at once for a panel of columns
+constexpr std::int64_t kMaxChunk = 64;  // tiles worked on at once
+constexpr std::int64_t kRows = 48;      // of the weights, computed at once for a panel of columns
 constexpr std::int64_t kCollectCost = 12, kAddCost = 15;  // in cycles, for each weight
 
 // One side of the products: the source, or the gradient.
@@ -243,11 +240,11 @@ bool is_plain_3x3(const Lowering& low) {
   const View& dw = low.output(0);
   const Attrs& attrs = low.attrs();
   return x.dims.size() == 4 && dy.dims.size() == 4 && dw.dims.size() == 4 && low.output_count() == 1 &&
-         dw.dims[2] == 3 && dw.dims[3] == 3 && WeightTarget(dw).fits() && x.dtype == dy.dtype &&
+         x.dims[0] == dy.dims[0] && dw.dims[0] == dy.dims[1] && dw.dims[1] == x.dims[1] && dw.dims[2] == 3 &&
+         dw.dims[3] == 3 && WeightTarget(dw).fits() && x.dtype == dy.dtype &&
          (x.dtype == DType::Float32 || x.dtype == DType::BFloat16) && x.strides[1] == 1 &&
          dy.strides[1] == 1 && attrs.integer("groups", 1) == 1 &&
-         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1) &&
-         low.may_save_arithmetic();
+         all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1);
 }
 
 Grid grid_of(const Plan& plan) {
@@ -258,11 +255,6 @@ Grid grid_of(const Plan& plan) {
   });
 }
 
-// In bfloat16 the direct products are twice as fast: many weights need many tiles to gain.
-std::int64_t fewest_tiles(const Plan& plan, std::int64_t channels) {
-  return plan.bf16 ? std::max(kMinTiles, channels / 2) : kMinTiles;
-}
-
 std::optional<Plan> make_plan(const Lowering& low) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
@@ -271,17 +263,11 @@ std::optional<Plan> make_plan(const Lowering& low) {
   Plan plan;
   plan.transforms = winograd::transforms();
   if (!plan.transforms || x.dims[1] % plan.transforms->lanes || dy.dims[1] % plan.transforms->lanes ||
-      std::min(x.dims[1], dy.dims[1]) < kMinChannels) {
+      low.input(1).elements() == 0) {
     return std::nullopt;
   }
   plan.tiles = Tiles::of(dy.dims[0], dy.dims[2], dy.dims[3]);
-  const double cover =
-      static_cast<double>(dy.dims[0] * dy.dims[2] * dy.dims[3]) /
-      static_cast<double>(std::max<std::int64_t>(plan.tiles.count(), 1) * winograd::kTile * winograd::kTile);
   plan.bf16 = x.dtype == DType::BFloat16;
-  if (plan.tiles.count() < fewest_tiles(plan, std::max(x.dims[1], dy.dims[1])) || cover < kMinCover) {
-    return std::nullopt;
-  }
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
   plan.rows = side_of(x, pads, false);
   plan.columns = side_of(dy, pads, true);
@@ -301,14 +287,14 @@ std::optional<Plan> make_plan(const Lowering& low) {
 
 }  // namespace
 
-bool lower_winograd_gradient(Lowering& low) {
+void lower_winograd_gradient(Lowering& low) {
+  if (!winograd::transforms()) low.reject("Winograd's algorithm needs AVX2");
   const std::optional<Plan> plan = make_plan(low);
-  if (!plan) return false;
+  if (!plan) low.reject("it is no gradient of a 3x3 kernel with whole vectors of channels");
   const View& dw = low.output(0);
   const double flops =
       2.0 * static_cast<double>(low.input(1).elements()) * static_cast<double>(dw.elements() / dw.dims[0]);
   low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
-  if (!low.building()) return true;
   Places places;
   places.rows = low.at(low.input(static_cast<std::size_t>(plan->rows_input)));
   places.columns = low.at(low.input(static_cast<std::size_t>(1 - plan->rows_input)));
@@ -319,7 +305,6 @@ bool lower_winograd_gradient(Lowering& low) {
       static_cast<std::size_t>((plan->grid.along_tiles - 1) * plan->partial_elements()) * sizeof(float));
   low.emit(std::make_unique<GradientStep>(*plan, places));
   target.finish(low, places.target);
-  return true;
 }
 
 }  // namespace npu

@@ -63,7 +63,13 @@ def atc(
         ),
     ] = None,
     soc_version: Annotated[
-        str, _option("soc_version", "cpu, portable, or an Ascend name (means cpu)", _BASIC, "NAME")
+        str,
+        _option(
+            "soc_version",
+            "cpu, portable, avx2, avx512, avx512_bf16, amx, or an Ascend name (means cpu)",
+            _BASIC,
+            "NAME",
+        ),
     ] = "cpu",
     mode: Annotated[
         int,

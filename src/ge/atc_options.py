@@ -131,7 +131,7 @@ def parse_output_type(text: str) -> dict[str, str]:
 
 
 def parse_soc_version(text: str) -> tuple[str, str]:
-    """Where the kernels are to run ("host" or "portable"), and what to say about the name.
+    """The target that a name stands for, and what to say about it.
 
     >>> parse_soc_version("Ascend310P3")
     ('host', 'soc_version Ascend310P3 stands for this machine: the model is compiled for the CPU device')
@@ -143,8 +143,12 @@ def parse_soc_version(text: str) -> tuple[str, str]:
         return "portable", ""
     if _ASCEND.match(text):
         return "host", f"soc_version {text} stands for this machine: the model is compiled for the CPU device"
+    from ge.target import NAMES
+
+    if name in NAMES:
+        return name, ""
     raise GeError(
         "E12006",
         f"soc_version '{text}' is unknown",
-        remedy="use cpu, portable, or an Ascend name, which means cpu",
+        remedy=f"use cpu, one of {', '.join(NAMES)}, or an Ascend name, which means cpu",
     )

@@ -102,6 +102,7 @@ def compile_plan(
     plan = build_plan(graph, options, name, donated, handover)
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
+    plan.report["target"] = {"name": options.target.name, "isa": options.target.isa}
     plan.report["notes"] = list(facts.notes(graph))
     plan.steps = steps
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):

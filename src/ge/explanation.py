@@ -20,7 +20,7 @@ _WIDTH = 60
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one node runs, why, and which nodes of the framework it stands for."""
+    """Where one node runs, in which implementation, why, and which nodes of the framework it stands for."""
 
     node: str
     operator: str
@@ -28,6 +28,7 @@ class Placement:
     reason: str
     origin: tuple[str, ...] = ()
     choice: bool = False  # a custom operator was there to take it
+    implementation: str = ""  # of a cube node
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def _placements(graph: ir.Graph) -> Iterable[Placement]:
             facts.reason(node),
             facts.origin(node),
             is_custom(lookup(node.op_type)) or bool(facts.passed_over(node)),
+            facts.implementation(node),
         )
     for inner in subgraphs_of(graph):
         yield from _placements(inner)
@@ -103,6 +105,7 @@ def _placement(row: dict[str, object]) -> Placement:
         str(row["reason"]),
         tuple(map(str, origin)),  # type: ignore[call-overload]
         bool(row.get("choice")),
+        str(row.get("implementation", "")),
     )
 
 

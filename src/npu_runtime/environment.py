@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection
+from pathlib import Path
 
 __all__ = [
     "VARIABLES",
     "InvalidVariableWarning",
+    "cache_folder",
     "check_counts",
     "check_names",
     "choice",
@@ -23,7 +25,7 @@ __all__ = [
 
 VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
-    "NPU_CACHE_DIR": "folder of compiled kernels and tuned choices",
+    "NPU_CACHE_DIR": "folder of compiled kernels, tuned choices and measured costs",
     "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
     "NPU_CUDA_DRIVER": "simulated: GPUs are simulated on the host",
     "NPU_DEVICE_COUNT": "devices that share this machine",
@@ -47,6 +49,16 @@ _told: set[tuple[str, str]] = set()
 
 class InvalidVariableWarning(RuntimeWarning):
     """An environment variable has a value that is not used."""
+
+
+def cache_folder() -> Path:
+    """The folder of what was measured on this machine: NPU_CACHE_DIR, else one in the user's cache folder."""
+    folder = text("NPU_CACHE_DIR")
+    return (
+        Path(folder)
+        if folder
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter"
+    )
 
 
 def text(name: str) -> str:

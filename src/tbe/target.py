@@ -47,6 +47,20 @@ _BEYOND = {  # by limit: how the names of the features it excludes begin
     "avx2": ("avx512", "avx10", "amx"),
     "avx512": ("avx512bf16", "avx512fp16", "avx10", "amx"),
 }
+_NAMED = {
+    "portable": PORTABLE,
+    "avx2": Machine("avx2", "haswell", "", 32, fma=True, half=True, masks=False),
+    "avx512": Machine("avx512", "skylake-avx512", "", 64, fma=True, half=True, masks=True),
+    "avx512_bf16": Machine("avx512", "cooperlake", "", 64, fma=True, half=True, masks=True),
+    "amx": Machine("avx512", "sapphirerapids", "", 64, fma=True, half=True, masks=True),
+}
+_NEEDS = {  # features without which code for a name does not run
+    "portable": ("sse4.2",),
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "avx512_bf16": (*_AVX512, "avx512bf16"),
+    "amx": (*_AVX512, "avx512bf16", "avx512fp16"),
+}
 _lock = threading.Lock()
 
 
@@ -81,14 +95,12 @@ def host_machine() -> Machine:
 
 
 def machine_for(target: str) -> Machine:
-    """The machine a target name stands for: "host", "portable", or "avx2" (which most hosts can run)."""
+    """The machine a target name stands for: "host", or a name with fixed features."""
     if target == "host":
         return host_machine()
-    if target == "portable":
-        return PORTABLE
-    if target == "avx2":
-        return Machine("avx2", "haswell", "", 32, fma=True, half=True, masks=False)
-    raise ValueError(f"unknown target {target!r}; expected host, portable or avx2")
+    if target in _NAMED:
+        return _NAMED[target]
+    raise ValueError(f"unknown target {target!r}; expected one of host, {', '.join(_NAMED)}")
 
 
 def code_identity(target: str) -> str:
@@ -100,9 +112,8 @@ def code_identity(target: str) -> str:
 
 def runs_here(target: str) -> bool:
     """Whether this processor runs code for a target."""
-    needs = {"host": (), "portable": ("sse4.2",), "avx2": _AVX2}[target]
     features = _features()
-    return all(features.get(f) for f in needs)
+    return target == "host" or all(features.get(f) for f in _NEEDS[target])
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import secrets
 import threading
 from dataclasses import dataclass
@@ -51,10 +50,7 @@ _loaded: dict[Path, dict[str, dict[str, int]]] = {}
 
 def tuning_file() -> Path:
     """Where choices are kept."""
-    folder = environment.text("NPU_CACHE_DIR")
-    if folder:
-        return Path(folder) / "tuning.json"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter" / "tuning.json"
+    return environment.cache_folder() / "tuning.json"
 
 
 def tuning_of(structure: str, target: str = "host") -> Tuning | None:

@@ -39,6 +39,10 @@ CASES = st.fixed_dictionaries(
 )
 
 
+WEIGHTS = {"implementation": "depthwise_weight_gradient"}
+SOURCE = {"implementation": "depthwise_source_gradient"}
+
+
 def _double(array: Array) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float64)).requires_grad_()
 
@@ -63,7 +67,7 @@ def _made(case: dict[str, Any], kernel: int, stride: int) -> tuple[Array, Array,
 def test_weights(case: dict[str, Any]) -> None:
     x, w, dy, attrs, (_, expected) = _made(case, case["kernel"], case["stride"])
     dw = np.full(w.shape, np.nan, np.float32)
-    impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw], attrs)
+    impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw], attrs | WEIGHTS)
     assert impl == "depthwise_weight_gradient:avx512"
     scale = np.sqrt(dy[:, 0].size) * 6 + np.abs(expected.numpy()).max()
     assert np.abs(dw - expected.numpy()).max() <= 4e-6 * scale
@@ -74,7 +78,7 @@ def test_weights_in_another_order() -> None:
     x, _, dy, attrs, (_, expected) = _made({**case, "extra": (1, 1)}, 3, 1)
     stored = np.full((3, 3, 1, 40), np.nan, np.float32)
     place = Operand(stored, (3, 2, 0, 1))
-    impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [place], attrs)
+    impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [place], attrs | WEIGHTS)
     assert impl == "depthwise_weight_gradient:avx512"
     np.testing.assert_allclose(stored.transpose(3, 2, 0, 1), expected.numpy(), atol=2e-5)
 
@@ -89,7 +93,7 @@ def test_source(case: dict[str, Any], kernel: int, stride: int) -> None:
         e - (n + b + e - kernel) % stride for n, b, e in axes
     ]  # without pixels no window sees
     dx = channels_last(np.full(x.shape, np.nan, x.dtype))
-    impl = run_single("deconv", [channels_last(dy), w], [dx], attrs)
+    impl = run_single("deconv", [channels_last(dy), w], [dx], attrs | SOURCE)
     assert impl == "depthwise_source_gradient:avx512"
     error = np.abs(logical(dx).astype(np.float64) - expected.numpy())
     rounding = 0 if x.dtype == np.float32 else 2**-8 * np.abs(expected.numpy())

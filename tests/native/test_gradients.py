@@ -10,7 +10,17 @@ import torch
 import torch.nn.functional as F
 
 import npu_runtime as rt
-from tests.native.native_support import BF16, Array, Operand, channels_last, close, logical, randn, run_single
+from tests.native.native_support import (
+    BF16,
+    Array,
+    Operand,
+    channels_last,
+    close,
+    logical,
+    needs_bf16_vectors,
+    randn,
+    run_single,
+)
 
 
 def _leaf(array: Array) -> torch.Tensor:
@@ -83,6 +93,7 @@ def test_gradient_of_a_convolutions_source_is_a_deconvolution() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize(("size", "strides"), [((9, 8), (2, 2)), ((8, 7), (3, 1)), ((5, 11), (1, 3))])
+@needs_bf16_vectors
 def test_source_of_a_strided_1x1_convolution(
     size: tuple[int, int], strides: tuple[int, int], added: bool, dtype: Any
 ) -> None:
@@ -92,7 +103,7 @@ def test_source_of_a_strided_1x1_convolution(
     y.backward(torch.from_numpy(dy.astype(np.float64)))
     before = randn(3, 40, *size, seed=3).astype(dtype)
     dx = channels_last(before)
-    attrs = {"strides": list(strides), "post_ops": ["sum"] if added else []}
+    attrs = {"strides": list(strides), "post_ops": ["sum"] if added else [], "implementation": "spread"}
     assert run_single("deconv", [channels_last(dy), w], [dx], attrs)
     assert x.grad is not None
     expected = x.grad.numpy() + (before.astype(np.float64) if added else 0)

@@ -143,11 +143,8 @@ def test_threads_do_what_one_does() -> None:
             assert np.array_equal(ours, theirs)
 
 
-def _views(shapes: list[tuple[int, ...]], dtypes: list[str]) -> list[Any]:
-    return [
-        (0, d, s, tuple(int(np.prod(s[i + 1 :])) for i in range(len(s))), 0)
-        for s, d in zip(shapes, dtypes, strict=True)
-    ]
+def _arrays(shapes: list[tuple[int, ...]], dtypes: list[str]) -> list[Array]:
+    return [np.zeros(s, rt.numpy_dtype(d)) for s, d in zip(shapes, dtypes, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -161,11 +158,12 @@ def _views(shapes: list[tuple[int, ...]], dtypes: list[str]) -> list[Any]:
 )
 def test_others_are_refused(hidden: int, dtypes: list[str], state: tuple[int, ...]) -> None:
     kind = dtypes[1]
-    outputs = _views(
+    outputs = _arrays(
         [(3, 2, hidden), (3, 2, 5 * hidden), (2, hidden), (2, hidden)], [kind, kind, "float32", "float32"]
     )
-    inputs = _views([(3, 2, 4 * hidden), (4 * hidden, hidden), state, state], dtypes)
-    assert rt.query(FORWARD, inputs, outputs, {}) is None
-    good = _views([(3, 2, 64), (64, 16), (2, 16), (2, 16)], ["float32"] * 4)
-    fine = _views([(3, 2, 16), (3, 2, 80), (2, 16), (2, 16)], ["float32"] * 4)
-    assert rt.query(FORWARD, good, fine, {}) is not None
+    inputs = _arrays([(3, 2, 4 * hidden), (4 * hidden, hidden), state, state], dtypes)
+    with pytest.raises(rt.UnsupportedTask):
+        run_single(FORWARD, inputs, outputs)
+    good = _arrays([(3, 2, 64), (64, 16), (2, 16), (2, 16)], ["float32"] * 4)
+    fine = _arrays([(3, 2, 16), (3, 2, 80), (2, 16), (2, 16)], ["float32"] * 4)
+    assert run_single(FORWARD, good, fine) == IMPLEMENTATION

@@ -536,13 +536,19 @@ def test_reorder_with_negative_and_zero_strides() -> None:
     np.testing.assert_array_equal(y, [[11, 9, 7, 5]] * 2)
 
 
-def test_query_says_what_onednn_would_use() -> None:
-    x, w = randn(64, 64), randn(64, 64)
-    assert rt.query("matmul", [view(0, x), view(0, w)], [view(0, x)], {}) not in (None, "ref:any")
+def test_types_without_a_product_are_refused() -> None:
     double = np.zeros((4, 4))
-    assert rt.query("matmul", [view(0, double), view(0, double)], [view(0, double)], {}) is None
+    with pytest.raises(rt.UnsupportedTask, match="float64"):
+        run_single("matmul", [double, double], [np.zeros((4, 4))])
     with pytest.raises(ValueError, match="unknown task kind"):
-        rt.query("nothing", [], [], {})
+        run_single("nothing", [], [])
+
+
+@pytest.mark.parametrize("kind", ["pool", "lrn", "resample", "pool_grad"])
+def test_kinds_of_the_library_alone_have_no_other_implementation(kind: str) -> None:
+    x = randn(1, 2, 4, 4)
+    with pytest.raises(rt.UnsupportedTask, match="there is no implementation 'own'; there are onednn"):
+        run_single(kind, [x], [x.copy()], {"implementation": "own"})
 
 
 # 16-bit floats that this machine's oneDNN may not take

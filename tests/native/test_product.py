@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
+from tests.native.native_support import needs_wide_vectors
 
 EPILOGUES = {
     "none": [],
@@ -64,7 +65,7 @@ def product(
     bias: np.ndarray | None = None,
     post_ops: list[str] | None = None,
     other: np.ndarray | None = None,
-    algorithm: str = "strassen",
+    implementation: str = "strassen",
     margin: int = 0,
 ) -> tuple[np.ndarray, str]:
     """The product and the implementation that made it.
@@ -92,7 +93,7 @@ def product(
     ]
     out = _view(program.output(0, whole.nbytes), y)
     names = ["add" if op == "row" else op for op in ops]
-    attrs = {"has_bias": has_bias, "post_ops": names, "algorithm": algorithm}
+    attrs = {"has_bias": has_bias, "post_ops": names, "implementation": implementation}
     program.task("matmul", "product", inputs, [out], attrs)
     program.finalize(0)
     program.run(memories, [whole])
@@ -108,12 +109,7 @@ def _is_ours(implementation: str) -> bool:
     return implementation.startswith("strassen")
 
 
-def _has_strassen() -> bool:
-    a, b, y = (_view(-1, np.empty(shape, np.float32)) for shape in ((4096, 1024), (1024, 4096), (4096, 4096)))
-    return _is_ours(rt.query("matmul", [a, b], [y], {"algorithm": "strassen"}) or "")
-
-
-needs_strassen = pytest.mark.skipif(not _has_strassen(), reason="this processor has none of its own")
+needs_strassen = needs_wide_vectors
 
 
 @needs_strassen
@@ -171,7 +167,7 @@ def test_errors_are_small_beside_the_norms_of_the_operands(scale: float) -> None
     a, b = _numbers(1, 1024, 768) * np.float32(scale), _numbers(2, 768, 1024)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     fast, implementation = product(a, b)
-    plain, other = product(a, b, algorithm="precise")
+    plain, other = product(a, b, implementation="onednn")
     assert _is_ours(implementation) and not _is_ours(other)
     errors = [float(np.abs(y - exact).max() / np.abs(exact).max()) for y in (fast, plain)]
     assert errors[0] < 4e-6 and errors[0] < 8 * errors[1]
@@ -281,26 +277,15 @@ def test_what_is_not_finite_lands_where_the_textbook_puts_it(
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth", "post_ops"),
-    [(64, 2048, 2048, []), (2048, 64, 2048, []), (2048, 2048, 64, []), (1024, 768, 768, ["tanh"])],
-)
-def test_other_products_stay_with_onednn(rows: int, columns: int, depth: int, post_ops: list[str]) -> None:
-    a, b = _numbers(1, rows, depth), _numbers(2, depth, columns)
-    y, implementation = product(a, b, post_ops=post_ops, algorithm="auto")
-    assert not _is_ours(implementation)
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(y, np.tanh(exact) if post_ops else exact, rtol=0, atol=1e-3)
-
-
 @needs_strassen
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth"), [(1024, 3072, 768), (512, 768, 768), (788, 768, 768), (768, 3072, 1024)]
-)
-def test_large_products_are_taken_unasked(rows: int, columns: int, depth: int, two_threads: None) -> None:
-    """By two threads; what each of many would do is a smaller product."""
-    _, implementation = product(_numbers(1, rows, depth), _numbers(2, depth, columns), algorithm="auto")
-    assert _is_ours(implementation)
+def test_other_post_operations_are_refused() -> None:
+    with pytest.raises(rt.UnsupportedTask, match="post-operations"):
+        product(_numbers(1, 64, 64), _numbers(2, 64, 64), post_ops=["tanh"])
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(rt.UnsupportedTask, match="there are strassen, narrow, onednn"):
+        product(_numbers(1, 64, 64), _numbers(2, 64, 64), implementation="fastest")
 
 
 @needs_strassen

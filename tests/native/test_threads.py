@@ -44,7 +44,12 @@ def steps() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]
     w, r = randn(8, 4, hidden, seed=1) / 4, randn(hidden, 4, hidden, seed=2) / 16
     y = np.zeros((count, 1, hidden), np.float32)
     weights = [constant(a[None, None]) for a in (w, r, np.zeros((4, hidden), np.float32))]
-    made = single("rnn", [x, state, state, *weights], [y], {"cell": "lstm", "direction": "forward"})
+    made = single(
+        "rnn",
+        [x, state, state, *weights],
+        [y],
+        {"cell": "lstm", "direction": "forward", "implementation": "small_batch"},
+    )
     wanted, h, c = [], np.zeros(hidden), np.zeros(hidden)
     for value in x[:, 0]:
         i, f, g, o = np.einsum("i,igh->gh", value, w) + np.einsum("i,igh->gh", h, r)

@@ -38,9 +38,17 @@ def _expected(x: Array, dy: Array, attrs: dict[str, Any], shape: tuple[int, ...]
     return conv2d_weight(source, shape, gradient, attrs["strides"], 0, attrs["dilations"]).numpy()
 
 
-def _gradient(x: Array, dy: Array, attrs: dict[str, Any], shape: tuple[int, ...], layout: str) -> tuple:
+def _gradient(
+    x: Array,
+    dy: Array,
+    attrs: dict[str, Any],
+    shape: tuple[int, ...],
+    layout: str,
+    implementation: str = "weight_gradient",
+) -> tuple:
     there, back = LAYOUTS[layout]
     dw = np.full([shape[p] for p in there], np.nan, np.float32)
+    attrs = {**attrs, "implementation": implementation}
     impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [Operand(dw, back)], attrs)
     return dw.transpose(back), impl
 
@@ -66,12 +74,11 @@ def test_any_window(data: st.DataObject) -> None:
     dilation = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
     pads = [data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in range(2)]
     size = data.draw(st.tuples(st.integers(5, 12), st.integers(5, 31)))
-    images, inputs, outputs = (data.draw(st.integers(*ends)) for ends in ((1, 3), (4, 9), (4, 9)))
+    images, inputs, outputs = (data.draw(st.integers(*ends)) for ends in ((1, 3), (1, 9), (1, 9)))
     space = [_window(*axis) for axis in zip(size, kernel, stride, dilation, pads, strict=True)]
     x = randn(images, inputs * 16, *size, dtype=dtype)
     dy = randn(images, outputs * 16, *space, seed=1, dtype=dtype)
     attrs = {
-        "algorithm": "direct",
         "strides": list(stride),
         "dilations": list(dilation),
         "pads_begin": [p[0] for p in pads],
@@ -106,11 +113,13 @@ def test_gradients_of_16_bits_are_rounded_once(layout: str, kernel: int, size: i
     dy = randn(4, 320, size, size, seed=1, dtype=BF16)
     shape, pads = (320, 64, kernel, kernel), [kernel // 2] * 2
     attrs = PLAIN | {"pads_begin": pads, "pads_end": pads}
-    wide, _ = _gradient(x, dy, attrs, shape, layout)
+    name = "winograd" if (kernel, size) == (3, 28) else "weight_gradient"
+    wide, _ = _gradient(x, dy, attrs, shape, layout, name)
+    attrs["implementation"] = name
     there, back = LAYOUTS[layout]
     dw = np.zeros([shape[p] for p in there], BF16)
     impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [Operand(dw, back)], attrs)
-    assert impl.startswith("winograd" if (kernel, size) == (3, 28) else "weight_gradient")
+    assert impl.startswith(name)
     error = np.abs(dw.transpose(back).astype(np.float32) - wide)
     assert (error <= 2**-8 * np.abs(wide) + 1e-5 * np.abs(wide).max()).all()
 
@@ -135,30 +144,21 @@ def test_not_a_number_stays_where_it_is() -> None:
     assert np.isfinite(finite).all()
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "dtype"), [(3, 64, BF16), (32, 192, np.float32), (16, 64, BF16), (32, 48, BF16)]
-)
-def test_few_channels_are_left_to_the_library(inputs: int, outputs: int, dtype: Any) -> None:
-    x, dy = randn(1, inputs, 9, 9, dtype=dtype), randn(1, outputs, 9, 9, seed=1, dtype=dtype)
-    assert not _check(x, dy, PLAIN, (outputs, inputs, 1, 1), "HWIO").startswith("weight_gradient")
-
-
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_winograd_of_any_shape(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from([np.float32, BF16]))
-    inputs, outputs = (16 * data.draw(st.integers(2, 9)) for _ in range(2))
+    inputs, outputs = (16 * data.draw(st.integers(1, 9)) for _ in range(2))
     space = [data.draw(st.integers(5, 30)) for _ in range(2)]
     begin, end = ([data.draw(st.integers(0, 2)) for _ in range(2)] for _ in range(2))
     size = [s + 2 - b - e for s, b, e in zip(space, begin, end, strict=True)]
-    tiles = -(-space[0] // 4) * -(-space[1] // 4)
-    assume(min(size) > 0 and space[0] * space[1] >= 8 * tiles)
-    images = -(-max(48, max(inputs, outputs) // 2) // tiles) + data.draw(st.integers(0, 1))
+    assume(min(size) > 0)
+    images = data.draw(st.integers(1, 4))
     x = randn(images, inputs, *size, dtype=dtype)
     dy = randn(images, outputs, *space, seed=1, dtype=dtype)
     attrs = PLAIN | {"pads_begin": begin, "pads_end": end}
     layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
-    dw, impl = _gradient(x, dy, attrs, (outputs, inputs, 3, 3), layout)
+    dw, impl = _gradient(x, dy, attrs, (outputs, inputs, 3, 3), layout, "winograd")
     assert impl.startswith("winograd")
     expected = _expected(x, dy, attrs, (outputs, inputs, 3, 3))
     assert np.abs(dw - expected).max() <= 1e-5 * np.abs(expected).max()
@@ -170,16 +170,7 @@ def test_winograd_of_many_tiles(images: int, size: int, channels: int) -> None:
     x, dy = (randn(images, channels, size, size, seed=s) for s in range(2))
     attrs = PLAIN | {"pads_begin": [1, 1], "pads_end": [1, 1]}
     shape = (channels, channels, 3, 3)
-    dw, impl = _gradient(x, dy, attrs, shape, "HWIO")
+    dw, impl = _gradient(x, dy, attrs, shape, "HWIO", "winograd")
     assert impl.startswith("winograd")
     expected = _expected(x, dy, attrs, shape)
     assert np.abs(dw - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("change", [{"algorithm": "precise"}, {"strides": [2, 2]}, {"dilations": [2, 2]}])
-def test_what_winograd_may_not_do_is_direct(change: dict[str, Any]) -> None:
-    x = randn(16, 64, 17, 17)
-    attrs = PLAIN | change
-    space = _window(17, 3, attrs["strides"][0], attrs["dilations"][0], (0, 0))
-    dy = randn(16, 64, space, space, seed=1)
-    assert _check(x, dy, attrs, (64, 64, 3, 3), "HWIO").startswith("weight_gradient")

@@ -26,7 +26,7 @@ def _conv(
     pad: int,
     post_ops: list[str],
     extra: np.ndarray | None,
-    algorithm: str,
+    implementation: str,
 ) -> tuple[np.ndarray, str]:
     """Channels-last x, weights (3, 3, C, O)."""
     n, h, wd, _ = x.shape
@@ -40,7 +40,7 @@ def _conv(
         feeds.append(extra)
     out = _view(program.output(0, y.nbytes), y, (0, 3, 1, 2))
     attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "has_bias": True, "post_ops": post_ops}
-    program.task("conv", "conv", inputs, [out], {**attrs, "algorithm": algorithm})
+    program.task("conv", "conv", inputs, [out], {**attrs, "implementation": implementation})
     program.finalize(0)
     program.run(feeds, [y])
     return y, program.task_info()[0]["impl"]
@@ -66,7 +66,7 @@ def test_winograd_equals_direct_convolution(
     bias = rng.standard_normal(outputs).astype(np.float32)
     size = (shape[0], shape[1] + 2 * pad - 2, shape[2] + 2 * pad - 2, outputs)
     extra = rng.standard_normal(size).astype(np.float32) if residual else None
-    y, impl = _conv(x, w, bias, pad, post_ops, extra, "auto")
+    y, impl = _conv(x, w, bias, pad, post_ops, extra, "winograd")
     assert impl.startswith("winograd")
     expected = (
         torch.nn.functional.conv2d(
@@ -85,7 +85,7 @@ def test_winograd_equals_direct_convolution(
     if post_ops and post_ops[-1].startswith("clip"):
         expected = np.clip(expected, 0, 6)
     assert np.abs(y - expected).max() <= 8e-6 * np.abs(expected).max()
-    direct, impl = _conv(x, w, bias, pad, post_ops, extra, "direct")
+    direct, impl = _conv(x, w, bias, pad, post_ops, extra, "onednn")
     assert not impl.startswith("winograd")
     assert np.abs(direct - expected).max() <= 2e-6 * np.abs(expected).max()
 
@@ -95,7 +95,7 @@ def test_winograd_reads_and_writes_bfloat16() -> None:
     x = rng.standard_normal((1, 40, 40, 64)).astype(ml_dtypes.bfloat16)
     w = (rng.standard_normal((3, 3, 64, 32)) / 24).astype(ml_dtypes.bfloat16)
     bias = np.zeros(32, np.float32)
-    y, impl = _conv(x, w, bias, 1, ["relu"], None, "auto")
+    y, impl = _conv(x, w, bias, 1, ["relu"], None, "winograd")
     assert impl.startswith("winograd")
     expected = (
         torch.nn.functional.conv2d(
@@ -110,20 +110,13 @@ def test_winograd_reads_and_writes_bfloat16() -> None:
     assert np.abs(y.astype(np.float64) - expected).max() <= 2**-8 * np.abs(expected).max()
 
 
-def test_few_tiles_stay_direct() -> None:
-    x = np.zeros((1, 7, 7, 512), np.float32)
-    w = np.zeros((3, 3, 512, 512), np.float32)
-    _, impl = _conv(x, w, np.zeros(512, np.float32), 1, [], None, "auto")
-    assert not impl.startswith("winograd")
-
-
 def _variable(
     kind: str,
     x: np.ndarray,
     w: np.ndarray,
     weight_perm: tuple[int, ...],
     pad: int,
-    algorithm: str = "auto",
+    implementation: str = "winograd",
     bias: np.ndarray | None = None,
 ) -> tuple[np.ndarray, str]:
     """Channels-last x and weights that are an input, viewed by `weight_perm` as the task wants them."""
@@ -137,7 +130,7 @@ def _variable(
         _view(program.input(1, w.nbytes), w, weight_perm),
     ]
     feeds = [x, w]
-    attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "algorithm": algorithm}
+    attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "implementation": implementation}
     if bias is not None:
         row = bias.reshape(1, 1, 1, -1)
         inputs.append(_view(program.input(2, row.nbytes), row, (0, 3, 1, 2)))
@@ -186,7 +179,7 @@ def test_variable_weights(kind: str, layout: str, shape: tuple, outputs: int, pa
     y, impl = _variable(kind, x, w, back, pad)
     assert impl.startswith("winograd")
     assert np.abs(y - expected).max() <= 8e-6 * np.abs(expected).max()
-    direct, impl = _variable(kind, x, w, back, pad, "direct")
+    direct, impl = _variable(kind, x, w, back, pad, "onednn")
     assert not impl.startswith("winograd")
     assert np.abs(direct - expected).max() <= 4e-6 * np.abs(expected).max()
 
@@ -202,32 +195,18 @@ def test_variable_bias_of_a_training_step() -> None:
     assert np.abs(y - expected).max() <= 8e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("kind", ["conv", "deconv"])
-@pytest.mark.parametrize(
-    ("batch", "channels", "dtype"),
-    [(1, 64, np.float32), (2, 64, ml_dtypes.bfloat16), (7, 256, ml_dtypes.bfloat16)],
-)
-def test_variable_weights_that_gain_nothing_stay_direct(
-    kind: str, batch: int, channels: int, dtype: type
-) -> None:
-    x: np.ndarray = np.zeros((batch, 14, 14, channels), dtype)
-    _, impl = _variable(kind, x, np.zeros((3, 3, channels, channels), dtype), (3, 2, 0, 1), 1)
-    assert not impl.startswith("winograd") or impl.endswith("as float32")
-
-
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_shape(data: st.DataObject) -> None:
     """Errors are those of float32 arithmetic; in bfloat16 the result is rounded once."""
     kind = data.draw(st.sampled_from(["conv", "deconv"]))
     dtype = data.draw(st.sampled_from([np.float32, ml_dtypes.bfloat16]))
-    channels, outputs = (16 * data.draw(st.integers(2, 10)) for _ in range(2))
-    height, width = (data.draw(st.integers(7, 30)) for _ in range(2))
+    channels, outputs = (16 * data.draw(st.integers(1, 10)) for _ in range(2))
+    height, width = (data.draw(st.integers(1, 30)) for _ in range(2))
     pad = data.draw(st.integers(0, 2))
     grown = 2 * pad - 2 if kind == "conv" else 2 - 2 * pad
-    tiles = -(-(height + grown) // 4) * -(-(width + grown) // 4)
-    images = -(-max(40, outputs // 2) // tiles) + data.draw(st.integers(0, 1))
-    assume((height + grown) * (width + grown) >= 8 * tiles)
+    images = data.draw(st.integers(1, 4))
+    assume(height + grown > 0 and width + grown > 0)
     there, back = LAYOUTS[data.draw(st.sampled_from(sorted(LAYOUTS)))]
     rng = np.random.default_rng(data.draw(st.integers(0, 9)))
     x = rng.standard_normal((images, height, width, channels), np.float32).astype(dtype)

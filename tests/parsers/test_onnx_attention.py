@@ -13,12 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ge
 from ge.ir.types import TensorDesc
-from ge.ops.attention import has_task
+from ge.ops.attention import is_fused
+from ge.target import host
 
 BATCH, HEADS, LENGTH, DEPTH = 2, 3, 20, 8
 _SAMPLE = TensorDesc((1, 1, LENGTH, DEPTH), "float32")
 pytestmark = pytest.mark.skipif(
-    not has_task(_SAMPLE, _SAMPLE, _SAMPLE, None), reason="this machine has no task for attention"
+    not is_fused(_SAMPLE, _SAMPLE, _SAMPLE, None, host(), gradient=False),
+    reason="this machine has no task for attention",
 )
 
 Nodes = list[onnx.NodeProto]

@@ -14,20 +14,22 @@ from hypothesis import strategies as st
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
-from ge.ops.attention import has_gradient_task
+from ge.ops.attention import is_fused
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import STAGES, fusion_names
 from ge.passes.dead_code import DeadCode
 from ge.passes.fuse_attention import FuseAttention
 from ge.passes.rewrite import attrs_of
+from ge.target import host
 from tests.passes.pass_support import transformed, types
 from tests.support.small_graphs import compiled, kinds
 
 BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 3, 20, 24, 8
 _SAMPLE = TensorDesc((1, 1, 32, 16), "float32")
 pytestmark = pytest.mark.skipif(
-    not has_gradient_task(_SAMPLE, _SAMPLE, _SAMPLE, None), reason="this machine has no task for attention"
+    not is_fused(_SAMPLE, _SAMPLE, _SAMPLE, None, host(), gradient=True),
+    reason="this machine has no task for attention",
 )
 
 Scores = Callable[[GraphBuilder, ir.Value], ir.Value]

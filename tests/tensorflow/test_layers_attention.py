@@ -10,14 +10,16 @@ import pytest
 import tensorflow as tf
 
 from ge.ir.types import TensorDesc
-from ge.ops.attention import has_gradient_task
+from ge.ops.attention import is_fused
 from ge.plan import Plan
+from ge.target import host
 from tests.tensorflow.comparing import same
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 24, 32, 4
 _SAMPLE = TensorDesc((1, 1, LENGTH, 8), "float32")
 pytestmark = pytest.mark.skipif(
-    not has_gradient_task(_SAMPLE, _SAMPLE, _SAMPLE, None), reason="this machine has no task for attention"
+    not is_fused(_SAMPLE, _SAMPLE, _SAMPLE, None, host(), gradient=True),
+    reason="this machine has no task for attention",
 )
 
 

@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 import tf_adapter
-from ge.ops.lstm_steps import has_tasks
+from ge.ops.lstm_steps import are_tasks
 from ge.passes.fuse_recurrent_training import FuseRecurrentTraining
+from ge.target import host
 from tests.tensorflow.comparing import needs_bfloat16, same
 
 BATCH, TIME, FEATURES, UNITS = 3, 6, 5, 16
@@ -44,7 +45,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fused]:
 
 def expected(count: int, units: int = UNITS, dtype: str = "float32") -> int:
     """So many layers, on a machine that has tasks for them."""
-    return count if has_tasks(TIME, BATCH, units, dtype) else 0
+    return count if are_tasks(TIME, BATCH, units, dtype, host()) else 0
 
 
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:

@@ -15,6 +15,8 @@ from ge.build.kernels import KernelBook
 from ge.build.lower import Workshop, lower_graph
 from ge.build.memory import MemoryPlan, Piece, check, plan_memory
 from ge.build.peak import peak_tensors
+from ge.implementations.selection import select
+from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.options import CompileOptions
@@ -55,6 +57,7 @@ def build_plan(
     memory, offsets = _plan_arena(draft, owner)
     shop.kernels.compile()
     _finish_kernel_tasks(draft, shop.kernels)
+    kept = [number for number in range(len(draft.tasks)) if number not in draft.dropped]
     plan = Plan(
         name=name,
         inputs=[
@@ -68,7 +71,7 @@ def build_plan(
             if i not in handover.left
         ],
         buffers=[_buffer(s, offsets.get(owner[s.id])) for s in draft.storages],
-        tasks=[task for number, task in enumerate(draft.tasks) if number not in draft.dropped],
+        tasks=[draft.tasks[number] for number in kept],
         blocks=draft.blocks,
         constants=draft.constants,
         kernels=shop.kernels.images(),
@@ -79,6 +82,9 @@ def build_plan(
         | {"peak": peak_tensors(draft, _used(draft, owner))}
         | ({"donated_copies": copied} if donated else {}),
     )
+    for number, choice in zip(kept, select(plan, options.target), strict=True):
+        if choice is not None and number in draft.nodes:
+            facts.set_implementation(draft.nodes[number], choice.name, choice.reason)
     over = {id(draft.tasks[number]) for number in draft.shares if draft.tasks[number].kind == "aicpu"}
     check_donated(plan, lambda task: ((0, 0),) if id(task) in over else _leave(task, shop.kernels))
     return plan

@@ -54,6 +54,7 @@ class Draft:
     shares: dict[int, tuple[Share, ...]] = field(
         default_factory=dict
     )  # by task: outputs that may take an input's memory
+    nodes: dict[int, ir.Node] = field(default_factory=dict)  # by task: what a cube task stands for
     dropped: set[int] = field(default_factory=set)  # tasks that turned out to have nothing to do
     blocks: int = 1
     clock: int = 0

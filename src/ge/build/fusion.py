@@ -35,7 +35,6 @@ MAX_NODES = 48
 MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
 FAR = 12  # nodes between a group and a node from which the node counts as late
-LARGE = 1 << 18  # elements from which a kernel needs all cores
 CHEAP_NODES = 4
 REARRANGING = frozenset({"Concat", "Pad", "Transpose", "Slice", "Split", "Reverse"})  # read each element once
 EXPENSIVE = frozenset(
@@ -218,7 +217,7 @@ class _Fusion:
 
     def _summed_later(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
         """Whether a node sums up columns of a large value that is kept and slow to compute."""
-        if pattern_of(node) is not Pattern.REDUCE or desc_of(value).size < LARGE:
+        if pattern_of(node) is not Pattern.REDUCE or desc_of(value).size < self.target.kernel_elements:
             return False
         kept = value in self.returned or any(
             r not in other.nodes and r is not node for r in self.readers[value]
@@ -283,7 +282,8 @@ class _Fusion:
             plan = tbe.schedule(*kernel.tensors)
         except tbe.Unfusable:
             return False
-        return plan.total >= self.target.least_pieces or size < LARGE or self._serial_anyway(nodes)
+        enough = plan.total >= self.target.least_pieces or size < self.target.kernel_elements
+        return enough or self._serial_anyway(nodes)
 
     def _serial_anyway(self, nodes: list[ir.Node]) -> bool:
         """Whether the last node of a group has too few pieces even on its own."""

@@ -20,15 +20,16 @@ from ge.build.partition import partition
 from ge.build.units import Unit
 from ge.build.views import view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
-from ge.engines.algorithms import choose_algorithm
+from ge.engines.algorithms import precision_attrs
 from ge.errors import GeError
+from ge.implementations import Operation, choose, takes_late_sum
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
-from ge.ops.tasks import implementation
 from ge.options import CompileOptions
 from ge.plan import Task, View
+from ge.target import Target
 
 __all__ = ["Workshop", "lower_graph"]
 
@@ -157,11 +158,13 @@ class _GraphLowering:
         kind = "copy" if plain else "reorder"
         self.emit(Task(kind, f"copy:{name}", [source], [target], engine=Engine.VIEW.value), shares)
 
-    def emit(self, task: Task, shares: Sequence[Share] = ()) -> None:
-        """Append a task to this block, unless there is nothing to do."""
+    def emit(self, task: Task, shares: Sequence[Share] = (), node: ir.Node | None = None) -> None:
+        """Append a task to this block, unless there is nothing to do; `node` is what a cube task stands for."""
         if task.outputs and all(0 in v.shape for v in task.outputs):
             return
         task.block = self.block
+        if node is not None:
+            self.draft.nodes[len(self.draft.tasks)] = node
         self.draft.emit(task, shares)
 
     # -- units -------------------------------------------------------------------------------------------------
@@ -182,9 +185,9 @@ class _GraphLowering:
         wanted = [self.view(v) for v in node.outputs]
         outputs = [v if accepts_output(node.op_type, v) else self.draft.arena(v.desc) for v in wanted]
         task = operator.task(op, inputs, outputs)
-        choose_algorithm(task, node, self.shop.options)
+        task.attrs.update(precision_attrs(node, self.shop.options))
         self._describe(task, unit, operator.flops(op))
-        self.emit(task, _accumulations(task))
+        self.emit(task, _accumulations(task, self.shop.options.target), node)
         for view, target in zip(outputs, wanted, strict=True):
             self._copy(view, target, node.name or "")
 
@@ -402,7 +405,7 @@ _CONTROL: dict[str, Callable[[_GraphLowering, ir.Node], None]] = {
 _BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
 
-def _accumulations(task: Task) -> list[Share]:
+def _accumulations(task: Task, target: Target) -> list[Share]:
     """The operands a primitive adds to its result that it could accumulate into instead."""
     post_ops = task.attrs.get("post_ops") or ()
     operand = len(task.inputs) - sum(p in _BINARY_POST_OPS for p in post_ops)
@@ -410,25 +413,22 @@ def _accumulations(task: Task) -> list[Share]:
     for number, post_op in enumerate(post_ops):
         if post_op not in _BINARY_POST_OPS:
             continue
-        source, target = task.inputs[operand], task.outputs[0]
-        fits = post_op == "add" and (source.shape, source.dtype) == (target.shape, target.dtype)
-        if fits and (number == 0 or not _is_slow_with_a_later_sum(task, operand, number)):
+        source, result = task.inputs[operand], task.outputs[0]
+        fits = post_op == "add" and (source.shape, source.dtype) == (result.shape, result.dtype)
+        if fits and (number == 0 or _is_fast_with_a_later_sum(task, operand, number, target)):
             found.append(Share(operand, 0, number))
         operand += 1
     return found
 
 
-def _is_slow_with_a_later_sum(task: Task, operand: int, number: int) -> bool:
-    """Whether the primitive is a fast one with its post-ops as they are, and a reference with "sum" among them."""
+def _is_fast_with_a_later_sum(task: Task, operand: int, number: int, target: Target) -> bool:
+    """Whether a product may add to its result after other post-ops: few kernels of the library can."""
     ops, rest = [*task.attrs["post_ops"]], [*task.inputs]
     ops[number] = "sum"
     del rest[operand]
     changed = replace(task, inputs=rest, attrs={**task.attrs, "post_ops": ops})
-    return _is_reference(changed) and not _is_reference(task)
-
-
-def _is_reference(task: Task) -> bool:
-    return (implementation(task.kind, task.inputs, task.outputs, task.attrs) or "").startswith("ref")
+    op = Operation.of(changed, constant=frozenset(range(1, len(rest))))
+    return not choose(op, target).is_library or takes_late_sum(op, target)
 
 
 def _no_kernel(unit: Unit, error: tbe.Unfusable) -> GeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ge.ops.base import NodeView, Operator
+from ge.ops.tasks import decomposes
 from ge.plan import View
 from ge.target import Target
 
@@ -16,9 +17,12 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
     if operator.task is None:
         return "the operator has no AI Core primitive"
     first = op.input(0)
-    if first is None or first.dtype in {"float32"} | target.narrow_floats | _EIGHT_BIT:
-        return operator.refuse(op)
-    return f"no AI Core primitive takes {first.dtype}"
+    if first is not None and first.dtype not in {"float32"} | target.narrow_floats | _EIGHT_BIT:
+        return f"no AI Core primitive takes {first.dtype}"
+    why = operator.refuse(op)
+    if not why and operator.expand is not None and decomposes(operator, op, target):
+        return "the target runs it as smaller operators"
+    return why
 
 
 def _matrix(view: View) -> bool:

@@ -7,9 +7,8 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.options import CompileOptions, Implementation
-from ge.plan import Task
 
-__all__ = ["choose_algorithm", "implementation_of", "unknown_names"]
+__all__ = ["implementation_of", "precision_attrs", "unknown_names"]
 
 # Operators with more than one algorithm, and what scripts call them in other vocabularies.
 _PRODUCTS = {
@@ -26,10 +25,10 @@ _PRODUCTS = {
 }
 
 
-def choose_algorithm(task: Task, node: ir.Node, options: CompileOptions) -> None:
-    """Tell the runtime where a product must not be computed by an algorithm with larger errors."""
-    if node.op_type in _PRODUCTS and implementation_of(node, options) is Implementation.PRECISE:
-        task.attrs["algorithm"] = "precise"
+def precision_attrs(node: ir.Node, options: CompileOptions) -> dict[str, bool]:
+    """The attribute of a product that must not be computed by an algorithm with larger errors."""
+    precise = node.op_type in _PRODUCTS and implementation_of(node, options) is Implementation.PRECISE
+    return {"precise": True} if precise else {}
 
 
 def implementation_of(node: ir.Node, options: CompileOptions) -> Implementation:

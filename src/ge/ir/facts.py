@@ -13,6 +13,7 @@ __all__ = [
     "add_note",
     "add_origin",
     "engine",
+    "implementation",
     "keep_dtype",
     "narrow",
     "notes",
@@ -22,6 +23,7 @@ __all__ = [
     "reason",
     "recomputed",
     "set_engine",
+    "set_implementation",
     "set_keep_dtype",
     "set_narrow",
     "set_output_names",
@@ -37,6 +39,7 @@ __all__ = [
 _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
+_IMPLEMENTATION = "ge.implementation"
 _KEEP_DTYPE = "ge.keep_dtype"
 _NARROW = "ge.narrow"
 _NOTES = "ge.notes"
@@ -79,6 +82,17 @@ def reason(node: ir.Node) -> str:
 def set_reason(node: ir.Node, text: str) -> None:
     """Record why the node was placed where it is."""
     node.metadata_props[_REASON] = text
+
+
+def implementation(node: ir.Node) -> str:
+    """The implementation that was chosen for a cube node, "" for others."""
+    return node.metadata_props.get(_IMPLEMENTATION, "")
+
+
+def set_implementation(node: ir.Node, name: str, why: str) -> None:
+    """Record the implementation of a cube node and, behind the reason for its engine, why it is this one."""
+    node.metadata_props[_IMPLEMENTATION] = name
+    set_reason(node, "; ".join(part for part in (reason(node), f"implementation {why}") if part))
 
 
 def recomputed(node: ir.Node) -> bool:

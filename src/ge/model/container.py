@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 MAGIC = b"\x89GEOM\r\n\x1a"
-VERSION = 1
+VERSION = 2  # 1: tasks did not name their implementation
 PAGE = 4096
 MAX_SECTIONS = 64
 NO_SEAL = bytes(32)

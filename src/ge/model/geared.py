@@ -12,8 +12,10 @@ import numpy as np
 
 from ge.errors import GeError
 from ge.gears import Gears
+from ge.implementations.selection import retarget
 from ge.model.model import Model
 from ge.plan import Plan, Port
+from ge.target import host
 
 __all__ = ["GearedModel", "build_model"]
 
@@ -21,6 +23,7 @@ __all__ = ["GearedModel", "build_model"]
 def build_model(plan: Plan) -> Model:
     """Load a plan that came from a file; what the runtime refuses is an error of the file."""
     try:
+        retarget(plan, host())
         return Model(plan)
     except GeError:
         raise

@@ -1,4 +1,4 @@
-"""Attention and its gradient: one task each where the runtime has it, else products and a softmax."""
+"""Attention and its gradient: one task each where the target has it, else products and a softmax."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ge.implementations import DECOMPOSED, choose
 from ge.ir.types import BOOL, FLOATS, TensorDesc, widened
 from ge.ir.values import desc_of
-from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
+from ge.ops.tasks import decomposes, dense_operation
 from ge.plan import Task, View
-
-LEAST_QUERIES = 16  # fewer are a matter of reading keys and values, which the task would pack first
-MOST_SCORES = 1 << 20  # of a head, all of which the gradient keeps
+from ge.target import Target
 
 
 def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
@@ -28,19 +27,16 @@ def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
         raise fail(op, f"queries {q} and keys {k} have different leading axes")
 
 
-def has_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None) -> bool:
-    """Whether attention of such operands is one task."""
-    if q.rank < 2 or q.shape[-2] < LEAST_QUERIES:
-        return False
-    return tasks.has_task("attention", [q, k, v, mask], _results(q, v))
-
-
-def has_gradient_task(q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None) -> bool:
-    """Whether attention of such operands is one task, and its gradient another."""
-    if not has_task(q, k, v, mask) or q.shape[-2] * k.shape[-2] > MOST_SCORES:
-        return False
+def is_fused(
+    q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None, target: Target, gradient: bool
+) -> bool:
+    """Whether a target runs attention of such operands as one task and, if there is one, its gradient as another."""
+    attrs = {"scale": 1.0, "causal": False}
     y, sums = _results(q, v)
-    return tasks.has_task("attention_grad", [y, q, k, v, y, sums, mask], [q, k, v])
+    wanted = [dense_operation("attention", [q, k, v, mask], [y, sums], attrs)]
+    if gradient:
+        wanted.append(dense_operation("attention_grad", [y, q, k, v, y, sums, mask], [q, k, v], attrs))
+    return all(choose(op, target).name != DECOMPOSED for op in wanted)
 
 
 def _results(q: TensorDesc, v: TensorDesc) -> list[TensorDesc]:
@@ -176,9 +172,7 @@ class Attention(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        q, k, v = op.inputs[:3]
-        assert q is not None and k is not None and v is not None
-        if has_task(q, k, v, op.input(3)):
+        if not decomposes(Attention, op, builder.target):
             return NotImplemented
         q, k, v, *rest = values
         dtype, axis = desc_of(q).dtype, desc_of(q).rank - 1
@@ -246,9 +240,7 @@ class AttentionGrad(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        q, k, v = op.inputs[1:4]
-        assert q is not None and k is not None and v is not None
-        if has_gradient_task(q, k, v, op.input(6)):
+        if not decomposes(AttentionGrad, op, builder.target):
             return NotImplemented
         return _gradients(builder, op, values[:5], values[6] if len(values) > 6 else None)
 

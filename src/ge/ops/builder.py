@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,9 @@ from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of, make_constant, make_value, set_desc
+
+if TYPE_CHECKING:
+    from ge.target import Target
 
 __all__ = ["DOMAIN", "GraphBuilder", "Operand", "make_attribute"]
 
@@ -44,6 +47,7 @@ class GraphBuilder:
         graph: ir.Graph | None = None,
         before: ir.Node | None = None,
         parent: GraphBuilder | None = None,
+        target: Target | None = None,
     ) -> None:
         if graph is None and parent is None:
             _refresh_operators()
@@ -51,6 +55,8 @@ class GraphBuilder:
             graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
         )
         self.parent = parent
+        # What operators that are one task on some targets are made for; None leaves them whole.
+        self.target: Target | None = target if target is not None or parent is None else parent.target
         self.origin: tuple[str, ...] = ()  # given to every node made from here on
         self.folds_all = False  # also what a pass may still look for
         self.captured: dict[ir.Value, ir.Value] = {}  # outer value -> input of this subgraph

@@ -1,4 +1,4 @@
-"""The gradient of a layer normalisation: one task where the runtime has it, else sums and products."""
+"""The gradient of a layer normalisation: one task where the target has it, else sums and products."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype, widened
 from ge.ir.values import desc_of
-from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.reduce import Reduction, normal_axes
+from ge.ops.tasks import decomposes
 from ge.plan import Task, View
 
 _KIND = "layer_norm_grad"
@@ -52,14 +52,6 @@ def _attrs(op: NodeView) -> dict[str, Any]:
         "wanted": [int(w) for w in op.wanted],
         "has_scale": op.input(_SCALE) is not None,
     }
-
-
-def _is_task(op: NodeView) -> bool:
-    x, axes = _x(op), _axes(op)
-    if not x.size or axes != tuple(range(x.rank - len(axes), x.rank)):
-        return False
-    outputs = [d for d, kept in zip(LayerNormGrad.infer(op), op.wanted, strict=True) if kept]
-    return tasks.has_task(_KIND, op.inputs, outputs, _attrs(op))
 
 
 @register
@@ -107,7 +99,17 @@ class LayerNormGrad(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        return NotImplemented if _is_task(op) else _gradients(builder, op, values)
+        decomposed = decomposes(LayerNormGrad, op, builder.target)
+        return _gradients(builder, op, values) if decomposed else NotImplemented
+
+    @staticmethod
+    def refuse(op: NodeView) -> str:
+        rank, axes = _x(op).rank, _axes(op)
+        return (
+            ""
+            if axes == tuple(range(rank - len(axes), rank))
+            else "it normalises other axes than the last ones"
+        )
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:

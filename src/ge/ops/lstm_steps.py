@@ -1,15 +1,17 @@
-"""The steps of an LSTM layer in training, and back through them: one task each where the runtime has it, else loops."""
+"""The steps of an LSTM layer in training, and back through them: one task each where the target has it, else loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from ge.implementations import DECOMPOSED, choose
 from ge.ir.types import FLOATS, TensorDesc, widened
-from ge.ops import tasks
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.recurrent_training import CELLS, steps_back, steps_forward
+from ge.ops.tasks import decomposes, dense_operation
 from ge.plan import Task, View
+from ge.target import Target
 
 _CELL = CELLS["lstm"]
 _FORWARD, _BACK = "lstm_steps", "lstm_steps_grad"
@@ -75,7 +77,7 @@ class LSTMSteps(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        if tasks.has_task(_FORWARD, op.inputs, LSTMSteps.infer(op), {"reverse": op.reverse}):
+        if not decomposes(LSTMSteps, op, builder.target):
             return NotImplemented
         gates, r, *states = values
         return steps_forward(builder, _CELL, gates, r, None, states, op.reverse)
@@ -89,17 +91,21 @@ class LSTMSteps(Operator):
         return _flops(op)
 
 
-def has_tasks(steps: int, batch: int, units: int, dtype: str) -> bool:
-    """Whether the runtime has tasks for a layer of these sizes, in both directions."""
+def are_tasks(steps: int, batch: int, units: int, dtype: str, target: Target) -> bool:
+    """Whether a target runs the steps of a layer of these sizes, and those back, as one task each."""
     values = TensorDesc((steps, batch, _CELL.gates * units), widened(dtype))
     kept, y = (TensorDesc((steps, batch, n * units), dtype) for n in (_CELL.kept, 1))
     narrow, wide = TensorDesc((batch, units), dtype), TensorDesc((batch, units), widened(dtype))
     weights = TensorDesc((_CELL.gates * units, units), dtype)
     given = {"reverse": False, "has_y": True, "has_h": True, "has_c": True}
     gradients = TensorDesc(values.shape, dtype)
-    return tasks.has_task(
-        _FORWARD, [values, weights, narrow, narrow], [y, kept, wide, wide], {"reverse": False}
-    ) and tasks.has_task(_BACK, [kept, weights, y, narrow, narrow], [gradients, wide, wide], given)
+    wanted = (
+        dense_operation(
+            _FORWARD, [values, weights, narrow, narrow], [y, kept, wide, wide], {"reverse": False}
+        ),
+        dense_operation(_BACK, [kept, weights, y, narrow, narrow], [gradients, wide, wide], given),
+    )
+    return all(choose(op, target).name != DECOMPOSED for op in wanted)
 
 
 def _back_attrs(op: NodeView) -> dict[str, bool]:
@@ -138,7 +144,7 @@ class LSTMStepsGrad(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        if tasks.has_task(_BACK, op.inputs, LSTMStepsGrad.infer(op), _back_attrs(op)):
+        if not decomposes(LSTMStepsGrad, op, builder.target):
             return NotImplemented
         kept, r, dy, dh, dc = list(values) + [None] * (5 - len(values))
         gates, _, *states = steps_back(builder, _CELL, kept, r, None, None, dy, [dh, dc], op.reverse)

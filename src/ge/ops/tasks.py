@@ -1,47 +1,38 @@
-"""Whether the runtime has a task for given operands, and in what implementation."""
+"""The operation that a node stands for, as candidates see it before memory is planned: with dense operands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from ge.implementations import CANDIDATES, DECOMPOSED, Operation, choose
 from ge.ir.types import TensorDesc
-from ge.plan import View
+from ge.plan import Task, View
+from ge.target import Target
 
-__all__ = ["has_task", "implementation"]
-
-
-def has_task(
-    kind: str,
-    inputs: Sequence[TensorDesc | None],
-    outputs: Sequence[TensorDesc],
-    attrs: Mapping[str, Any] | None = None,
-) -> bool:
-    """Whether the runtime has the task on this machine, for dense operands; absent ones are left out.
-
-    >>> has_task("copy", [TensorDesc((2, 3), "float32")], [TensorDesc((2, 3), "float32")])
-    True
-    """
-
-    def views(descs: Sequence[TensorDesc | None]) -> list[View]:
-        return [View.of(0, d) for d in descs if d is not None]
-
-    return implementation(kind, views(inputs), views(outputs), attrs or {}) is not None
+__all__ = ["decomposes", "dense_operation", "operation_of"]
 
 
-def implementation(
-    kind: str, inputs: Sequence[View], outputs: Sequence[View], attrs: Mapping[str, Any]
-) -> str | None:
-    """What the runtime would run a task with on this machine; None when it does not have it.
+def operation_of(operator: Any, op: Any, constant: Collection[int] = ()) -> Operation:
+    """The operation of a node's view; `constant` lists the task's inputs whose values are known beforehand."""
+    inputs = [None if d is None else View.of(0, d) for d in op.inputs]
+    outputs = [View.of(0, d) for d in op.outputs or operator.describe(op)]
+    return Operation.of(operator.task(op, inputs, outputs), frozenset(constant))
 
-    >>> dense = View.of(0, TensorDesc((2, 3), "float32"))
-    >>> implementation("copy", [dense], [dense], {})
-    'memcpy'
-    """
-    import npu_runtime
 
-    def packed(views: Sequence[View]) -> list[Any]:
-        return [(v.buffer, v.dtype, v.shape, v.strides, v.offset) for v in views]
+def dense_operation(
+    kind: str, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc], attrs: dict[str, Any]
+) -> Operation:
+    """The operation of dense operands, absent ones left out."""
+    views = [View.of(0, d) for d in inputs if d is not None]
+    return Operation.of(Task(kind, "", views, [View.of(0, d) for d in outputs], attrs))
 
-    found: str | None = npu_runtime.query(kind, packed(inputs), packed(outputs), dict(attrs))
-    return found
+
+def decomposes(operator: Any, op: Any, target: Target | None) -> bool:
+    """Whether a target runs a node better as the smaller operators of its decomposition; without a target, not yet."""
+    if target is None:
+        return False
+    operation = operation_of(operator, op)
+    if all(candidate.name != DECOMPOSED for candidate in CANDIDATES[operation.kind]):
+        return False
+    return bool(operator.refuse(op)) or choose(operation, target).name == DECOMPOSED

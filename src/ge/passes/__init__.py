@@ -16,6 +16,7 @@ from ge.passes.broadcast_matmuls import BroadcastMatmuls
 from ge.passes.channels_last import ChannelsLast
 from ge.passes.common_subexpressions import CommonSubexpressions
 from ge.passes.dead_code import DeadCode
+from ge.passes.decompose import Decompose
 from ge.passes.fold_constants import FoldConstants
 from ge.passes.fold_pads import FoldPads
 from ge.passes.fold_weights import FoldWeights
@@ -72,7 +73,7 @@ _TIDY = (_IDENTITIES, MergeMovements(), CommonSubexpressions(), _DEAD_CODE)
 STAGES: tuple[Stage, ...] = (
     Stage("verify", (Verify(),), fixpoint=False),
     Stage("quantised", (_IDENTITIES, FuseQuantised(), _DEAD_CODE)),
-    Stage("clean", (_DEAD_CODE, InlineBranches(), FoldConstants(), _ALGEBRA, *_TIDY)),
+    Stage("clean", (_DEAD_CODE, Decompose(), InlineBranches(), FoldConstants(), _ALGEBRA, *_TIDY)),
     Stage(
         "patterns",
         (

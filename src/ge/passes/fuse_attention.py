@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.attention import has_gradient_task, has_task
+from ge.ops.attention import is_fused
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.lower_precision import mode_of
@@ -378,7 +378,7 @@ def _scaled_slopes(value: ir.Value, scores: _Scores) -> ir.Value | None:
 class FuseAttention(Pass):
     """Recognise attention and its gradient.
 
-    1. softmax(q k' * scale + mask) v is Attention where the runtime has the task for it, in the type that it will run
+    1. softmax(q k' * scale + mask) v is Attention where the target has the task for it, in the type that it will run
        in: q, k and v are stacks of matrices with the same leading axes, under any transposes; the scale is a number
        that multiplies or divides the product; the mask is added, or a Select puts a number in the place of scores;
        casts between float32 and bfloat16 on the way are left out.
@@ -403,7 +403,7 @@ class FuseAttention(Pass):
 
 
 def _runs(found: _Found, options: CompileOptions) -> bool:
-    """Whether the runtime has the tasks, in the type that the products will run in."""
+    """Whether the target has the tasks, in the type that the products will run in."""
     common = replace(options, op_precision={})  # a mode of its own may be meant for products alone
     modes = {mode_of(node, given) for node in found.products for given in (options, common)}
     mode = modes.pop()
@@ -415,8 +415,9 @@ def _runs(found: _Found, options: CompileOptions) -> bool:
     if mask is not None and (len(mask.shape) > len(scores) or mask.shape[-1] != scores[-1]):
         return False
     narrow = [] if mode is None or q.dtype != "float32" else [mode.dtype]
-    has = has_task if found.gradient is None else has_gradient_task
-    return all(has(*_in_type(t, q, k, v), mask) for t in (q.dtype, *narrow))
+    gradient = found.gradient is not None
+    types = (q.dtype, *narrow)
+    return all(is_fused(*_in_type(t, q, k, v), mask, options.target, gradient) for t in types)
 
 
 def _in_type(

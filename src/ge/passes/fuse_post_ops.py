@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from ge.engines import placement_of
-from ge.engines.algorithms import choose_algorithm
+from ge.engines.algorithms import precision_attrs
+from ge.implementations import Operation, choose, fuses_epilogues
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
 from ge.ops.spatial import weight_perm
-from ge.ops.tasks import implementation
+from ge.ops.tasks import operation_of
 from ge.options import CompileOptions
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
-from ge.plan import View
 from ge.target import Target
 
 __all__ = ["FusePostOps"]
 
 _CUBE = ("Conv", "MatMul", "ConvTranspose")
 _MAX_POST_OPS = 4
-_OURS = ("winograd", "strassen", "narrow")  # implementations that know few post-ops
 
 Attrs = Mapping[str, Any]
 
@@ -67,34 +67,41 @@ def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
     return cube
 
 
-def _implementation(
+def _operation(
     cube: ir.Node, options: CompileOptions, post_ops: Sequence[str], *operands: ir.Value | None
-) -> str:
-    """What the runtime would compute a product with if it had these post-ops."""
-    now, make = NodeView.of(cube), lookup(cube.op_type).task
-    assert make is not None
+) -> Operation:
+    """A product as it would be with these post-ops."""
+    now, operator = NodeView.of(cube), lookup(cube.op_type)
     values = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
     op = NodeView(now.type, now.name, values, {**now.attrs, "post_ops": tuple(post_ops)}, now.outputs)
-    views = [None if desc is None else View.of(0, desc) for desc in op.inputs]
-    task = make(op, views, [View.of(0, desc) for desc in op.outputs])
-    choose_algorithm(task, cube, options)
-    task.attrs["constants"] = [1] if _is_packed_once(cube) else []
-    return implementation(task.kind, task.inputs, task.outputs, task.attrs) or ""
+    operation = operation_of(operator, op, [1] if _is_packed_once(cube) else [])
+    return replace(operation, attrs={**operation.attrs, **precision_attrs(cube, options)})
 
 
 def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands: ir.Value | None) -> bool:
     """Whether a product loses nothing by another post-op.
 
-    Algorithms of our own, which are faster, know few of them. A transposed convolution that is a convolution's gradient
-    does all of them element by element.
+    Implementations of our own, which are chosen where they are faster, have few epilogues. The library's transposed
+    convolutions apply most of them element by element.
     """
     if cube.op_type == "Conv" and not _is_plain_3x3(cube):
         return True
     before = attrs_of(cube)["post_ops"]
-    changed = _implementation(cube, options, [*before, post_op], *operands)
-    if changed.startswith(_OURS) or "conv:any" in changed:
-        return changed.startswith(_OURS)
-    return not _implementation(cube, options, before).startswith(_OURS)
+    changed = _operation(cube, options, [*before, post_op], *operands)
+    if not choose(changed, options.target).is_library:
+        return True
+    if not fuses_epilogues(changed, options.target):
+        return False
+    now = choose(_operation(cube, options, before), options.target)
+    return now.is_library or (post_op == "add" and _accumulates_fast(changed, options.target))
+
+
+def _accumulates_fast(op: Operation, target: Target) -> bool:
+    """Whether an operation is our own once its last post-op, an addition, is made in the operand's memory."""
+    if op.inputs[-1].shape != op.outputs[0].shape:
+        return False
+    sums = {**op.attrs, "post_ops": [*op.post_ops[:-1], "sum"]}
+    return not choose(replace(op, inputs=op.inputs[:-1], attrs=sums), target).is_library
 
 
 def _is_packed_once(cube: ir.Node) -> bool:
@@ -202,7 +209,8 @@ def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
         or placement_of(node, r.options.target)[0] is not Engine.AI_CORE
     ):
         return None
-    if "conv:any" not in _implementation(node, r.options, ()):
+    operation, target = _operation(node, r.options, ()), r.options.target
+    if not choose(operation, target).is_library or fuses_epilogues(operation, target):
         return None
     whole = desc_of(node.outputs[0])
     if desc_of(bias).dtype != whole.dtype:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, TensorDesc, widened
 from ge.ir.values import constant_of, desc_of
-from ge.ops.lstm_steps import has_tasks
+from ge.ops.lstm_steps import are_tasks
 from ge.ops.recurrent_training import lstm_step, lstm_step_back, shifted
 from ge.options import CompileOptions
 from ge.passes.base import Pass
@@ -427,7 +427,7 @@ class FuseRecurrentTraining(Pass):
     2. What else the loops give must be had without them: states, rows that depend on no state, sums over all steps of
        products and of rows. Else, and where one of several ways back is different, all loops stay.
     3. Sums over all steps are made in float32 of 16-bit rows.
-    4. Layers for which the runtime has no task stay loops.
+    4. Layers for which the target has no task stay loops.
     """
 
     name = "fuse_recurrent_training"
@@ -437,7 +437,7 @@ class FuseRecurrentTraining(Pass):
         for node in [n for n in graph if n.op_type == "Loop"]:
             readers = _readers(node) if node.graph is graph else []
             layer = _layer_of(node) if readers else None
-            if layer is not None and _has_tasks(layer, options):
+            if layer is not None and _are_tasks(layer, options):
                 changed |= _fuse(graph, layer, readers, options)
         return changed
 
@@ -448,10 +448,11 @@ def _readers(node: ir.Node) -> list[ir.Node]:
     return list(dict.fromkeys(c for v in collected for c in v.consumers() if c.op_type == "Loop"))
 
 
-def _has_tasks(layer: _Layer, options: CompileOptions) -> bool:
+def _are_tasks(layer: _Layer, options: CompileOptions) -> bool:
     mode = mode_of(layer.loop.node, options) if layer.desc.dtype == "float32" else None
     batch, units = layer.desc.shape
-    return has_tasks(layer.loop.steps, batch, units, layer.desc.dtype if mode is None else mode.dtype)
+    dtype = layer.desc.dtype if mode is None else mode.dtype
+    return are_tasks(layer.loop.steps, batch, units, dtype, options.target)
 
 
 def _fuse(graph: ir.Graph, layer: _Layer, readers: Sequence[ir.Node], options: CompileOptions) -> bool:

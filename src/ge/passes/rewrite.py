@@ -41,7 +41,7 @@ class Rewriter(GraphBuilder):
 
     def __init__(self, graph: ir.Graph, node: ir.Node, options: CompileOptions | None = None) -> None:
         self._behind: list[ir.Node] = []  # whose names are not yet among the origins: most rules make nothing
-        super().__init__(graph=graph, before=node)
+        super().__init__(graph=graph, before=node, target=None if options is None else options.target)
         self.options = options or CompileOptions()
         self.created: list[ir.Node] = []
         self._keep_dtype = False

@@ -13,7 +13,6 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 
 __all__ = ["SplitReductions"]
 
-_LARGE = 1 << 15  # elements
 _LANE = 8  # the last kept axis is what vectors run along
 
 
@@ -21,7 +20,7 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     source = node.inputs[0]
     assert source is not None
     desc, attrs = desc_of(source), attrs_of(node)
-    if desc.size < _LARGE or attrs["axes"] is None or desc.dtype not in FLOATS:
+    if desc.size < r.options.target.reduction_elements or attrs["axes"] is None or desc.dtype not in FLOATS:
         return None
     axes = sorted(a % desc.rank for a in attrs["axes"] if desc.shape[a] != 1)
     if len(axes) < 2 or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:

@@ -1,6 +1,7 @@
 """Targets: what the compiler knows of a device. Passes, placement and planning read it and ask nothing else."""
 
-from ge.target.cpu import host, named
+from ge.target.costs import CostTable
+from ge.target.cpu import NAMES, costs_file, host, named
 from ge.target.target import Target
 
-__all__ = ["Target", "host", "named"]
+__all__ = ["NAMES", "CostTable", "Target", "costs_file", "host", "named"]

@@ -1,20 +1,34 @@
-"""CPU targets: the machine at hand, and named ones."""
+"""CPU targets: the machine at hand, and named ones with fixed values."""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 from pathlib import Path
 
 import npu_runtime
 from ge.errors import GeError
+from ge.target.costs import CostTable, shipped
 from ge.target.target import Target
 from npu_runtime import environment
 
-__all__ = ["host", "named"]
+__all__ = ["NAMES", "costs_file", "host", "named"]
 
 _CACHE_BYTES = 32 << 20  # where the system does not tell
+_L2_BYTES = 1 << 20
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_NAMED = {"portable": "sse41", "avx2": "avx2"}
+_ONEDNN = "3.2.0"
+_NAMED_CORES = 2
+# What each name stands for: the library's instruction set.
+_NAMED = {
+    "portable": "sse41",
+    "avx2": "avx2",
+    "avx512": "avx512_core_vnni",
+    "avx512_bf16": "avx512_core_bf16",
+    "amx": "avx512_core_amx",
+}
+NAMES = ("host", *_NAMED)
 
 
 def host() -> Target:
@@ -23,12 +37,25 @@ def host() -> Target:
     >>> host().kind
     'cpu'
     """
-    cache = int(environment.number("NPU_CACHE_BYTES", _last_level_cache()))
-    return Target("host", "host", _isa(), npu_runtime.num_threads(), cache)
+    cache = int(environment.number("NPU_CACHE_BYTES", _cache_bytes(3, _CACHE_BYTES)))
+    version = _version()
+    return Target(
+        "host",
+        "host",
+        version["isa"],
+        npu_runtime.num_threads(),
+        cache,
+        l2_bytes=_cache_bytes(2, _L2_BYTES),
+        memory_bytes=_memory_bytes(),
+        onednn=version["onednn"],
+        costs=_tuned(version["isa"]) or shipped(version["isa"]),
+    )
 
 
 def named(name: str) -> Target:
-    """The target of a name: "host" (this machine), "portable" (any x86-64) or "avx2".
+    """The target of a name: "host" (this machine), "portable" (any x86-64), "avx2", "avx512", "avx512_bf16" or "amx".
+
+    Everything about a target other than "host" is fixed: its plans are the same wherever they are made.
 
     >>> named("portable").isa
     'sse41'
@@ -36,23 +63,51 @@ def named(name: str) -> Target:
     if name == "host":
         return host()
     if name not in _NAMED:
+        raise GeError("E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(NAMES)}")
+    isa = _NAMED[name]
+    return Target(name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, costs=shipped(isa))
+
+
+def costs_file(isa: str) -> Path:
+    """Where the measured costs of this machine are kept: in NPU_CACHE_DIR, else the user's cache folder."""
+    return environment.cache_folder() / f"costs-{isa}.json"
+
+
+def _tuned(isa: str) -> CostTable | None:
+    """The table that `python -m ge.tune` has measured here."""
+    path = costs_file(isa)
+    if not path.is_file():
+        return None
+    try:
+        return CostTable.of(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
         raise GeError(
-            "E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(['host', *_NAMED])}"
-        )
-    return Target(name, name, _NAMED[name], 2, _CACHE_BYTES)
+            "E10010",
+            f"the costs in {path} cannot be read: {error}",
+            remedy="remove the file, or measure again with python -m ge.tune",
+        ) from error
 
 
 @functools.lru_cache(maxsize=1)
-def _isa() -> str:
-    return str(npu_runtime.version()["isa"])
+def _version() -> dict[str, str]:
+    return {name: str(value) for name, value in npu_runtime.version().items()}
 
 
-@functools.lru_cache(maxsize=1)
-def _last_level_cache() -> int:
-    return max((_size(path) for path in _CACHES.glob("index*/size")), default=_CACHE_BYTES)
+@functools.lru_cache(maxsize=4)
+def _cache_bytes(level: int, otherwise: int) -> int:
+    """The size of a cache of this level; that of the last level where there are fewer."""
+    sizes = {}
+    for folder in _CACHES.glob("index*"):
+        if (folder / "size").is_file() and (folder / "type").read_text().strip() != "Instruction":
+            sizes[int((folder / "level").read_text())] = _size((folder / "size").read_text().strip())
+    return sizes.get(level) or max(sizes.values(), default=otherwise)
 
 
-def _size(path: Path) -> int:
-    text = path.read_text().strip()
+def _size(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20}
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ge.target.costs import CostTable
+
 __all__ = ["Target"]
 
 _LEAST_PIECES_PER_CORE = 2  # fewer leave cores idle when one piece takes longer
 _ROWS_PER_CORE = 4
+
+# Float32 operations a cycle and core, by vector registers; products of 16-bit floats are this much faster.
+_FLOPS_PER_CYCLE = {"": 8, "avx2": 32, "avx512": 64}
+_NARROW_SPEED = {"avx512_bf16": 2, "amx": 16}
+_HERTZ = 3e9
+_BYTES_PER_SECOND = 10e9  # of a core, from memory
+
+# oneDNN's names of instruction sets and the features each implies for generated code and our own kernels.
+_FEATURES = {
+    "sse41": (),
+    "avx": (),
+    "avx2": ("avx2",),
+    "avx2_vnni": ("avx2",),
+    "avx2_vnni_2": ("avx2",),
+    "avx512_core": ("avx2", "avx512"),
+    "avx512_core_vnni": ("avx2", "avx512"),
+    "avx512_core_bf16": ("avx2", "avx512", "avx512_bf16"),
+    "avx512_core_fp16": ("avx2", "avx512", "avx512_bf16"),
+    "avx512_core_amx": ("avx2", "avx512", "avx512_bf16", "amx"),
+    "avx512_core_amx_fp16": ("avx2", "avx512", "avx512_bf16", "amx"),
+}
 
 
 @dataclass(frozen=True)
@@ -16,6 +39,8 @@ class Target:
 
     >>> Target("small", code="avx2", isa="avx2", cores=4, cache_bytes=8 << 20).narrow_floats
     frozenset()
+    >>> sorted(Target("server", code="avx512", isa="avx512_core", cores=4, cache_bytes=8 << 20).features)
+    ['avx2', 'avx512']
     """
 
     name: str
@@ -24,12 +49,23 @@ class Target:
     cores: int
     cache_bytes: int  # of the last level
     kind: str = "cpu"
+    l2_bytes: int = 1 << 20  # of a core
+    memory_bytes: int = 0  # 0: not known
+    onednn: str = ""  # version of the library that runs the primitives
+    kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
+    reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
+    costs: CostTable | None = None  # None: a model of operations and bytes decides
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The instruction sets beyond SSE4 that kernels may use: avx2, avx512, avx512_bf16, amx."""
+        return frozenset(_FEATURES.get(self.isa, ()))
 
     @property
     def narrow_floats(self) -> frozenset[str]:
         """The 16-bit float types that products have."""
         has_half = "fp16" in self.isa or "amx" in self.isa or self.isa == "avx2_vnni_2"
-        has_brain = self.isa.startswith("avx512_core") or self.isa == "avx2_vnni_2"
+        has_brain = "avx512" in self.features or self.isa == "avx2_vnni_2"
         return frozenset({"float16"} if has_half else ()) | frozenset({"bfloat16"} if has_brain else ())
 
     @property
@@ -41,3 +77,11 @@ class Target:
     def rows(self) -> int:
         """Rows of results that keep all cores busy."""
         return _ROWS_PER_CORE * self.cores
+
+    def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
+        """The time of so many operations and bytes from memory on all cores, whichever takes longer."""
+        vectors = next((name for name in ("avx512", "avx2") if name in self.features), "")
+        rate = _FLOPS_PER_CYCLE[vectors] * _HERTZ
+        if dtype in ("bfloat16", "float16") and dtype in self.narrow_floats:
+            rate *= max((speed for name, speed in _NARROW_SPEED.items() if name in self.features), default=1)
+        return max(flops / rate, nbytes / _BYTES_PER_SECOND) / self.cores

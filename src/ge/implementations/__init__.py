@@ -1,0 +1,60 @@
+"""Implementations: for each kind of cube task one ordered list of candidates, and the choice between them.
+
+A candidate says what it refuses of an operation on a target, what it costs there, and which epilogues it takes. The
+compiler chooses once and writes the name into the task (`attrs["implementation"]`); the runtime runs what is named.
+"""
+
+from __future__ import annotations
+
+from ge.implementations import attention, convolution, normalisation, product, recurrent, weight_gradient
+from ge.implementations.base import LIBRARY, Candidate, Choice, Library, Operation, choose_from
+from ge.implementations.decomposed import DECOMPOSED
+from ge.target import Target
+
+__all__ = [
+    "CANDIDATES",
+    "DECOMPOSED",
+    "LIBRARY",
+    "Candidate",
+    "Choice",
+    "Operation",
+    "choose",
+    "fuses_epilogues",
+    "takes_late_sum",
+]
+
+_LIBRARY_ONLY = (Library(),)
+
+# By kind of task; the order decides between candidates of equal cost.
+CANDIDATES: dict[str, tuple[Candidate, ...]] = {
+    "matmul": product.CANDIDATES,
+    "conv": convolution.CONVOLUTIONS,
+    "deconv": convolution.TRANSPOSED,
+    "conv_grad_weights": weight_gradient.CANDIDATES,
+    "rnn": recurrent.LAYERS,
+    "lstm_steps": recurrent.STEPS,
+    "lstm_steps_grad": recurrent.STEPS,
+    "attention": attention.FORWARD,
+    "attention_grad": attention.GRADIENT,
+    "layer_norm_grad": normalisation.GRADIENT,
+    "pool": _LIBRARY_ONLY,
+    "pool_grad": _LIBRARY_ONLY,
+    "lrn": _LIBRARY_ONLY,
+    "resample": _LIBRARY_ONLY,
+}
+
+
+def choose(op: Operation, target: Target) -> Choice:
+    """The implementation of an operation on a target, with the reasons against the others."""
+    return choose_from(CANDIDATES[op.kind], op, target)
+
+
+def fuses_epilogues(op: Operation, target: Target) -> bool:
+    """Whether the library applies post-operations of this operation to sums in registers."""
+    return op.kind != "deconv" or convolution.fuses_epilogues(op, target)
+
+
+def takes_late_sum(op: Operation, target: Target) -> bool:
+    """Whether the library stays fast when it adds to its result after other post-operations."""
+    late = product.takes_late_sum if op.kind == "matmul" else convolution.takes_late_sum
+    return late(op, target)

@@ -1,0 +1,178 @@
+"""Candidates: the ways to run one cube operation, what each refuses, what it costs, and the choice between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ge.plan import Task, View
+from ge.target import CostTable, Target
+
+__all__ = ["LIBRARY", "Candidate", "Choice", "Library", "Operation", "choose_from"]
+
+LIBRARY = "onednn"
+_LEAST_SECONDS = 1e-9
+_TWO_OPERANDS = frozenset({"add", "sub", "mul", "div", "max", "min"})
+
+# Arithmetic of one run, from the shapes of the first two inputs and the first output.
+_FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
+    "matmul": lambda i, o: 2 * math.prod(o[0].shape) * i[0].shape[-1],
+    "conv": lambda i, o: 2 * math.prod(o[0].shape) * math.prod(i[1].shape[1:]),
+    "deconv": lambda i, o: 2 * math.prod(i[0].shape) * math.prod(i[1].shape[1:]),
+    "conv_grad_weights": lambda i, o: 2 * math.prod(i[1].shape) * math.prod(o[0].shape[1:]),
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One cube operation: its operands as the runtime's task has them, its attributes, and what is known of them."""
+
+    kind: str
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    constant: frozenset[int] = frozenset()  # inputs whose values the program holds
+    steady: frozenset[int] = frozenset()  # inputs that no step of the loop around the operation changes
+
+    @classmethod
+    def of(
+        cls, task: Task, constant: frozenset[int] = frozenset(), steady: frozenset[int] = frozenset()
+    ) -> Operation:
+        """The operation of a task."""
+        return cls(task.kind, tuple(task.inputs), tuple(task.outputs), task.attrs, constant, steady)
+
+    @property
+    def precise(self) -> bool:
+        """Whether algorithms with larger rounding errors are excluded."""
+        return bool(self.attrs.get("precise"))
+
+    @property
+    def post_ops(self) -> tuple[str, ...]:
+        return tuple(self.attrs.get("post_ops") or ())
+
+    @property
+    def post_operands(self) -> int:
+        """How many of the last inputs belong to post-operations."""
+        return sum(text in _TWO_OPERANDS for text in self.post_ops)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.attrs.get(name, default))
+
+    def integers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
+        """A list attribute."""
+        value = self.attrs.get(name)
+        return tuple(default if value is None else value)
+
+    @property
+    def quantised(self) -> bool:
+        return self.flag("has_weight_scales") or "src_scale" in self.attrs or "dst_scale" in self.attrs
+
+    def packs_once(self, index: int) -> bool:
+        """Whether an input can be packed before the runs, or before the loop, that read it."""
+        return index in self.constant or index in self.steady
+
+    @property
+    def flops(self) -> int:
+        count = _FLOPS.get(self.kind)
+        return count(self.inputs, self.outputs) if count else sum(math.prod(v.shape) for v in self.outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """What the operation reads and writes, operands of post-operations left out."""
+        own = self.inputs[: len(self.inputs) - self.post_operands]
+        return sum(v.nbytes for v in (*own, *self.outputs))
+
+
+class Candidate:
+    """One way to run an operation. The order in an operator's list decides between candidates of equal cost."""
+
+    name: ClassVar[str]
+    needs: ClassVar[str] = ""  # the feature of the target without which it does not exist
+    needs_bf16: ClassVar[str] = ""  # the feature for bfloat16 operands, where it is another one
+    rounds_more: ClassVar[bool] = False  # larger rounding errors than a plain sum of products
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        """Why the candidate cannot run an operation on a target, "" when it can."""
+        feature = self.feature({v.dtype for v in (*op.inputs, *op.outputs)})
+        if feature and feature not in target.features:
+            return f"the target has no {feature.upper()}"
+        if self.rounds_more and op.precise:
+            return "high_precision excludes algorithms with larger rounding errors"
+        return self.unfit(op)
+
+    def feature(self, dtypes: Collection[str]) -> str:
+        """The feature of a target that the candidate needs for operands of these types, "" for none."""
+        return self.needs_bf16 if self.needs_bf16 and "bfloat16" in dtypes else self.needs
+
+    def unfit(self, op: Operation) -> str:
+        """Why an operation is none that the candidate computes, on whatever target; post-operations included."""
+        return ""
+
+    def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
+        """Estimated seconds; `otherwise` are those of the best candidate after this one in the list."""
+        if otherwise is None:
+            return max(target.seconds(op.flops, op.nbytes, op.inputs[0].dtype), _LEAST_SECONDS)
+        measured = target.costs
+        gain = (
+            self.modelled_gain(op, target) if measured is None else self.measured_gain(op, target, measured)
+        )
+        return otherwise / max(gain, 1e-6)
+
+    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
+        """The time that the candidates after this one take over its own; 1 at the measured crossover."""
+        return 1.0
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        """The same by operations and bytes alone, for a target that nobody has measured."""
+        return 1.0
+
+
+class Library(Candidate):
+    """oneDNN's primitive, in the layouts and types it has: the last candidate of most lists."""
+
+    name = LIBRARY
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate that runs an operation and the reasons against the others, in the order of the list."""
+
+    name: str  # "" when every candidate refuses
+    seconds: float
+    against: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_library(self) -> bool:
+        return self.name.startswith(LIBRARY)
+
+    @property
+    def reason(self) -> str:
+        """The choice in one line.
+
+        >>> Choice("narrow", 1e-6, (("strassen", "it is too small"),)).reason
+        'narrow; not strassen: it is too small'
+        """
+        return "; ".join([self.name, *(f"not {name}: {why}" for name, why in self.against)])
+
+
+def choose_from(candidates: Sequence[Candidate], op: Operation, target: Target) -> Choice:
+    """The candidate of least estimated cost; the earlier one where costs are equal."""
+    best: Candidate | None = None
+    seconds: float | None = None
+    against: dict[str, str] = {}
+    for candidate in reversed(candidates):
+        why = candidate.refuse(op, target)
+        if why:
+            against[candidate.name] = why
+            continue
+        mine = candidate.cost(op, target, seconds)
+        if best is None or seconds is None or mine <= seconds:
+            if best is not None:
+                against[best.name] = f"{candidate.name} is estimated to be faster"
+            best, seconds = candidate, mine
+        else:
+            against[candidate.name] = f"it is estimated at {mine / seconds:.2f} times the time of {best.name}"
+    ordered = tuple((c.name, against[c.name]) for c in candidates if c.name in against)
+    return Choice(best.name if best else "", seconds or 0.0, ordered)

@@ -1,0 +1,40 @@
+"""Implementations of the gradient of a layer normalisation: one task that reads each row once, or sums and products."""
+
+from __future__ import annotations
+
+import math
+
+from ge.implementations.base import Candidate, Operation
+from ge.implementations.decomposed import Decomposed
+from ge.target import CostTable, Target
+
+__all__ = ["GRADIENT"]
+
+_FLOATS = ("float32", "bfloat16")
+
+
+class Rows(Candidate):
+    """A row is read once from memory; its sums over columns are ready before its second reading, from the cache."""
+
+    name = "rows"
+    needs = "avx512"
+
+    def unfit(self, op: Operation) -> str:
+        dy, x = op.inputs[:2]
+        columns = op.attrs["columns"]
+        if not math.prod(x.shape) or columns <= 0:
+            return "it has no elements"
+        if any(v.dtype not in _FLOATS or not v.contiguous for v in (*op.inputs, *op.outputs)):
+            return "it takes dense float32 or bfloat16"
+        gradient = [op.outputs[0]] if op.attrs["wanted"][0] else []
+        return "operands have different types" if any(v.dtype != x.dtype for v in (dy, *gradient)) else ""
+
+    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
+        return self.modelled_gain(op, target)
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        """Sums and products read both operands twice."""
+        return 2.0
+
+
+GRADIENT: tuple[Candidate, ...] = (Rows(), Decomposed())

@@ -1,0 +1,67 @@
+"""Measured costs: from which size on one implementation is faster than those after it in its operator's list."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CostTable", "shipped"]
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Crossover points of a target, each in the unit of the quantity it bounds; `python -m ge.tune` measures them.
+
+    >>> CostTable.of({"narrow_elements": 1 << 15}).narrow_elements
+    32768
+    """
+
+    # Matrix products by Strassen's algorithm
+    strassen_depth: int = 512  # terms of a sum
+    strassen_gain: float = 1.05  # least ratio of arithmetic saved to packing added
+    strassen_gain_packed: float = 1.085  # the same where the library packs the second operand once
+    # Products with few rows or terms: elements of the large operand
+    narrow_elements: int = 1 << 14
+    # Winograd convolutions: tiles of 4x4 results, channels, and the share of computed results that is wanted
+    winograd_tiles: int = 12
+    winograd_tiles_variable: int = 32  # weights are transformed in every run
+    winograd_tiles_bf16: int = 40  # direct products of bfloat16 are twice as fast
+    winograd_outputs_per_tile_bf16: float = 2.0  # more outputs than this for each tile do not pay a transform
+    winograd_channels: int = 32
+    winograd_cover: float = 0.5
+    winograd_gradient_tiles: int = 48
+    # Own 1x1 convolutions: depth up to which writing results dominates, and rows from which weights do not
+    pointwise_depth: int = 48
+    pointwise_rows: int = 16
+    # Swish applied in place after the library's convolution: elements of the result
+    swish_elements: int = 1 << 15
+    # Own gradients of convolution weights: channels of source and result
+    weight_gradient_channels: int = 64
+    # LSTM layers in inference: batch up to which reading recurrent weights dominates
+    lstm_batch: int = 4
+    # Attention as one task: queries from which packing keys and values pays
+    attention_queries: int = 16
+    attention_gradient_scores: int = 1 << 20  # of a head, all of which the gradient keeps: up to so many
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> CostTable:
+        """A table with some of its values given; unknown names raise TypeError."""
+        whole = {field.name for field in dataclasses.fields(cls) if isinstance(field.default, int)}
+        given: dict[str, Any] = {n: int(v) if n in whole else float(v) for n, v in values.items()}
+        return cls(**given)
+
+
+# Measured on a 2-core AVX-512 server with bfloat16 products; AVX2 was measured there under NPU_MAX_ISA=avx2.
+_SHIPPED = {
+    "avx2": CostTable(),
+    "avx512_core": CostTable(),
+    "avx512_core_vnni": CostTable(),
+    "avx512_core_bf16": CostTable(),
+}
+
+
+def shipped(isa: str) -> CostTable | None:
+    """The table that comes with the package for an instruction set, None where nothing was measured."""
+    return _SHIPPED.get(isa)

@@ -1,0 +1,148 @@
+"""A plan for a named target is the same whatever this machine has; answers are right with every instruction set."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ge.compiler import compile_graph
+from ge.errors import GeError
+from ge.explanation import explain
+from ge.model import om
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+from ge.target import Target, costs_file, host, named
+from npu_runtime.environment import INSTRUCTION_SETS
+from tests.support.small_graphs import compiled, floats
+
+CAPS = ("", *INSTRUCTION_SETS)
+
+
+@cache
+def _made_under(cap: str) -> dict[str, Any]:
+    environment = {**os.environ, "NPU_MAX_ISA": cap}
+    command = [sys.executable, "-m", "tests.implementations.plans_of_targets"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("cap", CAPS[1:])
+def test_a_plan_for_a_named_target_does_not_depend_on_the_machine(cap: str) -> None:
+    plain, capped = _made_under(""), _made_under(cap)
+    assert plain["plans"].keys() == capped["plans"].keys()
+    for name, plan in plain["plans"].items():
+        assert plan == capped["plans"][name], name
+
+
+def test_targets_differ_in_their_implementations() -> None:
+    plans = _made_under("")["plans"]
+
+    def used(name: str) -> set[str]:
+        return {dict(task[3]).get("implementation", "") for task in plans[name][0]}
+
+    assert used("images portable must_keep_origin_dtype") == {"", "onednn"}
+    assert "winograd" in used("images avx2 must_keep_origin_dtype")
+    assert {"winograd", "depthwise", "pointwise"} <= used("images avx512_bf16 must_keep_origin_dtype")
+    assert {"narrow", "fused"} <= used("products avx512 must_keep_origin_dtype")
+    assert "rows" in used("training avx512 must_keep_origin_dtype")
+
+
+@pytest.mark.parametrize("cap", CAPS)
+def test_answers_are_right_with_every_instruction_set(cap: str) -> None:
+    assert max(_made_under(cap)["errors"].values()) < 1e-4
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def _conv(b: GraphBuilder) -> Any:
+    x = b.input("x", (1, 32, 40, 40), "float32")
+    return b.op("Conv", x, floats(32, 32, 3, 3), pads_begin=[1, 1], pads_end=[1, 1])
+
+
+def test_a_file_for_a_better_machine_runs_with_what_this_one_has(tmp_path: Path) -> None:
+    """The file names an implementation for instructions that this machine does not have, as far as it can tell."""
+    model = compiled(_conv, tolerance=1e-4)
+    path = om.save(model, tmp_path / "model")
+    code = (
+        "import sys, numpy as np; from ge.model import om; m = om.load(sys.argv[1], trust=True);"
+        "print([t.attrs['implementation'] for t in m.plan.tasks if t.kind == 'conv'], m.run("
+        "[np.ones((1, 32, 40, 40), np.float32)])[0].shape)"
+    )
+    environment = {**os.environ, "NPU_MAX_ISA": "sse4"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "['onednn'] (1, 32, 40, 40)", done.stderr[-2000:]
+
+
+def test_a_file_that_names_no_implementations_gets_those_of_the_machine(tmp_path: Path) -> None:
+    model = compiled(_conv, tolerance=1e-4)
+    (before,) = (t for t in model.plan.tasks if t.kind == "conv")
+    name = before.attrs.pop("implementation")
+    loaded = om.load(om.save(model, tmp_path / "old"))
+    (task,) = (t for t in loaded.plan.tasks if t.kind == "conv")
+    assert task.attrs["implementation"] == name
+
+
+# -- what is chosen, and what is said of it ----------------------------------------------------------------------
+
+
+def test_explain_shows_the_choice_and_the_reasons_against_the_others() -> None:
+    model = compiled(_conv, tolerance=1e-4)
+    (row,) = (r for r in explain(model) if r.operator == "Conv")
+    (task,) = (t for t in model.plan.tasks if t.kind == "conv")
+    assert row.implementation == task.attrs["implementation"]
+    assert f"implementation {row.implementation}; " in row.reason
+    assert "not pointwise: " in row.reason
+
+
+def test_nodes_in_the_bodies_of_loops_have_their_implementation_explained() -> None:
+    from tests.implementations.plans_of_targets import _graph
+
+    model = compile_graph(_graph("loop"))
+    (row,) = (r for r in explain(model) if r.operator == "MatMul")
+    assert row.implementation == "onednn"
+    assert "not narrow: " in row.reason
+
+
+def test_profiles_name_the_implementation() -> None:
+    model = compiled(_conv, tolerance=1e-4)
+    (task,) = (t for t in model.profile(repeats=1) if t.kind == "conv")
+    assert task.implementation.startswith(("winograd", "jit", "brg", "gemm"))
+
+
+def test_an_implementation_that_this_machine_lacks_is_refused_by_name() -> None:
+    server = Target("big", code="portable", isa="avx512_core_amx_fp16", cores=2, cache_bytes=1 << 20)
+    if server.features <= host().features:
+        pytest.skip("this machine has everything")
+    b = GraphBuilder("few rows")
+    b.output(b.op("MatMul", b.input("x", (2, 512), "float32"), b.input("w", (512, 512), "float32")))
+    options = CompileOptions(target=server)
+    if "avx512" in host().features:
+        assert compile_graph(b.graph, options).plan.tasks[0].attrs["implementation"] == "narrow"
+    else:
+        with pytest.raises(GeError, match="need AVX-512"):
+            compile_graph(b.graph, options)
+
+
+def test_measured_costs_replace_the_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    path = costs_file(host().isa)
+    path.write_text('{"winograd_tiles": 10000}')
+    assert host().costs is not None and host().costs.winograd_tiles == 10000
+    path.write_text('{"nonsense": 1}')
+    with pytest.raises(GeError, match=r"remove the file"):
+        host()
+
+
+def test_named_targets_are_fixed() -> None:
+    assert named("avx512_bf16") == named("avx512_bf16") and named("amx").onednn == named("avx2").onednn

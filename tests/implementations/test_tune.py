@@ -1,0 +1,60 @@
+"""The tuning command: a crossover is where least time is lost, and what is measured is what plans are made by."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+
+from ge import tune
+from ge.compiler import compile_plan
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+from ge.target import CostTable, costs_file, host, named
+
+
+def test_a_crossover_is_where_least_time_is_lost() -> None:
+    assert tune.crossover([8, 16, 32, 64], [0.5, 1.2, 0.95, 2.0]) == 16
+    assert tune.crossover([8, 16], [0.5, 0.6]) == 32  # never
+    assert tune.crossover([8, 16], [1.5, 1.6]) == 8
+    assert tune.crossover([1, 2, 4], [0.9, 0.8, 0.7], at_most=True) == 0.5
+
+
+def test_every_sweep_measures_an_entry_of_the_table() -> None:
+    entries = {field.name for field in fields(CostTable)}
+    assert {sweep.entry for sweep in tune.SWEEPS} <= entries
+
+
+@pytest.mark.parametrize("sweep", tune.SWEEPS, ids=lambda sweep: sweep.entry)
+def test_a_sweep_forces_its_implementation_on_and_off(sweep: tune.Sweep) -> None:
+    """At its largest size, on a target that has all of them; nothing is run."""
+    target = named("avx512_bf16")
+    assert target.costs is not None
+    b = GraphBuilder(sweep.entry)
+    b.output(sweep.build(b, sweep.sizes[-1]))
+    plans = [
+        compile_plan(b.graph, CompileOptions(target=replace(target, costs=sweep.forced(target.costs, on))))
+        for on in (True, False)
+    ]
+    names = [[t.attrs.get("implementation") for t in plan.tasks] for plan in plans]
+    assert names[0] != names[1]
+
+
+def test_the_command_writes_what_plans_are_made_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tune, "measure", lambda sweep, target, rounds: 77)
+    assert tune.main(["--only", "winograd_tiles"]) == 0
+    assert "winograd_tiles" in capsys.readouterr().out
+    written = json.loads(costs_file(host().isa).read_text())
+    assert written == {**asdict(CostTable()), "winograd_tiles": 77}
+    assert host().costs == CostTable.of(written)
+
+
+def test_unknown_entries_are_named_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tune.main(["--only", "nothing"])
+    assert "there is no entry nothing" in capsys.readouterr().err
