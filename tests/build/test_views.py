@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ge.build.views import reshape_view
+from ge.ops.views import reshape_view
 from ge.plan import View
 from tests.support.small_graphs import compiled, floats, kinds
 

@@ -289,3 +289,20 @@ def test_declarations_of_the_library_are_not_inherited_by_users() -> None:
     finally:
         ops.unregister(MySoftmax)
     assert isinstance(dataflow_of(_node("Softmax", [((2, 3), "float32")], {})), OverAxes)
+
+
+def test_an_attribute_may_have_the_name_of_a_trait() -> None:
+    class Priced(Operator):
+        x = Input("T", FLOATS)
+        y = Output("T")
+        cost = ops.Attr(float, 2.0)
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            return x * op.cost
+
+    ops.register(Priced, custom=True)
+    try:
+        np.testing.assert_array_equal(ge.run_operator("Priced", np.ones(3, np.float32), cost=3.0), [3, 3, 3])
+    finally:
+        ops.unregister(Priced)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ge.build.views import view_backward, view_forward
+from ge.build.views import is_view, is_whole_view, view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
 from ge.ir import facts
 from ge.ir.types import TensorDesc
@@ -27,8 +27,6 @@ from ge.plan import View
 
 __all__ = ["Aliases", "find_aliases", "root_of"]
 
-_ALWAYS = frozenset({"Reshape", "Identity"})
-_WHEN_READ = frozenset({"Transpose", "Slice", "Split"})
 _CONCAT_SHARE = 0.5  # of a Concat's bytes must be saved by writing in place for the rest to be copied
 
 
@@ -112,20 +110,21 @@ class _Finder:
     # -- forward -----------------------------------------------------------------------------------------------
 
     def _forward(self, node: ir.Node) -> None:
-        if node.op_type not in _ALWAYS and node.op_type not in _WHEN_READ:
+        if not is_view(node):
             if _is_free_cast(node):
                 self.result.forward.add(node)
                 self.views[node.outputs[0]] = self.view(node.inputs[0])  # type: ignore[arg-type]
             return
         source = node.inputs[0]
         assert source is not None
-        if constant_of(source) is not None and node.op_type in _WHEN_READ:
+        whole = is_whole_view(node)
+        if constant_of(source) is not None and not whole:
             return
         if any(facts.storage_dtype(v) != facts.storage_dtype(source) for v in node.outputs):
-            assert node.op_type in _WHEN_READ, f"{node.name} is stored in another type than what it views"
+            assert not whole, f"{node.name} is stored in another type than what it views"
             return
         views = [view_forward(node, i, self.view(source)) for i in range(len(node.outputs))]
-        if node.op_type in _WHEN_READ and not self._worth(node, views):
+        if not whole and not self._worth(node, views):
             return
         self.result.forward.add(node)
         for value, view in zip(node.outputs, views, strict=True):
@@ -166,7 +165,7 @@ class _Finder:
                 if not readable:
                     return False, False
                 by_cube |= cube
-            elif node.op_type in _ALWAYS or node.op_type in _WHEN_READ:
+            elif is_view(node):
                 for number, result in enumerate(node.outputs):
                     beyond = view_forward(node, number, view)
                     if beyond is None:
@@ -281,7 +280,7 @@ def _fuses(value: ir.Value) -> bool:
 
 
 def _is_whole(node: ir.Node) -> bool:
-    return node.op_type in _ALWAYS and node.inputs[0] is not None
+    return is_whole_view(node) and node.inputs[0] is not None
 
 
 def _is_free_cast(node: ir.Node) -> bool:

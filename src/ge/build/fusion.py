@@ -26,7 +26,8 @@ from ge.build.aliases import Aliases, root_of
 from ge.build.expression import express
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, Pattern, pattern_of
+from ge.ops.base import Engine, Pattern, lookup, pattern_of
+from ge.ops.traits import Cost
 from ge.target import Target
 
 __all__ = ["fuse"]
@@ -36,28 +37,6 @@ MAX_VALUES = 64  # read and written by one kernel
 MAX_VISITS = 256  # while looking for a circle
 FAR = 12  # nodes between a group and a node from which the node counts as late
 CHEAP_NODES = 4
-REARRANGING = frozenset({"Concat", "Pad", "Transpose", "Slice", "Split", "Reverse"})  # read each element once
-EXPENSIVE = frozenset(
-    [
-        "Pow",
-        "Erf",
-        "Erfc",
-        "Tan",
-        "Asin",
-        "Acos",
-        "Atan",
-        "Sinh",
-        "Cosh",
-        "Asinh",
-        "Acosh",
-        "Atanh",
-        "Lgamma",
-        "Digamma",
-        "Atan2",
-    ]
-)
-
-SLOW = EXPENSIVE | {"Exp", "Gelu", "GeluSlope", "Log", "Sigmoid", "Tanh"}
 
 
 @dataclass(eq=False, slots=True)
@@ -201,7 +180,7 @@ class _Fusion:
 
     def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
         """Whether a small value would be recomputed for many results, at some expense."""
-        if node.op_type in REARRANGING:
+        if lookup(node.op_type).reads_once:
             return False
         result = max(desc_of(v).size for v in node.outputs)
         if desc_of(value).size >= result or other.size >= result:
@@ -209,7 +188,7 @@ class _Fusion:
         readers = self.readers.get(value, [])
         return (
             len(other.nodes) > CHEAP_NODES
-            or any(n.op_type in EXPENSIVE for n in other.nodes)
+            or any(lookup(n.op_type).cost >= Cost.EXPENSIVE for n in other.nodes)
             or any(pattern_of(n) is Pattern.REDUCE for n in other.nodes)
             or len(readers) > 1
             or value in self.returned
@@ -225,7 +204,7 @@ class _Fusion:
         return (
             kept
             and desc_of(node.outputs[0]).shape[-1:] == desc_of(value).shape[-1:]
-            and any(n.op_type in SLOW for n in other.nodes)
+            and any(lookup(n.op_type).cost >= Cost.SLOW for n in other.nodes)
         )
 
     def _circular(self, other: Group, group: Group) -> bool:

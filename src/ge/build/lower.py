@@ -18,7 +18,7 @@ from ge.build.expression import Expression, express
 from ge.build.kernels import KernelBook
 from ge.build.partition import partition
 from ge.build.units import Unit
-from ge.build.views import view_backward, view_forward
+from ge.build.views import is_whole_view, view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
 from ge.engines.algorithms import precision_attrs
 from ge.errors import GeError
@@ -96,7 +96,7 @@ class _GraphLowering:
     def _whole_source(self, value: ir.Value) -> ir.Value:
         """The value whose memory, as a whole, is this value's too."""
         node = value.producer()
-        while node in self.aliases.forward and node.op_type in ("Reshape", "Identity"):
+        while node in self.aliases.forward and is_whole_view(node):
             source = node.inputs[0]
             assert source is not None
             if facts.storage_dtype(source) != facts.storage_dtype(value):

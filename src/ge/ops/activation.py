@@ -11,6 +11,7 @@ from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.elementwise import Unary
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
 from ge.ops.reduce import widened
+from ge.ops.traits import Cost
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805
@@ -74,6 +75,7 @@ class Gelu(Activation):
     """x times the normal distribution function of x, exactly or by the tanh approximation."""
 
     approximate = Attr(str, "none", choices=("none", "tanh"))
+    cost = Cost.SLOW
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -87,6 +89,7 @@ class GeluSlope(Activation):
     """The derivative of Gelu."""
 
     approximate = Attr(str, "none", choices=("none", "tanh"))
+    cost = Cost.SLOW
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

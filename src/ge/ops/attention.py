@@ -14,6 +14,7 @@ from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
 from ge.ops.tasks import decomposes, dense_operation
+from ge.ops.traits import Precision
 from ge.plan import Task, View
 from ge.target import Target
 
@@ -153,6 +154,7 @@ class Attention(Operator):
     fill = Attr(float, None)
     zeros = Attr(bool, False)
     dataflow = Queries()
+    precision = Precision(narrows=True, product=True, keeps=(3,), masked=True)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -224,6 +226,7 @@ class AttentionGrad(Operator):
     causal = Attr(bool, False)
     fill = Attr(float, None)
     zeros = Attr(bool, False)
+    precision = Precision(narrows=True, product=True, keeps=(5, 6), masked=True)
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -36,6 +36,8 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.dataflow import Aligned, Dataflow
+from ge.ops.traits import Cost, Precision
+from ge.ops.views import Views
 from ge.plan import Task
 
 __all__ = [
@@ -197,6 +199,10 @@ class Operator:
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
     overwrites: ClassVar[bool] = False  # the kernel may write its first output over its first input
     dataflow: ClassVar[Dataflow | None] = None  # what passes may know of it (see ge.ops.dataflow)
+    views: ClassVar[Views | None] = None  # of an operator that only moves data (see ge.ops.views)
+    precision: ClassVar[Precision] = Precision()  # what precision modes may do with it
+    cost: ClassVar[Cost] = Cost.CHEAP  # of one element, for kernel fusion
+    reads_once: ClassVar[bool] = False  # each element of the inputs at most once
     may_fail: ClassVar[bool] = False  # on the values it is given: a run must not compute less of it
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
     folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
@@ -462,12 +468,28 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
     found.append(operator)
     if custom:
         _CUSTOM.add(operator)
+        _own_traits(operator)
         _announce(operator.type)
     if operator.gradient is not None:
         from ge.ops.gradients import gradient_operator
 
         _GRADIENTS[operator] = register(gradient_operator(operator), custom=custom)
     return operator
+
+
+_TRAITS = ("dataflow", "views", "precision", "cost", "reads_once", "may_fail")
+
+
+def _own_traits(operator: type[Operator]) -> None:
+    """Leave a user's operator the traits that it declares itself.
+
+    Those of a base class of the library hold for that class alone; a port or attribute may have a trait's name.
+    """
+    for name in _TRAITS:
+        owner = next(c for c in operator.__mro__ if name in vars(c))
+        port = isinstance(vars(owner)[name], Input | Output | Attr)
+        if port or owner.__module__.partition(".")[0] in BUILT_IN:
+            setattr(operator, name, vars(Operator)[name])
 
 
 def registered_custom() -> list[type[Operator]]:
@@ -615,11 +637,10 @@ def dataflow_of(node: ir.Node) -> Dataflow | None:
     if node.domain != "ge":
         return None
     operator = lookup(node.op_type)
-    if is_custom(operator):  # what a base class of the library declares holds for that class alone
+    if is_custom(operator):
         if operator.unsuitable is not Operator.unsuitable:  # it may take these shapes and refuse others
             return None
-        bases = (c for c in operator.__mro__ if c.__module__.partition(".")[0] not in BUILT_IN)
-        return next((vars(c)["dataflow"] for c in bases if "dataflow" in vars(c)), None)
+        return operator.dataflow
     if operator.dataflow is None and operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
         return _ALIGNED
     return operator.dataflow

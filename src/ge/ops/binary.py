@@ -11,6 +11,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.ops.checks import divisor_of, nonzero
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
+from ge.ops.traits import Cost
 
 
 class Binary(Operator):
@@ -23,7 +24,11 @@ class Binary(Operator):
 
 
 def _binary(
-    type_: str, function: str, dtypes: frozenset[str] = NUMBERS, **frameworks: str | list[str]
+    type_: str,
+    function: str,
+    dtypes: frozenset[str] = NUMBERS,
+    cost: Cost = Cost.CHEAP,
+    **frameworks: str | list[str],
 ) -> None:
     def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
         return tbe.binary(function, a, b)
@@ -33,6 +38,7 @@ def _binary(
         "__module__": __name__,
         "a": Input("T", dtypes),
         "b": Input("T", dtypes),
+        "cost": cost,
         "compute": staticmethod(compute),
     }
     register(type(type_, (Binary,), body))
@@ -47,10 +53,10 @@ _binary("Div", "div")
 _binary("FloorDiv", "floordiv")
 _binary("Mod", "mod")
 _binary("FMod", "fmod")
-_binary("Pow", "pow")
+_binary("Pow", "pow", cost=Cost.EXPENSIVE)
 _binary("Maximum", "max", tensorflow="Maximum")
 _binary("Minimum", "min", tensorflow="Minimum")
-_binary("Atan2", "atan2", FLOATS, tensorflow="Atan2")
+_binary("Atan2", "atan2", FLOATS, Cost.EXPENSIVE, tensorflow="Atan2")
 _binary("And", "and", BOOL, onnx="And", tensorflow="LogicalAnd")
 _binary("Or", "or", BOOL, onnx="Or", tensorflow="LogicalOr")
 _binary("Xor", "xor", BOOL, onnx="Xor")

@@ -30,6 +30,7 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
+from ge.ops.traits import Precision
 from ge.plan import Task, View
 
 
@@ -50,6 +51,7 @@ class Convolving(Operator):
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     post_ops = Attr(list, (), item=str)
     dataflow = Images()
+    precision = Precision(narrows=True, product=True)
 
     @staticmethod
     def refuse(op: NodeView) -> str:

@@ -11,7 +11,9 @@ import tbe
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
+from ge.ops.traits import Cost
 from ge.ops.truncation import truncated
+from ge.ops.views import Same
 
 
 class Unary(Operator):
@@ -22,7 +24,13 @@ class Unary(Operator):
     pattern = Pattern.ELEMENTWISE
 
 
-def _unary(type_: str, function: str, dtypes: frozenset[str] = FLOATS, **frameworks: str | list[str]) -> None:
+def _unary(
+    type_: str,
+    function: str,
+    dtypes: frozenset[str] = FLOATS,
+    cost: Cost = Cost.CHEAP,
+    **frameworks: str | list[str],
+) -> None:
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         return tbe.unary(function, x)
 
@@ -30,6 +38,7 @@ def _unary(type_: str, function: str, dtypes: frozenset[str] = FLOATS, **framewo
         "__doc__": f"{function}(x), per element.",
         "__module__": __name__,
         "x": Input("T", dtypes),
+        "cost": cost,
         "compute": staticmethod(compute),
     }
     register(type(type_, (Unary,), body))
@@ -39,10 +48,10 @@ def _unary(type_: str, function: str, dtypes: frozenset[str] = FLOATS, **framewo
 # type, tbe function, element types, framework names
 _unary("Abs", "abs", NUMBERS, onnx="Abs", tensorflow="Abs")
 _unary("Neg", "neg", NUMBERS, onnx="Neg", tensorflow="Neg")
-_unary("Exp", "exp", onnx="Exp", tensorflow="Exp")
+_unary("Exp", "exp", cost=Cost.SLOW, onnx="Exp", tensorflow="Exp")
 _unary("Exp2", "exp2")
 _unary("Expm1", "expm1", tensorflow="Expm1")
-_unary("Log", "log", onnx="Log", tensorflow="Log")
+_unary("Log", "log", cost=Cost.SLOW, onnx="Log", tensorflow="Log")
 _unary("Log1p", "log1p", tensorflow="Log1p")
 _unary("Log2", "log2")
 _unary("Sqrt", "sqrt", onnx="Sqrt", tensorflow="Sqrt")
@@ -51,18 +60,18 @@ _unary("Reciprocal", "reciprocal", onnx="Reciprocal", tensorflow=["Reciprocal", 
 _unary("Square", "square", NUMBERS, tensorflow="Square")
 _unary("Sin", "sin", onnx="Sin", tensorflow="Sin")
 _unary("Cos", "cos", onnx="Cos", tensorflow="Cos")
-_unary("Tan", "tan", onnx="Tan", tensorflow="Tan")
-_unary("Asin", "asin", onnx="Asin", tensorflow="Asin")
-_unary("Acos", "acos", onnx="Acos", tensorflow="Acos")
-_unary("Atan", "atan", onnx="Atan", tensorflow="Atan")
-_unary("Sinh", "sinh", onnx="Sinh", tensorflow="Sinh")
-_unary("Cosh", "cosh", onnx="Cosh", tensorflow="Cosh")
-_unary("Tanh", "tanh", onnx="Tanh", tensorflow="Tanh")
-_unary("Asinh", "asinh", onnx="Asinh", tensorflow="Asinh")
-_unary("Acosh", "acosh", onnx="Acosh", tensorflow="Acosh")
-_unary("Atanh", "atanh", onnx="Atanh", tensorflow="Atanh")
-_unary("Erf", "erf", onnx="Erf", tensorflow="Erf")
-_unary("Erfc", "erfc", tensorflow="Erfc")
+_unary("Tan", "tan", cost=Cost.EXPENSIVE, onnx="Tan", tensorflow="Tan")
+_unary("Asin", "asin", cost=Cost.EXPENSIVE, onnx="Asin", tensorflow="Asin")
+_unary("Acos", "acos", cost=Cost.EXPENSIVE, onnx="Acos", tensorflow="Acos")
+_unary("Atan", "atan", cost=Cost.EXPENSIVE, onnx="Atan", tensorflow="Atan")
+_unary("Sinh", "sinh", cost=Cost.EXPENSIVE, onnx="Sinh", tensorflow="Sinh")
+_unary("Cosh", "cosh", cost=Cost.EXPENSIVE, onnx="Cosh", tensorflow="Cosh")
+_unary("Tanh", "tanh", cost=Cost.SLOW, onnx="Tanh", tensorflow="Tanh")
+_unary("Asinh", "asinh", cost=Cost.EXPENSIVE, onnx="Asinh", tensorflow="Asinh")
+_unary("Acosh", "acosh", cost=Cost.EXPENSIVE, onnx="Acosh", tensorflow="Acosh")
+_unary("Atanh", "atanh", cost=Cost.EXPENSIVE, onnx="Atanh", tensorflow="Atanh")
+_unary("Erf", "erf", cost=Cost.EXPENSIVE, onnx="Erf", tensorflow="Erf")
+_unary("Erfc", "erfc", cost=Cost.EXPENSIVE, tensorflow="Erfc")
 _unary("Sign", "sign", NUMBERS, onnx="Sign", tensorflow="Sign")
 _unary("Floor", "floor", NUMBERS, onnx="Floor", tensorflow="Floor")
 _unary("Ceil", "ceil", NUMBERS, onnx="Ceil", tensorflow="Ceil")
@@ -72,11 +81,11 @@ _unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot")
 _unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert")
 _unary("IsFinite", "isfinite", tensorflow="IsFinite")
 _unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
-_unary("Sigmoid", "sigmoid", onnx="Sigmoid", tensorflow="Sigmoid")
+_unary("Sigmoid", "sigmoid", cost=Cost.SLOW, onnx="Sigmoid", tensorflow="Sigmoid")
 _unary("Softplus", "softplus", onnx="Softplus", tensorflow="Softplus")
 _unary("Relu", "relu", NUMBERS, onnx="Relu", tensorflow="Relu")
-_unary("Lgamma", "lgamma", tensorflow="Lgamma")
-_unary("Digamma", "digamma", tensorflow="Digamma")
+_unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma")
+_unary("Digamma", "digamma", cost=Cost.EXPENSIVE, tensorflow="Digamma")
 
 
 @register
@@ -181,6 +190,7 @@ class Identity(Operator):
     y = Output("T")
     pattern = Pattern.ELEMENTWISE
     engine = Engine.VIEW
+    views = Same()
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

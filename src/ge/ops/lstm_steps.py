@@ -10,6 +10,7 @@ from ge.ir.types import FLOATS, TensorDesc, widened
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.recurrent_training import CELLS, steps_back, steps_forward
 from ge.ops.tasks import decomposes, dense_operation
+from ge.ops.traits import Precision
 from ge.plan import Task, View
 from ge.target import Target
 
@@ -56,6 +57,7 @@ class LSTMSteps(Operator):
     h = Output()
     c = Output()
     reverse = Attr(bool, False)
+    precision = Precision(narrows=True, product=True, keeps=(0,), sensitive=True)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -128,6 +130,7 @@ class LSTMStepsGrad(Operator):
     dh0 = Output()
     dc0 = Output()
     reverse = Attr(bool, False)
+    precision = Precision(narrows=True, product=True, keeps=())
 
     @staticmethod
     def verify(op: NodeView) -> None:

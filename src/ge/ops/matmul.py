@@ -18,6 +18,7 @@ from ge.ops.post_ops import apply_post_ops
 from ge.ops.quantise import integer_matmul
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned, fused_activation
+from ge.ops.traits import Precision, Result
 from ge.plan import Task, View
 
 
@@ -58,6 +59,7 @@ class MatMul(Operator):
     post_ops = Attr(list, (), item=str)
     output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
     dataflow = Product()
+    precision = Precision(narrows=True, product=True, result=Result.EITHER)
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -15,6 +15,8 @@ from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import normal_axes
+from ge.ops.views import Views, box_view, piece_view, reshape_view
+from ge.plan import View
 
 
 class Movement(Operator):
@@ -92,6 +94,19 @@ def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list
     return groups
 
 
+class ReshapeViews(Views):
+    """The input's memory under another shape."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        return reshape_view(view, op.outputs[0].shape)
+
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        return reshape_view(view, op.inputs[0].shape)  # type: ignore[union-attr]
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        return tbe.reshape(whole, op.inputs[0].shape)  # type: ignore[union-attr]
+
+
 @register
 class Reshape(Movement):
     """The same elements in the same order under another shape."""
@@ -99,6 +114,7 @@ class Reshape(Movement):
     shape = Attr(list)
     engine = Engine.VIEW
     dataflow = Refolded()
+    views = ReshapeViews()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -126,12 +142,27 @@ class Permuted(Dataflow):
         return Sliced({0: part.at(op.perm[part.axis])})
 
 
+class TransposeViews(Views):
+    """The input's axes in another order."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        return view.permute(op.perm)
+
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        return view.permute(Order(op.perm).inverse)
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        return tbe.transpose(whole, Order(op.perm).inverse)
+
+
 @register
 class Transpose(Movement):
     """Axes in another order: axis i of the result is axis perm[i] of x."""
 
     perm = Attr(list)
     dataflow = Permuted()
+    views = TransposeViews()
+    reads_once = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -201,6 +232,14 @@ class Boxed(Dataflow):
         return Reordered(order.perm, {**entries, "steps": order.entries(op.steps) if op.steps else None})
 
 
+class SliceViews(Views):
+    """A box of the input, unless it runs backwards."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        steps = op.steps or (1,) * len(view.shape)
+        return None if min(steps) < 0 else box_view(view, op.starts, steps, op.outputs[0].shape)
+
+
 @register
 class Slice(Movement):
     """A box of x: elements starts, starts + steps, … before ends, an entry an axis.
@@ -212,6 +251,8 @@ class Slice(Movement):
     ends = Attr(list)
     steps = Attr(list, None)
     dataflow = Boxed()
+    views = SliceViews()
+    reads_once = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -237,6 +278,20 @@ class Joined(OverAxes):
         return None if part.axis == along else Sliced(dict.fromkeys(range(len(op.inputs)), part))
 
 
+class ConcatViews(Views):
+    """Each input is a piece of the output."""
+
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        return piece_view(view, op.axis, [d.shape[op.axis] for d in op.inputs if d], index)
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        shape = op.inputs[index].shape  # type: ignore[union-attr]
+        axis = op.axis % len(shape)
+        starts = [0] * len(shape)
+        starts[axis] = sum(d.shape[axis] for d in op.inputs[:index] if d)
+        return tbe.slice(whole, starts, [1] * len(shape), shape)
+
+
 @register
 class Concat(Operator):
     """Tensors one after another along axis."""
@@ -246,6 +301,8 @@ class Concat(Operator):
     axis = Attr(int)
     pattern = Pattern.INJECTIVE
     dataflow = Joined("axis")
+    views = ConcatViews()
+    reads_once = True
 
     @staticmethod
     def compute(op: NodeView, *parts: tbe.Tensor) -> tbe.Tensor:
@@ -255,6 +312,13 @@ class Concat(Operator):
 
 
 MAX_PIECES = 1 << 14
+
+
+class SplitViews(Views):
+    """Each output is a piece of the input."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        return piece_view(view, op.axis, op.sizes, index)
 
 
 @register
@@ -267,6 +331,8 @@ class Split(Operator):
     sizes = Attr(list)
     pattern = Pattern.INJECTIVE
     dataflow = Joined("axis")
+    views = SplitViews()
+    reads_once = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -318,6 +384,7 @@ class Pad(Movement):
     high = Attr(list)
     value = Attr(float, 0.0)
     dataflow = Bordered()
+    reads_once = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -376,6 +443,7 @@ class Reverse(Movement):
 
     axes = Attr(list)
     dataflow = OverAxes()
+    reads_once = True
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -16,6 +16,7 @@ from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
 from ge.ops.dataflow import OverAxes as Along
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.reduce import Reduction, mean, normal_axes, widened
+from ge.ops.traits import Precision
 
 # -- softmax ------------------------------------------------------------------------------------------------
 
@@ -30,6 +31,7 @@ class OverAxes(Operator):
     dataflow = Along()
 
     verify = Reduction.verify
+    precision = Precision(sensitive=True)
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -145,6 +147,7 @@ class LayerNorm(Operator):
     dataflow = Along(reorders=False)
 
     verify = Reduction.verify
+    precision = Precision(sensitive=True, normalises=True)
 
     @staticmethod
     def compute(
@@ -174,6 +177,7 @@ class RmsNorm(Operator):
     dataflow = Along(reorders=False)
 
     verify = Reduction.verify
+    precision = Precision(sensitive=True, normalises=True)
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, scale: tbe.Tensor | None = None) -> tbe.Tensor:

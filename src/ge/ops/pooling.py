@@ -26,6 +26,7 @@ from ge.ops.spatial import (
     tf_format,
     tf_window,
 )
+from ge.ops.traits import Precision
 from ge.plan import Task, View
 
 
@@ -114,6 +115,7 @@ class MaxPool(Pooling):
     """The maximum of each window; borders do not count."""
 
     dataflow = Images()
+    precision = Precision(narrows=True)
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -156,6 +158,7 @@ class AvgPool(Pooling):
     x = Input("T", FLOATS)
     count_include_pad = Attr(bool, False)
     dataflow = Images()
+    precision = Precision(narrows=True)
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -14,6 +14,7 @@ from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.checks import indices_of
 from ge.ops.control import repeat
 from ge.ops.plugins import Node, Results, Unsupported, plugin
+from ge.ops.traits import Precision
 from ge.plan import Task, View
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -107,6 +108,7 @@ class LSTM(Recurrent):
 
     c0 = Input("T", FLOATS)
     c = Output("T")
+    precision = Precision(narrows=True, product=True, keeps=(3,))
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:

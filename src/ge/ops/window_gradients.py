@@ -25,6 +25,7 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
+from ge.ops.traits import Precision, Result
 from ge.plan import Task, View
 
 _PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take
@@ -85,6 +86,7 @@ class ConvGradWeight(Windowed):
     groups = Attr(int, 1)
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     output_dtype = Attr(str, "")
+    precision = Precision(narrows=True, product=True, result=Result.WIDE)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -200,6 +202,7 @@ class MaxPoolGrad(PoolGrad):
     incoming = Input("T", FLOATS)
     x = Input("T", FLOATS)
     y = Output("T")
+    precision = Precision(narrows=True)
 
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
@@ -242,6 +245,7 @@ class AvgPoolGrad(PoolGrad):
     incoming = Input("T", FLOATS)
     y = Output("T")
     shape = Attr(list)
+    precision = Precision(narrows=True)
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

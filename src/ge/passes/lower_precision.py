@@ -9,6 +9,8 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
+from ge.ops.traits import Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
@@ -17,28 +19,7 @@ from ge.target import Target
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
-# Operators the AI Core runs in 16 bits (accumulating in 32).
-_CUBE = frozenset(
-    {
-        "Attention",
-        "AttentionGrad",
-        "Conv",
-        "ConvTranspose",
-        "ConvGradWeight",
-        "LSTM",
-        "LSTMSteps",
-        "LSTMStepsGrad",
-        "MatMul",
-    }
-)
-_MASKED = frozenset({"Attention", "AttentionGrad"})  # whose masks may be bools
-_LOWERED = _CUBE | {"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"}
-# The inputs that stay as they are; the third of all others.
-_KEPT = {"LSTM": (3,), "LSTMSteps": (0,), "LSTMStepsGrad": (), "Attention": (3,), "AttentionGrad": (5, 6)}
-_BIAS = (2,)
-# Readers whose statistics, or whose steps, need the full precision of what they are given.
-_SENSITIVE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RmsNorm", "LSTMSteps"})
-_NORMALISATIONS = frozenset({"LayerNorm", "RmsNorm"})
+# What scores and sums pass on their way to a reader.
 _TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
 
 
@@ -109,7 +90,11 @@ def feeding_products(graph: ir.Graph) -> set[ir.Value]:
     """The values that some product depends on, directly or not."""
     found: set[ir.Value] = set()
     for node in reversed(graph):
-        if node.op_type in _CUBE or _has_graphs(node) or any(v in found for v in node.outputs):
+        if (
+            lookup(node.op_type).precision.product
+            or _has_graphs(node)
+            or any(v in found for v in node.outputs)
+        ):
             found.update(v for v in node.inputs if v is not None)
     return found
 
@@ -143,19 +128,21 @@ def _usable(name: PrecisionMode, target: Target) -> Mode | None:
 
 
 def _lowerable(node: ir.Node) -> bool:
-    if node.op_type not in _LOWERED or desc_of(node.outputs[0]).dtype != _WIDE:
+    precision = lookup(node.op_type).precision
+    if not precision.narrows or desc_of(node.outputs[0]).dtype != _WIDE:
         return False
-    masks = (_WIDE, "bool") if node.op_type in _MASKED else (_WIDE,)
+    masks = (_WIDE, "bool") if precision.masked else (_WIDE,)
     return all(v is None or desc_of(v).dtype in masks for v in node.inputs)
 
 
 def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, *, last: bool) -> None:
     """Run one node in the narrow type, between casts; the sums of a `last` product stay wide."""
-    if not mode.stores and node.op_type not in _CUBE:
+    precision = lookup(node.op_type).precision
+    if not mode.stores and not precision.product:
         return
     r = Rewriter(graph, node, options)
-    wide_result = node.op_type == "ConvGradWeight" or (
-        node.op_type == "MatMul"
+    wide_result = precision.result is Result.WIDE or (
+        precision.result is Result.EITHER
         and (
             not mode.stores
             or last
@@ -166,7 +153,7 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     )
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
-        keep = value is None or index in _KEPT.get(node.op_type, _BIAS) or (index > 2 and wide_result)
+        keep = value is None or index in precision.keeps or (index > 2 and wide_result)
         inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
     changes = {"output_dtype": _WIDE} if wide_result else {}
     made = r.op_like(node, inputs, **changes)
@@ -193,7 +180,8 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
     if value.is_graph_output() or not readers or depth == 0:
         return False
     return all(
-        n.op_type in _SENSITIVE or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
+        lookup(n.op_type).precision.sensitive
+        or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
         for n in readers
     )
 
@@ -201,7 +189,7 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
 def _is_residual(value: ir.Value) -> bool:
     """Whether a value goes into a normalisation and beside that only into sums."""
     uses = _uses(value)
-    normalised = [n.op_type in _NORMALISATIONS for n, _ in uses]
+    normalised = [lookup(n.op_type).precision.normalises for n, _ in uses]
     return any(normalised) and all(
         normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > 2)
         for normal, (n, index) in zip(normalised, uses, strict=True)

@@ -15,7 +15,6 @@ __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
 SMALL_SHARE = 256  # of the largest value's elements
-_VIEWS = frozenset({"Reshape", "Identity"})
 
 
 class StoreNarrow(Pass):
@@ -39,7 +38,7 @@ class StoreNarrow(Pass):
         sizes = [desc_of(v).size for n in graph for v in n.outputs]
         small = max(sizes, default=0) // SMALL_SHARE
         for node in graph:
-            if node.op_type in _VIEWS or mode_of(node, options) is None:
+            if lookup(node.op_type).engine is Engine.VIEW or mode_of(node, options) is None:
                 continue
             for value in node.outputs:
                 family = _family(value)
@@ -55,7 +54,7 @@ def _family(value: ir.Value) -> list[ir.Value]:
     """A value and all views of it, which share its memory."""
     found = [value]
     for member in found:
-        found += [v for n in member.consumers() if n.op_type in _VIEWS for v in n.outputs]
+        found += [v for n in member.consumers() if lookup(n.op_type).engine is Engine.VIEW for v in n.outputs]
     return found
 
 

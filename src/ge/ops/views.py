@@ -1,0 +1,97 @@
+"""Views: how an operator that only moves data looks at its input's memory, or finds its inputs in its output's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import tbe
+from ge.plan import View, contiguous_strides
+
+if TYPE_CHECKING:
+    from ge.ops.base import NodeView
+
+__all__ = ["Same", "Views", "box_view", "piece_view", "reshape_view"]
+
+
+class Views:
+    """How an operator's outputs are views of its first input's memory, and its inputs views of its output's."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        """Output `index` where the first input is a given view; None where that cannot be expressed."""
+        return None
+
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        """Input `index` where the output is a given view; None where that cannot be expressed."""
+        return None
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        """Input `index` as an expression of the output: the counterpart of `backward`."""
+        raise NotImplementedError(f"the inputs of {op.type} are no parts of its output")
+
+
+class Same(Views):
+    """The output is the input."""
+
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        return view
+
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        return view
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        return whole
+
+
+def reshape_view(view: View, shape: Sequence[int]) -> View | None:
+    """The view under another shape without moving data, None where its strides do not allow that.
+
+    >>> reshape_view(View(0, "float32", (2, 6), (12, 1)), (2, 2, 3)).strides
+    (12, 3, 1)
+    >>> reshape_view(View(0, "float32", (2, 6), (12, 1)), (12,)) is None
+    True
+    """
+    shape = tuple(shape)
+    if view.contiguous or 0 in shape:
+        return replace(view, shape=shape, strides=contiguous_strides(shape))
+    runs = _runs(view)
+    strides: list[int] = []
+    room, stride = 1, 1
+    for extent in reversed(shape):
+        if room == 1 and extent != 1:
+            room, stride = runs.pop()
+        if extent != 1 and room % extent:
+            return None
+        strides.append(stride)
+        room, stride = room // extent if extent != 1 else room, stride * extent
+    return replace(view, shape=shape, strides=tuple(reversed(strides)))
+
+
+def _runs(view: View) -> list[tuple[int, int]]:
+    """Dimensions of more than one element, neighbours merged where the outer one continues the inner one."""
+    runs: list[tuple[int, int]] = []
+    for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if extent == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1] = (runs[-1][0] * extent, runs[-1][1])
+        else:
+            runs.append((extent, stride))
+    return runs[::-1]
+
+
+def box_view(view: View, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> View:
+    """A box of a view, by its starts, steps and shape."""
+    offset = view.offset + sum(b * s for b, s in zip(starts, view.strides, strict=True))
+    strides = tuple(s * k for s, k in zip(view.strides, steps, strict=True))
+    return replace(view, shape=tuple(shape), strides=strides, offset=offset)
+
+
+def piece_view(view: View, axis: int, sizes: Sequence[int], index: int) -> View:
+    """One of several pieces along an axis."""
+    axis %= len(view.shape)
+    starts = [0] * len(view.shape)
+    starts[axis] = sum(sizes[:index])
+    shape = [*view.shape[:axis], sizes[index], *view.shape[axis + 1 :]]
+    return box_view(view, starts, [1] * len(shape), shape)
