@@ -78,10 +78,10 @@ check: environments ## The tests of `make test`, without style and types
 	$(parts) $(FAST_PARTS)
 
 fast-main/%:
-	$(BIN)/python -m pytest -m "not slow" $($*)
+	$(BIN)/python -m pytest -m "not slow and not exhaustive" $($*)
 
 fast-tf215/%:
-	$(BIN_TF215)/python -m pytest -m "not slow" $($*)
+	$(BIN_TF215)/python -m pytest -m "not slow and not exhaustive" $($*)
 
 # Exit status 5: nothing in this part is slow.
 slow-main/%:
@@ -91,7 +91,7 @@ slow-tf215/%:
 	$(BIN_TF215)/python -m pytest -m slow $($*) || [ $$? = 5 ]
 
 coverage: $(VENV)/.project ## Lines of the Python sources that the tests run, as a table and in htmlcov/
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term:skip-covered --cov-report=html
+	$(BIN)/python -m pytest -m "not slow and not exhaustive" --cov --cov-report=term:skip-covered --cov-report=html
 
 lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
@@ -125,6 +125,7 @@ SAMPLE ?= 20
 MINUTES ?= 20
 conformance: $(VENV)/.conformance ## The frameworks' own tests on the CPU and on the NPU, a sample of each (docs/conformance.md)
 	$(BIN)/python -m ge.conformance suites onnx keras torch transformers --sample $(SAMPLE) --minutes $(MINUTES)
+	$(BIN)/python -m pytest -m exhaustive tests/parsers tests/tensorflow
 
 PROGRAMS ?= 1000
 programs: environments ## Random programs through every front door, against its framework (docs/conformance.md)

@@ -40,7 +40,7 @@ def test_a_sample_of_the_standards_own_tests() -> None:
     assert sum(c["status"] == "pass" for c in report["cases"]) > 100
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("arguments", [(), ("--interpret",)], ids=["compiled", "interpreted"])
 def test_the_whole_suite(arguments: tuple[str, ...]) -> None:
     report = conformance("--kinds", "all", "--jobs", "2", *arguments)

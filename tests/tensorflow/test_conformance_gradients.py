@@ -13,6 +13,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf_adapter")
 
+from tests.support.sampling import one_in  # noqa: E402
 from tf_adapter import eager  # noqa: E402
 from tf_adapter.conformance import gradients, registered  # noqa: E402
 from tf_adapter.conformance.programs import PROGRAMS  # noqa: E402
@@ -32,7 +33,7 @@ def everything_on_npu():
 
 
 @pytest.mark.parametrize("mode", gradients.MODES)
-@pytest.mark.parametrize("name", sorted(QUICK)[::SHARE])
+@pytest.mark.parametrize("name", one_in(4, sorted(QUICK)[::SHARE]))
 def test_a_share_of_the_sweep(name: str, mode: str) -> None:
     try:
         result = gradients.check(QUICK[name], mode)
@@ -42,7 +43,7 @@ def test_a_share_of_the_sweep(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", gradients.MODES)
-@pytest.mark.parametrize("name", OF_PROGRAMS)
+@pytest.mark.parametrize("name", one_in(3, OF_PROGRAMS))
 def test_programs(name: str, mode: str) -> None:
     """Control flow, lists, lookups, ragged and sparse values: every one of them has a gradient."""
     try:
@@ -131,7 +132,7 @@ def test_tensorflow_s_infinite_complex_products_depend_on_the_place() -> None:
     assert 0 < np.isnan(found.real).sum() < 9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_whole_sweep_finds_nothing_wrong() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)

@@ -13,6 +13,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf_adapter")
 
 from ge.conformance.pool import run_cases  # noqa: E402
+from tests.support.sampling import one_in  # noqa: E402
 from tf_adapter import eager  # noqa: E402
 from tf_adapter.conformance import coverage, worker  # noqa: E402
 from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
@@ -29,7 +30,7 @@ def everything_on_npu():
 
 
 @pytest.mark.parametrize("mode", worker.MODES)
-@pytest.mark.parametrize("name", sorted(QUICK)[::SHARE])
+@pytest.mark.parametrize("name", one_in(4, sorted(QUICK)[::SHARE]))
 def test_a_share_of_the_sweep(name: str, mode: str) -> None:
     try:
         result = worker.check(QUICK[name], mode)
@@ -51,7 +52,7 @@ def test_every_operator_is_swept_or_excepted_with_a_reason() -> None:
     assert coverage.left_out() == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_whole_sweep_finds_nothing_wrong_and_three_hundred_types_on_the_npu() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "--json", "--jobs", "2", "--least", "300"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)

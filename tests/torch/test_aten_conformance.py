@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("expecttest", reason="PyTorch's operator database needs it")
 
+from tests.support.sampling import one_in
 from torchair.conformance import samples
 from torchair.conformance.samples import DTYPES, operators, run_operator
 
@@ -25,7 +26,9 @@ def _label(op: object) -> str:
     return f"{op.name}.{variant}" if variant else op.name  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators() if _label(o) in CHOSEN])
+@pytest.mark.parametrize(
+    "op", one_in(3, [pytest.param(o, id=_label(o)) for o in operators() if _label(o) in CHOSEN])
+)
 def test_samples_are_eager_modes(op: object) -> None:
     for dtype in DTYPES:
         outcome = run_operator(op, dtype, 2, gradients=True)
@@ -34,7 +37,9 @@ def test_samples_are_eager_modes(op: object) -> None:
             assert outcome.native == outcome.samples
 
 
-@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators() if _label(o) in NATIVE])
+@pytest.mark.parametrize(
+    "op", one_in(2, [pytest.param(o, id=_label(o)) for o in operators() if _label(o) in NATIVE])
+)
 def test_samples_through_torch_compile_run_on_the_npu(op: object) -> None:
     for dtype in DTYPES:
         outcome = run_operator(op, dtype, 2, gradients=True, dynamo=True)
@@ -43,14 +48,14 @@ def test_samples_through_torch_compile_run_on_the_npu(op: object) -> None:
         assert outcome.ungraphed == outcome.breaks == 0
 
 
-@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators()[::16]])
+@pytest.mark.parametrize("op", one_in(6, [pytest.param(o, id=_label(o)) for o in operators()[::16]]))
 def test_samples_through_torch_compile_are_eager_modes(op: object) -> None:
     """Every 16th operator of the database; `python -m torchair.conformance --dynamo` takes all."""
     for dtype in DTYPES:
         assert run_operator(op, dtype, 1, gradients=True, dynamo=True).wrong == []
 
 
-@pytest.mark.parametrize("op", [pytest.param(o, id=_label(o)) for o in operators()[7::32]])
+@pytest.mark.parametrize("op", one_in(4, [pytest.param(o, id=_label(o)) for o in operators()[7::32]]))
 def test_samples_on_the_device_are_the_hosts(op: object) -> None:
     """Every 32nd operator of the database; `python -m torchair.conformance --eager` takes all."""
     for dtype in DTYPES:

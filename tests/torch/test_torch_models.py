@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import torchair
+from tests.support.sampling import slow_except
 from tests.torch.torch_zoo import MODELS
 from torchair.executable import observe
 
+QUICK = ("bert", "mixtral", "unet", "lstm")  # one of each kind
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -20,7 +22,7 @@ def fresh() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", slow_except(QUICK, MODELS))
 def test_inference_is_eager_modes(name: str) -> None:
     make, inputs = MODELS[name]
     model, args = make().eval(), inputs()
@@ -31,7 +33,7 @@ def test_inference_is_eager_modes(name: str) -> None:
     assert reports[0].refusals == []
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", slow_except(QUICK, MODELS))
 def test_a_training_step_is_eager_modes(name: str) -> None:
     make, inputs = MODELS[name]
     model, args = make().train(), inputs()

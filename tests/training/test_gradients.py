@@ -13,6 +13,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.support.sampling import one_in  # noqa: E402
 from tests.support.tf_training import TrainStep  # noqa: E402
 
 L = tf.keras.layers
@@ -291,7 +292,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", one_in(3, OPERATORS))
 def test_gradients_of_operators(name: str) -> None:
     compare(*OPERATORS[name])
 
@@ -335,7 +336,7 @@ SPECIAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("name", one_in(6, UNARY))
 def test_gradients_of_functions_of_one_argument(name: str) -> None:
     function = SPECIAL.get(name) or getattr(tf.math, name)
     low, high = (0.1, 0.9) if name in _UNIT else (1.1, 2.0)
@@ -347,7 +348,7 @@ BINARY = (
 )
 
 
-@pytest.mark.parametrize("name", BINARY.split())
+@pytest.mark.parametrize("name", one_in(4, BINARY.split()))
 def test_gradients_of_functions_of_two_arguments(name: str) -> None:
     function = getattr(tf.math, name)
     compare(function, (positive(3, 4), positive(4)))
@@ -387,7 +388,7 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", one_in(4, ACTIVATIONS))
 def test_gradients_of_activations(name: str) -> None:
     function = getattr(tf.keras.activations, name, None)
     if function is None:
@@ -463,7 +464,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", one_in(3, LAYERS))
 def test_gradients_of_layers(name: str) -> None:
     make, shape = LAYERS[name]
     tf.keras.utils.set_random_seed(7)
@@ -528,7 +529,7 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", one_in(4, LOSSES))
 def test_gradients_of_losses(name: str) -> None:
     kind = getattr(tf.keras.losses, name, None)
     if kind is None:

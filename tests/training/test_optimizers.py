@@ -13,6 +13,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.support.sampling import one_in  # noqa: E402
 from tests.support.tf_training import TrainStep, keras_step, losses_of  # noqa: E402
 
 O = tf.keras.optimizers  # noqa: E741
@@ -84,7 +85,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", one_in(4, OPTIMIZERS))
 def test_optimizers_of_keras(name: str) -> None:
     try:
         optimizer = OPTIMIZERS[name]()
@@ -112,7 +113,7 @@ V1: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", V1)
+@pytest.mark.parametrize("name", one_in(2, V1))
 def test_optimizers_of_version_1(name: str) -> None:
     optimizer = V1[name]()
     random = np.random.default_rng(1)
