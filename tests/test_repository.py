@@ -184,11 +184,13 @@ def test_frameworks_are_changed_in_their_tables_of_patches_only() -> None:
 
 @pytest.mark.parametrize("package", ["acl", "ge", "npu_runtime", "tbe"])
 def test_environment_variables_are_read_in_one_place(package: str) -> None:
+    from ge.options.table import OPTIONS
     from npu_runtime.environment import VARIABLES
 
+    declared = {*VARIABLES, *(option.variable for option in OPTIONS.values())}
     for path in (ROOT / "src" / package).rglob("*.py"):
         source = path.read_text()
-        assert set(re.findall(r'"(NPU_[A-Z_]+)"', source)) <= set(VARIABLES), path
+        assert set(re.findall(r'"(NPU_[A-Z_]+)"', source)) <= declared, path
         assert path.name == "environment.py" or not re.search(
             r'(environ\.get|getenv)\("NPU_(?!OPP_PATH)', source
         ), path

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.configs import read_text
 from ge.errors import GeError
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
+from ge.options.files import read_text
 
 __all__ = ["AippConfig", "insert", "parse"]
 

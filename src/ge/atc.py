@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-import os
 import sys
+from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,20 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ge.atc_options import (
-    parse_extras,
-    parse_names,
-    parse_output_type,
-    parse_shapes,
-    parse_soc_version,
-)
+from ge.atc_options import effective_options, parse_arguments
 from ge.errors import GeError, UnsupportedOperatorsError
+from ge.options.table import view
+from ge.options.values import is_foreign
 
 if TYPE_CHECKING:
     from ge.gears import Gears
     from ge.offline import Progress, Request, Result
 
 __all__ = ["app", "main"]
+
+Arguments = ChainMap[str, Any]  # values of options by name: those given, then the defaults
 
 SUCCESS, FAILURE = 0, 255
 COMPILE, TO_JSON, CHECK_ONLY, SHOW = 0, 1, 3, 6
@@ -40,159 +39,58 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 errors = Console(stderr=True, highlight=False)
 
 
-def _option(name: str, help: str, panel: str, metavar: str = "TEXT") -> Any:
-    return typer.Option(f"--{name}", help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
-
-
-_BASIC, _SHAPES, _NUMBERS, _OTHER = "Model", "Inputs and outputs", "Precision and fusion", "Other"
-
-
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def atc(
-    ctx: typer.Context,
-    model: Annotated[
-        str, _option("model", "Model file (.onnx, .pb, .air) or SavedModel folder", _BASIC, "PATH")
-    ] = "",
-    output: Annotated[
-        str, _option("output", "File to write, .om is added; a folder with --singleop", _BASIC, "PATH")
-    ] = "",
-    framework: Annotated[
-        int | None,
-        _option(
-            "framework", "1 AIR, 3 TensorFlow, 5 ONNX; found from the file when left out", _BASIC, "NUMBER"
-        ),
-    ] = None,
-    soc_version: Annotated[
-        str,
-        _option(
-            "soc_version",
-            "cpu, portable, avx2, avx512, avx512_bf16, amx, or an Ascend name (means cpu)",
-            _BASIC,
-            "NAME",
-        ),
-    ] = "cpu",
-    mode: Annotated[
-        int,
-        _option(
-            "mode", "0 compile, 1 write --json, 3 check only, 6 show what an .om file is", _BASIC, "NUMBER"
-        ),
-    ] = COMPILE,
-    om: Annotated[str, _option("om", "Model file for --mode=1 and 6", _BASIC, "PATH")] = "",
-    json_file: Annotated[str, _option("json", "File to write with --mode=1", _BASIC, "PATH")] = "",
-    singleop: Annotated[
-        str, _option("singleop", "Description of single operators to compile (JSON)", _BASIC, "PATH")
-    ] = "",
-    input_shape: Annotated[
-        str, _option("input_shape", 'Shapes: "x:1,3,224,224;y:1,10"; -1 where gears vary', _SHAPES)
-    ] = "",
-    input_format: Annotated[
-        str, _option("input_format", "NCHW, NHWC or ND: how images lie", _SHAPES, "NAME")
-    ] = "",
-    dynamic_batch_size: Annotated[
-        str, _option("dynamic_batch_size", 'Batches to compile for: "1,4,8"', _SHAPES)
-    ] = "",
-    dynamic_image_size: Annotated[
-        str, _option("dynamic_image_size", 'Image sizes to compile for: "224,224;448,448"', _SHAPES)
-    ] = "",
-    dynamic_dims: Annotated[
-        str, _option("dynamic_dims", 'All dimensions of -1, a set a gear: "1,128;8,128"', _SHAPES)
-    ] = "",
-    out_nodes: Annotated[str, _option("out_nodes", 'What to compute: "node:0;other:1"', _SHAPES)] = "",
-    output_type: Annotated[
-        str, _option("output_type", "FP32, FP16, UINT8 or INT8 of all outputs, or 'name:0:FP16'", _SHAPES)
-    ] = "",
-    input_fp16_nodes: Annotated[
-        str, _option("input_fp16_nodes", 'Inputs that take float16: "x;y"', _SHAPES)
-    ] = "",
-    insert_op_conf: Annotated[
-        str, _option("insert_op_conf", "AIPP configuration: images as bytes", _SHAPES, "PATH")
-    ] = "",
-    precision_mode: Annotated[
-        str,
-        _option(
-            "precision_mode",
-            "must_keep_origin_dtype, allow_mix_precision_bf16, force_fp16, …",
-            _NUMBERS,
-            "NAME",
-        ),
-    ] = "",
-    precision_mode_v2: Annotated[
-        str, _option("precision_mode_v2", "origin, fp16, mixed_float16, mixed_bfloat16, …", _NUMBERS, "NAME")
-    ] = "",
-    op_precision_mode: Annotated[
-        str, _option("op_precision_mode", "Precision by operator (ini file)", _NUMBERS, "PATH")
-    ] = "",
-    op_select_implmode: Annotated[
-        str,
-        _option(
-            "op_select_implmode",
-            "high_performance, or high_precision: no arithmetic saved at the cost of rounding errors",
-            _NUMBERS,
-            "NAME",
-        ),
-    ] = "",
-    optypelist_for_implmode: Annotated[
-        str,
-        _option("optypelist_for_implmode", 'Operators that it is for: "Conv2D,MatMul"', _NUMBERS, "NAMES"),
-    ] = "",
-    keep_dtype: Annotated[
-        str, _option("keep_dtype", "Nodes that keep their precision, one a line", _NUMBERS, "PATH")
-    ] = "",
-    modify_mixlist: Annotated[
-        str, _option("modify_mixlist", "Changed lists of mixed precision (JSON)", _NUMBERS, "PATH")
-    ] = "",
-    fusion_switch_file: Annotated[
-        str, _option("fusion_switch_file", "Passes to switch off (JSON)", _NUMBERS, "PATH")
-    ] = "",
-    opp_path: Annotated[
-        str, _option("opp_path", "Directories with custom operators, separated by ':'", _OTHER, "PATH")
-    ] = "",
-    log: Annotated[str, _option("log", "debug, info, warning, error or null", _OTHER, "LEVEL")] = "",
-    display_model_info: Annotated[
-        str, _option("display_model_info", "1: show what was compiled", _OTHER, "0|1")
-    ] = "0",
-    debug_dir: Annotated[
-        str, _option("debug_dir", "Write the graph after every stage there", _OTHER, "PATH")
-    ] = "",
-    profile: Annotated[
-        str,
-        _option("profile", "Run the model on zeros and write the trace of its tasks there", _OTHER, "PATH"),
-    ] = "",
-    unsupported_report: Annotated[
-        str, _option("unsupported_report", "Write operators without support there (JSON)", _OTHER, "PATH")
-    ] = "",
-    input_shape_range: Annotated[str, typer.Option("--input_shape_range", hidden=True)] = "",
-) -> None:
+def atc(ctx: typer.Context, **texts: str) -> None:
     """Compile a model file for the NPU.
 
     [dim]atc --model=resnet50.onnx --output=resnet50 --soc_version=cpu[/dim]
     """
-    extras = parse_extras(ctx.args, [p.opts[0].lstrip("-") for p in ctx.command.params])
-    if extras.without_effect:
-        names = ", ".join("--" + name for name in extras.without_effect)
-        _note(f"no effect on this device: {names}")
-    if input_shape_range:
+    if texts.pop("input_shape_range"):
         raise GeError(
             "E12008", "--input_shape_range is not supported", remedy="use gears: --dynamic_dims and others"
         )
-    _set_log(log)
-    arguments = dict(ctx.params)
-    if singleop:
+    arguments = parse_arguments(texts, ctx.args)
+    for name in arguments.maps[0]:
+        if why := view("atc")[name].idle_at("atc"):
+            _note(f"--{name} has no effect: {why}")
+    if arguments["log"]:
+        logging.basicConfig(level=_LEVELS[arguments["log"]], format="[%(levelname)s] %(name)s: %(message)s")
+    if arguments["singleop"]:
         _compile_singleops(arguments)
-    elif mode == SHOW:
-        _show(Path(_required(om or model, "om")))
-    elif mode == TO_JSON:
+    elif arguments["mode"] == SHOW:
+        _show(Path(_required(arguments["om"] or arguments["model"], "om")))
+    elif arguments["mode"] == TO_JSON:
         _write_json(arguments)
-    elif mode in (COMPILE, CHECK_ONLY):
-        _compile(arguments)
     else:
-        raise GeError("E12004", f"mode {mode} is unknown", remedy="use 0, 1, 3 or 6")
+        _compile(arguments)
+
+
+def _declare(command: Any) -> Any:
+    """Give the command the options of the table as its parameters."""
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    for name, option in effective_options().items():
+        shown = typer.Option(
+            f"--{name}", help=option.text, rich_help_panel=option.group, metavar="VALUE", show_default=False
+        )
+        parameters.append(_parameter(name, shown))
+    parameters.append(_parameter("input_shape_range", typer.Option("--input_shape_range", hidden=True)))
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _parameter(name: str, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option]
+    )
+
+
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(_declare(atc))
 
 
 # -- what the command does --------------------------------------------------------------------------
 
 
-def _compile(arguments: dict[str, Any]) -> None:
+def _compile(arguments: Arguments) -> None:
     check_only = arguments["mode"] == CHECK_ONLY
     _required(arguments["model"], "model")
     if not check_only:
@@ -213,10 +111,10 @@ def _compile(arguments: dict[str, Any]) -> None:
     for note in result.notes:
         _note(note)
     _success(result)
-    if arguments["display_model_info"] == "1":
+    if arguments["display_model_info"]:
         _show(result.path)
     if arguments["profile"]:
-        _profile(result.path, Path(arguments["profile"]))
+        _profile(result.path, arguments["profile"])
 
 
 def _profile(model: Path, target: Path) -> None:
@@ -231,25 +129,24 @@ def _profile(model: Path, target: Path) -> None:
     print(f"ATC done: {trace(target, tasks, model.stem)} written, to be opened with https://ui.perfetto.dev")
 
 
-def _compile_singleops(arguments: dict[str, Any]) -> None:
+def _compile_singleops(arguments: Arguments) -> None:
     output = Path(_required(arguments["output"], "output"))
     with _progress() as progress:
         from ge import offline
+        from ge.options import compile_options
 
-        target, _ = parse_soc_version(arguments["soc_version"])
-        results = offline.compile_operators(
-            Path(arguments["singleop"]), output, _precision(arguments), target, progress
-        )
+        options = compile_options(_given(arguments))
+        results = offline.compile_operators(Path(arguments["singleop"]), output, options, progress)
     for result in results:
         _success(result)
 
 
-def _write_json(arguments: dict[str, Any]) -> None:
+def _write_json(arguments: Arguments) -> None:
     from ge import offline
 
     source = Path(_required(arguments["om"] or arguments["model"], "om"))
-    target = Path(_required(arguments["json_file"], "json"))
-    request = None if source.suffix == ".om" else _request({**arguments, "model": str(source)})
+    target = Path(_required(arguments["json"], "json"))
+    request = None if source.suffix == ".om" else _request(arguments.new_child({"model": str(source)}))
     path = offline.to_json(source, target, request)
     print(f"ATC done: {path} written ({_size(path.stat().st_size)})")
 
@@ -282,7 +179,7 @@ def _show(path: Path) -> None:
     console.print(table)
 
 
-def _request(arguments: dict[str, Any]) -> Request:
+def _request(arguments: Arguments) -> Request:
     """The command line as a request."""
     from ge.offline import Request
     from ge.parsers.files import NAMES as _NAMES
@@ -302,40 +199,34 @@ def _request(arguments: dict[str, Any]) -> Request:
             f"framework {number}{name} is not supported",
             remedy=f"{hint}the numbers are 1 AIR, 3 TensorFlow and 5 ONNX; without one it is found from the file",
         )
-    if arguments["input_format"].upper() not in ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC"):
-        raise GeError(
-            "E12004", f"input_format '{arguments['input_format']}' is unknown", remedy="use NCHW or NHWC"
+    if is_foreign(arguments["soc_version"]):
+        _note(
+            f"soc_version {arguments['soc_version']} stands for this machine: the model is compiled for the CPU device"
         )
-    target, note = parse_soc_version(arguments["soc_version"])
-    if note:
-        _note(note)
-    shapes = parse_shapes(arguments["input_shape"])
+    shapes = arguments["input_shape"]
     return Request(
         model=Path(arguments["model"]),
         output=Path(arguments["output"] or "model"),
         framework=None if number is None else Framework[_FRAMEWORKS[number]],
         shapes=shapes,
         gears=_gears(arguments, shapes),
-        input_format=arguments["input_format"].upper(),
-        out_nodes=parse_names(arguments["out_nodes"]),
-        output_types=parse_output_type(arguments["output_type"]),
-        half_inputs=parse_names(arguments["input_fp16_nodes"]),
-        precision_mode=_precision(arguments),
-        aipp_file=_path(arguments["insert_op_conf"]),
-        fusion_switch_file=_path(arguments["fusion_switch_file"]),
-        op_precision_file=_path(arguments["op_precision_mode"]),
-        op_select_implmode=arguments["op_select_implmode"],
-        optypelist_for_implmode=arguments["optypelist_for_implmode"],
-        keep_dtype_file=_path(arguments["keep_dtype"]),
-        mixlist_file=_path(arguments["modify_mixlist"]),
-        target=target,
+        input_format=arguments["input_format"],
+        output_types=arguments["output_type"],
+        half_inputs=arguments["input_fp16_nodes"],
+        aipp_file=arguments["insert_op_conf"],
         soc_version=arguments["soc_version"],
-        debug_dir=_path(arguments["debug_dir"]),
-        opp_path=tuple(Path(p) for p in arguments["opp_path"].split(os.pathsep) if p),
+        given=_given(arguments),
     )
 
 
-def _gears(arguments: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Gears | None:
+def _given(arguments: Arguments) -> dict[str, Any]:
+    """The options that were given and that the compiler reads, but for shapes, which gears change."""
+    known = view("atc")
+    own = {name for name, option in known.items() if option.decides in ("door", "idle")} | {"input_shape"}
+    return {known[name].name: arguments[name] for name in arguments.maps[-2] if name not in own}
+
+
+def _gears(arguments: Arguments, shapes: dict[str, tuple[int, ...]]) -> Gears | None:
     from ge.gears import GearKind, Gears
 
     kinds = {
@@ -351,28 +242,10 @@ def _gears(arguments: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Gea
     return Gears.parse(kinds[given[0]], arguments[given[0]].strip("\"' "), shapes) if given else None
 
 
-def _precision(arguments: dict[str, Any]) -> Any:
-    from ge.options import PrecisionMode
-
-    text = arguments["precision_mode_v2"] or arguments["precision_mode"]
-    return PrecisionMode.parse(text) if text else PrecisionMode.KEEP
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
-
-
 def _required(value: str, name: str) -> str:
     if not value:
         raise GeError("E12002", f"--{name} is missing", remedy="atc --help shows an example")
     return value
-
-
-def _set_log(level: str) -> None:
-    if level and level not in _LEVELS:
-        raise GeError("E12004", f"log level '{level}' is unknown", remedy=f"use {', '.join(_LEVELS)}")
-    if level:
-        logging.basicConfig(level=_LEVELS[level], format="[%(levelname)s] %(name)s: %(message)s")
 
 
 # -- what the user sees -----------------------------------------------------------------------------

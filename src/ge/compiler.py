@@ -23,9 +23,10 @@ from ge.explanation import placements
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
+from ge.ops.custom import search
 from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
-from ge.passes import STAGES, optimize, switch_names
+from ge.passes import STAGES, optimize, switch_names, switched_off
 from ge.passes.split_batch import split_batch
 from ge.plan import Plan
 from npu_runtime import UnsupportedTask, environment
@@ -42,6 +43,7 @@ def compile(source: Any, options: CompileOptions | None = None, name: str = "") 
     >>> model = ge.compile("resnet50.onnx")      # doctest: +SKIP
     """
     options = options if options is not None else CompileOptions.from_environment()
+    search.add_paths(options.opp_path)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         name = name or path.stem
@@ -84,9 +86,9 @@ def compile_plan(
     handover: inputs and outputs that stay in the arena between this program and others, and are no ports.
     """
     options = options if options is not None else CompileOptions.from_environment()
-    _check_environment()
+    options = replace(options, disabled_passes=switched_off(options.disabled_passes))
     graph = graph.clone()
-    for unknown in sorted(options.disabled_passes - {"", *switch_names()}):
+    for unknown in _check_names(options):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
     dump_graph(graph, "parse", options, name)
     optimize(graph, options, name)
@@ -112,11 +114,12 @@ def compile_plan(
     return plan
 
 
-def _check_environment() -> None:
-    """Warn of stages and passes that the environment names and that do not exist."""
+def _check_names(options: CompileOptions) -> list[str]:
+    """The passes to be switched off that do not exist; names that come from the environment are warned of."""
     stages = ("all", "parse", *(stage.name for stage in STAGES), "place", "plan")
     environment.check_names("NPU_DUMP", stages)
     environment.check_names("NPU_DISABLE_PASSES", switch_names())
+    return sorted(options.disabled_passes - set(switch_names()))
 
 
 def _log_plan(plan: Plan) -> None:
@@ -136,8 +139,6 @@ def _packages(plan: Plan) -> dict[str, str]:
     names = {kernel[4:].partition("/")[0] for kernel in kernels if kernel.startswith("opp:")}
     if not names:
         return {}
-    from ge.ops.custom import search
-
     return {spec.name: spec.version for _, spec in search.installed() if spec.name in names}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge import aipp, configs, singleop
+from ge import aipp, singleop
 from ge.compiler import compile_plan
 from ge.errors import GeError
 from ge.gears import Gears
@@ -23,7 +23,7 @@ from ge.ir.values import desc_of, make_value
 from ge.model import om
 from ge.model.codec import ConstantPool, KernelPool, encode_json, encode_plan
 from ge.ops.builder import GraphBuilder
-from ge.options import CompileOptions, PrecisionMode
+from ge.options import CompileOptions, compile_options
 from ge.parsers.files import Framework, framework_of, parse_file
 from ge.plan import Plan
 from ge.versions import versions
@@ -47,67 +47,15 @@ class Request:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gears: Gears | None = None
     input_format: str = ""
-    out_nodes: tuple[str, ...] = ()
     output_types: Mapping[str, str] = field(default_factory=dict)
     half_inputs: tuple[str, ...] = ()  # inputs that take float16
-    precision_mode: PrecisionMode = PrecisionMode.KEEP
     aipp_file: Path | None = None
-    fusion_switch_file: Path | None = None
-    op_precision_file: Path | None = None
-    op_select_implmode: str = ""
-    optypelist_for_implmode: str = ""  # operators, separated by commas; "": the whole model
-    keep_dtype_file: Path | None = None
-    mixlist_file: Path | None = None
-    target: str = "host"
     soc_version: str = "cpu"
-    debug_dir: Path | None = None
-    opp_path: tuple[Path, ...] = ()  # directories with custom operators
+    given: Mapping[str, Any] = field(default_factory=dict)  # options of the table by name, parsed
 
     def options(self, shapes: Mapping[str, tuple[int, ...]]) -> CompileOptions:
         """The compile options of one set of input shapes."""
-        options = CompileOptions.from_environment(
-            precision_mode=self.precision_mode,
-            op_precision=self._op_precision(),
-            input_shapes=dict(shapes),
-            output_nodes=self.out_nodes,
-            target=self.target,
-            opp_path=self.opp_path,
-        )
-        options = replace(options, **self._implementations())
-        if self.fusion_switch_file is not None:
-            off = options.disabled_passes | configs.fusion_switches(self.fusion_switch_file)
-            options = replace(options, disabled_passes=off)
-        if self.debug_dir is not None:
-            options = replace(
-                options, dump_dir=self.debug_dir, dump_stages=options.dump_stages or frozenset({"all"})
-            )
-        return options
-
-    def _implementations(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.op_select_implmode:
-            found = configs.implementation_choice(self.op_select_implmode, self.optypelist_for_implmode)
-        if self.op_precision_file is not None:
-            by_name = configs.op_implementation(self.op_precision_file)
-            found["op_implementation"] = {**found.get("op_implementation", {}), **by_name}
-        return found
-
-    def _op_precision(self) -> dict[str, str]:
-        modes: dict[str, str] = {}
-        if self.mixlist_file is not None:
-            modes.update(configs.mixed_precision_lists(self.mixlist_file))
-        if self.op_precision_file is not None:
-            modes.update(configs.op_precision(self.op_precision_file))
-        if self.keep_dtype_file is not None:
-            modes.update(dict.fromkeys(configs.keep_dtype(self.keep_dtype_file), PrecisionMode.KEEP.value))
-        for name, mode in modes.items():
-            try:
-                PrecisionMode.parse(mode)
-            except GeError as error:
-                raise GeError(
-                    "E10010", f"precision of '{name}': {error.cause}", remedy=error.remedy
-                ) from error
-        return modes
+        return compile_options({**self.given, "input_shapes": dict(shapes)})
 
 
 @dataclass(frozen=True)
@@ -189,16 +137,17 @@ def _set_formats(plan: Plan, input_format: str, raw: bool) -> None:
 
 
 def _properties(request: Request) -> dict[str, Any]:
+    options = request.options(request.shapes)
     return {
         "source": request.model.name,
         "framework": (request.framework or framework_of(request.model)).name.lower(),
         "soc_version": request.soc_version,
-        "target": request.target,
+        "target": options.target.name,
         "versions": versions(),
         "options": {
-            "precision_mode": request.precision_mode.value,
+            "precision_mode": options.precision_mode.value,
             "input_shape": {name: list(shape) for name, shape in request.shapes.items()},
-            "out_nodes": list(request.out_nodes),
+            "out_nodes": list(options.output_nodes),
             "output_type": dict(request.output_types),
             "input_format": request.input_format,
             "aipp": request.aipp_file is not None,
@@ -271,11 +220,10 @@ def halve_inputs(graph: ir.Graph, names: Sequence[str]) -> None:
 
 
 def compile_operators(
-    path: Path, output: Path, precision_mode: PrecisionMode, target: str, progress: Progress = _silent
+    path: Path, output: Path, options: CompileOptions, progress: Progress = _silent
 ) -> list[Result]:
     """Compile the operators of a description file, each to an `.om` file in the output folder."""
     operators = singleop.read_descriptions(path)
-    options = CompileOptions.from_environment(precision_mode=precision_mode, target=target)
     results = []
     for index, operator in enumerate(operators):
         start = time.perf_counter()

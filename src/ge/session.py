@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ge.errors import GeError
-from ge.options import CompileOptions, PrecisionMode
+from ge.ops.custom import search
+from ge.options import CompileOptions, compile_options
+from ge.options.table import tell_idle, unknown, view
 
 if TYPE_CHECKING:
     from ge.model.model import Model
@@ -44,6 +43,7 @@ class Session:
 
     def __init__(self, options: CompileOptions | Mapping[str, Any] | None = None) -> None:
         self.options = parse_options(options)
+        search.add_paths(self.options.opp_path)
         self._graphs: dict[int, _Entry] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -126,64 +126,6 @@ class Session:
 # -- options ----------------------------------------------------------------------------------------
 
 
-def _passes(value: Any) -> frozenset[str]:
-    return frozenset(str(value).split(",")) if isinstance(value, str) else frozenset(value)
-
-
-def _fusion_switches(value: Any) -> frozenset[str]:
-    from ge.configs import fusion_switches
-
-    return fusion_switches(Path(os.fspath(value)))
-
-
-def _directories(value: Any) -> tuple[Path, ...]:
-    parts = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(Path(os.fspath(part)) for part in parts if part)
-
-
-# Name without "ge." and "ge.exec." -> field of CompileOptions, conversion
-_OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "precision_mode": ("precision_mode", PrecisionMode.parse),
-    "precisionmode": ("precision_mode", PrecisionMode.parse),
-    "disabled_passes": ("disabled_passes", _passes),
-    "fusionswitchfile": ("disabled_passes", _fusion_switches),
-    "fusion_switch_file": ("disabled_passes", _fusion_switches),
-    "op_precision": ("op_precision", dict),
-    "input_shapes": ("input_shapes", dict),
-    "target": ("target", str),
-    "progress": ("progress", bool),
-    "opp_path": ("opp_path", _directories),
-    "custom_opp_path": ("opp_path", _directories),
-}
-# The choice between implementations, and the operators it is for.
-_IMPLEMENTATION = frozenset({"op_select_implmode", "opselectimplmode"})
-_IMPLEMENTED = frozenset({"optypelist_for_implmode", "optypelistforimplmode"})
-# Options of ported programs that have no meaning on this device.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "deviceid",
-        "device_id",
-        "graph_run_mode",
-        "graphrunmode",
-        "socversion",
-        "soc_version",
-        "jobid",
-        "rank_id",
-    }
-    | {"graph_memory_max_size", "graphmemorymaxsize", "variable_memory_max_size", "variablememorymaxsize"}
-    | {"op_debug_level", "opdebuglevel", "stream_max_parallel_num", "hcom_parallel", "hcomparallel"}
-    | {
-        "enabledump",
-        "dumppath",
-        "dumpstep",
-        "dumpmode",
-        "profiling_mode",
-        "profilingoptions",
-        "auto_tune_mode",
-    }
-)
-
-
 def parse_options(
     given: CompileOptions | Mapping[str, Any] | None, base: CompileOptions | None = None
 ) -> CompileOptions:
@@ -194,25 +136,20 @@ def parse_options(
     """
     if isinstance(given, CompileOptions):
         return given
-    options = base if base is not None else CompileOptions.from_environment()
-    changes: dict[str, Any] = {}
-    implementation: dict[str, Any] = {}
+    known = {_short(name): option for name, option in view("ge").items()}
+    values: dict[str, Any] = {}
     for name, value in (given or {}).items():
-        short = name.lower().removeprefix("ge.").removeprefix("exec.")
-        if short in _WITHOUT_EFFECT:
-            continue
-        if short in _IMPLEMENTATION | _IMPLEMENTED:
-            implementation["mode" if short in _IMPLEMENTATION else "types"] = value
-            continue
-        if short not in _OPTIONS:
-            near = difflib.get_close_matches(short, [*_OPTIONS, *_IMPLEMENTATION, *_IMPLEMENTED], 3, 0.5)
-            raise GeError(
-                "E10010", f"option '{name}' is unknown", remedy=f"did you mean {', '.join(near or _OPTIONS)}"
-            )
-        target, convert = _OPTIONS[short]
-        changes[target] = convert(value)
-    if implementation.get("mode"):
-        from ge.configs import implementation_choice
+        option = known.get(_short(name))
+        if option is None:
+            raise unknown(name.rpartition(".")[2], view("ge"), "a session")
+        spelling = f"option '{name}'"
+        parsed = option.parse(value, spelling)
+        tell_idle(option, "ge", spelling)
+        if not option.idle_at("ge"):
+            values[option.name] = parsed
+    return compile_options(values, base)
 
-        changes |= implementation_choice(**implementation)
-    return replace(options, **changes)
+
+def _short(name: str) -> str:
+    """A name without "ge.exec." and underscores: programs write precision_mode, precisionMode and PrecisionMode."""
+    return name.lower().rpartition(".")[2].replace("_", "")

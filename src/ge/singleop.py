@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.configs import read_json
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
@@ -19,6 +18,7 @@ from ge.ops.base import Operator, registered
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Unsupported
 from ge.ops.plugins import find as find_plugin
+from ge.options.files import read_json
 
 __all__ = ["OpTensor", "SingleOp", "read_descriptions"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from npu_bridge.options import OPTIMIZER, SessionOptions
 from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
 from npu_runtime import tensorflow as native
+from tf_adapter.options import options
 from tf_adapter.parts import refusals_of, shapes_of
 
 __all__ = ["offloaded_callable", "offloaded_run", "partition_report", "run_by_callable", "with_options"]
@@ -84,7 +84,7 @@ def _rewritten(
     given = {t.name: v for t, v in zip(fed, known, strict=True)}
     done = rewriter.rewritten(fetches, targets, given, session._npu_options.compile_options)
     session._npu_runs[key] = (rewriter.generation, done, (*fetches, *targets, *fed))
-    if os.environ.get("NPU_EXPLAIN", "0") not in ("", "0"):
+    if options.explain:
         print(done.report)
     return done
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import npu_runtime
 import tf_adapter
+from ge.options.table import tell_once
 from hccl.manage.api import get_rank_id, get_rank_size
-from npu_device.configs import say_once
 from tf_adapter.options import options
 
 __all__ = ["NpuDevice", "npu_run_context", "open", "set_npu_loop_size"]
@@ -80,7 +80,7 @@ def open(device_id: int | None = None) -> NpuDevice:
     if not text.isdecimal():
         raise ValueError(f"ASCEND_DEVICE_ID must be a number, not {text!r}")
     if int(text) >= count:
-        say_once(f"ASCEND_DEVICE_ID={text} names a device that this machine lacks: NPU:0 is used")
+        tell_once(f"ASCEND_DEVICE_ID={text} names a device that this machine lacks: NPU:0 is used")
     return NpuDevice(int(text) if int(text) < count else 0)
 
 

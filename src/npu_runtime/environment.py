@@ -38,7 +38,6 @@ VARIABLES = {
     "NPU_NUM_THREADS": "threads of a device",
     "NPU_OPP_PATH": "folders of custom operators",
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
-    "NPU_OP_SELECT_IMPLMODE": "high_performance or high_precision",
     "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",
 }
 INSTRUCTION_SETS = ("sse4", "avx2", "avx512")

@@ -73,18 +73,17 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     _Content(functions, hasher).graph(request.graph)
     described = [(d.kind, d.dtype, tuple(d.shape)) for d in request.inputs]
     counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
-    chosen = (
-        options.precision_mode.value,
-        sorted(options.op_precision.items()),
-        sorted(options.disabled_passes),
-        options.target,
-        options.recompute,
-        options.implementation.value,
-        sorted((name, choice.value) for name, choice in options.op_implementation.items()),
-    )
     own = ge.ops.fingerprint()  # of the user's operators
     variables = (sorted(request.bind), sorted(request.kept))
-    facts = (described, counters, variables, chosen, own, versions.project(), kernels.machine())
+    facts = (
+        described,
+        counters,
+        variables,
+        options.fingerprint(),
+        own,
+        versions.project(),
+        kernels.machine(),
+    )
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)

@@ -6,7 +6,6 @@ Devices are registered when the eager context starts, so that `tf.config` can st
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", re.IGNORECASE)
 _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
-_OFF = frozenset({"0", "false", "off", "no"})
 
 
 def device_name(index: int = 0) -> str:
@@ -70,6 +68,7 @@ def register() -> None:
         return
     _State.registered = True
     from tf_adapter import compatibility
+    from tf_adapter.options import options
 
     root = Path(tf.__file__).parent
     native.load([str(root / name) for name in _LIBRARIES])
@@ -80,7 +79,7 @@ def register() -> None:
     if running._initialized:
         add_physical_devices(running)
         add_devices(running)
-    as_default(os.environ.get("NPU_AS_DEFAULT", "1").lower() not in _OFF)
+    as_default(options.as_default)
 
 
 def _set_callbacks() -> None:

@@ -1,14 +1,13 @@
 """Eager operators on the NPU: which ones are worth a model of one node, and the making of it.
 
 The device calls `classify` once for every operator type and `compile_op` once for every signature that comes back often
-enough (NPU_EAGER_THRESHOLD calls); it keeps the answers. What gains nothing from the NPU runs with TensorFlow's own
-kernel on the same memory: views (TensorFlow shares the memory, a model would copy it), shapes, strings, state.
+enough (`options.eager_threshold` calls); it keeps the answers. What gains nothing from the NPU runs with TensorFlow's
+own kernel on the same memory: views (TensorFlow shares the memory, a model would copy it), shapes, strings, state.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -29,7 +28,6 @@ from tf_adapter.options import options
 __all__ = ["apply_threshold", "classify", "compile_op", "everything_on_npu", "is_supported", "unsupported"]
 
 SPECIAL_SIZE = 64  # elements of an input whose value may become part of a model
-THRESHOLD = 3
 
 _VIEWS = frozenset(
     {"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "PreventGradient", "Bitcast"}
@@ -69,10 +67,7 @@ class _Choice:
 def apply_threshold() -> None:
     """Set after how many calls an operator is compiled: at once where the host may not run it meanwhile."""
     at_once = _Choice.everything or not options.allow_host_fallback
-    text = os.environ.get("NPU_EAGER_THRESHOLD", str(THRESHOLD))
-    if not text.isdecimal():
-        raise ValueError(f"NPU_EAGER_THRESHOLD cannot be {text!r}: use a whole number, 0 or more")
-    native.set_eager_threshold(0 if at_once else int(text))
+    native.set_eager_threshold(0 if at_once else options.eager_threshold)
 
 
 def unsupported(op: str, reason: str) -> tf.errors.UnimplementedError:

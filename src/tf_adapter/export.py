@@ -36,16 +36,7 @@ def export(model: Any, path: str | Path, signature: Signature | None = None) -> 
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / (target.stem or "model")
         _save(concrete, saved)
-        request = Request(
-            saved,
-            target,
-            precision_mode=options.effective_precision,
-            fusion_switch_file=options.fusion_switch_file,
-            mixlist_file=options.modify_mixlist,
-            op_select_implmode=options.op_select_implmode.value,
-            optypelist_for_implmode=",".join(sorted(options.optypelist_for_implmode)),
-            target=options.target,
-        )
+        request = Request(saved, target, given=options.given())
         try:
             return compile_model(request).path
         except GeError as error:

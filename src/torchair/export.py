@@ -20,11 +20,10 @@ class _Exporting(CompilerConfig):
 
     def __init__(self, config: CompilerConfig | None, sink: list[Any]) -> None:
         super().__init__()
-        object.__setattr__(self, "_tree", (config if config is not None else CompilerConfig())._tree)
-        object.__setattr__(self, "_sink", sink)
+        self.__dict__.update(_values={} if config is None else config._values, _sink=sink)
 
     def on_compile(self, kind: str) -> Any:
-        return object.__getattribute__(self, "_sink").append
+        return self._sink.append
 
 
 def dynamo_export(

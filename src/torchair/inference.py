@@ -19,6 +19,7 @@ from torch._dynamo.aot_compile_types import SerializableCallable
 from torch._guards import TracingContext
 
 import npu_runtime
+from npu_runtime import environment
 from torchair import kept
 from torchair.backend import compile_graphs, get_compiler, get_npu_backend, why_wrapped
 from torchair.config import CompilerConfig
@@ -68,7 +69,7 @@ def cache_compile(
 
 
 def _default_folder() -> Path:
-    given = os.environ.get("NPU_CACHE_DIR")
+    given = environment.text("NPU_CACHE_DIR")
     return Path(given) / "graphs" if given else Path(".torchair_cache")
 
 

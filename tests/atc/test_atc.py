@@ -85,7 +85,7 @@ def test_options_without_effect_are_said_once(
         (["--model=x.onnx", "--output=o", "--dynamic_batch_size=1,2"], "E12005", "-1"),
         (["--model=x.onnx", "--output=o", "--input_shape_range=x:[1~2]"], "E12008", "gears"),
         (["--model=x.onnx", "--output=o", "stray"], "E12002", "stray"),
-        (["--mode=4"], "E12004", "mode 4"),
+        (["--mode=4"], "E12004", "--mode cannot be"),
         (["--mode=6", "--om=none.om"], "E11001", "none.om"),
         (["--singleop=none.json", "--output=o"], "E12010", "none.json"),
     ],

@@ -107,14 +107,13 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_atc_compiles_what_was_chosen(tmp_path: Path) -> None:
     names = tmp_path / "names.ini"
     names.write_text("[ByNodeName]\nlayer1=high_precision\nlayer2=must_keep_origin_dtype\n")
-    request = Request(
-        Path("m"), Path("m"), op_select_implmode="high_precision", optypelist_for_implmode="MatMul"
-    )
+    chosen = {"op_select_implmode": PRECISE, "optypelist_for_implmode": {"MatMul"}}
+    request = Request(Path("m"), Path("m"), given=chosen)
     assert request.options({}).op_implementation == {"MatMul": PRECISE}
-    from_file = Request(Path("m"), Path("m"), op_precision_file=names).options({})
+    from_file = Request(Path("m"), Path("m"), given={"op_precision_mode": names}).options({})
     assert from_file.op_implementation == {"layer1": PRECISE}
     assert ge.PrecisionMode(from_file.op_precision["layer2"]) is ge.PrecisionMode.KEEP
-    whole = Request(Path("m"), Path("m"), op_select_implmode="high_precision_for_all").options({})
+    whole = Request(Path("m"), Path("m"), given={"op_select_implmode": PRECISE}).options({})
     assert whole.implementation is PRECISE
 
 

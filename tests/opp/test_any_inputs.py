@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 import ge
 from ge.opp import refresh
+from ge.ops.custom import search
 
 OPERATOR = """
 from ge import ops
@@ -46,7 +47,7 @@ BIASES = pytest.mark.parametrize("bias", [None, BIAS], ids=["absent", "present"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("any_inputs")
     (path / "any_mix.py").write_text(OPERATOR)
-    ge.CompileOptions(opp_path=str(path))  # one directory as text
+    search.add_paths([path])
     refresh()
     yield str(path)
     (path / "any_mix.py").unlink()

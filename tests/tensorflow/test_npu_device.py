@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 npu_device = pytest.importorskip("npu_device")
 
 from ge.options import PrecisionMode  # noqa: E402
-from npu_device import configs  # noqa: E402
+from ge.options.table import tell_once  # noqa: E402
 from tf_adapter.options import options  # noqa: E402
 
 
@@ -105,7 +105,7 @@ def test_options_with_a_meaning_are_set(tmp_path: Path) -> None:
     ("branch", "name", "value"),
     [
         ("", "precision_mode", "half"),
-        ("", "hcom_parallel", "yes"),
+        ("", "hcom_parallel", "perhaps"),
         ("", "fusion_switch_file", "no/such/file"),
         ("", "graph_memory_max_size", "much"),
         ("dump_config", "dump_step", "all of them"),
@@ -127,8 +127,8 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 
 def test_options_without_effect_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    configs._said.clear()
-    with caplog.at_level(logging.WARNING, "npu_device"):
+    tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "ge.options"):
         for _ in range(2):
             npu_device.global_options().auto_tune_mode = "RL,GA"
             npu_device.global_options().experimental.multi_branches_config.input_shape = "x:-1,3"

@@ -16,7 +16,6 @@ from tensorflow.python.eager import context  # noqa: E402
 
 from ge.options import PrecisionMode  # noqa: E402
 from ge.target import host  # noqa: E402
-from tf_adapter.eager import apply_threshold  # noqa: E402
 from tf_adapter.options import Options, options, tell_of_precision  # noqa: E402
 
 
@@ -40,6 +39,7 @@ def fresh() -> Options:
         ("op_precision", "MatMul"),
         ("num_threads", "many"),
         ("num_threads", None),
+        ("eager_threshold", "soon"),
         ("memory_limit", "G"),
         ("loop_size", "a"),
         ("disabled_passes", 3),
@@ -82,12 +82,6 @@ def test_operators_of_the_host_are_errors_where_it_may_not_run_them() -> None:
         v.assign_add(x)
         assert float(tf.reduce_sum(tf.matmul(tf.reshape(x, [2, 2]), v))) == 82.0
     assert tf.strings.join(["a", "b"]) == b"ab"
-
-
-def test_a_wrong_eager_threshold_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPU_EAGER_THRESHOLD", "soon")
-    with pytest.raises(ValueError, match="NPU_EAGER_THRESHOLD cannot be 'soon': use a whole number"):
-        apply_threshold()
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(fresh: Options) -> None:

@@ -10,10 +10,10 @@ from tests.tensorflow_v1.support import has_keras2
 
 def test_wrong_options_are_named(run_v1: Callable[..., Any]) -> None:
     found = run_v1("options.py")
-    assert "no parameter 'precison_mode'; did you mean precision_mode" in found["unknown"]
+    assert "no option 'precison_mode'. Remedy: did you mean precision_mode" in found["unknown"]
     assert "Valid names: HCCL_algorithm, " in found["unknown"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_repeats"]
-    assert "profiling_options must be JSON" in found["profile"]
+    assert "profiling_options cannot be '{'" in found["profile"] and "use JSON" in found["profile"]
     assert 'parameter_map["precision_mode"] takes .s' in found["type"] and "it was given ." in found["type"]
     assert "no_such_mode" in found["value"]
     assert "iterations_per_loop=4 cannot be used with mix_compile_mode" in found["mixed_loop"]

@@ -122,6 +122,9 @@ def parse_file(
     path: str | os.PathLike[str], options: CompileOptions, framework: Framework | None = None
 ) -> ir.Graph:
     """The GE graph of a model file."""
+    from ge.ops.custom import search
+
+    search.add_paths(options.opp_path)
     if framework is not None:
         _check_content(Path(path), framework)
     kind = framework or framework_of(Path(path))

@@ -47,7 +47,7 @@ from ge.passes.store_narrow import StoreNarrow
 from ge.passes.verify import Verify
 from ge.passes.widen_unsupported import WidenUnsupported
 
-__all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_names"]
+__all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_names", "switched_off"]
 
 _log = logging.getLogger(__name__)
 _BUILD_SWITCHES = (
@@ -127,3 +127,15 @@ def switch_names() -> list[str]:
 def fusion_names() -> frozenset[str]:
     """The switches that only make few operators of many."""
     return frozenset(name for name in switch_names() if "fus" in name or name.startswith("merge_matmuls"))
+
+
+def switched_off(names: frozenset[str]) -> frozenset[str]:
+    """The names to switch off, with ALL replaced by the fusions that are not named themselves ("+name" is on).
+
+    >>> "fuse_gelu" in switched_off(frozenset({"ALL", "+fuse_gelu"}))
+    False
+    """
+    if "ALL" not in names:
+        return names
+    off = frozenset(name for name in names if name != "ALL" and not name.startswith("+"))
+    return off | (fusion_names() - {name[1:] for name in names if name.startswith("+")})

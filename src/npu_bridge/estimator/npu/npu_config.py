@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from ge.options.table import unknown, view
 from npu_bridge.lazy import require_estimators
-from npu_bridge.options import configured, known_names, valid_names
+from npu_bridge.options import configured
 
 require_estimators("npu_bridge.estimator.npu.npu_config")
 
@@ -156,16 +157,13 @@ def _checkpoints(steps: int | None, seconds: int | None) -> dict[str, int]:
 
 def _option_names() -> set[str]:
     own = inspect.signature(NPURunConfig.__init__).parameters
-    return {*known_names(), *_RUN_CONFIG_ONLY, *(n for n in own if n not in ("self", "options"))}
+    return {*view("v1"), *_RUN_CONFIG_ONLY, *(n for n in own if n not in ("self", "options"))}
 
 
 def _parameters(iterations_per_loop: int, options: dict[str, Any]) -> dict[str, Any]:
-    known = known_names()
+    known = view("v1")
     for name in options:
         if name not in known and name not in _RUN_CONFIG_ONLY:
-            raise TypeError(f"NPURunConfig has no option '{name}'; {valid_names(name, _option_names())}")
+            raise unknown(name, _option_names(), "NPURunConfig")
     values = {name: value for name, value in options.items() if name in known and value is not None}
-    for name, value in values.items():
-        if known[name] is str and not isinstance(value, str):
-            values[name] = str(value)
     return {**values, "iterations_per_loop": iterations_per_loop}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ge.errors import GeError
-from ge.options import Implementation
+from ge.options.values import Implementation
 
 __all__ = [
     "fusion_switches",
@@ -55,7 +55,8 @@ def fusion_switches(path: Path) -> frozenset[str]:
     """The passes that a fusion switch file turns off.
 
     Both forms are read: `{"Switch": {"GraphFusion": {"name": "off"}, "UBFusion": {…}}}` and lines `name:off`. ALL
-    stands for every fusion that is not named itself.
+    stands for every fusion that is not named itself: it stays in the result, with the names that are on as "+name",
+    until the compiler puts the names of its fusions there.
     """
     text = read_text(path, "fusion switch file")
     if text.lstrip().startswith("{"):
@@ -63,12 +64,9 @@ def fusion_switches(path: Path) -> frozenset[str]:
     else:
         pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
         states = {name.strip(): state.strip().lower() for name, state in pairs}
-    off = frozenset(name for name, state in states.items() if state == "off")
-    if not any(name.upper() == "ALL" for name in off):
-        return off
-    from ge.passes import fusion_names
-
-    return frozenset(name for name in off if name.upper() != "ALL") | (fusion_names() - states.keys())
+    off = frozenset("ALL" if n.upper() == "ALL" else n for n, state in states.items() if state == "off")
+    on = {f"+{name}" for name, state in states.items() if state != "off"} if "ALL" in off else ()
+    return off.union(on)
 
 
 def _switches(tree: Any) -> dict[str, str]:
