@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["GeError", "OutOfMemoryError", "UnmappedOperator", "UnsupportedOperatorsError", "typed"]
+__all__ = [
+    "GeError",
+    "OutOfMemoryError",
+    "UnmappedOperator",
+    "UnsupportedOperatorsError",
+    "UserCodeError",
+    "typed",
+]
 
 
 class GeError(Exception):
@@ -44,6 +51,10 @@ class GeError(Exception):
         body = f"{where}: {self.cause}" if where else self.cause
         remedy = f" Remedy: {self.remedy.rstrip('.')}." if self.remedy else ""
         return f"[{self.code}] {body.rstrip('.')}{'.' if remedy else ''}{remedy}"
+
+
+class UserCodeError(GeError):
+    """The code of a user's operator, plugin or converter failed. Unlike a refusal, it never sends work to the host."""
 
 
 class OutOfMemoryError(GeError):

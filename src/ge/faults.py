@@ -16,12 +16,9 @@ from pathlib import Path
 from ge.errors import GeError
 from npu_runtime import UnsupportedTask, environment
 
-__all__ = ["DEFECTS", "REFUSALS", "Fault", "InternalErrorWarning", "absorb", "recorded"]
+__all__ = ["REFUSALS", "Fault", "InternalErrorWarning", "absorb", "recorded"]
 
 REFUSALS: tuple[type[Exception], ...] = (GeError, UnsupportedTask)
-
-# What a plugin raises by mistake alone; shapes and values that do not go together raise ValueError, too.
-DEFECTS: tuple[type[Exception], ...] = (AssertionError, AttributeError, LookupError, TypeError)
 
 _ENVIRONMENT = "NPU_INTERNAL_ERRORS"
 _MOST_RECORDED = 1000

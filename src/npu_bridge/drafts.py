@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tensorflow.python.framework.errors_impl import OpError
+from tensorflow.python.framework.errors_impl import InvalidArgumentError, OpError
 
 from ge import faults
-from ge.errors import GeError
+from ge.errors import GeError, UserCodeError
 from ge.options import CompileOptions
 from npu_bridge.partition import CONTROL
 from npu_bridge.variables import is_resource, sizes_of, type_of
@@ -143,6 +143,8 @@ def judge(
         )
     except _ValueNeeded:
         return unsure
+    except UserCodeError as error:
+        raise InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
         return Verdict(draft, None, {error.location or next(iter(draft.graph.nodes)): error.cause})
     except OpError:

@@ -18,7 +18,7 @@ import ge.ops  # noqa: F401  (declares operators and plugins)
 from ge import faults
 from ge.collection import collection_paused
 from ge.compiler import compile_graph
-from ge.errors import OutOfMemoryError
+from ge.errors import OutOfMemoryError, UserCodeError
 from ge.ir.types import TensorDesc
 from ge.ops.plugins import find
 from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
@@ -138,6 +138,8 @@ def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> nat
         return _compile(op, attrs, inputs)
     except OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
+    except UserCodeError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     except faults.REFUSALS:
         return None  # the host's kernel decides, and says what is wrong where something is
     except Exception as error:

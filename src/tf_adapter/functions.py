@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from ge import faults
-from ge.errors import OutOfMemoryError
+from ge.errors import OutOfMemoryError, UserCodeError
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow_convert import Refusal
 from tf_adapter import partition, structure
@@ -264,6 +264,8 @@ def _lowered(
         ) from error
     except tf.errors.OpError:
         raise
+    except UserCodeError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     except faults.REFUSALS as error:
         _log.warning("%s runs on the host, as it could not be compiled: %s", function.name, error)
         why = f"the function could not be compiled: {error}"

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context, execute
 
 from ge import faults
 from ge.collection import collection_paused
-from ge.errors import GeError, OutOfMemoryError
+from ge.errors import GeError, OutOfMemoryError, UserCodeError
 from ge.options import CompileOptions
 from npu_runtime import tensorflow as native
 from tf_adapter.graphs import FlatGraph, Functions
@@ -144,6 +144,8 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
         )
     except OutOfMemoryError as error:
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+    except UserCodeError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
         part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
         return _refused(part)

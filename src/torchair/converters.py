@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ge.errors import GeError, UserCodeError
+from ge.ops.custom.guard import located
 from ge.ops.plugins import Unsupported
 
 __all__ = ["custom_converter", "register_fx_node_ge_converter"]
@@ -39,11 +41,17 @@ def custom_converter(target: Any) -> Callable[[Any, Any], Any] | None:
     def convert(emission: Any, node: Any) -> Any:
         arguments = [emission.argument(a) for a in node.args]
         named = {k: emission.argument(v) for k, v in node.kwargs.items()}
+        who = UserCodeError("E10601", "", node=node.name, operator=str(target))
         try:
-            return function(*arguments, **named, graph=emission.builder)
-        except Unsupported:
+            return located(
+                lambda: function(*arguments, **named, graph=emission.builder),
+                who,
+                "the converter",
+                (Unsupported,),
+            )
+        except UserCodeError:
             raise
-        except Exception as error:
-            raise Unsupported(f"the converter of {target} failed: {error}") from error
+        except GeError as error:
+            raise Unsupported(error.cause, error.remedy) from error
 
     return convert

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ge import faults
 from ge.collection import collection_paused
 from ge.compiler import compile_graph
+from ge.errors import UserCodeError
 from ge.explanation import Placement, explain
 from ge.options import CompileOptions
 from npu_runtime import Fetcher, TaskError
@@ -226,6 +227,8 @@ class CompiledGraph:
             _tell(report)
 
     def _given_up(self, report: Report, error: Exception) -> Callable[[list[Any]], Any]:
+        if isinstance(error, UserCodeError):
+            raise error
         if isinstance(error, faults.REFUSALS):
             report.failure = f"{type(error).__name__}: {error}"
             warnings.warn(

@@ -12,6 +12,8 @@ import tf_adapter
 import tf_adapter.eager
 import tf_adapter.lowering
 from ge import faults
+from ge.ops import plugins as plugin
+from ge.parsers.tensorflow_convert import Converter
 
 
 @pytest.fixture
@@ -54,3 +56,30 @@ def test_tests_fail_on_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("NPU_INTERNAL_ERRORS", "raise")
     with pytest.raises(tf.errors.OpError, match="a defect"):
         tf.function(lambda x: x * 3.0)(tf.ones([2]))
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, ZeroDivisionError])
+def test_any_untyped_error_of_a_plugin_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def stumble(converter: Any, context: Any) -> Any:
+        raise error("a defect")
+
+    monkeypatch.setattr(Converter, "_dispatch", stumble)
+    monkeypatch.setattr(faults, "_shown", set())
+    monkeypatch.setenv("NPU_INTERNAL_ERRORS", "warn")
+    with pytest.warns(faults.InternalErrorWarning, match="a defect"):
+        assert tf.function(lambda x: x * 2.0)(tf.ones([2])).numpy().tolist() == [2.0] * 2
+
+
+def test_the_error_of_a_users_plugin_reaches_the_user() -> None:
+    @plugin.plugin(tensorflow="Softsign")
+    def convert(node: plugin.Node) -> Any:
+        raise ValueError("on purpose")
+
+    try:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"E10601.*ValueError: on purpose"):
+            tf.function(tf.nn.softsign)(tf.ones([2]))
+    finally:
+        for item in plugin.custom():
+            plugin.remove(item)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ge.errors import GeError
+from ge.errors import GeError, UserCodeError
 from ge.opp import cpp
 from ge.opp.compiling import compile_library
 from ge.opp.information import Information, read_information
@@ -331,7 +331,7 @@ def _trial(spec: PackageSpec, staged: Path, root: Path) -> None:
     """Load every file of a package once, in a process of its own."""
     from ge.ops.custom import guard, packages
 
-    who = GeError("E10610", "", location=str(staged))
+    who = UserCodeError("E10610", "", location=str(staged))
 
     def load() -> bool:
         packages.load_library(spec, staged)

@@ -119,7 +119,7 @@ class GraphBuilder:
             descs = operator.describe(view)
         except GeError:
             raise
-        except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+        except ValueError as error:  # shapes that do not go together
             raise GeError("E10005", str(error), node=label, operator=type_) from error
         folded = self._fold(operator, view, descs)
         if folded is not None:

@@ -18,8 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 import ge.ops  # noqa: F401  the operators
-from ge.errors import GeError
-from ge.faults import DEFECTS, absorb
+from ge.errors import GeError, UserCodeError
+from ge.faults import absorb
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
@@ -27,18 +27,6 @@ from ge.ops.plugins import Node, Plugin, Unsupported, find, mapped, plugin
 from ge.ops.truncation import truncated
 
 __all__ = ["AtenNode", "Call", "Emitter", "aten", "is_mapped", "names", "promoted"]
-
-_STUMBLES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    GeError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True)
@@ -171,13 +159,13 @@ class Emitter:
         except Unsupported:
             raise
         except GeError as error:
-            if found.custom and error.code.startswith("E106"):  # a fault in the user's own code
+            if isinstance(error, UserCodeError):
                 raise
             raise Unsupported(error.cause, error.remedy) from error
-        except _STUMBLES as error:
-            if isinstance(error, DEFECTS):
-                absorb(f"{call.target} '{call.name}'", error)
-            raise Unsupported(f"{type(error).__name__}: {error}") from error
+        except MemoryError as error:
+            raise Unsupported("its result does not fit into memory") from error
+        except Exception as error:
+            raise Unsupported(str(absorb(f"{call.target} '{call.name}'", error))) from error
         values: list[ir.Value | None] = [made] if isinstance(made, ir.Value) else [*made]
         return _checked(call, values)
 

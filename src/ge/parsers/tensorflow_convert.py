@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
-from ge.faults import DEFECTS, absorb
+from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError, UserCodeError
+from ge.faults import absorb
 from ge.ir.types import TENSORS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import has_dynamic_size
@@ -61,16 +61,6 @@ _CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 # Codes of errors that say "this use is not supported" rather than "this graph is broken".
 _UNSUPPORTED_CODES = frozenset({"E10001", "E10002", "E10003", "E10004"})
-_PLUGIN_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 Outputs = Sequence[Binding] | Missing
 Failures = dict[tuple[str, str, str], list[str]]  # operator, reason, remedy -> nodes
@@ -367,20 +357,21 @@ class Converter:
                 self.needs.append(error.needs)
             self._refuse(label, Refusal(node.op, error.reason, error.remedy))
         except GeError as error:
-            own_fault = error.code.startswith("E106")  # of the user's operator
-            if own_fault or (error.code not in _UNSUPPORTED_CODES and not self.tolerant):
+            unsupported = self.tolerant or error.code in _UNSUPPORTED_CODES
+            if isinstance(error, UserCodeError) or not unsupported:
                 raise
             self._refuse(label, Refusal(node.op, error.cause, error.remedy))
-        except _PLUGIN_FAULTS as error:
-            detail = f"{type(error).__name__}: {error}"
+        except MemoryError as error:
+            if not self.tolerant:
+                cause = "its result does not fit into memory"
+                raise GeError("E10014", cause, node=label, operator=node.op) from error
+            self._refuse(label, Refusal(node.op, "its result does not fit into memory"))
+        except Exception as error:
             if self.tolerant:
-                if isinstance(error, DEFECTS):
-                    absorb(f"{node.op} '{label}'", error)
-                self._refuse(label, Refusal(node.op, f"it cannot be converted ({detail})"))
+                self._refuse(label, Refusal(node.op, str(absorb(f"{node.op} '{label}'", error))))
                 return FAILED
-            raise GeError(
-                "E10105", f"the node is malformed ({detail})", node=label, operator=node.op
-            ) from error
+            cause = f"the node is malformed ({type(error).__name__}: {error})"
+            raise GeError("E10105", cause, node=label, operator=node.op) from error
         return FAILED
 
     def _dispatch(self, context: Context) -> Outputs:

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import tbe
-from ge.errors import GeError
+from ge.errors import GeError, UserCodeError
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.ops.base import Engine, NodeView, Operator, Pattern, plain_type, source_of
@@ -104,13 +104,13 @@ def objection(operator: type[Operator], op: NodeView) -> str:
     key = signature(operator, op.attrs, op.inputs, op.values)
     found = None if key is None else _OBJECTIONS.get(key)
     if found is None:
-        who = GeError("E10601", "", node=op.name, operator=plain_type(op.type))
+        who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
         found = str(run_apart(lambda: str(operator.unsuitable(op) or ""), who))
         _remember(_OBJECTIONS, key, found)
     return found
 
 
-def rehearse(work: Callable[[], Any], key: Any, who: GeError) -> None:
+def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
     """Run code in a child and drop its result: that it ends, and that the process lives, is all to be known.
 
     What it raises it will raise again where its result is wanted. `who` is the error to complete otherwise.
@@ -131,13 +131,15 @@ def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
     from ge.ir.values import desc_of
     from ge.ops.plugins import Unsupported
 
-    who = GeError("E10601", "", node=node.name, operator=node.type)
+    who = UserCodeError("E10601", "", node=node.name, operator=node.type)
     descs = [None if v is None else desc_of(v) for v in node.inputs]
     rehearse(lambda: function(node), signature(function, node.attrs, descs, node.inputs), who)
     return located(lambda: function(node), who, "the plugin", (Unsupported,))
 
 
-def located(work: Callable[[], Any], who: GeError, what: str, known: tuple[type[Exception], ...] = ()) -> Any:
+def located(
+    work: Callable[[], Any], who: UserCodeError, what: str, known: tuple[type[Exception], ...] = ()
+) -> Any:
     """What the work returns; an error it does not mean to raise names the line in the user's file."""
     try:
         return work()
@@ -172,7 +174,7 @@ def _digest(array: np.ndarray | None) -> str:
 
 
 def _trace(operator: type[Operator], op: NodeView) -> Traced:
-    who = GeError("E10601", "", node=op.name, operator=plain_type(op.type))
+    who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
     answer = run_apart(lambda: _answer(operator, op), who)
     outputs = tuple(TensorDesc(tuple(shape), dtype) for shape, dtype in answer["outputs"])
     text = answer["expression"]
@@ -279,7 +281,7 @@ def _limit() -> float:
     return environment.number("NPU_OPP_TIMEOUT", DEFAULT_LIMIT, zero=True)
 
 
-def run_apart(work: Callable[[], Any], who: GeError) -> Any:
+def run_apart(work: Callable[[], Any], who: UserCodeError) -> Any:
     """What the work returns (plain data), from a child process. `who` is the error to complete if it fails."""
     limit = _limit()
     if limit <= 0:
@@ -351,7 +353,7 @@ def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
         return {"result": work()}
     except GeError as error:
         fields = {k: getattr(error, k) for k in ("code", "cause", "node", "operator", "location", "remedy")}
-        return {"ge": fields}
+        return {"refusal": fields}
     except _Wrong as error:
         return {"code": "E10603", "cause": f"the code is wrong: {error}", "line": error.line}
     except _TimeUp as error:
@@ -378,18 +380,18 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:2000]
 
 
-def _settled(answer: dict[str, Any], who: GeError) -> Any:
+def _settled(answer: dict[str, Any], who: UserCodeError) -> Any:
     if "result" in answer:
         return answer["result"]
-    if "ge" in answer:
-        given = answer["ge"]
+    if "refusal" in answer:
+        given = answer["refusal"]
         given["node"], given["operator"] = given["node"] or who.node, given["operator"] or who.operator
         raise GeError(given.pop("code"), given.pop("cause"), **given)
     raise _completed(who, answer["cause"], answer["line"], answer["code"])
 
 
-def _completed(who: GeError, cause: str, line: str, code: str = "") -> GeError:
-    return GeError(
+def _completed(who: UserCodeError, cause: str, line: str, code: str = "") -> UserCodeError:
+    return UserCodeError(
         code or who.code,
         cause,
         node=who.node,

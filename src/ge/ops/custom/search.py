@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ge.errors import GeError
+from ge.errors import GeError, UserCodeError
 from ge.ops import plugins
 from ge.ops.base import Operator, is_custom, register, registered_custom, unregister
 from ge.ops.custom import guard, packages
@@ -151,7 +151,7 @@ def _load_package(found: Found) -> None:
 
 def _load_file(found: Found, path: Path) -> None:
     """Run an operator file: first in a process of its own, then here."""
-    who = GeError("E10610", "", location=str(path))
+    who = UserCodeError("E10610", "", location=str(path))
     guard.rehearse(lambda: _run(path), (str(path), found.stamp), who)
     operators, before = set(registered_custom()), plugins.declared()
     try:

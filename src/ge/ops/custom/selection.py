@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ge.errors import GeError
+from ge.errors import GeError, UserCodeError
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, node_type, plain_type, source_of
 from ge.ops.custom import guard
 
@@ -103,7 +103,7 @@ def expanded(operator: type[Operator], builder: Any, view: NodeView, values: Seq
     expand = operator.expand
     if not is_custom(operator):
         return expand(builder, view, *values)
-    who = GeError("E10601", "", node=view.name, operator=plain_type(view.type))
+    who = UserCodeError("E10601", "", node=view.name, operator=plain_type(view.type))
     guard.rehearse(
         lambda: expand(builder, view, *values),
         guard.signature(operator, view.attrs, view.inputs, values),
