@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,14 @@ def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.T
     return input * (noise / (1 - p)), noise != 0
 
 
+def _max_unpool(self: torch.Tensor, indices: torch.Tensor, output_size: list[int], *_: Any) -> torch.Tensor:
+    """Values put at their places of a plane; an index is checked against its own plane."""
+    lead = list(self.shape[: -len(output_size)])
+    plane = aten.zeros.default([*lead, math.prod(output_size)], dtype=self.dtype, device=self.device)
+    placed = plane.scatter(-1, indices.flatten(len(lead)), self.flatten(len(lead)))
+    return placed.view([*lead, *output_size])
+
+
 def _encoder_layer(
     src: torch.Tensor,
     embed_dim: int,
@@ -118,6 +127,8 @@ def _encoder_layer(
 
 _OWN: dict[Any, Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten.max_unpool2d.default: _max_unpool,
+    aten.max_unpool3d.default: _max_unpool,
     aten.native_dropout.default: _dropout,
     aten.rand_like.default: _like(aten.rand.default),
     aten.randn_like.default: _like(aten.randn.default),

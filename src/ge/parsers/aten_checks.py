@@ -14,10 +14,20 @@ from ge.parsers.aten import AtenNode
 __all__ = ["divisor_of", "places_of"]
 
 
-def places_of(n: AtenNode, value: Any, extent: int, *, from_end: bool = False, what: str = "index") -> Any:
+_OUTSIDE = "{what}{place} = {value} is out of bounds for dimension with size {size}"
+
+
+def places_of(
+    n: AtenNode,
+    value: Any,
+    extent: int,
+    *,
+    from_end: bool = False,
+    what: str = "index",
+    text: str = _OUTSIDE,
+) -> Any:
     """Positions below an extent, in a type that kernels take; with from_end, negative ones count from the end."""
     wide = value if desc_of(value).dtype in ("int64", "int32") else n.op("Cast", value, to="int64")
-    text = "{what}{place} = {value} is out of bounds for dimension with size {size}"
     try:
         return in_range(
             n.builder,

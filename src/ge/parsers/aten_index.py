@@ -41,6 +41,41 @@ def _gather(n: AtenNode) -> Any:
     return n.op("GatherElements", x, n.shaped(places, n.out().shape), axis=axis)
 
 
+_MEAN, _SUM = 1, 2  # reductions of losses, by ATen's numbers
+
+
+@aten("nll_loss_forward", "nll_loss2d_forward")
+def _nll_loss(n: AtenNode) -> Any:
+    """The loss and the sum of the weights of all targets that are not ignored."""
+    x, target, weight = n.wide(n.arg("self")), n.cast(n.arg("target"), "int64"), n.arg("weight")
+    desc, reduction = desc_of(x), int(n.arg("reduction"))
+    axis = min(1, desc.rank - 1)
+    counted = n.op("NotEqual", target, n.cast(n.arg("ignore_index"), "int64"))
+    classes = n.op("Select", counted, target, n.cast(0, "int64"))
+    classes = places_of(n, classes, desc.shape[axis], what="Target", text="Target {value} is out of bounds.")
+    shape = [1 if a == axis else d for a, d in enumerate(desc.shape)]
+    zero = n.cast(0, desc.dtype)
+
+    def of_targets(values: Any) -> Any:
+        found = n.op("GatherElements", values, n.shaped(classes, shape), axis=axis)
+        return n.op("Select", counted, n.shaped(found, desc_of(target).shape), zero)
+
+    def total(values: Any) -> Any:
+        return n.op("ReduceSum", values, axes=list(range(desc_of(values).rank)), keepdims=False)
+
+    weights = n.cast(counted, desc.dtype)
+    if weight is not None:
+        along = [d if a == axis else 1 for a, d in enumerate(desc.shape)]
+        each = n.shaped(n.cast(weight, desc.dtype), along)
+        x, weights = n.op("Mul", x, each), of_targets(n.spread(each, desc.shape))
+    losses = of_targets(n.op("Neg", x))
+    if reduction not in (_MEAN, _SUM):
+        whole = n.cast(0, desc.dtype) if desc.rank > 1 else total(weights)
+        return n.back(losses), n.back(whole, 1)
+    whole, loss = total(weights), total(losses)
+    return n.back(n.op("Div", loss, whole) if reduction == _MEAN else loss), n.back(whole, 1)
+
+
 @aten("take")
 def _take(n: AtenNode) -> Any:
     flat = n.shaped(n.arg("self"), [desc_of(n.arg("self")).size])
