@@ -111,7 +111,7 @@ class SingleOp:
             names = _RENAMED.get(type_, {})
             attrs = {names.get(k, _COMMON.get(k, k)): v for k, v in self.attrs.items()}
             known = operators[type_].prototype.attrs
-            return builder.ops(
+            return builder.checked_ops(
                 type_, list(values), **{k: _value(k, v) for k, v in attrs.items() if k in known or v}
             )
         for framework, version in (("tensorflow", 0), ("onnx", ONNX_VERSION)):

@@ -185,3 +185,39 @@ def test_a_graph_can_be_compiled_twice() -> None:
     g = ge.Graph()
     g.output(ge.ops.exp(g.input("x", (3, 4))))
     np.testing.assert_array_equal(ge.compile(g)(A), ge.compile(g)(A))
+
+
+_ROWS = np.arange(12, dtype=np.int32).reshape(4, 3)
+
+_CHECKED: dict[str, tuple[Any, np.ndarray, np.ndarray]] = {  # operator, indices or divisors that are right, and wrong
+    "div": (lambda x, i: x / i, np.array([1, -2, 3]), np.array([1, 0, 3])),
+    "floor_div": (lambda x, i: x // i, np.array([1, -2, 3]), np.array([1, 0, 3])),
+    "mod": (lambda x, i: x % i, np.array([1, -2, 3]), np.array([1, 0, 3])),
+    "fmod": (lambda x, i: ge.ops.fmod(x, i), np.array([1, -2, 3]), np.array([1, 0, 3])),
+    "gather": (lambda x, i: ge.ops.gather(x, i, axis=0), np.array([0, -4]), np.array([0, 4])),
+    "gather_elements": (lambda x, i: ge.ops.gather_elements(x, i), np.array([[3]]), np.array([[-5]])),
+    "gather_nd": (lambda x, i: ge.ops.gather_nd(x, i), np.array([[3, -3]]), np.array([[0, 3]])),
+    "scatter_elements": (
+        lambda x, i: ge.ops.scatter_elements(x, i, x[:1]), np.array([[0, 1, -4]]), np.array([[0, 4, 1]])
+    ),
+    "scatter_nd": (lambda x, i: ge.ops.scatter_nd(x, i, x[:1]), np.array([[3]]), np.array([[4]])),
+    "reverse_sequence": (
+        lambda x, i: ge.ops.reverse_sequence(x, i), np.array([0, 4, 1]), np.array([0, 5, 1])
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _CHECKED)
+def test_wrong_indices_and_divisors_are_reported(name: str) -> None:
+    make, right, wrong = _CHECKED[name]
+    dtype = "int32" if "div" in name or "mod" in name else "int64"
+    g = ge.Graph()
+    x, numbers = g.input("x", (4, 3), "int32"), g.input("numbers", right.shape, dtype)
+    g.output(make(x, numbers))
+    model = ge.compile(g)
+    with pytest.raises(GeError, match="E10024"):
+        model(_ROWS, wrong.astype(dtype))
+    model(_ROWS, right.astype(dtype))
+    h = ge.Graph()
+    with pytest.raises(GeError, match="E10024"):
+        make(h.input("x", (4, 3), "int32"), h.constant(wrong.astype(dtype)))

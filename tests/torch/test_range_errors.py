@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torchair
 
 X, TABLE, SCORES, WHOLE = torch.randn(5, 4), torch.randn(10, 3), torch.randn(3, 5), torch.tensor([6, 7, 8])
+PLANES = X[:3, :, None, None]
 Case = tuple[Any, list[int], list[list[int]], str]
 CASES: dict[str, Case] = {  # function, good, bad, the operator that the error names
     "embedding": (lambda i: F.embedding(i, TABLE), [1, 9, 0], [[1, 10, 0], [-1, 2, 3]], "embedding"),
@@ -25,8 +26,10 @@ CASES: dict[str, Case] = {  # function, good, bad, the operator that the error n
     "scatter_add": (lambda i: X.scatter_add(0, i[:, None], X[:3]), [0, 1, 4], [[0, 5, 2]], "scatter_add"),
     "take": (lambda i: X.take(i), [0, 19, -20], [[0, 20, 1], [-21, 0, 0]], "take"),
     "cross_entropy": (lambda i: F.cross_entropy(SCORES, i), [0, -100, 2], [[0, 5, 2], [0, -1, 2]], "Target"),
-    "nll_loss2d": (lambda i: F.nll_loss(X.view(1, 4, 5, 1)[:, :, :3], i.view(1, 3, 1)), [0, 3, 1], [[0, 4, 2]], "Target"),
-    "max_unpool1d": (lambda i: F.max_unpool1d(X[:3, None, :1], i.view(3, 1, 1), 2), [0, 1, 1], [[0, 2, 1], [-1, 0, 0]], "scatter"),
+    "nll_loss2d": (lambda i: F.nll_loss(PLANES, i.view(3, 1, 1)), [0, 3, 1], [[0, 4, 2]], "Target"),
+    "max_unpool2d": (
+        lambda i: F.max_unpool2d(PLANES[:, :1], i.view(3, 1, 1, 1), 2), [0, 1, 3], [[0, 4, 1], [-1, 0, 0]], "scatter"
+    ),
     "one_hot": (lambda i: F.one_hot(i, 5), [0, 1, 4], [[0, 5, 2]], "one_hot"),
     "floor_divide": (lambda i: WHOLE // i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
     "remainder": (lambda i: WHOLE % i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),

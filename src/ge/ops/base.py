@@ -303,6 +303,11 @@ class Operator:
         return ""
 
     @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        """Inputs whose values can be wrong: the attributes of `Checked` for indices, none for divisors."""
+        return {}
+
+    @staticmethod
     def flops(op: NodeView) -> int:
         """Arithmetic of one execution, for reports."""
         return sum(d.size for d in op.outputs)

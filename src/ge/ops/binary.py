@@ -23,6 +23,10 @@ class Binary(Operator):
     pattern = Pattern.BROADCAST
 
 
+def _nonzero_divisor(op: NodeView) -> dict[int, dict[str, Any]]:
+    return {1: {}}
+
+
 def _binary(
     type_: str,
     function: str,
@@ -41,6 +45,8 @@ def _binary(
         "cost": cost,
         "compute": staticmethod(compute),
     }
+    if function in ("div", "floordiv", "mod", "fmod"):
+        body["rules"] = staticmethod(_nonzero_divisor)
     register(type(type_, (Binary,), body))
     simple(type_, **frameworks)
 

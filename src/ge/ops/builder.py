@@ -129,6 +129,15 @@ class GraphBuilder:
             facts.set_passed_over(made[0].producer(), passed_over)
         return made
 
+    def checked_ops(
+        self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
+    ) -> tuple[ir.Value, ...]:
+        """Like `ops`, for a node that a user writes: a run with a wrong index or a divisor of zero fails."""
+        from ge.ops.checks import checked_inputs
+
+        values = checked_inputs(self, type_, self._operands(inputs), attrs)
+        return self.ops(type_, values, name=name, **attrs)
+
     def _append(
         self,
         type_: str,

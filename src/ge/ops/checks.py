@@ -6,7 +6,7 @@ framework's plugins give theirs; a front door turns it into the framework's erro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +14,14 @@ import numpy as np
 from ge.errors import GeError
 from ge.ir.types import INTS, TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Attr, Input, NodeView, Operator, Output, register
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, candidates, register
 from ge.ops.dataflow import Dataflow, Part, Sliced
 
 if TYPE_CHECKING:
     from ge.ops.builder import GraphBuilder
     from ge.ops.plugins import Node
 
-__all__ = ["divisor_of", "in_range", "indices_of", "nonzero"]
+__all__ = ["checked_inputs", "divisor_of", "in_range", "indices_of", "nonzero"]
 
 # Texts may hold {what}, {place} ("[1,0]"), {value}, {least} and {size}.
 INDEX = "{what}{place} = {value} is not in [{least}, {size})"
@@ -113,6 +113,22 @@ def indices_of(
 def divisor_of(n: Node, value: Any) -> Any:
     """The divisor of an ONNX node."""
     return nonzero(n.builder, value, operator=n.type, message=DIVISION)
+
+
+def checked_inputs(
+    builder: GraphBuilder, type_: str, values: Sequence[Any], attrs: Mapping[str, Any]
+) -> list[Any]:
+    """The inputs of a node that a user writes, checked by its operator's rules."""
+    from ge.ops.selection import select
+
+    if all(operator.rules is Operator.rules for operator in candidates(type_)):
+        return list(values)
+    operator, view, _ = select(type_, "", values, attrs)
+    made = list(values)
+    for index, rule in operator.rules(view).items():
+        what, text = (list(operator.prototype.inputs)[index], INDEX) if rule else ("divisor", DIVISION)
+        made[index] = _checked(builder, values[index], rule, what, type_, text)
+    return made
 
 
 def _checked(

@@ -19,6 +19,25 @@ INDICES = frozenset({"int32", "int64"})
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
+def _shape(op: NodeView, index: int) -> tuple[int, ...]:
+    desc = op.inputs[index]
+    assert desc is not None
+    return desc.shape
+
+
+def _along_axis(op: NodeView) -> dict[int, dict[str, Any]]:
+    """Indices are positions along the axis of the first input; an axis that is not there is reported later."""
+    shape = _shape(op, 0)
+    fits = -len(shape) <= op.axis < len(shape)
+    return {1: {"limits": [shape[op.axis]], "from_end": True}} if fits else {}
+
+
+def _leading(op: NodeView, batch_dims: int = 0) -> dict[int, dict[str, Any]]:
+    """The last axis of the indices holds positions along leading axes of the first input."""
+    limits = list(_shape(op, 0)[batch_dims : batch_dims + _shape(op, 1)[-1]])
+    return {1: {"limits": limits, "from_end": True}} if limits else {}
+
+
 class Gathering(Operator):
     """Elements of x chosen by indices; negative ones count from the end."""
 
@@ -61,6 +80,10 @@ class Gather(Gathering):
     dataflow = Picked()
 
     @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        return _along_axis(op)
+
+    @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, indices: tbe.Tensor) -> tbe.Tensor:
         return tbe.take(x, indices, op.axis % len(x.shape), op.batch_dims)
 
@@ -79,6 +102,10 @@ class GatherNd(Gathering):
             raise fail(op, f"indices {indices} reach deeper than {x} after {op.batch_dims} batch axes")
 
     @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        return _leading(op, op.batch_dims)
+
+    @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, indices: tbe.Tensor) -> tbe.Tensor:
         batch, outer, depth = op.batch_dims, len(indices.shape) - 1, indices.shape[-1]
         shape = indices.shape[:-1] + x.shape[batch + depth :]
@@ -95,6 +122,10 @@ class GatherElements(Gathering):
     """y[i][j] = x[indices[i][j]][j] for axis 0, and so on."""
 
     axis = Attr(int, 0)
+
+    @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        return _along_axis(op)
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, indices: tbe.Tensor) -> tbe.Tensor:
@@ -122,6 +153,12 @@ class ReverseSequence(Operator):
     time_axis = Attr(int, 0)
     batch_axis = Attr(int, 1)
     pattern = Pattern.INJECTIVE
+
+    @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        shape = _shape(op, 0)
+        fits = -len(shape) <= op.time_axis < len(shape)
+        return {1: {"limits": [shape[op.time_axis] + 1]}} if fits else {}
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, lengths: tbe.Tensor) -> tbe.Tensor:
@@ -195,6 +232,10 @@ class ScatterElements(Scattering):
             raise fail(op, f"indices {indices} and updates {updates} do not go with {x}")
 
     @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        return _along_axis(op)
+
+    @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         x, indices, updates = (np.asarray(a) for a in arrays)
         axis = op.axis % x.ndim
@@ -218,6 +259,10 @@ class ScatterNd(Scattering):
         expected = indices.shape[:-1] + x.shape[indices.shape[-1] :]
         if updates.shape != expected:
             raise fail(op, f"updates are {updates} where the shape {list(expected)} is expected")
+
+    @staticmethod
+    def rules(op: NodeView) -> dict[int, dict[str, Any]]:
+        return _leading(op)
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

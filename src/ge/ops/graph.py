@@ -104,7 +104,7 @@ class Graph:
         Tensor(float32[2,3])
         """
         with _origin(self.builder, name):
-            results = self.builder.ops(type_, [self._operand(i) for i in inputs], name=name, **attrs)
+            results = self.builder.checked_ops(type_, [self._operand(i) for i in inputs], name=name, **attrs)
         return _single(tuple(Tensor(self, value) for value in results))
 
     def _operand(self, item: Any) -> Any:
