@@ -12,7 +12,7 @@ import tf_adapter
 import tf_adapter.eager
 import tf_adapter.lowering
 from ge import faults
-from ge.ops import plugins as plugin
+from ge.ops import plugins
 from ge.parsers.tensorflow_convert import Converter
 
 
@@ -73,13 +73,13 @@ def test_any_untyped_error_of_a_plugin_is_a_defect(
 
 
 def test_the_error_of_a_users_plugin_reaches_the_user() -> None:
-    @plugin.plugin(tensorflow="Softsign")
-    def convert(node: plugin.Node) -> Any:
+    @plugins.plugin(tensorflow="Softsign")
+    def convert(node: plugins.Node) -> Any:
         raise ValueError("on purpose")
 
     try:
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"E10601.*ValueError: on purpose"):
             tf.function(tf.nn.softsign)(tf.ones([2]))
     finally:
-        for item in plugin.custom():
-            plugin.remove(item)
+        for item in plugins.custom():
+            plugins.remove(item)

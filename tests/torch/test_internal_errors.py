@@ -13,8 +13,8 @@ import torchair
 import torchair.executable
 from ge import faults
 from ge.errors import GeError
-from ge.parsers import aten
 from ge.ops.plugins import Unsupported
+from ge.parsers import aten
 from torchair.executable import observe
 
 

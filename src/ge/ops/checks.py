@@ -119,7 +119,7 @@ def checked_inputs(
     builder: GraphBuilder, type_: str, values: Sequence[Any], attrs: Mapping[str, Any]
 ) -> list[Any]:
     """The inputs of a node that a user writes, checked by its operator's rules."""
-    from ge.ops.selection import select
+    from ge.ops.custom.selection import select
 
     if all(operator.rules is Operator.rules for operator in candidates(type_)):
         return list(values)
