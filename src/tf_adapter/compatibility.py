@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 
 from ge.compatibility import Patch, PatchTable
 from npu_runtime import tensorflow as native
-from tf_adapter import calls, channel, device, loops
+from tf_adapter import calls, channel, crossing, device, loops
 from tf_adapter.arrays import converting_for_datasets, converting_once
 from tf_adapter.options import options
 
@@ -232,6 +232,19 @@ PATCHES = PatchTable(
             "tensorflow.python.distribute.mirrored_strategy:all_local_devices",
             _npus_first,
             without="MirroredStrategy needs the list of NPUs as its argument",
+        ),
+        *(
+            Patch(
+                f"tensorflow.python.pywrap_tfe:{name}",
+                make,
+                without="operators refuse inputs on two NPUs: move one with tf.identity first",
+                needs=("tensorflow.python.eager.core:_NotOkStatusException",),
+            )
+            for name, make in (
+                ("TFE_Py_FastPathExecute", crossing.by_arguments),
+                ("TFE_Py_Execute", crossing.by_list),
+                ("TFE_Py_ExecuteCancelable", crossing.by_list),
+            )
         ),
         # Less work
         Patch(

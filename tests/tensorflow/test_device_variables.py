@@ -312,6 +312,37 @@ def test_values_of_another_npu_are_copied_for_programs() -> None:
     assert _with_two_npus(code)[-1] == "equal NPU:0"
 
 
+def test_operators_and_gradients_copy_inputs_of_another_npu() -> None:
+    code = """
+        import tensorflow as tf, tf_adapter
+        def on(index, make):
+            with tf.device(f"/NPU:{index}"):
+                return make()
+        a, b = on(0, lambda: tf.constant([1.0, 2.0])), on(1, lambda: tf.constant([3.0, 4.0]))
+        v, w = on(0, lambda: tf.Variable([1.0, 2.0])), on(1, lambda: tf.Variable([5.0, 7.0]))
+        plus = tf.function(lambda x, y: x + y)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(a)
+            x = on(1, lambda: a * a * b)
+            y = on(0, lambda: tf.reduce_sum(x * a) + tf.reduce_sum(plus(v * a, w * b)))
+        made = [a + b, on(1, lambda: a + b), tf.stack([b, a]), tf.add_n([b, a]), v * b, w * a, plus(a, b), plus(b, a)]
+        made += [on(1, lambda: plus(a, b)), tf.concat([a, w], 0)]
+        with tf.device("/CPU:0"):
+            made.append(a * b)
+        made += [tape.gradient(y, t) for t in (a, v, w)]
+        for t in made:
+            print(t.device[-5:], t.numpy().tolist())
+        tf_adapter.as_default(False)
+        print((b + a).device[-5:])
+    """
+    assert _with_two_npus(code) == [
+        "NPU:0 [4.0, 6.0]", "NPU:1 [4.0, 6.0]", "NPU:0 [[3.0, 4.0], [1.0, 2.0]]", "NPU:0 [4.0, 6.0]",
+        "NPU:0 [3.0, 8.0]", "NPU:0 [5.0, 14.0]", "NPU:0 [4.0, 6.0]", "NPU:0 [4.0, 6.0]", "NPU:1 [4.0, 6.0]",
+        "NPU:0 [1.0, 2.0, 5.0, 7.0]", "CPU:0 [3.0, 8.0]",
+        "NPU:0 [10.0, 50.0]", "NPU:0 [1.0, 2.0]", "NPU:0 [3.0, 4.0]", "NPU:1",
+    ]  # fmt: skip
+
+
 def _with_two_npus(code: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
