@@ -78,3 +78,12 @@ def test_every_symbol_of_the_copy_has_the_prefix() -> None:
     assert [name for name in symbols("--defined-only") if not name.startswith("npu_")] == []
     openmp = [name for name in symbols("--undefined-only") if re.match("(GOMP_|omp_|__kmpc_)", name)]
     assert openmp == []
+
+
+def test_the_copy_needs_no_openmp_library() -> None:
+    command = ["readelf", "--dynamic", "--version-info", str(OURS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    dynamic = done.stdout + done.stderr
+    assert "Warning" not in dynamic
+    assert "libstdc++.so.6" in dynamic
+    assert "libgomp" not in dynamic
