@@ -27,7 +27,6 @@ from ge.ops.custom import search
 from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import STAGES, optimize, switch_names, switched_off
-from ge.passes.split_batch import split_batch
 from ge.plan import Plan
 from npu_runtime import UnsupportedTask, environment
 
@@ -91,12 +90,12 @@ def compile_plan(
     for unknown in _check_names(options):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
     dump_graph(graph, "parse", options, name)
-    optimize(graph, options, name)
     whole = [
         [desc_of(v) for i, v in enumerate(values) if i not in handed]
         for values, handed in ((graph.inputs, handover.given), (graph.outputs, handover.left))
     ]
-    steps = 1 if donated or handover else split_batch(graph, options)
+    fixed = {"split_batch"} if donated or handover else set()  # memory that others share has the whole batch
+    optimize(graph, replace(options, disabled_passes=options.disabled_passes | fixed), name)
     place(graph, options.target)
     for unknown in unknown_names(graph, options):
         facts.add_note(graph, f"the implementation of '{unknown}' has no effect: no product is called so")
@@ -106,7 +105,7 @@ def compile_plan(
     plan.report["packages"] = _packages(plan)
     plan.report["target"] = {"name": options.target.name, "isa": options.target.isa}
     plan.report["notes"] = list(facts.notes(graph))
-    plan.steps = steps
+    plan.steps = facts.steps(graph)
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
     dump_plan(plan, options)

@@ -141,7 +141,7 @@ def test_the_pass_can_be_switched_off_by_name() -> None:
 
 
 def test_unknown_ways_are_errors() -> None:
-    with pytest.raises(GeError, match="use one of off, light, vector, segments"):
+    with pytest.raises(GeError, match="use one of 'off', 'light', 'vector', 'segments'"):
         CompileOptions(recompute="some")
 
 

@@ -31,8 +31,10 @@ __all__ = [
     "set_reason",
     "set_recomputed",
     "set_specialised",
+    "set_steps",
     "set_storage_dtype",
     "specialised",
+    "steps",
     "storage_dtype",
 ]
 
@@ -45,6 +47,7 @@ _NARROW = "ge.narrow"
 _NOTES = "ge.notes"
 _PASSED_OVER = "ge.passed_over"
 _SPECIALISED = "ge.specialised"
+_STEPS = "ge.steps"
 _STORAGE_DTYPE = "ge.storage_dtype"
 _RECOMPUTED = "ge.recomputed"
 _OUTPUT_NAMES = "ge.output_names"
@@ -155,6 +158,16 @@ def notes(graph: ir.Graph) -> tuple[str, ...]:
 def add_note(graph: ir.Graph, text: str) -> None:
     """Record something the user should know."""
     graph.metadata_props[_NOTES] = _SEPARATOR.join(dict.fromkeys((*notes(graph), text)))
+
+
+def steps(graph: ir.Graph) -> int:
+    """How often a run repeats the graph, each time for the next rows of the batch; 1 when it has the whole batch."""
+    return int(graph.meta.get(_STEPS, 1))
+
+
+def set_steps(graph: ir.Graph, count: int) -> None:
+    """Record that the graph holds one of several steps of its batch."""
+    graph.meta[_STEPS] = count
 
 
 def specialised(graph: ir.Graph) -> Mapping[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """TensorFlow's conversions of floats to integers, also of numbers that the integers have no place for.
 
-1. Elements are truncated as in `ge.ops.truncation`, but where TensorFlow converts several at a time, which it does with
+1. Elements are truncated as `truncation` does, but where TensorFlow converts several at a time, which it does with
    all but a rest at the end of a tensor:
 2. int8, uint8, int16, uint16 are limited to their range then; a number that an int32 has no place for counts as its
    least, and one that an int16 has no place for where float64 or float16 become uint8.

@@ -42,6 +42,7 @@ from ge.passes.simplify_algebra import SimplifyAlgebra
 from ge.passes.sink_casts import SinkCasts
 from ge.passes.sink_slices import SinkSlices
 from ge.passes.sink_transposes import SinkTransposes
+from ge.passes.split_batch import SplitBatch
 from ge.passes.split_reductions import SplitReductions
 from ge.passes.store_narrow import StoreNarrow
 from ge.passes.verify import Verify
@@ -51,7 +52,6 @@ __all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_
 
 _log = logging.getLogger(__name__)
 _BUILD_SWITCHES = (
-    "split_batch",
     "strided_views",
     "vector_fusion",
     "in_place",
@@ -97,6 +97,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
+    Stage("batch", (SplitBatch(),), fixpoint=False),
 )
 
 

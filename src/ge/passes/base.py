@@ -24,6 +24,7 @@ class Pass:
     """
 
     name: ClassVar[str] = ""
+    visits_nested: ClassVar[bool] = True
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         """Transform the graph in place; True when anything changed."""
@@ -36,8 +37,9 @@ class Pass:
         if self.name in options.disabled_passes:
             return False
         changed = False
-        for inner in subgraphs_of(graph) if nested is None else nested:
-            changed |= self.apply(inner, options)
+        if self.visits_nested:
+            for inner in subgraphs_of(graph) if nested is None else nested:
+                changed |= self.apply(inner, options)
         return self.run(graph, options) or changed
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -24,28 +24,32 @@ from ge.ops.base import Engine, NodeView, dataflow_of, has_dynamic_size, is_cust
 from ge.ops.builder import make_attribute
 from ge.ops.dataflow import Part, Sliced, check_promise
 from ge.options import CompileOptions
+from ge.passes.base import Pass
 from ge.target import Target
 
-__all__ = ["split_batch"]
+__all__ = ["SplitBatch"]
 
-NAME = "split_batch"
 WORTHWHILE = 0.85  # of the whole batch's traffic
 
 
-def split_batch(graph: ir.Graph, options: CompileOptions) -> int:
-    """Shrink the graph to one step of its batch; the number of steps, 1 when it stays whole."""
-    if NAME in options.disabled_passes:
-        return 1
-    batch = max((desc_of(v).shape[0] for v in graph.inputs if desc_of(v).rank), default=1)
-    found = _parts(graph, batch, 1) if batch > 1 else None
-    if found is None:
-        return 1
-    steps = _best_steps(graph, found[0], batch, options.target)
-    step = _parts(graph, batch, batch // steps) if steps > 1 else None
-    if step is None:
-        return 1
-    _shrink(graph, *step)
-    return steps
+class SplitBatch(Pass):
+    """Shrink the graph to one step of its batch (`facts.steps` says how many there are); nested graphs stay."""
+
+    name: ClassVar[str] = "split_batch"
+    visits_nested: ClassVar[bool] = False
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        batch = max((desc_of(v).shape[0] for v in graph.inputs if desc_of(v).rank), default=1)
+        found = _parts(graph, batch, 1) if batch > 1 else None
+        if found is None:
+            return False
+        steps = _best_steps(graph, found[0], batch, options.target)
+        step = _parts(graph, batch, batch // steps) if steps > 1 else None
+        if step is None:
+            return False
+        _shrink(graph, *step)
+        facts.set_steps(graph, steps)
+        return True
 
 
 # -- what a part of the batch needs -------------------------------------------------------------------------------
