@@ -22,6 +22,7 @@ _ISA = str(rt.version()["isa"])
 HAS_WIDE_VECTORS = _ISA.startswith("avx512")
 HAS_BF16_VECTORS = HAS_WIDE_VECTORS and any(name in _ISA for name in ("bf16", "fp16", "amx"))
 
+needs_avx2 = pytest.mark.skipif(_ISA in ("sse41", "avx"), reason="these kernels need AVX2")
 needs_wide_vectors = pytest.mark.skipif(not HAS_WIDE_VECTORS, reason="these kernels need AVX-512")
 needs_bf16_vectors = pytest.mark.skipif(
     not HAS_BF16_VECTORS, reason="these kernels need AVX-512 with bfloat16"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import npu_runtime as rt
-from tests.native.native_support import channels_last, constant, randn, single
+from tests.native.native_support import channels_last, constant, needs_bf16_vectors, randn, single
 
 SIZE = 192
 RUNS = 100
@@ -109,7 +109,7 @@ def starved(worker: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-@pytest.mark.parametrize("work", [product, gradient, steps])
+@pytest.mark.parametrize("work", [product, gradient, pytest.param(steps, marks=needs_bf16_vectors)])
 def test_a_worker_that_does_not_run_is_not_waited_for(
     work: Callable[[], tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]], two_threads: None
 ) -> None:

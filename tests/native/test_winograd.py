@@ -10,6 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
+from tests.native.native_support import needs_avx2
+
+pytestmark = needs_avx2
 
 
 def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:

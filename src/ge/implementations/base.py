@@ -89,12 +89,15 @@ class Candidate:
     """One way to run an operation. The order in an operator's list decides between candidates of equal cost."""
 
     name: ClassVar[str]
+    device: ClassVar[str] = "cpu"  # the kind of target that it runs on
     needs: ClassVar[str] = ""  # the feature of the target without which it does not exist
     needs_bf16: ClassVar[str] = ""  # the feature for bfloat16 operands, where it is another one
     rounds_more: ClassVar[bool] = False  # larger rounding errors than a plain sum of products
 
     def refuse(self, op: Operation, target: Target) -> str:
         """Why the candidate cannot run an operation on a target, "" when it can."""
+        if target.kind != self.device:
+            return f"it runs on a {self.device}"
         feature = self.feature({v.dtype for v in (*op.inputs, *op.outputs)})
         if feature and feature not in target.features:
             return f"the target has no {feature.upper()}"

@@ -15,7 +15,7 @@ import npu_runtime
 from ge.errors import GeError, OutOfMemoryError
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
-from ge.plan import KernelImage, Plan, Port
+from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, table, trace
 from npu_runtime import environment
 
@@ -150,7 +150,7 @@ class Model:
             task.name,
             task.engine,
             task.kind,
-            info["impl"],
+            _implementation(task, info["impl"]),
             info["layout"],
             main.shape,
             main.dtype,
@@ -180,6 +180,12 @@ class Model:
         ins = ", ".join(f"{p.name}: {p.desc}" for p in self.inputs)
         outs = ", ".join(f"{p.name}: {p.desc}" for p in self.outputs)
         return f"Model({self.name}: {ins} -> {outs}; {len(self.plan.tasks)} tasks)"
+
+
+def _implementation(task: Task, kernel: str) -> str:
+    """The implementation that the compiler chose and, where its name does not say so, the kernel that runs it."""
+    chosen = str(task.attrs.get("implementation", ""))
+    return kernel if kernel.startswith(chosen) else f"{chosen} {kernel}"
 
 
 def _fitting(port: Port, array: Any) -> np.ndarray:

@@ -7,14 +7,16 @@ from typing import Any
 
 from ge.implementations import CANDIDATES, DECOMPOSED, Operation, choose
 from ge.ir.types import TensorDesc
+from ge.ops.base import NodeView, Operator
 from ge.plan import Task, View
 from ge.target import Target
 
 __all__ = ["decomposes", "dense_operation", "operation_of"]
 
 
-def operation_of(operator: Any, op: Any, constant: Collection[int] = ()) -> Operation:
+def operation_of(operator: type[Operator], op: NodeView, constant: Collection[int] = ()) -> Operation:
     """The operation of a node's view; `constant` lists the task's inputs whose values are known beforehand."""
+    assert operator.task is not None
     inputs = [None if d is None else View.of(0, d) for d in op.inputs]
     outputs = [View.of(0, d) for d in op.outputs or operator.describe(op)]
     return Operation.of(operator.task(op, inputs, outputs), frozenset(constant))
@@ -28,7 +30,7 @@ def dense_operation(
     return Operation.of(Task(kind, "", views, [View.of(0, d) for d in outputs], attrs))
 
 
-def decomposes(operator: Any, op: Any, target: Target | None) -> bool:
+def decomposes(operator: type[Operator], op: NodeView, target: Target | None) -> bool:
     """Whether a target runs a node better as the smaller operators of its decomposition; without a target, not yet."""
     if target is None:
         return False
