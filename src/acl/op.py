@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ from acl import constants as c
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
 from acl._state import stream_of
 from acl._tensors import TensorSpec, buffers, specs
+from npu_runtime.bounded import BoundedCache
 
 CACHED_MODELS = 256
 
@@ -37,9 +36,8 @@ class OpHandle:
 
 attributes: Handles[Attributes] = Handles("operator attribute")
 handles: Handles[OpHandle] = Handles("operator handle")
-_lock = threading.Lock()
-_models: OrderedDict[str, Any] = OrderedDict()
-_compiled_files: dict[str, Path] = {}
+_models: BoundedCache[tuple[Any, ...], Any] = BoundedCache(CACHED_MODELS)
+_compiled: dict[str, Any] = {}  # by key: the path of a model file, or a model that was loaded
 
 # -- attributes -------------------------------------------------------------------------------------
 
@@ -92,7 +90,7 @@ def set_model_dir(model_dir: str) -> None:
     for path in sorted(folder.rglob("*.om")):
         key = om.summary(path)["properties"].get("singleop")
         if isinstance(key, str):
-            _compiled_files[key] = path
+            _compiled[key] = path
 
 
 @returns_code
@@ -105,7 +103,8 @@ def load(model: int, model_size: int) -> None:
     key = om.summary(data)["properties"].get("singleop")
     if not isinstance(key, str):
         raise AclError(c.ACL_ERROR_PARSE_MODEL, "the model is not one of a single operator")
-    _remember(key, om.load(data))
+    _compiled[key] = om.load(data)
+    _models.clear()  # what was compiled before gives way
 
 
 def _spec_of(op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attr: int) -> Any:
@@ -124,28 +123,23 @@ def _prepare(op_type: str, input_desc: Sequence[int], output_desc: Sequence[int]
     inputs, outputs = [specs.get(d) for d in input_desc], [specs.get(d) for d in output_desc]
     op = _spec_of(op_type, inputs, outputs, attr)
     feeds = tuple(i for i, spec in enumerate(inputs) if spec.const is None)
-    with _lock:
-        model = _models.get(op.key)
-    if model is None:
-        model = _compile(op)
-        _remember(op.key, model)
-    return OpHandle(model, feeds)
+    from ge.identity import process_identity
+    from ge.ops.custom import search
+
+    search.refresh()  # before the key is made, which has the operators in force in it
+    key = (op.key, process_identity())
+    model = _models.get(key)
+    return OpHandle(model if model is not None else _models.put(key, _compile(op)), feeds)
 
 
 def _compile(op: Any) -> Any:
     from ge.compiler import compile_graph
     from ge.model import om
 
-    if op.key in _compiled_files:
-        return om.load(_compiled_files[op.key])
-    return compile_graph(op.graph(), None, op.type)
-
-
-def _remember(key: str, model: Any) -> None:
-    with _lock:
-        _models[key] = model
-        while len(_models) > CACHED_MODELS:
-            _models.popitem(last=False)
+    if op.key not in _compiled:
+        return compile_graph(op.graph(), None, op.type)
+    found = _compiled[op.key]
+    return om.load(found) if isinstance(found, Path) else found
 
 
 # -- execution --------------------------------------------------------------------------------------
@@ -273,6 +267,5 @@ def clear() -> None:
     """Forget everything (acl.finalize)."""
     attributes.clear()
     handles.clear()
-    with _lock:
-        _models.clear()
-        _compiled_files.clear()
+    _models.clear()
+    _compiled.clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +9,18 @@ import numpy as np
 
 from ge.compiler import compile_graph
 from ge.errors import GeError
+from ge.identity import process_identity
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
-from ge.ops.base import fingerprint
 from ge.ops.builder import GraphBuilder
 from ge.ops.custom import search
+from npu_runtime.bounded import BoundedCache
 
 __all__ = ["describe_operator", "run_operator"]
 
 MOST = 256  # compiled operators that are kept
 
-_lock = threading.Lock()
-_models: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_models: BoundedCache[tuple[Any, ...], Any] = BoundedCache(MOST)
 
 
 def describe_operator(type_: str, inputs: Sequence[TensorDesc | None], **attrs: Any) -> list[TensorDesc]:
@@ -58,19 +56,13 @@ def _built(
 def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:
     search.refresh()  # before the key is made, which has the operators in force in it
     try:
-        key: tuple[Any, ...] = (type_, tuple(inputs), repr(sorted(attrs.items())), fingerprint())
+        key = (type_, tuple(inputs), repr(sorted(attrs.items())), process_identity())
     except TypeError as error:
         raise GeError("E10003", f"attributes {attrs} of {type_} are not plain values") from error
-    with _lock:
-        if key in _models:
-            _models.move_to_end(key)
-            return _models[key]
+    found = _models.get(key)
+    if found is not None:
+        return found
     builder, results = _built(type_, inputs, attrs)
     for value in results:
         builder.output(value)
-    model = compile_graph(builder.graph, name=type_)
-    with _lock:
-        _models[key] = model
-        while len(_models) > MOST:
-            _models.popitem(last=False)
-    return model
+    return _models.put(key, compile_graph(builder.graph, name=type_))

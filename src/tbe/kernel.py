@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from npu_runtime.bounded import BoundedCache
 from tbe import elf
 from tbe import expr as e
 from tbe.llvm import render
@@ -40,16 +39,13 @@ class Kernel:
     aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may be one buffer
 
 
-_CACHE_SIZE = 4096
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_cache: OrderedDict[tuple[str, str, str], Kernel] = OrderedDict()
-_lock = threading.Lock()
+_cache: BoundedCache[tuple[str, str, str], Kernel] = BoundedCache(4096)
 
 
 def forget() -> None:
     """Forget the kernels built so far, so that they are compiled again."""
-    with _lock:
-        _cache.clear()
+    _cache.clear()
 
 
 def build(
@@ -72,11 +68,9 @@ def build(
     if not _SYMBOL.fullmatch(symbol):
         raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
     key = (identity, machine.name + machine.cpu, symbol)
-    with _lock:
-        found = _cache.get(key)
-        if found is not None:
-            _cache.move_to_end(key)
-            return found
+    found = _cache.get(key)
+    if found is not None:
+        return found
     chosen = tuning or tuning_of(hashed, target)
     plan = plan or schedule(inputs, outputs)
     if chosen is not None:
@@ -98,8 +92,4 @@ def build(
         identity,
         tuple(plan.aliases),
     )
-    with _lock:
-        _cache[key] = kernel
-        while len(_cache) > _CACHE_SIZE:
-            _cache.popitem(last=False)
-    return kernel
+    return _cache.put(key, kernel)

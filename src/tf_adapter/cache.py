@@ -11,22 +11,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import ge.ops
-from ge import versions
 from ge.errors import GeError
+from ge.identity import compile_identity
 from ge.ir.types import numpy_dtype
-from ge.model import kernels, om
+from ge.model import om
 from ge.model.model import Model
 from ge.options import CompileOptions
 from ge.plan import Plan
+from npu_runtime.bounded import BoundedCache
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, called_functions
 
 if TYPE_CHECKING:
@@ -38,8 +36,7 @@ MOST = 32  # models kept in memory
 HASHED_BYTES = 32 << 20  # contents of variables that are hashed even when there is no directory
 _MOST_CONSTANTS = 1 << 20  # bytes of results that are mere constants in a file
 
-_lock = threading.Lock()
-_models: OrderedDict[str, tuple[Model, Ports]] = OrderedDict()
+_models: BoundedCache[str, tuple[Model, Ports]] = BoundedCache(MOST)
 
 
 def directory() -> Path | None:
@@ -51,8 +48,7 @@ def directory() -> Path | None:
 
 def clear() -> None:
     """Forget the models in memory."""
-    with _lock:
-        _models.clear()
+    _models.clear()
 
 
 def size() -> int:
@@ -73,17 +69,8 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     _Content(functions, hasher).graph(request.graph)
     described = [(d.kind, d.dtype, tuple(d.shape)) for d in request.inputs]
     counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
-    own = ge.ops.fingerprint()  # of the user's operators
     variables = (sorted(request.bind), sorted(request.kept))
-    facts = (
-        described,
-        counters,
-        variables,
-        options.fingerprint(),
-        own,
-        versions.project(),
-        kernels.machine(),
-    )
+    facts = (described, counters, variables, compile_identity(options))
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)
@@ -145,17 +132,11 @@ def _names_function(value: Any) -> bool:
 
 def find(key: str | None) -> tuple[Model, Ports] | None:
     """The model of a key, from memory or from the directory."""
-    if key is None:
-        return None
-    with _lock:
-        found = _models.get(key)
-        if found is not None:
-            _models.move_to_end(key)
-            return found
+    found = _models.get(key)
+    if found is not None or key is None:
+        return found
     found = _read(key)
-    if found is not None:
-        _keep(key, found)
-    return found
+    return None if found is None else _models.put(key, found)
 
 
 def store(key: str | None, plan: Plan, ports: Ports) -> Model:
@@ -163,17 +144,9 @@ def store(key: str | None, plan: Plan, ports: Ports) -> Model:
     model = Model(plan)
     if key is None:
         return model
-    _keep(key, (model, ports))
+    _models.put(key, (model, ports))
     _write(key, plan, ports)
     return model
-
-
-def _keep(key: str, entry: tuple[Model, Ports]) -> None:
-    with _lock:
-        _models[key] = entry
-        _models.move_to_end(key)
-        while len(_models) > MOST:
-            _models.popitem(last=False)
 
 
 def _file(key: str) -> Path | None:

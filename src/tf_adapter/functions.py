@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from ge import faults
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow_convert import Refusal
+from npu_runtime.bounded import BoundedCache
 from tf_adapter import partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle
 from tf_adapter.lowering import Described, Lowered, Refused, lower
@@ -114,26 +115,20 @@ class Report:
 
 
 _lock = threading.RLock()
-_known: OrderedDict[str, Known] = OrderedDict()
+_known: BoundedCache[str, Known] = BoundedCache(MOST_FUNCTIONS)
 _steps: dict[str, partition.Step] = {}
 
 
 def known(name: str) -> Known:
     """A function of the eager context, read once."""
-    with _lock:
-        found = _known.get(name)
-        if found is not None:
-            _known.move_to_end(name)
-            return found
+    found = _known.get(name)
+    if found is not None:
+        return found
     functions = Functions()
     graph = read_function(name, functions)
     written = partition.written_arguments(graph, functions)
     made = Known(name, graph, functions, frozenset(graph.args.index(a) for a in written))
-    with _lock:
-        _known[name] = made
-        while len(_known) > MOST_FUNCTIONS:
-            _known.popitem(last=False)
-    return made
+    return _known.put(name, made)
 
 
 def host_step(name: str) -> HostRun | StructureRun | None:
@@ -161,8 +156,7 @@ def _structure_run(name: str, step: partition.Step) -> StructureRun:
 
 def forget() -> None:
     """Forget what is known of functions (their steps stay registered with TensorFlow)."""
-    with _lock:
-        _known.clear()
+    _known.clear()
 
 
 def plan_function(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import hashlib
 import json
@@ -19,6 +18,7 @@ from torch._dynamo.aot_compile_types import SerializableCallable
 from torch._guards import TracingContext
 
 import npu_runtime
+from ge.identity import compile_identity
 from npu_runtime import environment
 from torchair import kept
 from torchair.backend import compile_graphs, get_compiler, get_npu_backend, why_wrapped
@@ -164,7 +164,7 @@ class _Cached:
             [[n, _described(t)] for n, t in _tensors(self.module).items()],
             _described(list(args)),
             _described(dict(kwargs)),
-            _described(dataclasses.asdict(self.config.options())),
+            compile_identity(self.config.options()),
             str(torch.get_default_dtype()),
             [torch.is_autocast_enabled("cpu"), str(torch.get_autocast_dtype("cpu"))],
         ]

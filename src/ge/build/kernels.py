@@ -5,14 +5,13 @@ One thread compiles: LLVM's bindings hold one lock, so a second thread gains not
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tbe
 from ge.build.kernel_store import KernelStore, open_store
 from ge.plan import KernelImage
+from npu_runtime.bounded import BoundedCache
 
 __all__ = ["KernelBook", "KernelCache", "shared_cache"]
 
@@ -21,24 +20,15 @@ class KernelCache:
     """Compiled kernels by fingerprint and target; a bounded, thread-safe memory of this process."""
 
     def __init__(self, capacity: int = 4096) -> None:
-        self._capacity = capacity
-        self._kernels: OrderedDict[tuple[str, str], tbe.Kernel] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kernels: BoundedCache[tuple[str, str], tbe.Kernel] = BoundedCache(capacity)
 
     def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
         """A kernel compiled before."""
-        with self._lock:
-            kernel = self._kernels.get((fingerprint, target))
-            if kernel is not None:
-                self._kernels.move_to_end((fingerprint, target))
-            return kernel
+        return self._kernels.get((fingerprint, target))
 
     def put(self, fingerprint: str, target: str, kernel: tbe.Kernel) -> None:
         """Remember a kernel."""
-        with self._lock:
-            self._kernels[fingerprint, target] = kernel
-            while len(self._kernels) > self._capacity:
-                self._kernels.popitem(last=False)
+        self._kernels.put((fingerprint, target), kernel)
 
 
 _SHARED = KernelCache()

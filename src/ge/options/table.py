@@ -26,6 +26,7 @@ __all__ = [
     "OptionError",
     "UnknownOptionError",
     "from_environment",
+    "raw_environment",
     "tell_once",
     "view",
 ]
@@ -172,6 +173,11 @@ def tell_idle(option: Option, door: str, spelling: str) -> None:
     """Say once why an option that was set has no effect at a door."""
     if why := option.idle_at(door):
         tell_once(f"{spelling} has no effect: {why}")
+
+
+def raw_environment() -> tuple[str | None, ...]:
+    """The texts of all environment variables of options, as they are now."""
+    return tuple(os.environ.get(option.variable) for option in OPTIONS.values() if option.variable)
 
 
 def from_environment(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from npu_runtime.bounded import BoundedCache
 from tbe import expr as e
 from tbe.cuda.architectures import architecture_of, compile_to_ptx
 from tbe.cuda.grid import map_schedule
@@ -19,10 +18,8 @@ from tbe.target import compile_ir
 
 __all__ = ["GridKernel", "build"]
 
-_CACHE_SIZE = 4096
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_cache: OrderedDict[tuple[str, str, bool, str], GridKernel] = OrderedDict()
-_lock = threading.Lock()
+_cache: BoundedCache[tuple[str, str, bool, str], GridKernel] = BoundedCache(4096)
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,9 @@ def build(
     if not _SYMBOL.fullmatch(symbol):
         raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
     key = (identity, architecture, simulated, symbol)
-    with _lock:
-        found = _cache.get(key)
-        if found is not None:
-            _cache.move_to_end(key)
-            return found
+    found = _cache.get(key)
+    if found is not None:
+        return found
     plan = plan or schedule(inputs, outputs)
     grid = map_schedule(plan, described)
     platform: Platform = Simulated() if simulated else Nvptx(described)
@@ -87,8 +82,4 @@ def build(
         identity,
         tuple(plan.aliases),
     )
-    with _lock:
-        _cache[key] = kernel
-        while len(_cache) > _CACHE_SIZE:
-            _cache.popitem(last=False)
-    return kernel
+    return _cache.put(key, kernel)

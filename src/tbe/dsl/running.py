@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npu_runtime.bounded import BoundedCache
 from tbe import expr as e
 from tbe.dsl.tracing import compute_function, is_operator_class, load_operator, of_class, trace
 from tbe.dtypes import DTYPES, numpy_dtype
@@ -18,8 +18,7 @@ from tbe.serialize import fingerprint
 
 __all__ = ["Runner", "run_operator", "runner"]
 
-_KEPT = 256
-_runners: OrderedDict[str, Runner] = OrderedDict()
+_runners: BoundedCache[str, Runner] = BoundedCache(256)
 _ALIGNMENT = 64
 
 
@@ -106,11 +105,7 @@ def runner(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Runner:
     """The program that computes `outputs`, made once for each structure."""
     key = fingerprint(inputs, outputs)
     found = _runners.get(key)
-    if found is None:
-        found = _runners[key] = Runner(inputs, outputs)
-        while len(_runners) > _KEPT:
-            _runners.popitem(last=False)
-    return found
+    return found if found is not None else _runners.put(key, Runner(inputs, outputs))
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -24,7 +24,6 @@ import sysconfig
 import time
 import traceback
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.ops.base import Engine, NodeView, Operator, Pattern, plain_type, source_of
 from npu_runtime import environment
+from npu_runtime.bounded import BoundedCache
 
 __all__ = [
     "Traced",
@@ -79,19 +79,16 @@ class Traced:
         return tuple(tbe.apply_json(self.expression, [t for t in tensors if t is not None]))
 
 
-_TRACED: OrderedDict[Any, Traced] = OrderedDict()
-_OBJECTIONS: OrderedDict[Any, str] = OrderedDict()
-_REHEARSED: OrderedDict[Any, bool] = OrderedDict()
+_TRACED: BoundedCache[Any, Traced] = BoundedCache(KEPT)
+_OBJECTIONS: BoundedCache[Any, str] = BoundedCache(KEPT)
+_REHEARSED: BoundedCache[Any, bool] = BoundedCache(KEPT)
 
 
 def traced(operator: type[Operator], op: NodeView) -> Traced:
     """What the operator's code says about a node; asked once for each signature."""
     key = signature(operator, op.attrs, op.inputs, op.values)
-    found = None if key is None else _TRACED.get(key)
-    if found is None:
-        found = _trace(operator, op)
-        _remember(_TRACED, key, found)
-    return found
+    found = _TRACED.get(key)
+    return found if found is not None else _TRACED.put(key, _trace(operator, op))
 
 
 def verify(operator: type[Operator], op: NodeView) -> None:
@@ -102,11 +99,11 @@ def verify(operator: type[Operator], op: NodeView) -> None:
 def objection(operator: type[Operator], op: NodeView) -> str:
     """What the operator's `unsuitable` has against a node; asked once for each signature."""
     key = signature(operator, op.attrs, op.inputs, op.values)
-    found = None if key is None else _OBJECTIONS.get(key)
+    found = _OBJECTIONS.get(key)
     if found is None:
         who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
         found = str(run_apart(lambda: str(operator.unsuitable(op) or ""), who))
-        _remember(_OBJECTIONS, key, found)
+        _OBJECTIONS.put(key, found)
     return found
 
 
@@ -115,7 +112,7 @@ def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
 
     What it raises it will raise again where its result is wanted. `who` is the error to complete otherwise.
     """
-    if key is not None and key in _REHEARSED:
+    if _REHEARSED.get(key):
         return
 
     def attempt() -> None:
@@ -123,7 +120,7 @@ def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
             work()
 
     run_apart(attempt, who)
-    _remember(_REHEARSED, key, True)
+    _REHEARSED.put(key, True)
 
 
 def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
@@ -147,13 +144,6 @@ def located(
         if isinstance(error, (GeError, *known)):
             raise
         raise _completed(who, f"{what} raised {_words(_cause(error))}", _line(error)) from error
-
-
-def _remember(store: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    if key is not None:
-        store[key] = value
-        while len(store) > KEPT:
-            store.popitem(last=False)
 
 
 def signature(
