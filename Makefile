@@ -32,7 +32,7 @@ MAIN_PARTS := DOCTESTS ENGINE KERNELS REPOSITORY MODELS PARSERS TRAINING TORCH T
 
 # TensorFlow 2.15 is the last version with Keras 2 and estimators; it needs Python 3.11 or older. The tests of TensorFlow 2
 # that depend on the version of TensorFlow or Keras run there too, the others in `make test-all` only.
-VERSIONED := $(addprefix tests/tensorflow/test_,device.py device_variables.py eager.py export.py functions_keras.py scripts.py)
+VERSIONED := $(addprefix tests/tensorflow/test_,compatibility.py device.py device_variables.py eager.py export.py functions_keras.py scripts.py)
 V1_DOCTESTS := --doctest-modules src/npu_bridge/contrib_training.py
 V1 := tests/tensorflow_v1 tests/models/tf215
 UNVERSIONED = $(filter-out $(VERSIONED),$(wildcard tests/tensorflow/test_*.py))

@@ -347,6 +347,44 @@ def test_benchmarks_run(command: list[str]) -> None:
     run_python(command)
 
 
+def table_rows(path: Path, header: str) -> list[list[str]]:
+    """The cells of the table that has this text in its header."""
+    lines = iter(path.read_text().splitlines())
+    head = next(line for line in lines if line.startswith("|") and header in line)
+    rows = [head]
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append(line)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if "|---" not in row]
+
+
+def test_the_readme_shows_the_ratios_of_the_performance_document() -> None:
+    head, *rows = table_rows(ROOT / "docs" / "performance.md", "batch 1 fp32")
+    measured = {
+        (
+            row[0].partition(",")[0],
+            column.replace(" fp32", ", fp32").replace(" bf16", ", bf16"),
+        ): cell.split()[-1]
+        for row in rows
+        for column, cell in zip(head[1:], row[1:], strict=True)
+    }
+    head, *rows = table_rows(ROOT / "README.md", "EfficientNetB0")
+    shown = {(model, row[0]): cell for row in rows for model, cell in zip(head[1:], row[1:], strict=True)}
+    assert len(shown) == 28 and shown == measured
+
+
+@pytest.mark.parametrize("what", ["call of", "peak memory", "cold compile"])
+def test_the_readme_shows_the_figures_of_the_performance_document(what: str) -> None:
+    mine = next(row for row in table_rows(ROOT / "README.md", "printed by") if row[0].startswith(what))
+    theirs = next(
+        row
+        for row in table_rows(ROOT / "docs" / "performance.md", "| ours | peers |")
+        if row[0].startswith(what)
+    )
+    assert mine[1] == theirs[1]
+
+
 def test_the_licence_is_the_one_declared() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
     assert '\nlicense = "Apache-2.0"\n' in (ROOT / "pyproject.toml").read_text()
