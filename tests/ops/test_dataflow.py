@@ -21,7 +21,9 @@ from ge.ops.base import dataflow_of
 from ge.ops.builder import GraphBuilder
 from ge.ops.dataflow import Aligned, Order, OverAxes, Part, Rows
 from ge.ops.interpret import interpret
-from ge.options import CompileOptions
+from ge.ops.traits import Precision
+from ge.options import CompileOptions, PrecisionMode
+from ge.passes.lower_precision import LowerPrecision
 from ge.passes.merge_movements import MergeMovements
 from ge.passes.remove_identities import RemoveIdentities
 from ge.passes.sink_slices import SinkSlices
@@ -208,6 +210,13 @@ class Centred(Swoosh):
         return x - tbe.reduce("sum", x, (2,), True) * (1 / x.shape[2])
 
 
+class Narrowing(Swoosh):
+    """The same, in 16 bits where a precision mode asks for them."""
+
+    type = "Swoosh"
+    precision = Precision(narrows=True)
+
+
 class Lying(Swoosh):
     """Sums over the batch, and says otherwise."""
 
@@ -266,6 +275,17 @@ def test_transposes_sink_through_a_users_operator(operator: type[Operator]) -> N
 
     graph = transformed(build, SinkTransposes(), MergeMovements(), RemoveIdentities())
     assert "Transpose" not in types(graph)
+
+
+@pytest.mark.parametrize("operator", [Narrowing], indirect=True)
+def test_precision_modes_narrow_a_users_operator_that_allows_it(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Swoosh", b.input("x", (2, 3), "float32"))
+
+    options = CompileOptions(precision_mode=PrecisionMode.FORCE_FP16)
+    graph = transformed(build, LowerPrecision(), options=options, tolerance=1e-2)
+    assert types(graph) == ["Cast", "Swoosh", "Cast"]
+    assert types(transformed(build, LowerPrecision())) == ["Swoosh"]
 
 
 @pytest.mark.parametrize("operator", [Lying], indirect=True)

@@ -15,6 +15,7 @@ from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
 from ge.ops.tasks import decomposes, dense_operation
 from ge.ops.traits import Precision
+from ge.ops.views import is_row_major
 from ge.plan import Task, View
 from ge.target import Target
 
@@ -155,6 +156,8 @@ class Attention(Operator):
     zeros = Attr(bool, False)
     dataflow = Queries()
     precision = Precision(narrows=True, product=True, keeps=(3,), masked=True)
+    strided_inputs = (is_row_major,) * 3
+    strided_output = is_row_major
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -227,6 +230,8 @@ class AttentionGrad(Operator):
     fill = Attr(float, None)
     zeros = Attr(bool, False)
     precision = Precision(narrows=True, product=True, keeps=(5, 6), masked=True)
+    strided_inputs = (is_row_major,) * 5
+    strided_output = is_row_major
 
     @staticmethod
     def verify(op: NodeView) -> None:

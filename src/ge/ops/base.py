@@ -36,9 +36,9 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.dataflow import Aligned, Dataflow
-from ge.ops.traits import Cost, Precision
+from ge.ops.traits import Cost, ImageFormat, Precision
 from ge.ops.views import Views
-from ge.plan import Task
+from ge.plan import Task, View
 
 __all__ = [
     "REQUIRED",
@@ -201,6 +201,7 @@ class Operator:
     dataflow: ClassVar[Dataflow | None] = None  # what passes may know of it (see ge.ops.dataflow)
     views: ClassVar[Views | None] = None  # of an operator that only moves data (see ge.ops.views)
     precision: ClassVar[Precision] = Precision()  # what precision modes may do with it
+    image_format: ClassVar[ImageFormat | None] = None  # of an operator on images
     cost: ClassVar[Cost] = Cost.CHEAP  # of one element, for kernel fusion
     reads_once: ClassVar[bool] = False  # each element of the inputs at most once
     may_fail: ClassVar[bool] = False  # on the values it is given: a run must not compute less of it
@@ -216,6 +217,10 @@ class Operator:
 
     # The outputs as arrays for arrays and attributes, in NumPy: what the workbench (tbe.bench) compares with.
     reference: ClassVar[Callable[..., Any] | None] = None
+
+    # An AI Core operator: the views of inputs, and of its output, that are as good to it as contiguous ones.
+    strided_inputs: ClassVar[tuple[Callable[[View], bool], ...]] = ()
+    strided_output: ClassVar[Callable[[View], bool] | None] = None
 
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
@@ -482,7 +487,10 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
     return operator
 
 
-_TRAITS = ("dataflow", "views", "precision", "cost", "reads_once", "may_fail")
+_TRAITS = (
+    *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
+    *("image_format", "strided_inputs", "strided_output"),
+)
 
 
 def _own_traits(operator: type[Operator]) -> None:

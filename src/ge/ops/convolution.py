@@ -30,7 +30,8 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
-from ge.ops.traits import Precision
+from ge.ops.traits import ImageFormat, Precision
+from ge.ops.views import has_wide_rows
 from ge.plan import Task, View
 
 
@@ -52,6 +53,7 @@ class Convolving(Operator):
     post_ops = Attr(list, (), item=str)
     dataflow = Images()
     precision = Precision(narrows=True, product=True)
+    image_format = ImageFormat(leads=True)
 
     @staticmethod
     def refuse(op: NodeView) -> str:
@@ -110,6 +112,8 @@ class Conv(Convolving):
     """
 
     gated = Attr(bool, False)
+    # Wider rows are written directly, or at the price of the copy that a Concat would be.
+    strided_output = has_wide_rows
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -19,6 +19,7 @@ from ge.ops.quantise import integer_matmul
 from ge.ops.reduce import widened
 from ge.ops.spatial import aligned, fused_activation
 from ge.ops.traits import Precision, Result
+from ge.ops.views import is_matrix, is_row_major
 from ge.plan import Task, View
 
 
@@ -60,6 +61,8 @@ class MatMul(Operator):
     output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
     dataflow = Product()
     precision = Precision(narrows=True, product=True, result=Result.EITHER)
+    strided_inputs = (is_matrix, is_matrix)
+    strided_output = is_row_major
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -26,7 +26,8 @@ from ge.ops.spatial import (
     tf_format,
     tf_window,
 )
-from ge.ops.traits import Precision
+from ge.ops.traits import ImageFormat, Precision
+from ge.ops.views import has_wide_rows
 from ge.plan import Task, View
 
 
@@ -116,6 +117,8 @@ class MaxPool(Pooling):
 
     dataflow = Images()
     precision = Precision(narrows=True)
+    image_format = ImageFormat()
+    strided_output = has_wide_rows
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -159,6 +162,8 @@ class AvgPool(Pooling):
     count_include_pad = Attr(bool, False)
     dataflow = Images()
     precision = Precision(narrows=True)
+    image_format = ImageFormat()
+    strided_output = has_wide_rows
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -232,6 +237,7 @@ class Lrn(Operator):
     k = Attr(float, 1.0)
     data_format = Attr(str, "channels_first", choices=FORMATS)
     dataflow = Images()
+    image_format = ImageFormat()
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

@@ -27,6 +27,7 @@ from ge.ops.spatial import (
     onnx_window,
     weight_perm,
 )
+from ge.ops.traits import ImageFormat
 from ge.plan import Task, View
 
 EIGHT_BIT = frozenset({"int8", "uint8"})
@@ -260,6 +261,7 @@ class QConv(IntegerProduct):
     groups = Attr(int, 1)
     data_format = Attr(str, "channels_first", choices=FORMATS)
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
+    image_format = ImageFormat(leads=True)
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Cost", "Precision", "Result"]
+__all__ = ["Cost", "ImageFormat", "Precision", "Result"]
 
 
 class Cost(enum.IntEnum):
@@ -35,3 +35,12 @@ class Precision:
     result: Result = Result.NARROW
     sensitive: bool = False  # statistics or steps need the full precision of what they read
     normalises: bool = False  # the sums it reads are the residual stream of a transformer
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """An operator on images whose attribute data_format says where the channels are."""
+
+    images: int = 1  # so many inputs, the first ones, are images
+    leads: bool = False  # a graph that has such a node stores its images channels-last
+    image_result: bool = True

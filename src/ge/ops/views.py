@@ -12,7 +12,16 @@ from ge.plan import View, contiguous_strides
 if TYPE_CHECKING:
     from ge.ops.base import NodeView
 
-__all__ = ["Same", "Views", "box_view", "piece_view", "reshape_view"]
+__all__ = [
+    "Same",
+    "Views",
+    "box_view",
+    "has_wide_rows",
+    "is_matrix",
+    "is_row_major",
+    "piece_view",
+    "reshape_view",
+]
 
 
 class Views:
@@ -95,3 +104,31 @@ def piece_view(view: View, axis: int, sizes: Sequence[int], index: int) -> View:
     starts[axis] = sum(sizes[:index])
     shape = [*view.shape[:axis], sizes[index], *view.shape[axis + 1 :]]
     return box_view(view, starts, [1] * len(shape), shape)
+
+
+def is_matrix(view: View) -> bool:
+    """A matrix (or a stack of them) with a unit stride in one of its last two dimensions and no overlap."""
+    if len(view.shape) < 2:
+        return view.contiguous
+    rows, cols = view.shape[-2:]
+    down, across = view.strides[-2:]
+    if across == 1 or cols == 1:
+        return rows == 1 or down >= cols
+    return down == 1 and across >= rows
+
+
+def is_row_major(view: View) -> bool:
+    """A matrix (or a stack of them) whose rows are contiguous."""
+    return is_matrix(view) and (view.strides[-1] == 1 or view.shape[-1] == 1)
+
+
+def has_wide_rows(view: View) -> bool:
+    """Channels-last data inside wider rows: everything dense but for the distance between rows of channels."""
+    if len(view.shape) < 3 or view.strides[-1] != 1:
+        return False
+    step = view.strides[-2]
+    for extent, stride in zip(reversed(view.shape[1:-1]), reversed(view.strides[1:-1]), strict=True):
+        if extent != 1 and stride != step:
+            return False
+        step = stride * extent
+    return view.shape[0] == 1 or view.strides[0] == step

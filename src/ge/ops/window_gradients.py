@@ -25,7 +25,7 @@ from ge.ops.spatial import (
     tf_window,
     weight_perm,
 )
-from ge.ops.traits import Precision, Result
+from ge.ops.traits import ImageFormat, Precision, Result
 from ge.plan import Task, View
 
 _PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take
@@ -87,6 +87,7 @@ class ConvGradWeight(Windowed):
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     output_dtype = Attr(str, "")
     precision = Precision(narrows=True, product=True, result=Result.WIDE)
+    image_format = ImageFormat(2, leads=True, image_result=False)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -203,6 +204,7 @@ class MaxPoolGrad(PoolGrad):
     x = Input("T", FLOATS)
     y = Output("T")
     precision = Precision(narrows=True)
+    image_format = ImageFormat(2)
 
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
+from ge.ops.base import lookup
 from ge.ops.spatial import channels_first_perm, channels_last_perm
+from ge.ops.traits import ImageFormat
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["ChannelsLast"]
-
-_WITH_CHANNELS = frozenset({"Conv", "ConvTranspose", "QConv", "ConvGradWeight"})
-_FOLLOWING = frozenset({"MaxPool", "AvgPool", "Lrn", "MaxPoolGrad"})
-_DATA_INPUTS = {"ConvGradWeight": 2, "MaxPoolGrad": 2}  # how many inputs are images; 1 for all others
-_OTHER_RESULTS = frozenset({"ConvGradWeight"})  # whose result is no image
 
 
 class ChannelsLast(Pass):
@@ -31,7 +28,7 @@ class ChannelsLast(Pass):
     name = "channels_last"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        if not any(node.op_type in _WITH_CHANNELS for node in graph):
+        if not any(f.leads for f in map(_format, graph) if f is not None):
             return False
         changed = False
         for node in graph:
@@ -41,8 +38,12 @@ class ChannelsLast(Pass):
         return changed
 
 
+def _format(node: ir.Node) -> ImageFormat | None:
+    return lookup(node.op_type).image_format
+
+
 def _is_channels_first(node: ir.Node) -> bool:
-    if node.op_type not in _WITH_CHANNELS and node.op_type not in _FOLLOWING:
+    if _format(node) is None:
         return False
     rank = desc_of(node.outputs[0]).rank
     attrs = attrs_of(node)
@@ -53,7 +54,9 @@ def _converted(r: Rewriter, node: ir.Node) -> ir.Value:
     rank = desc_of(node.outputs[0]).rank
     first = channels_first_perm(rank, "channels_last")
     last = channels_last_perm(rank, "channels_last")
-    images = _DATA_INPUTS.get(node.op_type, 1)
+    form = _format(node)
+    assert form is not None
+    images = form.images
     data = [r.op("Transpose", v, perm=last) for v in node.inputs[:images]]
     result = r.op_like(node, [*data, *node.inputs[images:]], data_format="channels_last")
-    return result if node.op_type in _OTHER_RESULTS else r.op("Transpose", result, perm=first)
+    return r.op("Transpose", result, perm=first) if form.image_result else result
