@@ -17,8 +17,9 @@ FILES = (
     *("test_type_promotion", "test_binary_ufuncs", "test_unary_ufuncs", "test_tensor_creation_ops"),
     *("test_scatter_gather_ops", "test_torch", "test_nn", "test_autograd", "test_linalg", "test_ops"),
 )
-# A test for a device has the device's type in its name and in the name of its class.
-_CLASS, _TEST = r"(?<=[a-z0-9]){}(?=::)", r"(?<=_){}(?=(_|$|:\d))"
+# A test for a device has the device's type in its name and in the name of its class. Names such as
+# test_activations_bfloat16_half_cpu_npu_bfloat16 name a device twice: the last one is the device of the test.
+_CLASS, _TEST = r"(?<=[a-z0-9]){}(?=::)", r"(?<=_){0}(?=(_|$|:\d))(?!.*_{0}(_|$|:\d))"
 
 
 def find(source: Path | None) -> Suite:
