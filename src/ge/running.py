@@ -50,7 +50,7 @@ def _built(
 ) -> tuple[GraphBuilder, tuple[Any, ...]]:
     builder = GraphBuilder(type_)
     values = [None if d is None else builder.input(f"x{i}", d.shape, d.dtype) for i, d in enumerate(inputs)]
-    return builder, builder.ops(type_, values, **attrs)
+    return builder, builder.checked_ops(type_, values, **attrs)
 
 
 def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:

@@ -221,3 +221,9 @@ def test_wrong_indices_and_divisors_are_reported(name: str) -> None:
     h = ge.Graph()
     with pytest.raises(GeError, match="E10024"):
         make(h.input("x", (4, 3), "int32"), h.constant(wrong.astype(dtype)))
+
+
+def test_an_operator_run_by_itself_reports_a_division_by_zero() -> None:
+    assert ge.run_operator("Div", np.array([4], np.int32), np.array([2], np.int32)).tolist() == [2]
+    with pytest.raises(GeError, match="E10024"):
+        ge.run_operator("Div", np.array([4], np.int32), np.array([0], np.int32))
