@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from ge.hybrid import Groups, assign_stages, follow, in_order
 from npu_bridge.estimator.npu.npu_scope import HOST_ATTRIBUTE
 from npu_bridge.variables import (
     ASSIGNS,
@@ -153,26 +154,8 @@ def _through_groups(operation: Any) -> list[Any]:
 # -- rule 1 --------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Units:
-    """Operations that must be on one side, by union and find."""
-
-    parent: dict[str, str] = field(default_factory=dict)
-
-    def find(self, name: str) -> str:
-        root = name
-        while self.parent.get(root, root) != root:
-            root = self.parent[root]
-        while self.parent.get(name, name) != root:
-            self.parent[name], name = root, self.parent[name]
-        return root
-
-    def join(self, first: str, second: str) -> None:
-        self.parent[self.find(first)] = self.find(second)
-
-
-def _units(region: Region) -> _Units:
-    units = _Units()
+def _units(region: Region) -> Groups[str]:
+    units = Groups[str]()
     consumers = region.consumers()
     for name, operation in region.operations.items():
         if operation.type in _ENTER or operation.type in _SWITCH:
@@ -182,7 +165,7 @@ def _units(region: Region) -> _Units:
 
 def _sharers(region: Region) -> list[tuple[str, ...]]:
     """Operations that share a TensorArray, a stack, a variant or a reference: one side, on the NPU one part."""
-    groups = _Units()
+    groups = Groups[str]()
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
             kind = tensor.dtype.base_dtype.name
@@ -191,10 +174,7 @@ def _sharers(region: Region) -> list[tuple[str, ...]]:
                 continue
             if handle or (tensor.dtype._is_ref_dtype and is_update(tensor.op)):
                 groups.join(name, tensor.op.name)
-    members: dict[str, list[str]] = defaultdict(list)
-    for name in {*groups.parent, *groups.parent.values()}:
-        members[groups.find(name)].append(name)
-    return [tuple(names) for names in members.values()]
+    return groups.joined()
 
 
 def _updates(region: Region) -> list[tuple[str, ...]]:
@@ -227,7 +207,7 @@ def _idle_reads(region: Region, reasons: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _join_until(units: _Units, region: Region, consumers: Mapping[str, list[str]], start: str) -> None:
+def _join_until(units: Groups[str], region: Region, consumers: Mapping[str, list[str]], start: str) -> None:
     """Join everything from an Enter or a Switch forward to what ends its loop or branch, loops inside included."""
     loop = region.operations[start].type in _ENTER
     todo, seen = [(start, 0)], {start}
@@ -386,20 +366,18 @@ def _has_attribute(operation: Any, name: str) -> bool:
 def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
     """Stages and parts of a region; `reasons` are the operations that must stay on the host."""
     units = _units(region)
-    members: dict[str, list[str]] = defaultdict(list)
-    for name in region.operations:
-        members[units.find(name)].append(name)
+    members = units.members(region.operations)
     reasons = dict(reasons)
     sharers, updates = _sharers(region), _updates(region)
     for name in (n for names in members.values() if len(names) > 1 for n in names):
         if region.operations[name].type == ASSERT:
             reasons.setdefault(name, "it belongs to the host")
-    _follow(members.values(), reasons, "it belongs to a loop or branch with")
+    follow(members.values(), reasons, "it belongs to a loop or branch with")
     while True:
         before = len(reasons)
-        _follow(sharers, reasons, "it shares a TensorArray, a stack or a reference with")
-        _follow(updates, reasons, "it updates the same variable as")
-        _follow(members.values(), reasons, "it belongs to a loop or branch with")
+        follow(sharers, reasons, "it shares a TensorArray, a stack or a reference with")
+        follow(updates, reasons, "it updates the same variable as")
+        follow(members.values(), reasons, "it belongs to a loop or branch with")
         reasons.update(dict.fromkeys(_idle_reads(region, reasons), "only the host reads it"))
         if len(reasons) > before:
             continue
@@ -426,47 +404,22 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
     )
 
 
-def _follow(groups: Iterable[Sequence[str]], reasons: dict[str, str], why: str) -> None:
-    """Whoever belongs together with a host operation joins it."""
-    for names in groups:
-        blamed = next((n for n in names if n in reasons), None)
-        if blamed is not None:
-            for name in names:
-                reasons.setdefault(name, f"{why} {blamed}: {reasons[blamed]}")
-
-
 def _stages(
-    region: Region, units: _Units, members: Mapping[str, list[str]], reasons: Mapping[str, str]
+    region: Region, units: Groups[str], members: Mapping[str, Sequence[str]], reasons: Mapping[str, str]
 ) -> dict[str, int]:
-    stages: dict[str, int] = {}
-    for unit in _unit_order(region, units, members):
-        names = members[unit]
-        if len(names) == 1 and is_free(region.operations[names[0]]) and not region.controls[names[0]]:
-            continue
-        side = 0 if any(n in reasons for n in names) else 1
-        inside = set(names)
-        earlier = [o for n in names for o in region.before(n) if o not in inside]
-        least = max((stages[o] for o in earlier if o in stages), default=0)
-        stages.update(dict.fromkeys(names, least + (least - side) % 2))
-    return stages
+    before = {
+        unit: {units.find(o) for name in names for o in region.before(name)} - {unit}
+        for unit, names in members.items()
+    }
+    staged = [
+        unit for unit in in_order(members, before.__getitem__) if not _is_anywhere(region, members[unit])
+    ]
+    found = assign_stages(
+        staged, before.__getitem__, lambda unit: int(not any(n in reasons for n in members[unit]))
+    )
+    return {name: stage for unit, stage in found.items() for name in members[unit]}
 
 
-def _unit_order(region: Region, units: _Units, members: Mapping[str, list[str]]) -> list[str]:
-    """Units, dependencies first."""
-    done: dict[str, bool] = {}
-    order: list[str] = []
-    for root in members:
-        stack = [root]
-        while stack:
-            unit = stack[-1]
-            if done.get(unit):
-                stack.pop()
-            elif unit in done:
-                stack.pop()
-                done[unit] = True
-                order.append(unit)
-            else:
-                done[unit] = False
-                before = {units.find(o) for n in members[unit] for o in region.before(n)}
-                stack += [o for o in before if o not in done]
-    return order
+def _is_anywhere(region: Region, names: Sequence[str]) -> bool:
+    """True for a unit that is repeated wherever it is read."""
+    return len(names) == 1 and is_free(region.operations[names[0]]) and not region.controls[names[0]]

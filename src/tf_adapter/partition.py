@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
+from ge.hybrid import assign_stages
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal, remedy_of
@@ -419,22 +420,15 @@ class _Cutter:
         return stage
 
     def _stages(self, refused: Collection[str], floor: Mapping[str, int]) -> dict[str, int]:
-        stage: dict[str, int] = {}
-        taken: set[int] = set()
-        for name in self.order:
-            node = self.graph.nodes[name]
-            if node.op in (ARGUMENT, "NoOp") or node.op in _FREE:
-                continue
-            side = _STRUCTURE if name in self.structures else _HOST if name in refused else _NPU
-            earlier = [*(n for n, _ in node.inputs), *self.before.get(name, ())]
-            least = max((stage[n] for n in earlier if n in stage), default=0)
-            least = max(least, floor.get(name, 0))
-            stage[name] = least + (side - least) % _SIDES
-            if side == _STRUCTURE:
-                while stage[name] in taken:
-                    stage[name] += _SIDES
-                taken.add(stage[name])
-        return stage
+        nodes = self.graph.nodes
+        return assign_stages(
+            [n for n in self.order if nodes[n].op not in (ARGUMENT, "NoOp") and nodes[n].op not in _FREE],
+            lambda name: [*(n for n, _ in nodes[name].inputs), *self.before.get(name, ())],
+            lambda name: _STRUCTURE if name in self.structures else _HOST if name in refused else _NPU,
+            _SIDES,
+            floor=floor,
+            alone=_STRUCTURE,
+        )
 
     def crossing_lists(self, stages: Mapping[str, int], refused: Collection[str]) -> dict[str, Refusal]:
         """NPU nodes that would hand a list from one NPU step to another."""

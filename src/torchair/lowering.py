@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from ge.hybrid import assign_stages
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten import Call, Emitter
@@ -192,19 +193,13 @@ class _Lowering:
 
     def _stages(self, body: Sequence[fx.Node]) -> dict[fx.Node, int]:
         """Even stages are ATen's, odd ones the NPU's; a node comes after all it reads."""
-        stages: dict[fx.Node, int] = {}
-        drawn = 0
-        for node in body:
-            host = self.is_host(node)
-            stage = 0 if host else 1
-            for source in node.all_input_nodes:
-                if source in stages:
-                    before = stages[source]
-                    stage = max(stage, before if (before % 2 == 0) == host else before + 1)
-            if host and draws(node):
-                stage = drawn = max(stage, drawn)
-            stages[node] = stage
-        return stages
+        draws_of_host = [node for node in body if self.is_host(node) and draws(node)]
+        earlier = dict(zip(draws_of_host[1:], draws_of_host, strict=False))  # draws keep their order
+        return assign_stages(
+            body,
+            lambda node: [*node.all_input_nodes, *([earlier[node]] if node in earlier else [])],
+            lambda node: int(not self.is_host(node)),
+        )
 
     def _count(self, body: Sequence[fx.Node]) -> int:
         return sum(not self.is_host(n) and n.target is not operator.getitem for n in body)

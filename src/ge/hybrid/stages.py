@@ -1,0 +1,115 @@
+"""Stages of a graph that host and device run in turns.
+
+1. The side of a stage is its number modulo the number of sides; all nodes of a stage of the device can be one part.
+2. A node's stage is at least that of every node it waits for, so parts and host calls run in the order of stages.
+3. A node's stage is the earliest that rules 1 and 2 allow; so no other assignment has fewer stages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["Groups", "assign_stages", "follow", "in_order"]
+
+N = TypeVar("N", bound=Hashable)
+
+
+def assign_stages(
+    nodes: Iterable[N],
+    before: Callable[[N], Iterable[N]],
+    side: Callable[[N], int],
+    sides: int = 2,
+    *,
+    floor: Mapping[N, int] | None = None,
+    alone: int | None = None,
+) -> dict[N, int]:
+    """The stage of each node; `nodes` come in an order in which they can run.
+
+    `before` gives what a node waits for (others than `nodes` do not count), `floor` stages that nodes may not precede.
+    Nodes of the side `alone` have a stage each.
+
+    >>> assign_stages("abc", lambda n: {"b": "a", "c": "b"}.get(n, ""), lambda n: int(n != "b"))
+    {'a': 1, 'b': 2, 'c': 3}
+    """
+    floors = floor or {}
+    stages: dict[N, int] = {}
+    taken: set[int] = set()
+    for node in nodes:
+        least = max((stages[other] for other in before(node) if other in stages), default=0)
+        least = max(least, floors.get(node, 0))
+        wanted = side(node)
+        stage = least + (wanted - least) % sides
+        if wanted == alone:
+            while stage in taken:
+                stage += sides
+            taken.add(stage)
+        stages[node] = stage
+    return stages
+
+
+class Groups(Generic[N]):
+    """Nodes that must be on one side, by union and find.
+
+    >>> groups = Groups[str]()
+    >>> groups.join("a", "b")
+    >>> groups.find("a") == groups.find("b"), groups.find("c")
+    (True, 'c')
+    """
+
+    def __init__(self) -> None:
+        self._parent: dict[N, N] = {}
+
+    def find(self, node: N) -> N:
+        """The node that stands for a group."""
+        root = node
+        while self._parent.get(root, root) != root:
+            root = self._parent[root]
+        while self._parent.get(node, node) != root:
+            self._parent[node], node = root, self._parent[node]
+        return root
+
+    def join(self, first: N, second: N) -> None:
+        """Make one group of two."""
+        self._parent[self.find(first)] = self.find(second)
+
+    def joined(self) -> list[tuple[N, ...]]:
+        """The groups of nodes that were joined."""
+        return list(self.members({*self._parent, *self._parent.values()}).values())
+
+    def members(self, nodes: Iterable[N]) -> dict[N, tuple[N, ...]]:
+        """The groups that some nodes form, by the node that stands for each; groups of one included."""
+        found: dict[N, list[N]] = defaultdict(list)
+        for node in nodes:
+            found[self.find(node)].append(node)
+        return {root: tuple(members) for root, members in found.items()}
+
+
+def follow(groups: Iterable[Sequence[N]], reasons: dict[N, str], why: str) -> None:
+    """Add the nodes that belong together with one of the host to `reasons`."""
+    for group in groups:
+        blamed = next((node for node in group if node in reasons), None)
+        if blamed is not None:
+            for node in group:
+                reasons.setdefault(node, f"{why} {blamed}: {reasons[blamed]}")
+
+
+def in_order(nodes: Iterable[N], before: Callable[[N], Iterable[N]]) -> list[N]:
+    """Nodes with what they wait for, dependencies first; within a cycle in any order."""
+    done: dict[N, bool] = {}
+    order: list[N] = []
+    for root in nodes:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if done.get(node):
+                stack.pop()
+            elif node in done:
+                stack.pop()
+                done[node] = True
+                order.append(node)
+            else:
+                done[node] = False
+                stack += [other for other in before(node) if other not in done]
+    return order
