@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ge
+from ge.compiler import compile_graph
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.values import desc_of
@@ -153,6 +154,24 @@ def test_a_result_of_unknown_size_may_only_be_an_output() -> None:
     assert [n.op_type for n in graph] == ["NonZero"]
     with pytest.raises(UnsupportedOperatorsError, match="whose size only a run tells"):
         parse(model("g (float[2,3] x) => (int64[N,2] y) { t = NonZero(x)  y = Transpose(t) }"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("g (float[3,0] x, bool[3] c) => (float[N,0] y) { y = Compress <axis = 0> (x, c) }", [(2, 0)]),
+        ("g (float[0,3,2] x, bool[3] c) => (float[0,N,2] y) { y = Compress <axis = 1> (x, c) }", [(0, 2, 2)]),
+        ("g (float[0,3] x, bool[3] c) => (int64[2,N] y) { y = NonZero(x) }", [(2, 0)]),
+        ("g (float[2,0] x, bool[3] c) => (float[2,N] y) { y = Unique <axis = 1> (x) }", [(2, 0)]),
+    ],
+)
+def test_the_run_tells_the_size_of_a_result_without_elements(
+    text: str, shapes: list[tuple[int, ...]]
+) -> None:
+    compiled = compile_graph(parse(model(text)))
+    condition = np.array([True, False, True])
+    feeds = [condition if p.name == "c" else np.zeros(p.desc.shape, np.float32) for p in compiled.inputs]
+    assert [r.shape for r in compiled.run(feeds)] == shapes
 
 
 def test_strings_are_refused_by_reason() -> None:

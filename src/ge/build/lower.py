@@ -158,9 +158,14 @@ class _GraphLowering:
         kind = "copy" if plain else "reorder"
         self.emit(Task(kind, f"copy:{name}", [source], [target], engine=Engine.VIEW.value), shares)
 
-    def emit(self, task: Task, shares: Sequence[Share] = (), node: ir.Node | None = None) -> None:
-        """Append a task to this block, unless there is nothing to do; `node` is what a cube task stands for."""
-        if task.outputs and all(0 in v.shape for v in task.outputs):
+    def emit(
+        self, task: Task, shares: Sequence[Share] = (), node: ir.Node | None = None, sized: bool = False
+    ) -> None:
+        """Append a task to this block, unless there is nothing to do; `node` is what a cube task stands for.
+
+        sized: the task also determines the shape of an output, which matters even when that has no elements.
+        """
+        if task.outputs and all(0 in v.shape for v in task.outputs) and not sized:
             return
         task.block = self.block
         if node is not None:
@@ -265,7 +270,8 @@ class _GraphLowering:
         self._check_dynamic(node)
         task = Task("aicpu", unit.name, inputs, outputs, attrs)
         self._describe(task, unit, operator.flops(op))
-        self.emit(task, [Share(0, 0)] if operator.overwrites else ())
+        sized = any(has_dynamic_size(v) for v in node.outputs)
+        self.emit(task, [Share(0, 0)] if operator.overwrites else (), sized=sized)
 
     def _check_dynamic(self, node: ir.Node) -> None:
         if any(v.uses() for v in node.outputs if has_dynamic_size(v)):
