@@ -12,9 +12,8 @@ import pytest
 
 from ge.conformance.programs import hunt, judge, load_door
 from ge.conformance.programs.generate import generate
-from ge.conformance.programs.judge import difference, expected_of
+from ge.conformance.programs.judge import Reference, difference
 from ge.conformance.programs.record import Input, Noise, Program, Statement, Value
-from ge.conformance.programs.sampling import feeds
 from ge.conformance.programs.shrink import shrink
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +95,7 @@ def _program(text: str, *arrays: np.ndarray) -> Program:
 
 def _expected(text: str, *arrays: np.ndarray) -> judge.Expected:
     program = _program(text, *arrays)
-    return expected_of(load_door("onnx"), program, feeds(program)[:1], "compiled")[1][0][0]
+    return Reference(load_door("onnx"), program, "compiled").expected[0][0]
 
 
 def test_small_errors_count_where_the_result_is_stable() -> None:
@@ -131,6 +130,33 @@ def test_types_and_shapes_must_be_the_same() -> None:
     expected = _expected("y = Relu (x0)", np.float32([1.0]))
     assert "float64" in difference(np.float64([1.0]), expected)
     assert "[1, 1]" in difference(np.float32([[1.0]]), expected)
+
+
+def test_elements_may_be_those_of_either_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
+    door, program = load_door("onnx"), _program("y = Relu (x0)", np.float32([1.0, 2.0]))
+
+    def runs(*elements: float) -> list[list[np.ndarray]]:  # the third run has the inputs in another order
+        return [[np.roll(np.float32(elements), shift)] for shift in (0, 0, 1)]
+
+    monkeypatch.setattr(type(door), "second_opinion", lambda *_: runs(7.0, 5.0))
+    for found, status in (((1.0, 5.0), "pass"), ((7.0, 5.0), "pass"), ((1.0, 7.0), "wrong")):
+        monkeypatch.setattr(type(door), "run", lambda *_, found=found: runs(*found))
+        assert judge.check(door, program).status == status
+
+
+def test_tolerances_are_measured_only_for_results_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    door, program = load_door("onnx"), _program("y = Exp (x0)", np.float32([1.0, 2.0]))
+    measured: list[int] = []
+    rounding = judge._rounding
+    monkeypatch.setattr(judge, "_rounding", lambda seed: measured.append(seed) or rounding(seed))
+    assert judge.check(door, program).status == "pass" and not measured
+    monkeypatch.setattr(type(door), "run", lambda *_: [[np.float32([2.7, 7.4])]] * 3)
+    assert judge.check(door, program).status == "wrong" and len(measured) == judge.NOISY_RUNS
+
+
+def test_zero_stays_zero_whatever_the_slope() -> None:
+    expected = _expected("y = PRelu (x0, x1)", np.float32([0.0, -1.0]), np.float32([np.inf, 2.0]))
+    np.testing.assert_array_equal(expected.array, np.float32([0.0, -2.0]))
 
 
 # -- shrinking -----------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def _conv(d: Draw) -> Call:
     kernel = [d.integer(1, min(3, n)) for n in x.shape[1:3]]
     w = d.of(x.dtype, (*kernel, x.shape[3], d.choice([1, 2, 4, 8])))
     pad, stride = d.choice(["SAME", "VALID"]), d.integer(1, 2)
-    return Call(f"tf.nn.conv2d({{0}}, {{1}}, {stride}, '{pad}')", [x, w], noise=SUMS)
+    return Call(f"tf.nn.conv2d({{0}}, {{1}}, {stride}, '{pad}')", [x, w], noise=Noise.WINDOW)
 
 
 @_add("depthwise_conv2d", 0.3)
@@ -208,7 +208,7 @@ def _depthwise(d: Draw) -> Call:
     x = _image(d)
     w = d.of(x.dtype, (*(d.integer(1, min(2, n)) for n in x.shape[1:3]), x.shape[3], d.integer(1, 2)))
     pad = d.choice(["SAME", "VALID"])
-    return Call(f"tf.nn.depthwise_conv2d({{0}}, {{1}}, [1, 1, 1, 1], '{pad}')", [x, w], noise=SUMS)
+    return Call(f"tf.nn.depthwise_conv2d({{0}}, {{1}}, [1, 1, 1, 1], '{pad}')", [x, w], noise=Noise.WINDOW)
 
 
 @_add("max_pool2d avg_pool2d", 0.4)

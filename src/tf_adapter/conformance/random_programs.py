@@ -212,6 +212,9 @@ class TensorFlowDoor(PythonDoor):
         tiny = (np.abs(array) < ml_dtypes.finfo(array.real.dtype).tiny) & (array != 0)
         return tf.where(tiny, tf.constant(moved), tensor * tf.constant(factor.astype(array.dtype)))
 
+    def finite(self, tensor: Any) -> Any:
+        return tf.where(tf.math.is_finite(tensor), tensor, tf.ones_like(tensor))
+
     def same_reference(self, program: Program) -> bool:
         """Random numbers follow from the way of the call, and so do shapes of what loops without a step collect."""
         return not self._random(program) and not {"map_fn", "scan", "TensorArray"} & set(program.operators())

@@ -248,7 +248,9 @@ def _conv(d: Draw) -> Call:
     w = d.of(x.dtype, (out, x.shape[1] // group, *kernel))
     more = f"stride={d.integer(1, 2)}, padding={d.integer(0, 1)}, groups={group}"
     return Call(
-        f"torch.nn.functional.conv2d({{0}}, {{1}}, {{2}}, {more})", [x, w, d.of(x.dtype, (out,))], noise=SUMS
+        f"torch.nn.functional.conv2d({{0}}, {{1}}, {{2}}, {more})",
+        [x, w, d.of(x.dtype, (out,))],
+        noise=Noise.WINDOW,
     )
 
 

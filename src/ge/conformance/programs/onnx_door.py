@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
 
 from ge.conformance.programs.door import Door, Place, Refused, Rounding, Runs
@@ -89,8 +90,9 @@ class _Evaluator(ReferenceEvaluator):
             noise = NOISE.get(node.op_type, Noise.RESULT)
             inputs = [results[i] for i in node.input]
             if noise is not Noise.NONE:
-                place = Place.TERM if noise is Noise.ARGUMENTS else Place.ARGUMENT
-                inputs = [_moved(v, place, node.op_type in _WINDOWS) for v in inputs]
+                sums = noise in (Noise.ARGUMENTS, Noise.WINDOW)
+                place = Place.TERM if sums else Place.ARGUMENT
+                inputs = [_moved(v, place, noise is Noise.WINDOW) for v in inputs]
             _require_defined(node, inputs)
             context = {"context": results} if node.need_context() else {}
             outputs = node.run(*inputs, **context)
@@ -132,10 +134,6 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
 
 
-# Whether a border takes part, and makes NaN of an infinite weight, is left open.
-_WINDOWS = ("Conv", "ConvTranspose")
-
-
 class Loop(_ReferenceLoop):
     """By ONNX's definition the results of steps are stacked along a new axis; the reference joins them."""
 
@@ -161,6 +159,16 @@ class Loop(_ReferenceLoop):
         if not steps and self.body.output_names[len(initial) + 1 :]:
             raise ValueError("no step tells the shape of what is stacked")
         return (*states, *(np.stack(values) for values in zip(*steps, strict=True)))
+
+
+class PRelu(OpRun):
+    """By ONNX's definition zero stays zero; the reference multiplies it by the slope, which may be infinite."""
+
+    def _run(self, x: Any, slope: Any) -> Any:
+        return (np.where(x < 0, x * slope, x).astype(x.dtype),)
+
+
+DEFINITIONS: list[type[OpRun]] = [Loop, PRelu]
 
 
 class _OnnxDoor(Door):
@@ -196,7 +204,7 @@ class _OnnxDoor(Door):
         graph = onnx.helper.make_graph([node], "one", [], [onnx.ValueInfoProto(name=n) for n in names])
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
         with np.errstate(all="ignore"):
-            return list(_Evaluator(model, new_ops=[Loop]).run(names, scope))
+            return list(_Evaluator(model, new_ops=DEFINITIONS).run(names, scope))
 
     def accepts(self, statement: Statement, scope: Mapping[str, Value], tensors: Mapping[str, Any]) -> bool:
         if statement.blocks:
@@ -211,7 +219,7 @@ class _OnnxDoor(Door):
 
     def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
         model = _model(program, runs[0])
-        evaluator = _Evaluator(model, new_ops=[Loop])
+        evaluator = _Evaluator(model, new_ops=DEFINITIONS)
         _Evaluator.rounding = rounding
         try:
             with np.errstate(all="ignore"):
@@ -255,6 +263,7 @@ class _OnnxDoor(Door):
         return False
 
     def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
+        sources: list[Any] = [*DEFINITIONS, _model_for, _MODES[mode]]
         return STANDALONE.format(
             text=model_text(
                 replace(program, inputs=tuple(replace(i, role=Role.FED) for i in program.inputs))
@@ -262,8 +271,9 @@ class _OnnxDoor(Door):
             names=[i.value.name for i in program.inputs],
             constants=[i.value.name for i in program.inputs if i.role is Role.CONSTANT],
             runs=runs_text(runs),
-            mode="\n\n\n".join(inspect.getsource(f) for f in (Loop, _model_for, _MODES[mode])),
+            mode="\n\n\n".join(map(inspect.getsource, sources)),
             call=_MODES[mode].__name__,
+            definitions=", ".join(d.__name__ for d in DEFINITIONS),
             comparison=comparison,
         )
 
@@ -277,6 +287,7 @@ import numpy as np
 from numpy import array, inf, nan
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
 
 MODEL = """{text}"""
@@ -294,7 +305,7 @@ def test_results_are_those_of_the_reference() -> None:
         model.graph.initializer.append(numpy_helper.from_array(value, name))
         model.graph.input.remove(next(p for p in model.graph.input if p.name == name))
     runs = [{{n: a for n, a in zip(NAMES, arrays) if n not in CONSTANTS}} for arrays in RUNS]
-    expected = [ReferenceEvaluator(model, new_ops=[Loop]).run(None, feeds) for feeds in runs]
+    expected = [ReferenceEvaluator(model, new_ops=[{definitions}]).run(None, feeds) for feeds in runs]
     found = {call}(model, runs)
 {comparison}'''
 
@@ -362,17 +373,21 @@ def compiled(model: Any, runs: Any) -> Any:
 
 
 def saved(model: Any, runs: Any) -> Any:
-    """Through an .om file."""
+    """Through an .om file for each set of sizes."""
     import ge
 
     kept: list[Any] = []
+    loaded: dict[int, Any] = {}
     found: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         for feeds in runs:
-            path = Path(folder) / f"{len(found)}.om"
-            _model_for(model, feeds, kept).save(path)
-            loaded = ge.load(path)
-            found.append(loaded.run([feeds[p.name] for p in loaded.inputs]))
+            compiled_model = _model_for(model, feeds, kept)
+            key = id(compiled_model)
+            if key not in loaded:
+                path = Path(folder) / f"{len(loaded)}.om"
+                compiled_model.save(path)
+                loaded[key] = ge.load(path)
+            found.append(loaded[key].run([feeds[p.name] for p in loaded[key].inputs]))
     return found
 
 

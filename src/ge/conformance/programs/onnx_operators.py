@@ -31,14 +31,14 @@ EXACT = (
     "DequantizeLinear"
 )
 SUMS = (
-    "MatMul Gemm Conv ConvTranspose ReduceSum ReduceMean ReduceL1 ReduceSumSquare ReduceL2 ReduceLogSum Einsum CumSum "
+    "MatMul Gemm ReduceSum ReduceMean ReduceL1 ReduceSumSquare ReduceL2 ReduceLogSum Einsum CumSum "
     "AveragePool GlobalAveragePool LpPool Mean Sum LayerNormalization RMSNormalization GroupNormalization "
     "InstanceNormalization BatchNormalization LpNormalization ArgMax ArgMin TopK Hardmax Det Resize LSTM GRU RNN "
     "QuantizeLinear Softmax CumProd ReduceProd LRN GridSample DFT Mod Sin Cos Tan"
 )
 UNIT = "LogSoftmax ReduceLogSumExp Softplus Mish Acosh Atanh Asinh Log Erf Gelu HardSwish HardSigmoid Celu Elu Selu"
 NOISE |= dict.fromkeys(EXACT.split(), Noise.NONE) | dict.fromkeys(SUMS.split(), Noise.ARGUMENTS)
-NOISE |= dict.fromkeys(UNIT.split(), Noise.UNIT)
+NOISE |= dict.fromkeys(UNIT.split(), Noise.UNIT) | dict.fromkeys(("Conv", "ConvTranspose"), Noise.WINDOW)
 # The reference implementation is wrong or inexact in other types, and nothing else runs them.
 _TYPES = {
     **dict.fromkeys(("Erf", "HardSwish", "LpPool", "AveragePool", "GlobalMaxPool"), ("float32",)),

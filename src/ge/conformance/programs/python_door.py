@@ -26,6 +26,9 @@ def source(program: Program, noisy: bool = False) -> str:
     return "\n".join([f"def program({names}):", *lines, f"{STEP}return [{results}]", ""])
 
 
+_HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window"}
+
+
 def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[str]:
     lines: list[str] = []
     for statement in statements:
@@ -33,7 +36,7 @@ def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[st
         for block, name in zip(statement.blocks, blocks.values(), strict=True):
             lines += _function(block, name, indent, noisy)
         noise = statement.noise if noisy else Noise.NONE
-        hook = "_term" if noise is Noise.ARGUMENTS else "_argument"
+        hook = _HOOKS.get(noise, "_argument")
         plain = noise is Noise.NONE or statement.effect
         arguments = [a if plain else f"{hook}({a})" for a in statement.arguments]
         text = statement.text.format(*arguments, **blocks)
@@ -77,6 +80,10 @@ class PythonDoor(Door):
         """
         raise NotImplementedError
 
+    def finite(self, tensor: Any) -> Any:
+        """A floating-point tensor with ones for NaN and infinities; others as they are."""
+        raise NotImplementedError
+
     def _hooks(self, rounding: Rounding) -> dict[str, Callable[[Any], Any]]:
         """What the noisy source calls."""
 
@@ -87,6 +94,7 @@ class PythonDoor(Door):
             "_": result,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": lambda x: self.scaled(x, lambda a: rounding(a, Place.TERM), False),
+            "_window": lambda x: self.scaled(self.finite(x), lambda a: rounding(a, Place.TERM), False),
             "_argument": lambda x: self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False),
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }

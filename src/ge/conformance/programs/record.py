@@ -47,6 +47,7 @@ class Noise(str, Enum):
     FLUSH = "flush"  # exact but for denormal numbers, which may count as zeros
     RESULT = "result"
     ARGUMENTS = "arguments"  # sums: relative to the terms, not to the result
+    WINDOW = "window"  # sums too, which may leave out the border, where a product with infinity would be NaN
     UNIT = "unit"  # by way of a sum with one: logarithms of sums and the like
 
 
