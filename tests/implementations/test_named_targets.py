@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ge.compiler import compile_graph
+from ge.compiler import compile_graph, compile_plan
 from ge.errors import GeError
 from ge.explanation import explain
 from ge.model import om
@@ -103,6 +103,20 @@ def test_explain_shows_the_choice_and_the_reasons_against_the_others() -> None:
     assert row.implementation == task.attrs["implementation"]
     assert f"implementation {row.implementation}; " in row.reason
     assert "not pointwise: " in row.reason
+
+
+def test_operators_that_a_target_takes_apart_are_explained() -> None:
+    b = GraphBuilder("attention")
+    q, k, v = (b.input(name, (2, 20, 16), "float32") for name in "qkv")
+    b.output(b.op("Attention", q, k, v, scale=0.25)[0])
+    assert next(iter(b.graph)).op_type == "Attention"  # a builder without a target leaves it whole
+    plan = compile_plan(b.graph, CompileOptions(target="avx2"))  # type: ignore[arg-type]
+    assert plan.report["notes"] == [
+        "Attention runs as smaller operators; not fused: the target has no AVX512"
+    ]
+    assert {t.kind for t in plan.tasks} == {"matmul", "kernel"}
+    whole = compile_plan(b.graph, CompileOptions(target="avx512"))  # type: ignore[arg-type]
+    assert [t.attrs["implementation"] for t in whole.tasks] == ["fused"] and not whole.report["notes"]
 
 
 def test_nodes_in_the_bodies_of_loops_have_their_implementation_explained() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ge.ops.base import NodeView, Operator, lookup
-from ge.ops.tasks import decomposes
+from ge.ops.tasks import why_decomposed
 from ge.plan import View
 from ge.target import Target
 
@@ -19,10 +19,9 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
     first = op.input(0)
     if first is not None and first.dtype not in {"float32"} | target.narrow_floats | _EIGHT_BIT:
         return f"no AI Core primitive takes {first.dtype}"
-    why = operator.refuse(op)
-    if not why and operator.expand is not None and decomposes(operator, op, target):
-        return "the target runs it as smaller operators"
-    return why
+    return operator.refuse(op) or (
+        why_decomposed(operator, op, target) if operator.expand is not None else ""
+    )
 
 
 def accepts_input(type_: str, index: int, view: View) -> bool:

@@ -11,7 +11,7 @@ from ge.ops.base import NodeView, Operator
 from ge.plan import Task, View
 from ge.target import Target
 
-__all__ = ["decomposes", "dense_operation", "operation_of"]
+__all__ = ["decomposes", "dense_operation", "operation_of", "why_decomposed"]
 
 
 def operation_of(operator: type[Operator], op: NodeView, constant: Collection[int] = ()) -> Operation:
@@ -32,9 +32,14 @@ def dense_operation(
 
 def decomposes(operator: type[Operator], op: NodeView, target: Target | None) -> bool:
     """Whether a target runs a node better as the smaller operators of its decomposition; without a target, not yet."""
-    if target is None:
-        return False
+    return target is not None and bool(why_decomposed(operator, op, target))
+
+
+def why_decomposed(operator: type[Operator], op: NodeView, target: Target) -> str:
+    """Why a target runs a node as the smaller operators of its decomposition, "" where it does not."""
     operation = operation_of(operator, op)
     if all(candidate.name != DECOMPOSED for candidate in CANDIDATES[operation.kind]):
-        return False
-    return bool(operator.refuse(op)) or choose(operation, target).name == DECOMPOSED
+        return ""
+    choice = choose(operation, target)
+    against = [f"not {name}: {why}" for name, why in choice.against]
+    return operator.refuse(op) or ("; ".join(against) if choice.name == DECOMPOSED else "")
