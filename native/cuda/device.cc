@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/errors.h"
 
@@ -23,38 +24,39 @@ std::size_t rounded(std::size_t bytes) {
 
 int Device::count() {
   int count = 0;
-  check(driver().device_count(&count), "cuDeviceGetCount");
+  check(cuda::driver().device_count(&count), "cuDeviceGetCount");
   return count;
 }
 
 Device& Device::get(int index) {
   static std::mutex mutex;
-  static std::map<int, std::unique_ptr<Device>> devices;
+  static std::map<std::pair<const Driver*, int>, std::unique_ptr<Device>> devices;
+  const Driver& found_by = cuda::driver();
   const int all = count();
   if (index < 0 || index >= all) {
     throw InvalidArgument("there is no GPU " + std::to_string(index) + ": the machine has " +
                           std::to_string(all));
   }
   const std::scoped_lock lock(mutex);
-  auto& found = devices[index];
-  if (!found) found.reset(new Device(index));
+  auto& found = devices[{&found_by, index}];
+  if (!found) found.reset(new Device(found_by, index));
   return *found;
 }
 
-Device::Device(int index) : index_(index) {
-  check(driver().device_get(&ordinal_, index), "cuDeviceGet");
-  check(driver().context_retain(&context_, ordinal_), "cuDevicePrimaryCtxRetain");
+Device::Device(const Driver& driver, int index) : driver_(driver), index_(index) {
+  check(driver_.device_get(&ordinal_, index), "cuDeviceGet");
+  check(driver_.context_retain(&context_, ordinal_), "cuDevicePrimaryCtxRetain");
 }
 
 std::string Device::name() const {
   std::array<char, 256> text{};
-  check(driver().device_name(text.data(), text.size() - 1, ordinal_), "cuDeviceGetName");
+  check(driver_.device_name(text.data(), text.size() - 1, ordinal_), "cuDeviceGetName");
   return text.data();
 }
 
 int Device::attribute(int which) const {
   int value = 0;
-  check(driver().device_attribute(&value, which, ordinal_), "cuDeviceGetAttribute");
+  check(driver_.device_attribute(&value, which, ordinal_), "cuDeviceGetAttribute");
   return value;
 }
 
@@ -62,7 +64,7 @@ std::string Device::architecture() const {
   return "sm_" + std::to_string(attribute(kCapabilityMajor)) + std::to_string(attribute(kCapabilityMinor));
 }
 
-void Device::use() const { check(driver().context_set(context_), "cuCtxSetCurrent"); }
+void Device::use() const { check(driver_.context_set(context_), "cuCtxSetCurrent"); }
 
 Address Device::allocate(std::size_t bytes, std::string_view requester) {
   const std::size_t size = rounded(bytes);
@@ -80,16 +82,16 @@ Address Device::allocate(std::size_t bytes, std::string_view requester) {
     pool_.erase(found);
     usage_.pooled -= size;
   } else {
-    Result result = driver().allocate(&address, size);
+    Result result = driver_.allocate(&address, size);
     if (result == kOutOfMemory && !pool_.empty()) {  // released blocks of other sizes may make room
-      for (const auto& [block, at] : pool_) driver().release(at);
+      for (const auto& [block, at] : pool_) driver_.release(at);
       pool_.clear();
       usage_.pooled = 0;
-      result = driver().allocate(&address, size);
+      result = driver_.allocate(&address, size);
     }
     if (result == kOutOfMemory) {
       std::size_t free = 0, total = 0;
-      check(driver().memory_info(&free, &total), "cuMemGetInfo");
+      check(driver_.memory_info(&free, &total), "cuMemGetInfo");
       throw out_of_memory(free);
     }
     check(result, "cuMemAlloc");
@@ -110,7 +112,7 @@ void Device::release(Address address, std::size_t bytes) {
 void Device::trim() {
   use();
   const std::scoped_lock lock(mutex_);
-  for (const auto& [size, address] : pool_) check(driver().release(address), "cuMemFree");
+  for (const auto& [size, address] : pool_) check(driver_.release(address), "cuMemFree");
   pool_.clear();
   usage_.pooled = 0;
 }
@@ -124,7 +126,7 @@ Usage Device::usage() const {
   use();
   const std::scoped_lock lock(mutex_);
   Usage now = usage_;
-  check(driver().memory_info(&now.free, &now.total), "cuMemGetInfo");
+  check(driver_.memory_info(&now.free, &now.total), "cuMemGetInfo");
   return now;
 }
 
@@ -133,44 +135,37 @@ Memory::Memory(Device& device, std::size_t bytes, std::string_view requester)
 
 Memory::~Memory() { device_.release(address_, bytes_); }
 
-Pinned::Pinned(Device& device, std::size_t bytes) {
-  device.use();
-  check(driver().allocate_host(&data_, std::max<std::size_t>(bytes, 1)), "cuMemAllocHost");
-}
-
-Pinned::~Pinned() { driver().release_host(data_); }
-
 Stream::Stream(Device& device) : device_(device) {
   device.use();
-  check(driver().stream_create(&handle_, kNonBlocking), "cuStreamCreate");
+  check(device_.driver().stream_create(&handle_, kNonBlocking), "cuStreamCreate");
 }
 
-Stream::~Stream() { driver().stream_destroy(handle_); }
+Stream::~Stream() { device_.driver().stream_destroy(handle_); }
 
 void Stream::synchronize() const {
   device_.use();
-  check(driver().stream_synchronize(handle_), "cuStreamSynchronize");
+  check(device_.driver().stream_synchronize(handle_), "cuStreamSynchronize");
 }
 
 Event::Event(Device& device) : device_(device) {
   device.use();
-  check(driver().event_create(&handle_, 0), "cuEventCreate");
+  check(device_.driver().event_create(&handle_, 0), "cuEventCreate");
 }
 
-Event::~Event() { driver().event_destroy(handle_); }
+Event::~Event() { device_.driver().event_destroy(handle_); }
 
 void Event::record(const Stream& stream) {
-  check(driver().event_record(handle_, stream.handle()), "cuEventRecord");
+  check(device_.driver().event_record(handle_, stream.handle()), "cuEventRecord");
 }
 
 void Event::synchronize() const {
   device_.use();
-  check(driver().event_synchronize(handle_), "cuEventSynchronize");
+  check(device_.driver().event_synchronize(handle_), "cuEventSynchronize");
 }
 
 float Event::milliseconds_since(const Event& begin) const {
   float value = 0;
-  check(driver().event_elapsed(&value, begin.handle_, handle_), "cuEventElapsedTime");
+  check(device_.driver().event_elapsed(&value, begin.handle_, handle_), "cuEventElapsedTime");
   return value;
 }
 
@@ -180,18 +175,18 @@ Module::Module(Device& device, const std::string& image) : device_(device) {
   std::array<int, 2> options = {kErrorLog, kErrorLogBytes};
   std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size())};
   const Result result =
-      driver().module_load(&handle_, image.c_str(), options.size(), options.data(), values.data());
+      device_.driver().module_load(&handle_, image.c_str(), options.size(), options.data(), values.data());
   if (result != 0 && log[0] != '\0')
     throw CudaError(std::string("the driver refuses a kernel: ") + log.c_str());
   check(result, "cuModuleLoadDataEx");
 }
 
-Module::~Module() { driver().module_unload(handle_); }
+Module::~Module() { device_.driver().module_unload(handle_); }
 
 FunctionHandle Module::function(const std::string& name) const {
   FunctionHandle function = nullptr;
   device_.use();
-  check(driver().module_function(&function, handle_, name.c_str()),
+  check(device_.driver().module_function(&function, handle_, name.c_str()),
         ("cuModuleGetFunction of " + name).c_str());
   return function;
 }
@@ -203,31 +198,31 @@ void launch(const Stream& stream, FunctionHandle function, unsigned blocks, unsi
   for (Address& value : values) parameters.push_back(&value);
   parameters.push_back(nullptr);
   stream.device().use();
-  check(
-      driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream.handle(), parameters.data(), nullptr),
-      "cuLaunchKernel");
+  check(stream.device().driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream.handle(),
+                                        parameters.data(), nullptr),
+        "cuLaunchKernel");
 }
 
 void Graph::begin(const Stream& stream) {
   stream.device().use();
-  check(driver().capture_begin(stream.handle(), kRelaxed), "cuStreamBeginCapture");
+  check(stream.device().driver().capture_begin(stream.handle(), kRelaxed), "cuStreamBeginCapture");
 }
 
 Graph::Graph(const Stream& stream) : device_(stream.device()) {
   GraphHandle graph = nullptr;
   device_.use();
-  check(driver().capture_end(stream.handle(), &graph), "cuStreamEndCapture");
-  const Result counted = driver().graph_nodes(graph, nullptr, &nodes_);
-  const Result made = counted == 0 ? driver().graph_instantiate(&exec_, graph, 0) : counted;
-  driver().graph_destroy(graph);
+  check(device_.driver().capture_end(stream.handle(), &graph), "cuStreamEndCapture");
+  const Result counted = device_.driver().graph_nodes(graph, nullptr, &nodes_);
+  const Result made = counted == 0 ? device_.driver().graph_instantiate(&exec_, graph, 0) : counted;
+  device_.driver().graph_destroy(graph);
   check(made, "cuGraphInstantiate");
 }
 
-Graph::~Graph() { driver().graph_exec_destroy(exec_); }
+Graph::~Graph() { device_.driver().graph_exec_destroy(exec_); }
 
 void Graph::launch(const Stream& stream) const {
   stream.device().use();
-  check(driver().graph_launch(exec_, stream.handle()), "cuGraphLaunch");
+  check(device_.driver().graph_launch(exec_, stream.handle()), "cuGraphLaunch");
 }
 
 }  // namespace npu::cuda

@@ -30,6 +30,8 @@ class Device {
   static Device& get(int index);
 
   int index() const { return index_; }
+  // The driver that the device was found by; what was made on the device is destroyed by the same.
+  const Driver& driver() const { return driver_; }
   std::string name() const;
   std::string architecture() const;  // "sm_90"
   int attribute(int which) const;
@@ -44,8 +46,9 @@ class Device {
   void trim();
 
  private:
-  explicit Device(int index);
+  Device(const Driver& driver, int index);
 
+  const Driver& driver_;
   int index_;
   Ordinal ordinal_ = 0;
   ContextHandle context_ = nullptr;
@@ -70,19 +73,6 @@ class Memory {
   Device& device_;
   std::size_t bytes_;
   Address address_;
-};
-
-// Host memory that the GPU copies from and to by itself.
-class Pinned {
- public:
-  Pinned(Device& device, std::size_t bytes);
-  ~Pinned();
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  void* data_ = nullptr;
 };
 
 class Stream {

@@ -5,7 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/errors.h"
+#include "cuda/convolution.h"
 #include "cuda/device.h"
+#include "cuda/product.h"
 
 namespace nb = nanobind;
 using namespace npu::cuda;
@@ -90,8 +92,8 @@ void bind_memory(nb::module_& m) {
             if (source.size() == 0) return;
             nb::gil_scoped_release released;
             self.device().use();
-            check(driver().copy_to_device(self.address() + offset, source.data(), source.size(),
-                                          stream.handle()),
+            check(self.device().driver().copy_to_device(self.address() + offset, source.data(), source.size(),
+                                                        stream.handle()),
                   "cuMemcpyHtoDAsync");
             stream.synchronize();
           },
@@ -104,9 +106,9 @@ void bind_memory(nb::module_& m) {
             if (target.size() == 0) return;
             nb::gil_scoped_release released;
             self.device().use();
-            check(
-                driver().copy_to_host(target.data(), self.address() + offset, target.size(), stream.handle()),
-                "cuMemcpyDtoHAsync");
+            check(self.device().driver().copy_to_host(target.data(), self.address() + offset, target.size(),
+                                                      stream.handle()),
+                  "cuMemcpyDtoHAsync");
             stream.synchronize();
           },
           nb::arg("stream"), nb::arg("array"), nb::arg("offset") = 0);
@@ -129,14 +131,14 @@ void bind_streams(nb::module_& m) {
           "copy",
           [](const Stream& self, Address to, Address from, std::size_t bytes) {
             self.device().use();
-            check(driver().copy_on_device(to, from, bytes, self.handle()), "cuMemcpyDtoDAsync");
+            check(self.device().driver().copy_on_device(to, from, bytes, self.handle()), "cuMemcpyDtoDAsync");
           },
           nb::arg("to"), nb::arg("source"), nb::arg("bytes"))
       .def(
           "fill",
           [](const Stream& self, Address to, int byte, std::size_t bytes) {
             self.device().use();
-            check(driver().fill(to, static_cast<unsigned char>(byte), bytes, self.handle()),
+            check(self.device().driver().fill(to, static_cast<unsigned char>(byte), bytes, self.handle()),
                   "cuMemsetD8Async");
           },
           nb::arg("to"), nb::arg("byte"), nb::arg("bytes"))
@@ -162,6 +164,51 @@ void bind_streams(nb::module_& m) {
           "__init__", [](Graph* self, const Stream& stream) { new (self) Graph(stream); }, nb::arg("stream"))
       .def_prop_ro("nodes", &Graph::nodes)
       .def("launch", &Graph::launch, nb::arg("stream"), nb::call_guard<nb::gil_scoped_release>());
+}
+
+Matrix matrix_of(const std::vector<std::int64_t>& m) { return {m.at(0), m.at(1), m.at(2), m.at(3), m.at(4)}; }
+
+void bind_libraries(nb::module_& m) {
+  nb::class_<Product>(m, "Product",
+                      "A matrix product of cuBLASLt; a matrix is (rows, columns, strides, stack stride).")
+      .def(
+          "__init__",
+          [](Product* self, int device, const std::string& library, const std::string& dtype,
+             std::int64_t stack, const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b,
+             const std::vector<std::int64_t>& y, const std::vector<std::int64_t>& residual, bool has_bias,
+             const std::string& activation) {
+            ProductSpec spec{library,      dtype, stack,    matrix_of(a),      matrix_of(b),
+                             matrix_of(y), {},    has_bias, !residual.empty(), activation};
+            if (spec.has_residual) spec.residual = matrix_of(residual);
+            new (self) Product(Device::get(device), spec);
+          },
+          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("stack"), nb::arg("a"),
+          nb::arg("b"), nb::arg("y"), nb::arg("residual"), nb::arg("has_bias"), nb::arg("activation"))
+      .def_prop_ro("candidates", &Product::candidates)
+      .def(
+          "prepare", [](const Product&, std::size_t) { return Product::kWorkspace; }, nb::arg("candidate"))
+      .def("enqueue", &Product::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("a"), nb::arg("b"),
+           nb::arg("bias"), nb::arg("residual"), nb::arg("y"), nb::arg("workspace"));
+  nb::class_<Convolution>(m, "Convolution", "A convolution of cuDNN with bias, residual and ReLU.")
+      .def(
+          "__init__",
+          [](Convolution* self, int device, const std::string& library, const std::string& dtype,
+             const Dims& x, const Dims& x_strides, const Dims& w, const Dims& w_strides, const Dims& y,
+             const Dims& y_strides, const Dims& strides, const Dims& dilations, const Dims& pads_begin,
+             const Dims& pads_end, bool has_bias, bool has_residual, bool relu) {
+            const ConvolutionSpec spec{library,    dtype,    x,         x_strides,    w,
+                                       w_strides,  y,        y_strides, strides,      dilations,
+                                       pads_begin, pads_end, has_bias,  has_residual, relu};
+            new (self) Convolution(Device::get(device), spec);
+          },
+          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("x"), nb::arg("x_strides"),
+          nb::arg("w"), nb::arg("w_strides"), nb::arg("y"), nb::arg("y_strides"), nb::arg("strides"),
+          nb::arg("dilations"), nb::arg("pads_begin"), nb::arg("pads_end"), nb::arg("has_bias"),
+          nb::arg("has_residual"), nb::arg("relu"))
+      .def_prop_ro("candidates", &Convolution::candidates)
+      .def("prepare", &Convolution::prepare, nb::arg("candidate"), nb::call_guard<nb::gil_scoped_release>())
+      .def("enqueue", &Convolution::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("a"),
+           nb::arg("b"), nb::arg("bias"), nb::arg("residual"), nb::arg("y"), nb::arg("workspace"));
 }
 
 nb::dict describe(int index) {
@@ -208,4 +255,5 @@ NB_MODULE(_cuda, m) {
   m.def("is_simulated", &is_simulated, "Whether the driver is the simulation on the host.");
   bind_memory(m);
   bind_streams(m);
+  bind_libraries(m);
 }

@@ -46,3 +46,67 @@ class Graph:
     @property
     def nodes(self) -> int: ...
     def launch(self, stream: Stream) -> None: ...
+
+class Product:
+    def __init__(
+        self,
+        device: int,
+        library: str,
+        dtype: str,
+        stack: int,
+        a: Sequence[int],
+        b: Sequence[int],
+        y: Sequence[int],
+        residual: Sequence[int],
+        has_bias: bool,
+        activation: str,
+    ) -> None: ...
+    @property
+    def candidates(self) -> int: ...
+    def prepare(self, candidate: int) -> int: ...
+    def enqueue(
+        self,
+        stream: Stream,
+        candidate: int,
+        a: int,
+        b: int,
+        bias: int,
+        residual: int,
+        y: int,
+        workspace: int,
+    ) -> None: ...
+
+class Convolution:
+    def __init__(
+        self,
+        device: int,
+        library: str,
+        dtype: str,
+        x: Sequence[int],
+        x_strides: Sequence[int],
+        w: Sequence[int],
+        w_strides: Sequence[int],
+        y: Sequence[int],
+        y_strides: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads_begin: Sequence[int],
+        pads_end: Sequence[int],
+        has_bias: bool,
+        has_residual: bool,
+        relu: bool,
+    ) -> None: ...
+    @property
+    def candidates(self) -> int: ...
+    def prepare(self, candidate: int) -> int: ...
+    def enqueue(
+        self,
+        stream: Stream,
+        candidate: int,
+        a: int,
+        b: int,
+        bias: int,
+        residual: int,
+        y: int,
+        workspace: int,
+    ) -> None: ...

@@ -6,14 +6,20 @@ With `NPU_CUDA_DRIVER=simulated` the driver is simulated on the host; kernels ar
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from pathlib import Path
+
 try:
     from npu_runtime._cuda import (
+        Convolution,
         CudaError,
         CudaUnavailable,
         Event,
         Graph,
         Memory,
         Module,
+        Product,
         Stream,
         describe,
         device_count,
@@ -28,17 +34,33 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "Convolution",
     "CudaError",
     "CudaUnavailable",
     "Event",
     "Graph",
     "Memory",
     "Module",
+    "Product",
     "Stream",
     "describe",
     "device_count",
     "is_simulated",
+    "library_path",
     "memory_info",
     "set_memory_limit",
     "trim",
 ]
+
+
+@functools.cache
+def library_path(name: str) -> str:
+    """Where one of NVIDIA's libraries is: in its Python packages, else wherever the system's loader finds it.
+
+    Libraries that it loads by name itself must be in the process before: the caller loads them in this order.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for path in sorted(Path(folder).glob(f"*/lib/lib{name}.so.*")):
+            return str(path)
+    return f"lib{name}.so"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npu_runtime.bounded import BoundedCache
-from tbe import elf
+from tbe import cuda, elf
 from tbe import expr as e
 from tbe.llvm import render
 from tbe.schedule import Schedule, retuned, schedule
@@ -22,9 +22,10 @@ __all__ = ["Kernel", "build", "forget"]
 class Kernel:
     """Machine code for one fused computation.
 
-    The symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs;
-    it does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than
-    `grain` is not worth a thread of its own.
+    On a CPU the symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs; it
+    does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than `grain` is
+    not worth a thread of its own. On a GPU the object is PTX text for `total` blocks of `grain` threads
+    (tbe.cuda.GridKernel).
     """
 
     symbol: str
@@ -61,6 +62,10 @@ def build(
     `plan` may be the schedule of the same inputs and outputs, to save making it again. `tuning` overrides the choices
     kept for the expression.
     """
+    if target in cuda.ARCHITECTURES:
+        return _on_grid(cuda.build(inputs, outputs, target, name, plan), target)
+    if target == "simulated":
+        return _on_grid(cuda.build(inputs, outputs, "sm_90", name, plan, simulated=True), target)
     machine = machine_for(target)
     hashed = structure(inputs, outputs)
     identity = fingerprint(inputs, outputs) if tuning is None else f"{hashed} {tuning.given()}"
@@ -93,3 +98,18 @@ def build(
         tuple(plan.aliases),
     )
     return _cache.put(key, kernel)
+
+
+def _on_grid(kernel: cuda.GridKernel, target: str) -> Kernel:
+    return Kernel(
+        kernel.symbol,
+        kernel.code,
+        kernel.blocks,
+        kernel.threads,
+        kernel.ir,
+        kernel.flops,
+        kernel.bytes_moved,
+        target,
+        kernel.fingerprint,
+        kernel.aliases,
+    )

@@ -105,8 +105,10 @@ def machine_for(target: str) -> Machine:
 
 def code_identity(target: str) -> str:
     """What decides, beside an expression, which machine code a target gets: processor, features, compiler."""
-    machine = machine_for(target)
     version = ".".join(map(str, llvm.llvm_version_info))
+    if target.startswith("sm_"):
+        return f"{target} LLVM {version}"
+    machine = machine_for(target)
     return f"{machine.name} {machine.cpu} {machine.features} LLVM {version}"
 
 

@@ -413,7 +413,7 @@ _BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
 def _accumulations(task: Task, target: Target) -> list[Share]:
     """The operands a primitive adds to its result that it could accumulate into instead."""
-    post_ops = task.attrs.get("post_ops") or ()
+    post_ops = task.attrs.get("post_ops") or () if target.kind == "cpu" else ()
     operand = len(task.inputs) - sum(p in _BINARY_POST_OPS for p in post_ops)
     found: list[Share] = []
     for number, post_op in enumerate(post_ops):

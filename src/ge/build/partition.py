@@ -28,7 +28,8 @@ class Partition:
 
 def partition(graph: ir.Graph, options: CompileOptions, donated: Sequence[Donation] = ()) -> Partition:
     """Cut a placed graph into units; those that write over a donated input come after its readers."""
-    aliases = find_aliases(graph, strided="strided_views" not in options.disabled_passes)
+    strided = options.target.kind == "cpu" and "strided_views" not in options.disabled_passes
+    aliases = find_aliases(graph, strided=strided)
     groups = fuse(graph, aliases, options.target, enabled="vector_fusion" not in options.disabled_passes)
     grouped = {node for group in groups for node in group}
     units = [unit_of(node, view=node in aliases.forward) for node in graph if node not in grouped]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ge.implementations import choose
 from ge.ops.base import NodeView, Operator, lookup
-from ge.ops.tasks import why_decomposed
+from ge.ops.tasks import operation_of, why_decomposed
 from ge.plan import View
 from ge.target import Target
 
@@ -19,9 +20,11 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
     first = op.input(0)
     if first is not None and first.dtype not in {"float32"} | target.narrow_floats | _EIGHT_BIT:
         return f"no AI Core primitive takes {first.dtype}"
-    return operator.refuse(op) or (
-        why_decomposed(operator, op, target) if operator.expand is not None else ""
-    )
+    why = operator.refuse(op) or (why_decomposed(operator, op, target) if operator.expand is not None else "")
+    if why or target.kind == "cpu":
+        return why
+    choice = choose(operation_of(operator, op), target)
+    return "" if choice.name else choice.reason or "no library of the GPU has it"
 
 
 def accepts_input(type_: str, index: int, view: View) -> bool:

@@ -53,7 +53,15 @@ def _refuse_vector(operator: type[Operator], op: NodeView, target: Target) -> st
 
 
 def _refuse_aicpu(operator: type[Operator], op: NodeView, target: Target) -> str:
+    if target.kind == "cuda":
+        return "AI CPU kernels run on the host, which takes no part in the programs of a GPU"
     return "" if operator.aicpu else "the operator has no AI CPU kernel"
+
+
+def _refuse_control(operator: type[Operator], op: NodeView, target: Target) -> str:
+    if operator.engine is Engine.CONTROL and target.kind == "cuda":
+        return "the programs of a GPU have no branches or loops"
+    return _only(Engine.CONTROL)(operator, op, target)
 
 
 def _only(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
@@ -62,7 +70,7 @@ def _only(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
 
 # In order of preference.
 ENGINES: tuple[EngineRule, ...] = (
-    EngineRule(Engine.CONTROL, _only(Engine.CONTROL), "run by the executor itself"),
+    EngineRule(Engine.CONTROL, _refuse_control, "run by the executor itself"),
     EngineRule(Engine.VIEW, _only(Engine.VIEW), "no work: the same memory under another shape"),
     *(
         EngineRule(engine, _refuse_custom(engine), f"custom {_WORDS[engine]}", custom=True)

@@ -6,7 +6,15 @@ compiler chooses once and writes the name into the task (`attrs["implementation"
 
 from __future__ import annotations
 
-from ge.implementations import attention, convolution, normalisation, product, recurrent, weight_gradient
+from ge.implementations import (
+    attention,
+    convolution,
+    cuda,
+    normalisation,
+    product,
+    recurrent,
+    weight_gradient,
+)
 from ge.implementations.base import LIBRARY, Candidate, Choice, Library, Operation, choose_from
 from ge.implementations.decomposed import DECOMPOSED
 from ge.target import Target
@@ -18,6 +26,7 @@ __all__ = [
     "Candidate",
     "Choice",
     "Operation",
+    "candidates_for",
     "choose",
     "fuses_epilogues",
     "takes_late_sum",
@@ -44,9 +53,14 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
 }
 
 
+def candidates_for(kind: str, target: Target) -> tuple[Candidate, ...]:
+    """The list of a kind of task on a target; empty when nothing there runs such tasks."""
+    return cuda.CANDIDATES.get(kind, ()) if target.kind == "cuda" else CANDIDATES[kind]
+
+
 def choose(op: Operation, target: Target) -> Choice:
     """The implementation of an operation on a target, with the reasons against the others."""
-    return choose_from(CANDIDATES[op.kind], op, target)
+    return choose_from(candidates_for(op.kind, target), op, target)
 
 
 def fuses_epilogues(op: Operation, target: Target) -> bool:

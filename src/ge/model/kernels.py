@@ -14,6 +14,7 @@ import npu_runtime
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.plan import KernelImage, Plan, Task
+from ge.target import cuda as gpu_targets
 from npu_runtime import environment
 
 __all__ = ["add_portable", "machine", "regenerate", "select"]
@@ -47,6 +48,9 @@ def select(objects: dict[str, bytes]) -> dict[str, bytes]:
     >>> select({machine(): b"fast", "portable": b"slow"})
     {'host': b'fast'}
     """
+    gpu = {target: code for target, code in objects.items() if target in gpu_targets.NAMES}
+    if gpu:
+        return gpu
     if machine() in objects:
         return {HOST: objects[machine()]}
     if importlib.util.find_spec("llvmlite") is None and PORTABLE in objects:
@@ -68,7 +72,8 @@ def add_portable(plans: Iterable[Plan]) -> None:
             kernel = tbe.build(inputs, outputs, target=PORTABLE, name=image.symbol)
         image.objects[PORTABLE] = kernel.object
 
-    _each([image for plan in plans for image in plan.kernels if PORTABLE not in image.objects], build)
+    cpu = [plan for plan in plans if _target(plan) == HOST]
+    _each([image for plan in cpu for image in plan.kernels if PORTABLE not in image.objects], build)
 
 
 def regenerate(plans: Sequence[Plan]) -> None:
@@ -80,7 +85,10 @@ def regenerate(plans: Sequence[Plan]) -> None:
     """
     uses = [(task, plan.kernels[task.attrs["kernel"]]) for plan in plans for task in _kernel_tasks(plan)]
     images = {id(image): image for _, image in uses}
-    built = _each(list(images.values()), _rebuild)
+    targets = {
+        id(plan.kernels[t.attrs["kernel"]]): _target(plan) for plan in plans for t in _kernel_tasks(plan)
+    }
+    built = _each(list(images.values()), lambda image: _rebuild(image, targets[id(image)]))
     kernels = dict(zip(images, built, strict=True))
     for task, image in uses:
         inputs, outputs, kernel = kernels[id(image)]
@@ -89,19 +97,24 @@ def regenerate(plans: Sequence[Plan]) -> None:
         task.attrs["total"], task.attrs["grain"] = kernel.total, kernel.grain
 
 
+def _target(plan: Plan) -> str:
+    """What the kernels of a plan are compiled for."""
+    return gpu_targets.architecture_of(plan.report) or HOST
+
+
 def _kernel_tasks(plan: Plan) -> list[Task]:
     return [task for task in plan.tasks if task.kind == "kernel"]
 
 
-def _rebuild(image: KernelImage) -> tuple[Any, Any, Any]:
+def _rebuild(image: KernelImage, target: str) -> tuple[Any, Any, Any]:
     import tbe
 
     try:
         inputs, outputs = tbe.from_json(image.expression)
-        kernel = tbe.build(inputs, outputs, target=HOST, name=image.symbol)
+        kernel = tbe.build(inputs, outputs, target=target, name=image.symbol)
     except Exception as error:
         raise _refused(f"the expression of kernel {image.symbol[:80]} is not valid ({error})") from error
-    image.objects = {HOST: kernel.object}
+    image.objects = {target: kernel.object}
     image.symbol, image.total, image.grain = kernel.symbol, kernel.total, kernel.grain
     return inputs, outputs, kernel
 

@@ -17,6 +17,7 @@ from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, table, trace
+from ge.target import cuda as gpu_targets
 from npu_runtime import environment
 
 __all__ = ["Model", "PackedConstants"]
@@ -282,6 +283,10 @@ def _out_of_memory(plan: Plan, error: npu_runtime.OutOfDeviceMemory) -> OutOfMem
 
 
 def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
+    if gpu_targets.architecture_of(plan.report):
+        from ge.model.cuda import CudaProgram
+
+        return CudaProgram(plan)
     program = npu_runtime.Program(plan.name)
     over = dict(plan.donated)
     for buffer in plan.buffers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ge.implementations import CANDIDATES, DECOMPOSED, Operation, choose
+from ge.implementations import DECOMPOSED, Operation, candidates_for, choose
 from ge.ir.types import TensorDesc
 from ge.ops.base import NodeView, Operator
 from ge.plan import Task, View
@@ -38,8 +38,8 @@ def decomposes(operator: type[Operator], op: NodeView, target: Target | None) ->
 def why_decomposed(operator: type[Operator], op: NodeView, target: Target) -> str:
     """Why a target runs a node as the smaller operators of its decomposition, "" where it does not."""
     operation = operation_of(operator, op)
-    if all(candidate.name != DECOMPOSED for candidate in CANDIDATES[operation.kind]):
+    if all(candidate.name != DECOMPOSED for candidate in candidates_for(operation.kind, target)):
         return ""
     choice = choose(operation, target)
-    against = [f"not {name}: {why}" for name, why in choice.against]
+    against = [f"not {name}: {why}" for name, why in choice.against] or ["the target has no task for it"]
     return operator.refuse(op) or ("; ".join(against) if choice.name == DECOMPOSED else "")

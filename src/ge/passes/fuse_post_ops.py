@@ -84,6 +84,12 @@ def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands:
     Implementations of our own, which are chosen where they are faster, have few epilogues. The library's transposed
     convolutions apply most of them element by element.
     """
+    if options.target.kind == "cuda":
+        return bool(
+            choose(
+                _operation(cube, options, [*attrs_of(cube)["post_ops"], post_op], *operands), options.target
+            ).name
+        )
     if cube.op_type == "Conv" and not _is_plain_3x3(cube):
         return True
     before = attrs_of(cube)["post_ops"]

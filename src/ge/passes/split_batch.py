@@ -39,6 +39,8 @@ class SplitBatch(Pass):
     visits_nested: ClassVar[bool] = False
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if options.target.kind != "cpu":
+            return False
         batch = max((desc_of(v).shape[0] for v in graph.inputs if desc_of(v).rank), default=1)
         found = _parts(graph, batch, 1) if batch > 1 else None
         if found is None:

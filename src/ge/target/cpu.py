@@ -9,6 +9,7 @@ from pathlib import Path
 
 import npu_runtime
 from ge.errors import GeError
+from ge.target import cuda
 from ge.target.costs import CostTable, shipped
 from ge.target.target import Target
 from npu_runtime import environment
@@ -53,7 +54,8 @@ def host() -> Target:
 
 
 def named(name: str) -> Target:
-    """The target of a name: "host" (this machine), "portable" (any x86-64), "avx2", "avx512", "avx512_bf16" or "amx".
+    """The target of a name: "host" (this machine), "portable" (any x86-64), "avx2", "avx512", "avx512_bf16", "amx", or
+    the architecture of a GPU ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100").
 
     Everything about a target other than "host" is fixed: its plans are the same wherever they are made.
 
@@ -62,8 +64,12 @@ def named(name: str) -> Target:
     """
     if name == "host":
         return host()
+    if name in cuda.NAMES:
+        return cuda.named(name)
     if name not in _NAMED:
-        raise GeError("E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(NAMES)}")
+        raise GeError(
+            "E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join([*NAMES, *cuda.NAMES])}"
+        )
     isa = _NAMED[name]
     return Target(name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, costs=shipped(isa))
 

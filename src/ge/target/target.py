@@ -64,6 +64,8 @@ class Target:
     @property
     def narrow_floats(self) -> frozenset[str]:
         """The 16-bit float types that products have."""
+        if self.kind == "cuda":
+            return frozenset({"float16", "bfloat16"})
         has_half = "fp16" in self.isa or "amx" in self.isa or self.isa == "avx2_vnni_2"
         has_brain = "avx512" in self.features or self.isa == "avx2_vnni_2"
         return frozenset({"float16"} if has_half else ()) | frozenset({"bfloat16"} if has_brain else ())
