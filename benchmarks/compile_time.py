@@ -24,7 +24,7 @@ MODELS = ("resnet50", "bert")
 PEERS = ("onnxruntime", "openvino", "xla", "torch")
 SIZES = (1000, 5000, 10000)
 NEEDS = {  # what is imported or made before the clock starts
-    OURS: ("ge.compiler", "ge.parsers.onnx", "tbe", "npu_runtime", "onnx"),
+    OURS: ("ge.compiler", "ge.parsers.onnx.parser", "tbe", "npu_runtime", "onnx"),
     "onnxruntime": ("onnxruntime",),
     "openvino": ("openvino",),
     "xla": ("tensorflow", "keras"),

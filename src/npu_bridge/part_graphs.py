@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from ge.parsers.tensorflow_tensor import CHECKED
+from ge.parsers.tensorflow.tensor import CHECKED
 from npu_bridge.drafts import Draft
 from npu_bridge.partition import ASSERT, ENDS, Partition, Region, is_free
 from npu_bridge.variables import (

@@ -21,7 +21,7 @@ from tensorflow.core.framework import graph_pb2
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.options import CompileOptions
-from ge.parsers.tensorflow_convert import HANDLERS
+from ge.parsers.tensorflow.convert import HANDLERS
 from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
 from npu_bridge.handover import hand_over
 from npu_bridge.part_graphs import DROPPED, PartGraph
@@ -221,7 +221,7 @@ class Rewriter:
 
 def _mapped(op: str) -> bool:
     import ge.ops
-    import ge.parsers.tensorflow  # noqa: F401  (declares the handlers)
+    import ge.parsers.tensorflow.parser  # noqa: F401  (declares the handlers)
 
     return op in HANDLERS or find("tensorflow", op) is not None
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from ge.ir.types import FLOATS, TensorDesc
 from ge.ops.base import candidates
 from ge.ops.gradients import gradient_type
-from ge.parsers.tensorflow_graph import with_absent
+from ge.parsers.tensorflow.graph import with_absent
 from ge.running import describe_operator, run_operator
 
 __all__ = ["custom_op"]

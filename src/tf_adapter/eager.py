@@ -21,7 +21,7 @@ from ge.compiler import compile_graph
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.ir.types import TensorDesc
 from ge.ops.plugins import find
-from ge.parsers.tensorflow import Attempt, Parsed, attempt_graph
+from ge.parsers.tensorflow.parser import Attempt, Parsed, attempt_graph
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 

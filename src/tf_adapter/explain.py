@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import ge
 from ge.ir.types import TENSORS
-from ge.parsers.tensorflow_convert import Refusal
+from ge.parsers.tensorflow.convert import Refusal
 from tf_adapter import functions
 from tf_adapter.flops import estimate
 from tf_adapter.functions import HostRun, NpuRun, Report, StepsRun

@@ -22,7 +22,7 @@ from tensorflow.python.eager import context
 from ge import faults
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.memory_advice import fitting_batch
-from ge.parsers.tensorflow_convert import Refusal
+from ge.parsers.tensorflow.convert import Refusal
 from npu_runtime.bounded import BoundedCache
 from tf_adapter import partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle

@@ -17,9 +17,9 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.model.model import Model
 from ge.options import CompileOptions
-from ge.parsers.tensorflow import Attempt, Parsed, VariableSpec, attempt_graph
-from ge.parsers.tensorflow_convert import Refusal
-from ge.passes.dead_code import DeadCode
+from ge.parsers.tensorflow.convert import Refusal
+from ge.parsers.tensorflow.parser import Attempt, Parsed, VariableSpec, attempt_graph
+from ge.passes.cleanup.dead_code import DeadCode
 from tf_adapter import cache
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, tensor_names
 from tf_adapter.handover import Layout, Place

@@ -193,7 +193,7 @@ class Options:
 @functools.cache
 def tell_of_precision(mode: PrecisionMode, target: Target) -> None:
     """Say once that a mode which allows a narrow type changes nothing where the target lacks that type."""
-    from ge.passes.lower_precision import MODES
+    from ge.passes.precision.lower_precision import MODES
 
     lowered = MODES.get(mode)
     if lowered is None or lowered.forced or lowered.dtype in target.narrow_floats:

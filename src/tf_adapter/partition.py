@@ -22,7 +22,7 @@ import tensorflow as tf
 from ge.hybrid import assign_stages
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
-from ge.parsers.tensorflow_convert import EFFECTS, HANDLERS, Refusal, remedy_of
+from ge.parsers.tensorflow.convert import EFFECTS, HANDLERS, Refusal, remedy_of
 from tf_adapter.graphs import (
     ARGUMENT,
     IMPLEMENTS,
@@ -122,7 +122,7 @@ class _Classifier:
 
     def __init__(self, functions: Functions) -> None:
         import ge.ops
-        import ge.parsers.tensorflow  # noqa: F401  (declares the handlers)
+        import ge.parsers.tensorflow.parser  # noqa: F401  (declares the handlers)
 
         self.functions = functions
         self._bodies: dict[str, Refusal | None] = {}

@@ -21,8 +21,8 @@ from tensorflow.core.framework import attr_value_pb2
 
 from ge.ir.values import desc_of
 from ge.ops.plugins import Node, find, plugin
-from ge.parsers.tensorflow_convert import Context, Outputs, handler
-from ge.parsers.tensorflow_values import Missing, Variable
+from ge.parsers.tensorflow.convert import Context, Outputs, handler
+from ge.parsers.tensorflow.values import Missing, Variable
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode
 
 __all__ = ["COUNTED", "Counter", "steps_of", "with_counters"]

@@ -17,7 +17,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context
 
 from ge.ir.types import TENSORS
-from ge.parsers.tensorflow_convert import Refusal
+from ge.parsers.tensorflow.convert import Refusal
 from tf_adapter import partition
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, Ref, called_functions, read_function
 from tf_adapter.options import options

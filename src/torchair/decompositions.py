@@ -11,7 +11,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.nn import functional
 
-from ge.parsers.aten import is_mapped
+from ge.parsers.aten.parser import is_mapped
 from torchair.layouts import memory_order
 
 __all__ = ["table"]

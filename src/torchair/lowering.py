@@ -20,7 +20,7 @@ from torch import fx
 from ge.hybrid import assign_stages
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten import Call, Emitter
+from ge.parsers.aten.parser import Call, Emitter
 from torchair import ops as _ops  # noqa: F401  defines the operators of torch.ops.torchair
 from torchair.converters import custom_converter
 from torchair.layouts import array_of, desc_of, memory_order

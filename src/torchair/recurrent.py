@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ge.ops.recurrent_training import CELLS
+from ge.ops.nn.recurrent_training import CELLS
 
 __all__ = ["layers", "replace_layers"]
 

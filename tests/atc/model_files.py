@@ -44,7 +44,7 @@ def unsupported(path: Path) -> Path:
 
 def frozen_graph() -> bytes:
     """A frozen TensorFlow graph: y = relu(x @ w), z = y + x @ w."""
-    from ge.parsers import tensorflow_protos as protos
+    from ge.parsers.tensorflow import protos
 
     graph: Any = protos.MESSAGES["GraphDef"]()
 

@@ -8,7 +8,7 @@ import pytest
 from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.ops.builder import GraphBuilder
-from ge.ops.control import branch
+from ge.ops.flow.control import branch
 from ge.ops.interpret import interpret
 from tests.support.small_graphs import assert_close, compiled, feeds_of, floats, kinds
 

@@ -216,7 +216,7 @@ def test_om_files_with_right_checksums_and_wrong_content(tmp_path: Path, package
 
 
 def test_damaged_onnx_files() -> None:
-    from ge.parsers import onnx as parser
+    from ge.parsers.onnx import parser
 
     seed = onnx_seed()
     assert len(parser.parse(seed)) > 0
@@ -230,7 +230,7 @@ def test_damaged_onnx_files() -> None:
 
 
 def test_damaged_tensorflow_files() -> None:
-    from ge.parsers import tensorflow as parser
+    from ge.parsers.tensorflow import parser
 
     seed = frozen_graph()
     assert len(parser.parse(seed)) > 0

@@ -23,11 +23,11 @@ from ge.ops.dataflow import Aligned, Order, OverAxes, Part, Rows
 from ge.ops.interpret import interpret
 from ge.ops.traits import Precision
 from ge.options import CompileOptions, PrecisionMode
-from ge.passes.lower_precision import LowerPrecision
-from ge.passes.merge_movements import MergeMovements
-from ge.passes.remove_identities import RemoveIdentities
-from ge.passes.sink_slices import SinkSlices
-from ge.passes.sink_transposes import SinkTransposes
+from ge.passes.cleanup.merge_movements import MergeMovements
+from ge.passes.cleanup.remove_identities import RemoveIdentities
+from ge.passes.layout.sink_slices import SinkSlices
+from ge.passes.layout.sink_transposes import SinkTransposes
+from ge.passes.precision.lower_precision import LowerPrecision
 from tests.passes.pass_support import transformed, types
 
 Shapes = Sequence[tuple[int, ...] | None]

@@ -23,7 +23,7 @@ from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.ops.interpret import interpret
 from ge.options import CompileOptions
-from ge.parsers.onnx import parse
+from ge.parsers.onnx.parser import parse
 
 
 def model(text: str, opset: int = 17, extra: str = "") -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ge
 from ge.ir.types import TensorDesc
-from ge.ops.attention import is_fused
+from ge.ops.nn.attention import is_fused
 from ge.target import host
 
 BATCH, HEADS, LENGTH, DEPTH = 2, 3, 20, 8

@@ -10,7 +10,7 @@ import pytest
 
 from ge.compiler import compile_graph
 from ge.ops.interpret import interpret
-from ge.parsers.onnx import parse
+from ge.parsers.onnx.parser import parse
 
 ort = pytest.importorskip("onnxruntime")
 

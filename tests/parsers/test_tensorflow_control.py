@@ -15,8 +15,8 @@ import pytest
 
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
-from ge.parsers.tensorflow import parse
-from ge.parsers.tensorflow_graph import GraphNode, topological
+from ge.parsers.tensorflow.graph import GraphNode, topological
+from ge.parsers.tensorflow.parser import parse
 
 tf = pytest.importorskip("tensorflow")
 

@@ -19,12 +19,12 @@ import pytest
 import ge
 from ge.errors import GeError
 from ge.ir.types import TENSORS
-from ge.parsers import tensorflow_bundle
-from ge.parsers.tensorflow import parse, parse_model
-from ge.parsers.tensorflow_bundle import Checkpoint, checkpoint_prefix
-from ge.parsers.tensorflow_crc import crc32c, mask
-from ge.parsers.tensorflow_protos import _SCHEMA, DTYPE_NAMES, MESSAGES, decode, dtype_name
-from ge.parsers.tensorflow_tensor import tensor_array
+from ge.parsers.tensorflow import bundle as tensorflow_bundle
+from ge.parsers.tensorflow.bundle import Checkpoint, checkpoint_prefix
+from ge.parsers.tensorflow.crc import crc32c, mask
+from ge.parsers.tensorflow.parser import parse, parse_model
+from ge.parsers.tensorflow.protos import _SCHEMA, DTYPE_NAMES, MESSAGES, decode, dtype_name
+from ge.parsers.tensorflow.tensor import tensor_array
 
 tf = pytest.importorskip("tensorflow")
 
@@ -147,8 +147,8 @@ def test_element_types_have_tensorflows_numbers() -> None:
 def test_the_table_of_output_names_is_tensorflows() -> None:
     from tensorflow.python.framework import op_def_registry
 
-    from ge.parsers.tensorflow import operators
-    from ge.parsers.tensorflow_graph import _OUTPUT_ARGS
+    from ge.parsers.tensorflow.graph import _OUTPUT_ARGS
+    from ge.parsers.tensorflow.parser import operators
 
     for op in operators():
         real = op_def_registry.get(op)
@@ -239,7 +239,7 @@ def test_parsing_needs_no_tensorflow(saved: Path, tmp_path: Path, graph: Any) ->
     (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
     script = (
         "import sys; sys.modules['tensorflow'] = None\n"
-        "from ge.parsers.tensorflow import parse\n"
+        "from ge.parsers.tensorflow.parser import parse\n"
         f"parse({str(tmp_path / 'm.pb')!r}); parse({str(saved)!r})\n"
         "assert not [m for m in sys.modules if m.startswith(('tensorflow.', 'keras', 'torch'))]"
     )
@@ -476,7 +476,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
 
 
 def test_calls_that_multiply_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ge.parsers import tensorflow_convert
+    from ge.parsers.tensorflow import convert as tensorflow_convert
 
     monkeypatch.setattr(tensorflow_convert, "NODE_BUDGET", 2000)
     graph = tf.compat.v1.GraphDef()

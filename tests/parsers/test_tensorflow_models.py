@@ -14,7 +14,7 @@ import pytest
 
 import ge
 from ge.errors import UnsupportedOperatorsError
-from ge.parsers.tensorflow import parse, parse_model
+from ge.parsers.tensorflow.parser import parse, parse_model
 
 tf = pytest.importorskip("tensorflow")
 

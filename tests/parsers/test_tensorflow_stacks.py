@@ -14,7 +14,7 @@ import pytest
 
 import ge
 from ge.errors import UnsupportedOperatorsError
-from ge.parsers.tensorflow import parse
+from ge.parsers.tensorflow.parser import parse
 
 tf = pytest.importorskip("tensorflow")
 v1 = tf.compat.v1

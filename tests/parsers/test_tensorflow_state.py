@@ -14,7 +14,7 @@ import pytest
 import ge
 from ge.errors import UnsupportedOperatorsError
 from ge.ir.types import TensorDesc
-from ge.parsers.tensorflow import Parsed, VariableSpec, parse_graph
+from ge.parsers.tensorflow.parser import Parsed, VariableSpec, parse_graph
 
 tf = pytest.importorskip("tensorflow")
 

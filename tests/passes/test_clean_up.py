@@ -10,14 +10,14 @@ from ge.errors import GeError
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
-from ge.passes.common_subexpressions import CommonSubexpressions
-from ge.passes.dead_code import DeadCode
-from ge.passes.fold_constants import FoldConstants
-from ge.passes.inline_branches import InlineBranches
-from ge.passes.merge_movements import MergeMovements, holds_exactly
-from ge.passes.remove_identities import RemoveIdentities
-from ge.passes.simplify_algebra import SimplifyAlgebra
-from ge.passes.verify import Verify
+from ge.passes.cleanup.common_subexpressions import CommonSubexpressions
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.cleanup.fold_constants import FoldConstants
+from ge.passes.cleanup.inline_branches import InlineBranches
+from ge.passes.cleanup.merge_movements import MergeMovements, holds_exactly
+from ge.passes.cleanup.remove_identities import RemoveIdentities
+from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.cleanup.verify import Verify
 from tests.passes.pass_support import floats, transformed, types
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ge.passes import STAGES
+from ge.passes.fusion.split_reductions import SplitReductions
+from ge.passes.layout.sink_transposes import SinkTransposes
 from ge.passes.rewrite import attrs_of
-from ge.passes.sink_transposes import SinkTransposes
-from ge.passes.split_reductions import SplitReductions
 from tests.passes.pass_support import floats, transformed, types
 
 FORMAT = next(stage.passes for stage in STAGES if stage.name == "format")

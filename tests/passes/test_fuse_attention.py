@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
-from ge.ops.attention import is_fused
 from ge.ops.builder import GraphBuilder
+from ge.ops.nn.attention import is_fused
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import STAGES, fusion_names
-from ge.passes.dead_code import DeadCode
-from ge.passes.fuse_attention import FuseAttention
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.fusion.fuse_attention import FuseAttention
 from ge.passes.rewrite import attrs_of
 from ge.target import host
 from tests.passes.pass_support import transformed, types

@@ -6,9 +6,9 @@ import pytest
 
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
-from ge.passes.dead_code import DeadCode
-from ge.passes.fuse_gates import FuseGates
-from ge.passes.fuse_post_ops import FusePostOps
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.fusion.fuse_gates import FuseGates
+from ge.passes.fusion.fuse_post_ops import FusePostOps
 from ge.passes.rewrite import attrs_of
 from tests.passes.pass_support import floats, transformed, types
 from tests.support.small_graphs import compiled

@@ -12,7 +12,7 @@ from ge.ops.interpret import interpret
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes import optimize
 from ge.passes.base import run_passes
-from ge.passes.hoist_casts import HoistCasts
+from ge.passes.precision.hoist_casts import HoistCasts
 from tests.support.small_graphs import assert_close, compiled, feeds_of, graph_of
 
 STEPS = 5

@@ -13,7 +13,7 @@ from ge.ops.builder import GraphBuilder
 from ge.ops.interpret import interpret
 from ge.options import CompileOptions
 from ge.passes.base import run_passes
-from ge.passes.hoist_products import HoistProducts
+from ge.passes.recurrence.hoist_products import HoistProducts
 from tests.support.small_graphs import assert_close, compiled, feeds_of, graph_of
 
 STEPS = 6

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ge.passes import STAGES
-from ge.passes.dead_code import DeadCode
-from ge.passes.fuse_activations import FuseActivations
-from ge.passes.fuse_normalisation import FuseNormalisation
-from ge.passes.fuse_softmax import FuseSoftmax
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.fusion.fuse_activations import FuseActivations
+from ge.passes.fusion.fuse_normalisation import FuseNormalisation
+from ge.passes.fusion.fuse_softmax import FuseSoftmax
 from ge.passes.rewrite import attrs_of
-from ge.passes.simplify_algebra import SimplifyAlgebra
 from tests.passes.pass_support import floats, transformed, types
 
 PATTERNS = next(stage.passes for stage in STAGES if stage.name == "patterns")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ge.ops.builder import GraphBuilder
-from ge.passes.polynomials import Polynomial, formulas
+from ge.passes.recurrence.polynomials import Polynomial, formulas
 
 
 def _values(build):

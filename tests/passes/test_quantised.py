@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ge.passes import STAGES
-from ge.passes.dead_code import DeadCode
-from ge.passes.fold_constants import FoldConstants
-from ge.passes.fuse_quantised_sums import FuseQuantisedSums
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.cleanup.fold_constants import FoldConstants
+from ge.passes.fusion.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.rewrite import attrs_of
 from tests.passes.pass_support import floats, transformed, types
 from tests.support.small_graphs import compiled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ge.passes.dead_code import DeadCode
-from ge.passes.fuse_recurrent import FuseRecurrent
-from ge.passes.merge_movements import MergeMovements
-from ge.passes.remove_identities import RemoveIdentities
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.cleanup.merge_movements import MergeMovements
+from ge.passes.cleanup.remove_identities import RemoveIdentities
+from ge.passes.recurrence.fuse_recurrent import FuseRecurrent
 from tests.passes.pass_support import floats, transformed, types
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 6

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
-from ge.passes.rounding import WeightLayout, round_weights
+from ge.passes.precision.rounding import WeightLayout, round_weights
 from tests.passes.pass_support import floats
 from tests.support.small_graphs import compiled
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
-from ge.passes.dead_code import DeadCode
-from ge.passes.sink_slices import SinkSlices
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.layout.sink_slices import SinkSlices
 from tests.passes.pass_support import transformed
 from tests.support.small_graphs import compiled
 

@@ -11,7 +11,7 @@ import ge
 from ge.compiler import compile_plan
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions, PrecisionMode
-from ge.passes.split_reductions import SplitReductions
+from ge.passes.fusion.split_reductions import SplitReductions
 from ge.target import Target, host, named
 
 SMALL = Target("small", code="portable", isa="avx2", cores=1, cache_bytes=1 << 20)

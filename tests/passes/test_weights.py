@@ -10,16 +10,16 @@ import pytest
 from ge.compiler import compile_plan
 from ge.ir.values import constant_of
 from ge.options import CompileOptions, Implementation
-from ge.passes.broadcast_matmuls import BroadcastMatmuls
-from ge.passes.dead_code import DeadCode
-from ge.passes.fold_pads import FoldPads
-from ge.passes.fold_weights import FoldWeights
-from ge.passes.fuse_post_ops import FusePostOps
-from ge.passes.merge_matmuls import MergeMatmuls
-from ge.passes.merge_movements import MergeMovements
-from ge.passes.remove_identities import RemoveIdentities
+from ge.passes.cleanup.dead_code import DeadCode
+from ge.passes.cleanup.merge_movements import MergeMovements
+from ge.passes.cleanup.remove_identities import RemoveIdentities
+from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.fusion.broadcast_matmuls import BroadcastMatmuls
+from ge.passes.fusion.fold_pads import FoldPads
+from ge.passes.fusion.fold_weights import FoldWeights
+from ge.passes.fusion.fuse_post_ops import FusePostOps
+from ge.passes.fusion.merge_matmuls import MergeMatmuls
 from ge.passes.rewrite import attrs_of
-from ge.passes.simplify_algebra import SimplifyAlgebra
 from tests.passes.pass_support import floats, transformed, types
 
 SERVER = CompileOptions(target="avx512_bf16")

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-import ge.parsers.onnx  # noqa: F401  (the plugin to replace)
+import ge.parsers.onnx.parser  # noqa: F401  (the plugin to replace)
 from ge.conformance.programs import load_door
 from ge.conformance.programs.door import Door
 from ge.ops import plugins

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ge.ir.types import TensorDesc
 from ge.ops.interpret import interpret
-from ge.parsers.tensorflow import Parsed, VariableSpec, parse_graph, parse_model
+from ge.parsers.tensorflow.parser import Parsed, VariableSpec, parse_graph, parse_model
 
 __all__ = ["concrete", "export", "feeds", "freeze", "freeze_keras", "parse_function", "run_both", "run_file"]
 

@@ -12,7 +12,7 @@ from ge.compiler import compile_graph
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.model.model import Model
 from ge.options import CompileOptions
-from ge.parsers.tensorflow import Parsed, VariableSpec, parse_graph
+from ge.parsers.tensorflow.parser import Parsed, VariableSpec, parse_graph
 
 __all__ = ["TrainStep", "keras_step", "losses_of"]
 

@@ -13,7 +13,7 @@ import tf_adapter.eager
 import tf_adapter.lowering
 from ge import faults
 from ge.ops import plugins
-from ge.parsers.tensorflow_convert import Converter
+from ge.parsers.tensorflow.convert import Converter
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from ge.ir.types import TensorDesc
-from ge.ops.attention import is_fused
+from ge.ops.nn.attention import is_fused
 from ge.plan import Plan
 from ge.target import host
 from tests.tensorflow.comparing import same

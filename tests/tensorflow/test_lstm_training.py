@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tf_adapter
-from ge.ops.lstm_steps import are_tasks
-from ge.passes.fuse_recurrent_training import FuseRecurrentTraining
+from ge.ops.nn.lstm_steps import are_tasks
+from ge.passes.recurrence.fuse_recurrent_training import FuseRecurrentTraining
 from ge.target import host
 from tests.tensorflow.comparing import needs_bfloat16, same
 

@@ -14,7 +14,7 @@ import torchair.executable
 from ge import faults
 from ge.errors import GeError
 from ge.ops.plugins import Unsupported
-from ge.parsers import aten
+from ge.parsers.aten import parser as aten
 from torchair.executable import observe
 
 

@@ -40,8 +40,8 @@ def check(case: Case, interpreted: bool, strict: bool = False) -> dict[str, Any]
 def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.ndarray]:
     from ge.ir import facts
     from ge.ops.interpret import interpret
-    from ge.parsers.onnx import parse
-    from ge.parsers.onnx_narrow import stored_array
+    from ge.parsers.onnx.narrow import stored_array
+    from ge.parsers.onnx.parser import parse
 
     stored = {t.name for t in case.model.graph.initializer}
     ports = [p.name for p in case.model.graph.input if p.name not in stored]
@@ -67,7 +67,7 @@ def _restored(array: np.ndarray, kind: str) -> np.ndarray:
     """Bytes that hold a narrow type, as that type."""
     if not kind:
         return array
-    from ge.parsers.onnx_narrow import NARROW
+    from ge.parsers.onnx.narrow import NARROW
 
     narrow = NARROW[kind]
     return array.view(narrow.numpy) if narrow.is_float else array.astype(narrow.numpy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ge.implementations import choose
 from ge.ops.base import NodeView, Operator, lookup
-from ge.ops.tasks import operation_of, why_decomposed
+from ge.ops.nn.tasks import operation_of, why_decomposed
 from ge.plan import View
 from ge.target import Target
 

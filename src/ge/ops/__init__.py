@@ -4,44 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc
-from ge.ops import (  # noqa: F401  the families register their operators when they are loaded
-    activation,
-    attention,
-    binary,
-    bits,
-    checks,
-    control,
-    convolution,
-    diagonals,
-    elementwise,
-    functions,
-    gather_scatter,
-    layer_norm_gradient,
-    linalg,
-    lstm_steps,
-    matmul,
-    movement,
-    normalisation,
-    philox,
-    pooling,
-    quantise,
-    random,
-    recurrent,
-    reduce,
-    resize,
-    segments,
-    shapes,
-    signal,
-    slices,
-    sorting,
-    sparse,
-    tensorflow_casts,
-    text,
-    training,
-    vision,
-    warp,
-    window_gradients,
-)
+from ge.ops import functions
 from ge.ops.base import (
     REQUIRED,
     Attr,
@@ -58,7 +21,37 @@ from ge.ops.base import (
     registered,
     unregister,
 )
+from ge.ops.flow import control  # noqa: F401  the families register their operators when they are loaded
+from ge.ops.image import resize, vision, warp  # noqa: F401  the families register their operators when they are loaded
+from ge.ops.math import (  # noqa: F401  the families register their operators when they are loaded
+    activation,
+    binary,
+    bits,
+    checks,
+    elementwise,
+    linalg,
+    philox,
+    random,
+    reduce,
+    signal,
+    sparse,
+    tensorflow_casts,
+)
+from ge.ops.nn import (  # noqa: F401  the families register their operators when they are loaded
+    attention,
+    convolution,
+    layer_norm_gradient,
+    lstm_steps,
+    matmul,
+    normalisation,
+    pooling,
+    quantise,
+    recurrent,
+    training,
+    window_gradients,
+)
 from ge.ops.plugins import Node, Unsupported, plugin, simple
+from ge.ops.tensor import diagonals, gather_scatter, movement, segments, shapes, slices, sorting, text  # noqa: F401  the families register their operators when they are loaded
 
 __all__ = [
     "BOOL",

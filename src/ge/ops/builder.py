@@ -133,7 +133,7 @@ class GraphBuilder:
         self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
     ) -> tuple[ir.Value, ...]:
         """Like `ops`, for a node that a user writes: a run with a wrong index or a divisor of zero fails."""
-        from ge.ops.checks import checked_inputs
+        from ge.ops.math.checks import checked_inputs
 
         values = checked_inputs(self, type_, self._operands(inputs), attrs)
         return self.ops(type_, values, name=name, **attrs)

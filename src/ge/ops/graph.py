@@ -130,7 +130,7 @@ class Graph:
         >>> g.cond(g.input("flag", (), "bool"), lambda: x + 1.0, lambda: -x)
         Tensor(float32[2])
         """
-        from ge.ops.control import branch
+        from ge.ops.flow.control import branch
 
         home = home_of(self)
         made = branch(

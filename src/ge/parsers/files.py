@@ -94,13 +94,13 @@ def framework_of(path: Path) -> Framework:
 
 
 def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:
-    from ge.parsers import onnx
+    from ge.parsers.onnx import parser as onnx
 
     return onnx.parse(source, options)
 
 
 def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
-    from ge.parsers import tensorflow
+    from ge.parsers.tensorflow import parser as tensorflow
 
     return tensorflow.parse(source, input_shapes=options.input_shapes, out_nodes=options.output_nodes)
 

@@ -140,7 +140,7 @@ def _graph(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
     from ge.compiler import compile_graph
     from ge.errors import UnsupportedOperatorsError
     from ge.ir.types import TENSORS, TensorDesc
-    from ge.parsers.tensorflow import parse_graph
+    from ge.parsers.tensorflow.parser import parse_graph
 
     specs = [tf.TensorSpec(a.shape, tf.as_dtype(a.dtype)) for a in arrays]
     graph = tf.function(function).get_concrete_function(*specs).graph

@@ -329,7 +329,7 @@ def _deciding(value: Value, array: np.ndarray) -> tuple[int, ...] | None:
 def _accepted(statement: Statement, given: tuple[tuple[Value, tuple[int, ...] | None], ...]) -> bool:
     """True if the parser takes a model of one statement."""
     from ge.errors import GeError
-    from ge.parsers.onnx import parse
+    from ge.parsers.onnx.parser import parse
 
     inputs = tuple(
         Input(v)
@@ -352,7 +352,7 @@ def _model_for(model: Any, feeds: Any, kept: Any) -> Any:
     """The compiled model for these shapes, and for the values of inputs that decide shapes."""
     from ge.compiler import compile_graph
     from ge.ir import facts
-    from ge.parsers.onnx import parse
+    from ge.parsers.onnx.parser import parse
 
     shapes = {name: a.shape for name, a in feeds.items()}
     for known, fixed, compiled in kept:
@@ -394,7 +394,7 @@ def saved(model: Any, runs: Any) -> Any:
 def interpreted(model: Any, runs: Any) -> Any:
     """By the interpreter that folds constants."""
     from ge.ops.interpret import interpret
-    from ge.parsers.onnx import parse
+    from ge.parsers.onnx.parser import parse
 
     graphs = [parse(model, input_shapes={n: a.shape for n, a in f.items()}, values=f) for f in runs]
     return [interpret(g, [f[v.name] for v in g.inputs]) for g, f in zip(graphs, runs, strict=True)]

@@ -1,0 +1,1 @@
+"""Arithmetic: elementwise and binary operators, reductions, linear algebra, signals, random numbers."""

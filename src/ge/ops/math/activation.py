@@ -1,0 +1,310 @@
+"""Activation functions: elementwise operators with parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tbe
+from ge.ir.types import FLOATS, NUMBERS
+from ge.ops.base import Attr, Input, NodeView, register
+from ge.ops.math.elementwise import Unary
+from ge.ops.math.reduce import widened
+from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
+from ge.ops.traits import Cost
+
+_SELU_ALPHA = 1.6732632423543772
+_SELU_GAMMA = 1.0507009873554805
+_NORMAL = {"none": "normal_excess", "tanh": "tanh_normal_excess"}
+_GELU_SLOPE = {"none": "gelu_slope", "tanh": "tanh_gelu_slope"}
+
+
+class Activation(Unary):
+    """A function of one real value, with parameters."""
+
+    x = Input("T", FLOATS)
+
+
+@register
+class LeakyRelu(Activation):
+    """x where positive, else alpha * x."""
+
+    alpha = Attr(float, 0.01)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, x * op.alpha)
+
+
+@register
+class Elu(Activation):
+    """x where positive, else alpha * (exp(x) - 1)."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, tbe.unary("expm1", x) * op.alpha)
+
+
+@register
+class Selu(Activation):
+    """gamma * (x where positive, else alpha * (exp(x) - 1))."""
+
+    alpha = Attr(float, _SELU_ALPHA)
+    gamma = Attr(float, _SELU_GAMMA)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x > 0, x * op.gamma, tbe.unary("expm1", x) * (op.alpha * op.gamma))
+
+
+@register
+class Celu(Activation):
+    """max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x >= 0, x, tbe.unary("expm1", x / op.alpha) * op.alpha)
+
+
+@register
+class Gelu(Activation):
+    """x times the normal distribution function of x, exactly or by the tanh approximation."""
+
+    approximate = Attr(str, "none", choices=("none", "tanh"))
+    cost = Cost.SLOW
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        wide = widened(x)  # rounded once, which is quicker too
+        share = tbe.unary(_NORMAL[op.approximate], wide) + 0.5
+        return tbe.cast(wide * share, x.dtype)
+
+
+@register
+class GeluSlope(Activation):
+    """The derivative of Gelu."""
+
+    approximate = Attr(str, "none", choices=("none", "tanh"))
+    cost = Cost.SLOW
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.cast(tbe.unary(_GELU_SLOPE[op.approximate], widened(x)) + 0.5, x.dtype)
+
+
+@register
+class HardSigmoid(Activation):
+    """alpha * x + beta, clipped to 0..1."""
+
+    alpha = Attr(float, 0.2)
+    beta = Attr(float, 0.5)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return _clip(x * op.alpha + op.beta, 0, 1)
+
+
+@register
+class HardSwish(Activation):
+    """x * clip(x / 6 + 1 / 2, 0, 1)."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * _clip(x * (1 / 6) + 0.5, 0, 1)
+
+
+@register
+class Mish(Activation):
+    """x * tanh(softplus(x))."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * tbe.unary("tanh", tbe.unary("softplus", x))
+
+
+@register
+class Swish(Activation):
+    """x * sigmoid(beta * x)."""
+
+    beta = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * tbe.unary("sigmoid", x if op.beta == 1 else x * op.beta)
+
+
+@register
+class Softsign(Activation):
+    """x / (1 + |x|)."""
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x / (tbe.unary("abs", x) + 1)
+
+
+@register
+class ThresholdedRelu(Activation):
+    """x where greater than alpha, else 0."""
+
+    alpha = Attr(float, 1.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.select(x > op.alpha, x, 0)
+
+
+@register
+class Shrink(Unary):
+    """x drawn towards zero by bias outside of -lambd..lambd, 0 inside."""
+
+    lambd = Attr(float, 0.5)
+    bias = Attr(float, 0.0)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        wide = x if x.dtype in FLOATS else tbe.cast(x, "float32")
+        outside = tbe.select(wide > op.lambd, wide - op.bias, 0)
+        return tbe.cast(tbe.select(wide < -op.lambd, wide + op.bias, outside), x.dtype)
+
+
+@register
+class Clip(Unary):
+    """x limited to min..max; either may be absent."""
+
+    x = Input("T", NUMBERS)
+    min = Attr(float, None)
+    max = Attr(float, None)
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return _clip(x, op.min, op.max)
+
+
+def _clip(x: tbe.Tensor, low: float | None, high: float | None) -> tbe.Tensor:
+    if low is not None:
+        x = tbe.binary("max", x, _bound(x, low))
+    return x if high is None else tbe.binary("min", x, _bound(x, high))
+
+
+def _bound(x: tbe.Tensor, value: float) -> float | int:
+    """A bound as a number of x's type, saturated for integers."""
+    if x.dtype in FLOATS:
+        return value
+    kind = tbe.dtype_of(x.dtype)
+    return int(min(max(value, kind.min), kind.max))
+
+
+def _attributes(type_: str, onnx: str, **defaults: float) -> None:
+    """Map an ONNX activation whose attributes carry the same names."""
+
+    @plugin(onnx=onnx)
+    def mapped(n: Node) -> Results:
+        return n.op(type_, n.inputs[0], **{k: float(n.attr(k, v)) for k, v in defaults.items()})
+
+
+_attributes("LeakyRelu", "LeakyRelu", alpha=0.01)
+_attributes("Elu", "Elu", alpha=1.0)
+_attributes("Selu", "Selu", alpha=_SELU_ALPHA, gamma=_SELU_GAMMA)
+_attributes("Celu", "Celu", alpha=1.0)
+_attributes("HardSigmoid", "HardSigmoid", alpha=0.2, beta=0.5)
+_attributes("ThresholdedRelu", "ThresholdedRelu", alpha=1.0)
+_attributes("Shrink", "Shrink", lambd=0.5, bias=0.0)
+simple("HardSwish", onnx="HardSwish")
+simple("Mish", onnx="Mish")
+simple("Softsign", onnx="Softsign", tensorflow="Softsign")
+simple("Elu", tensorflow="Elu")
+simple("Selu", tensorflow="Selu")
+
+
+@plugin(onnx="Gelu")
+def _gelu(n: Node) -> Results:
+    return n.op("Gelu", n.inputs[0], approximate=n.attr("approximate", "none"))
+
+
+@plugin(onnx="Swish")
+def _swish(n: Node) -> Results:
+    return n.op("Swish", n.inputs[0], beta=float(n.attr("alpha", 1.0)))
+
+
+@plugin(tensorflow="LeakyRelu")
+def _leaky_relu_tf(n: Node) -> Results:
+    return n.op("LeakyRelu", n.inputs[0], alpha=n.attr("alpha", 0.2))
+
+
+@plugin(tensorflow="Relu6")
+def _relu6(n: Node) -> Results:
+    return n.op("Clip", n.inputs[0], min=0.0, max=6.0)
+
+
+@plugin(onnx="Clip")
+def _clip_attributes(n: Node) -> Results:
+    return n.op("Clip", n.inputs[0], min=n.attr("min"), max=n.attr("max"))
+
+
+@plugin(onnx="Clip", since=11)
+def _clip_inputs(n: Node) -> Results:
+    """Constant bounds become attributes, computed ones an operator each; the upper one comes last and prevails."""
+    x: Any = n.inputs[0]
+    small = n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}
+    known = [n.maybe_const(i) if small else None for i in (1, 2)]
+    given = {k: float(b.reshape(())) for k, b in zip(("min", "max"), known, strict=True) if b is not None}
+    if len(given) == 2:
+        return n.op("Clip", x, **given)
+    for index, (name, type_) in enumerate((("min", "Maximum"), ("max", "Minimum")), 1):
+        if name in given:
+            x = n.op("Clip", x, **{name: given[name]})
+        elif n.input(index) is not None:
+            x = n.op(type_, x, n.input(index))
+    return x
+
+
+# -- TensorFlow: derivatives, given the incoming gradient --------------------------------------------------
+
+
+def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:
+    """Map a gradient operator of two inputs."""
+
+    @plugin(tensorflow=name)
+    def mapped(n: Node) -> Results:
+        if n.desc(0).shape != n.desc(1).shape:
+            raise Unsupported(f"{name} of {n.desc(0)} and {n.desc(1)}", "give both one shape")
+        return function(n, n.inputs[0], n.inputs[1])
+
+
+def _relu6_gradient(n: Node, g: Any, x: Any) -> Any:
+    inside = n.op("And", n.op("Greater", x, 0.0), n.op("Less", x, 6.0))
+    return n.op("Select", inside, g, 0.0)
+
+
+def _leaky_relu_gradient(n: Node, g: Any, x: Any) -> Any:
+    return n.op("Select", n.op("Greater", x, 0.0), g, n.op("Mul", g, float(n.attr("alpha", 0.2))))
+
+
+def _elu_gradient(n: Node, g: Any, y: Any) -> Any:
+    return n.op("Select", n.op("Less", y, 0.0), n.op("Mul", g, n.op("Add", y, 1.0)), g)
+
+
+def _selu_gradient(n: Node, g: Any, y: Any) -> Any:
+    low = n.op("Mul", g, n.op("Add", y, _SELU_ALPHA * _SELU_GAMMA))
+    return n.op("Select", n.op("Less", y, 0.0), low, n.op("Mul", g, _SELU_GAMMA))
+
+
+# Gradients of functions of x, as (gradient, x) or (gradient, y).
+_gradient("ReluGrad", lambda n, g, x: n.op("Select", n.op("Greater", x, 0.0), g, 0.0))
+_gradient("Relu6Grad", _relu6_gradient)
+_gradient("LeakyReluGrad", _leaky_relu_gradient)
+_gradient("EluGrad", _elu_gradient)
+_gradient("SeluGrad", _selu_gradient)
+_gradient("SoftplusGrad", lambda n, g, x: n.op("Mul", g, n.op("Sigmoid", x)))
+_gradient("SoftsignGrad", lambda n, g, x: n.op("Div", g, n.op("Square", n.op("Add", n.op("Abs", x), 1.0))))
+# Gradients of functions of x, as (y, gradient).
+_gradient("SigmoidGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, y), n.op("Sub", 1.0, y)))
+_gradient("TanhGrad", lambda n, y, g: n.op("Mul", g, n.op("Sub", 1.0, n.op("Square", y))))
+_gradient("SqrtGrad", lambda n, y, g: n.op("Div", n.op("Mul", g, 0.5), y))
+_gradient("RsqrtGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, -0.5), n.op("Mul", n.op("Square", y), y)))
+_gradient("ReciprocalGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
+_gradient("InvGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))

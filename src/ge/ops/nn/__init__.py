@@ -1,0 +1,1 @@
+"""Neural networks: products, convolutions, pooling, attention, normalisation, recurrence, quantisation."""

@@ -1,0 +1,389 @@
+"""Gradients of convolutions by their weights, and of poolings by their inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import tbe
+from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.math.reduce import widened
+from ge.ops.nn.spatial import (
+    FORMATS,
+    WEIGHT_FORMATS,
+    Window,
+    array_windows,
+    channels_first_perm,
+    channels_last_perm,
+    expression_windows,
+    tf_format,
+    tf_window,
+    weight_perm,
+)
+from ge.ops.plugins import Node, Results, plugin
+from ge.ops.traits import ImageFormat, Precision, Result
+from ge.plan import Task, View
+
+_PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take
+
+
+class Windowed(Operator):
+    """What gradients over windows share."""
+
+    kernel = Attr(list)
+    strides = Attr(list, None)
+    dilations = Attr(list, None)
+    pads_begin = Attr(list, None)
+    pads_end = Attr(list, None)
+    data_format = Attr(str, "channels_first", choices=FORMATS)
+
+    @staticmethod
+    def refuse(op: NodeView) -> str:
+        return "more than 3 spatial axes" if len(op.kernel) > 3 else ""
+
+
+def _window(op: NodeView) -> Window:
+    return Window.of(op.kernel, op)
+
+
+def _first(desc: TensorDesc | None, op: NodeView) -> tuple[int, ...]:
+    """A shape in the order N, C, space."""
+    assert desc is not None
+    return tuple(desc.shape[p] for p in channels_first_perm(desc.rank, op.data_format))
+
+
+def _attrs(window: Window) -> dict[str, Any]:
+    return {
+        "strides": list(window.strides),
+        "dilations": list(window.dilations),
+        "pads_begin": list(window.pads_begin),
+        "pads_end": list(window.pads_end),
+    }
+
+
+def _wide(array: np.ndarray | None) -> np.ndarray:
+    assert array is not None
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+# -- convolution by its weight ---------------------------------------------------------------------------------
+
+
+@register
+class ConvGradWeight(Windowed):
+    """The gradient of a convolution by its weight, from its input and the gradient of its result.
+
+    `output_dtype` "float32" keeps the sums of 16-bit products.
+    """
+
+    x = Input("T", FLOATS)
+    incoming = Input("T", FLOATS)
+    y = Output("")
+    groups = Attr(int, 1)
+    weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
+    output_dtype = Attr(str, "")
+    precision = Precision(narrows=True, product=True, result=Result.WIDE)
+    image_format = ImageFormat(2, leads=True, image_result=False)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        data, result = _first(op.inputs[0], op), _first(op.inputs[1], op)
+        window = _window(op)
+        if data[0] != result[0] or data[1] % op.groups or result[1] % op.groups:
+            raise fail(op, f"input {op.inputs[0]} and gradient {op.inputs[1]} do not go together")
+        problem = window.problem(data[2:])
+        if problem or window.outputs(data[2:]) != result[2:]:
+            raise fail(op, problem or f"the window does not lead to the gradient's shape {op.inputs[1]}")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        data, result = _first(op.inputs[0], op), _first(op.inputs[1], op)
+        weight = (result[1], data[1] // op.groups, *op.kernel)
+        back = np.argsort(weight_perm(len(weight), op.weight_format))
+        return TensorDesc(tuple(weight[p] for p in back), op.output_dtype or op.inputs[0].dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, gradient: tbe.Tensor) -> tbe.Tensor:
+        rank, groups = len(x.shape), op.groups
+        order = channels_first_perm(rank, op.data_format)
+        data, slope = (tbe.transpose(widened(t), order) for t in (x, gradient))
+        n, c, o, space = data.shape[0], data.shape[1], slope.shape[1], slope.shape[2:]
+        ones = (1,) * len(space)
+        views = expression_windows(data, _window(op), 0)
+        views = tbe.reshape(views, (n, groups, 1, c // groups, *space, *op.kernel))
+        slope = tbe.reshape(slope, (n, groups, o // groups, 1, *space, *ones))
+        total = tbe.reduce("sum", views * slope, (0, *range(4, 4 + len(space))))
+        weight = tbe.reshape(total, (o, c // groups, *op.kernel))
+        back = tuple(int(p) for p in np.argsort(weight_perm(rank, op.weight_format)))
+        return tbe.cast(tbe.transpose(weight, back), op.output_dtype or x.dtype)
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        order = channels_first_perm(len(op.kernel) + 2, op.data_format)
+        data, slope = (_wide(a).transpose(order) for a in arrays)
+        n, o, positions = slope.shape[0], slope.shape[1], math.prod(slope.shape[2:])
+        views = array_windows(data, _window(op), 0)
+        columns = views.reshape(n, op.groups, -1, positions, math.prod(op.kernel))
+        rows = slope.reshape(n, op.groups, o // op.groups, positions)
+        weight = np.einsum("ngop,ngcpk->gock", rows, columns, optimize=True)
+        weight = weight.reshape(o, -1, *op.kernel)
+        back = np.argsort(weight_perm(weight.ndim, op.weight_format))
+        return [weight.transpose(back).astype(numpy_dtype(op.outputs[0].dtype))]
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
+        rank = len(inputs[0].shape)
+        order = channels_first_perm(rank, op.data_format)
+        attrs = {**_attrs(_window(op)), "groups": op.groups}
+        target = outputs[0].permute(weight_perm(rank, op.weight_format))
+        return Task("conv_grad_weights", op.name, [v.permute(order) for v in inputs], [target], attrs)
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        data, result = _first(op.inputs[0], op), _first(op.inputs[1], op)
+        return 2 * math.prod(result) * data[1] // op.groups * math.prod(op.kernel)
+
+
+# -- poolings --------------------------------------------------------------------------------------------------
+
+
+class PoolGrad(Windowed):
+    """The gradient of a pooling by its input, in the input's shape."""
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        assert op.inputs[1] is not None
+        return op.inputs[1]
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return op.inputs[0].size * math.prod(op.kernel)  # type: ignore[union-attr]
+
+
+def _pool_task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[View]) -> Task:
+    order = channels_first_perm(len(inputs[0].shape), op.data_format)
+    views = [v.permute(order) for v in (*inputs, *outputs)]
+    attrs = {"kind": kind, "kernel": list(op.kernel), **_attrs(_window(op))}
+    return Task("pool_grad", op.name, views[: len(inputs)], views[len(inputs) :], attrs)
+
+
+def _spread(op: NodeView, shares: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What each input element gets, from the shares (N, C, positions, kernel) of all windows."""
+    window = _window(op)
+    space = len(op.kernel)
+    room = [
+        e + low + high for e, low, high in zip(shape[2:], window.pads_begin, window.pads_end, strict=True)
+    ]
+    total = np.zeros((*shape[:2], *room), shares.dtype)
+    for offset in np.ndindex(*window.kernel):
+        where = [
+            slice(o * hole, o * hole + (count - 1) * stride + 1, stride)
+            for o, hole, count, stride in zip(
+                offset, window.dilations, shares.shape[2 : 2 + space], window.strides, strict=True
+            )
+        ]
+        total[(slice(None), slice(None), *where)] += shares[(..., *offset)]
+    cut = [slice(low, low + e) for low, e in zip(window.pads_begin, shape[2:], strict=True)]
+    return total[(slice(None), slice(None), *cut)]
+
+
+def _outcome(op: NodeView, total: np.ndarray) -> list[np.ndarray]:
+    back = channels_last_perm(total.ndim, op.data_format)
+    return [total.transpose(back).astype(numpy_dtype(op.outputs[0].dtype))]
+
+
+@register
+class MaxPoolGrad(PoolGrad):
+    """Each gradient goes to where its window's first maximum is."""
+
+    incoming = Input("T", FLOATS)
+    x = Input("T", FLOATS)
+    y = Output("T")
+    precision = Precision(narrows=True)
+    image_format = ImageFormat(2)
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
+        """Element types without a primitive: positions of the maxima, then a scatter."""
+        if op.inputs[0].dtype in _PRIMITIVE:  # type: ignore[union-attr]
+            return NotImplemented
+        shape, last = op.inputs[1].shape, op.data_format == FORMATS[1]  # type: ignore[union-attr]
+        attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
+        _, plane = builder.op("MaxPoolIndices", x, **attrs)
+        data, taken = _first(op.inputs[1], op), _first(op.inputs[0], op)
+        rows = [math.prod(taken[2:]), math.prod(data[2:])]
+        flat, whole = ([shape[0], r, data[1]] if last else [shape[0], data[1], r] for r in rows)
+        zeros = builder.op(
+            "BroadcastTo",
+            builder.constant(np.zeros((), numpy_dtype(op.inputs[1].dtype))),  # type: ignore[union-attr]
+            shape=whole,
+        )
+        spots, values = (builder.op("Reshape", v, shape=flat) for v in (plane, gradient))
+        total = builder.op("ScatterElements", zeros, spots, values, axis=1 if last else 2, reduction="add")
+        return builder.op("Reshape", total, shape=list(shape))
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        order = channels_first_perm(len(op.kernel) + 2, op.data_format)
+        slope, data = (_wide(a).transpose(order) for a in arrays)
+        views = array_windows(data, _window(op), -np.inf)
+        flat = views.reshape(*slope.shape, -1)
+        chosen = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
+        return _outcome(op, _spread(op, (chosen * slope[..., None]).reshape(views.shape), data.shape))
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
+        return _pool_task(op, "max", inputs, outputs)
+
+
+@register
+class AvgPoolGrad(PoolGrad):
+    """Each gradient is spread evenly over the elements of its window that lie in the image of the given shape."""
+
+    incoming = Input("T", FLOATS)
+    y = Output("T")
+    shape = Attr(list)
+    precision = Precision(narrows=True)
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc(tuple(op.shape), op.inputs[0].dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, gradient: Any) -> Any:
+        """Element types without a primitive: a transposed convolution of ones."""
+        dtype = op.inputs[0].dtype  # type: ignore[union-attr]
+        if dtype in _PRIMITIVE:
+            return NotImplemented
+        counts = _inside(op).sum(axis=tuple(range(-len(op.kernel), 0)), dtype=np.float64)
+        shares = (1 / counts).transpose(channels_last_perm(counts.ndim, op.data_format))
+        weighted = builder.op("Mul", gradient, builder.constant(shares.astype(numpy_dtype(dtype))))
+        channels = _first(TensorDesc(tuple(op.shape), dtype), op)[1]
+        window = _attrs(_window(op))
+        del window["pads_end"]
+        return builder.op(
+            "ConvTranspose",
+            weighted,
+            builder.constant(np.ones((*op.kernel, 1, channels), numpy_dtype(dtype))),
+            output_shape=list(_first(TensorDesc(tuple(op.shape), dtype), op)[2:]),
+            groups=channels,
+            data_format=op.data_format,
+            weight_format="IO",
+            **window,
+        )
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        slope = _wide(arrays[0]).transpose(channels_first_perm(len(op.kernel) + 2, op.data_format))
+        inside = _inside(op)
+        axes = tuple(range(-len(op.kernel), 0))
+        shares = inside / inside.sum(axes, keepdims=True) * slope.reshape(*slope.shape, *(1,) * len(axes))
+        return _outcome(op, _spread(op, shares, _first(op.outputs[0], op)))
+
+    @staticmethod
+    def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
+        return _pool_task(op, "avg_exclude", inputs, outputs)
+
+
+def _inside(op: NodeView) -> np.ndarray:
+    """Ones where windows meet the image, as (1, 1, positions, kernel)."""
+    space = _first(TensorDesc(tuple(op.shape), "float32"), op)[2:]
+    return array_windows(np.ones((1, 1, *space), np.float32), _window(op), 0)
+
+
+# -- TensorFlow ------------------------------------------------------------------------------------------------
+
+
+@plugin(tensorflow=["Conv2DBackpropFilter", "Conv3DBackpropFilterV2"])
+def _filter_gradient(n: Node) -> Results:
+    sizes = n.ints(1, "the filter sizes")
+    return _by_weight(n, sizes, max(_channels(n) // max(sizes[-2], 1), 1))
+
+
+@plugin(tensorflow="DepthwiseConv2dNativeBackpropFilter")
+def _depthwise_filter_gradient(n: Node) -> Results:
+    sizes = n.ints(1, "the filter sizes")
+    return n.op("Reshape", _by_weight(n, sizes, sizes[-2]), shape=sizes)
+
+
+def _channels(n: Node) -> int:
+    form, _ = tf_format(n, n.desc().rank)
+    return n.desc().shape[-1] if form == FORMATS[1] else n.desc().shape[1]
+
+
+def _by_weight(n: Node, sizes: Sequence[int], groups: int) -> Any:
+    form, axes = tf_format(n, n.desc().rank)
+    window = tf_window(n, sizes[:-2], [n.desc().shape[a] for a in axes], axes)
+    return n.op(
+        "ConvGradWeight",
+        n.inputs[0],
+        n.inputs[2],
+        kernel=list(window.kernel),
+        groups=groups,
+        data_format=form,
+        weight_format="IO",
+        **_attrs(window),
+    )
+
+
+@plugin(tensorflow=["MaxPoolGrad", "MaxPoolGradV2", "MaxPool3DGrad"])
+def _max_pool_gradient(n: Node) -> Results:
+    form, axes = tf_format(n, n.desc().rank)
+    as_inputs = n.type.endswith("V2")
+    kernel = n.ints(3, "ksize") if as_inputs else list(n.attr("ksize", []))
+    strides = n.ints(4, "strides") if as_inputs else None
+    shape = n.desc().shape
+    window = tf_window(n, [kernel[a] for a in axes], [shape[a] for a in axes], axes, strides)
+    return n.op(
+        "MaxPoolGrad",
+        n.inputs[2],
+        n.inputs[0],
+        kernel=list(window.kernel),
+        data_format=form,
+        **_attrs(window),
+    )
+
+
+@plugin(tensorflow=["AvgPoolGrad", "AvgPool3DGrad"])
+def _avg_pool_gradient(n: Node) -> Results:
+    shape = n.ints(0, "the input shape")
+    form, axes = tf_format(n, len(shape))
+    kernel = [list(n.attr("ksize", []))[a] for a in axes]
+    window = tf_window(n, kernel, [shape[a] for a in axes], axes)
+    return n.op("AvgPoolGrad", n.inputs[1], kernel=kernel, shape=shape, data_format=form, **_attrs(window))
+
+
+@plugin(tensorflow="MaxPoolGradWithArgmax")
+def _max_pool_gradient_at(n: Node) -> Results:
+    """Each gradient goes to the position that was noted, which counts in a sample or in the whole batch."""
+    gradient, where = n.inputs[1:3]
+    shape, count = n.desc().shape, n.desc(1).size
+    flat = n.op("Cast", n.op("Reshape", where, shape=[shape[0], count // max(shape[0], 1)]), to="int64")
+    if not bool(n.attr("include_batch_in_index", False)):
+        starts = np.arange(shape[0], dtype=np.int64)[:, None] * (n.desc().size // max(shape[0], 1))
+        flat = n.op("Add", flat, n.builder.constant(starts))
+    zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype)))
+    zeros = n.op("BroadcastTo", zero, shape=[n.desc().size])
+    rows = n.op("Reshape", gradient, shape=[count])
+    total = n.op("ScatterNd", zeros, n.op("Reshape", flat, shape=[count, 1]), rows, reduction="add")
+    return n.op("Reshape", total, shape=list(shape))
+
+
+@plugin(tensorflow="LRNGrad")
+def _lrn_gradient(n: Node) -> Results:
+    """The sums over neighbouring channels are products with a band of ones."""
+    gradient, x, y = n.inputs[:3]
+    radius, channels = int(n.attr("depth_radius", 5)), n.desc().shape[-1]
+    alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
+    place = np.arange(channels)
+    near = np.abs(place[:, None] - place) <= radius
+    band = n.builder.constant(near.astype(numpy_dtype(n.desc().dtype)))
+    squares = n.op("MatMul", n.op("Square", x), band)
+    level = n.op("Add", n.op("Mul", squares, alpha), float(n.attr("bias", 1.0)))
+    spread = n.op("MatMul", n.op("Div", n.op("Mul", gradient, y), level), band)
+    direct = n.op("Mul", gradient, n.op("Pow", level, -beta))
+    return n.op("Sub", direct, n.op("Mul", n.op("Mul", x, spread), 2 * alpha * beta))

@@ -1,0 +1,1 @@
+"""Tensors: shapes, orders, pieces, positions, sorting, text."""

@@ -1,0 +1,13 @@
+"""PyTorch's ATen graphs into GE graphs."""
+
+from ge.parsers.aten import (  # noqa: F401  the plugins are declared when their modules are loaded
+    creation,
+    index,
+    layers,
+    math,
+    movement,
+    order,
+    recurrent,
+    reduce,
+    special,
+)

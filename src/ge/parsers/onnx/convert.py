@@ -1,0 +1,488 @@
+"""Converting ONNX nodes: names to values, attributes to Python, each node by its plugin or function body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ge.errors import GeError, UnmappedOperator
+from ge.ir import facts
+from ge.ir.types import TensorDesc, dtype_to_ir
+from ge.ir.values import desc_of
+from ge.ops.base import has_dynamic_size
+from ge.ops.builder import GraphBuilder
+from ge.ops.plugins import Node, Unsupported, find
+from ge.parsers.onnx.model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
+from ge.parsers.onnx.narrow import MOVES, TAKES_NARROW, plain_dtype, store
+from ge.parsers.onnx.scan import MAX_DEPTH, MAX_NAMES, schema_of
+
+__all__ = ["FAILED", "Binding", "Converter", "Failed", "Scope", "Sequence_"]
+
+# What a plugin stumbles over when a node is not what its operator allows.
+_MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class Failed:
+    """Stands for a value that could not be made; what needs it is not reported again."""
+
+
+FAILED = Failed()
+
+
+@dataclass(frozen=True)
+class Sequence_:
+    """A sequence (or an optional) known while parsing: a plain list of values."""
+
+    items: tuple[Any, ...] = ()
+    optional: bool = False
+
+
+Binding = ir.Value | Sequence_ | Failed | None
+
+
+@dataclass
+class Scope:
+    """Names in force in a graph or a function body."""
+
+    builder: GraphBuilder
+    versions: Mapping[str, int]
+    values: dict[str, Binding] = field(default_factory=dict)
+    pending: dict[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # initializers not yet used
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
+    parent: Scope | None = None
+    calls: tuple[str, ...] = ()  # functions being expanded, outermost first
+    path: str = ""  # names of the calling nodes, "outer/inner/"
+
+    def find(self, name: str) -> Binding:
+        """The value of a name, from this scope or an outer one."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            if name in scope.pending:
+                value = store(scope.builder, scope.pending.pop(name)(), name)
+                scope.values[name] = value
+                return value
+            scope = scope.parent
+        raise GeError("E10016", f"nothing is named {name}")
+
+    def names(self) -> set[str]:
+        """All names in force."""
+        own = self.values.keys() | self.pending.keys()
+        return own | self.parent.names() if self.parent is not None else set(own)
+
+
+class Converter:
+    """Emits the nodes of a model, collecting all that cannot be mapped."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file = file
+        self.refused: dict[tuple[str, str, str], list[str]] = {}  # operator, reason, remedy -> nodes
+        self.needed: set[ir.Value] = set()  # computed values that decide shapes
+
+    # -- graphs ---------------------------------------------------------------------------------------------
+
+    def graph(self, graph: onnx.GraphProto, scope: Scope, where: str) -> list[Binding]:
+        """Emit a graph whose inputs are bound in the scope; the bindings of its outputs."""
+        for tensor in graph.initializer:
+            if tensor.name not in scope.values:
+                scope.pending[tensor.name] = _reader(tensor, self.file.folder)
+        for sparse in graph.sparse_initializer:
+            scope.pending[sparse.values.name] = lambda s=sparse: dense_of(s, self.file.folder)  # type: ignore[misc]
+        self.nodes(graph.node, scope, where)
+        return [scope.find(v.name) for v in graph.output]
+
+    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
+        """Emit nodes in an order that works."""
+        for node in sorted_nodes(nodes, scope.names(), where):
+            for name, value in zip(node.output, self.node(node, scope), strict=False):
+                if name:
+                    scope.values[name] = value
+
+    def body(
+        self, graph: onnx.GraphProto, scope: Scope, builder: GraphBuilder, args: Sequence[Binding]
+    ) -> list[Binding]:
+        """Emit a subgraph into a builder, its inputs bound to `args`; outer names are seen."""
+        inner = Scope(
+            builder,
+            scope.versions,
+            parent=scope,
+            attributes=scope.attributes,
+            calls=scope.calls,
+            path=scope.path,
+        )
+        names = [v.name for v in graph.input]
+        if len(args) > len(names):
+            raise Unsupported(f"subgraph {graph.name} has {len(names)} inputs where {len(args)} are given")
+        inner.values.update(zip(names, args, strict=False))
+        return self.graph(graph, inner, f"subgraph {graph.name}")
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def node(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
+        """Emit one node; what it gives. A node that cannot be mapped is recorded and gives FAILED."""
+        label = scope.path + (node.name or (node.output[0] if node.output else node.op_type))
+        failed = [FAILED] * len(node.output)
+        if len(scope.calls) > MAX_DEPTH:
+            raise GeError(
+                "E10017", "functions call each other without end", node=label, operator=node.op_type
+            )
+        inputs = [scope.find(n) if n else None for n in node.input]
+        if any(v is FAILED for v in inputs):
+            return failed
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        scope.builder.set_origin(label)
+        try:
+            results = self._mapped(node, domain, label, inputs, scope)
+            self._check_sizes(results, label, node.op_type)
+        except Unsupported as error:
+            self._refuse(
+                node.op_type if not domain else f"{domain}.{node.op_type}", label, error.reason, error.remedy
+            )
+            if error.needs is not None:
+                self.needed.add(error.needs)
+            return failed
+        except GeError as error:
+            if error.code not in ("E10004", "E10005"):
+                raise GeError(
+                    error.code,
+                    error.cause,
+                    node=error.node or label,
+                    operator=error.operator or node.op_type,
+                    location=error.location,
+                    remedy=error.remedy,
+                ) from error
+            self._refuse(node.op_type, label, error.cause, error.remedy)
+            return failed
+        except MemoryError as error:
+            raise GeError(
+                "E10014", "its result does not fit into memory", node=label, operator=node.op_type
+            ) from error
+        except _MALFORMED as error:
+            raise GeError(
+                "E10018",
+                f"the node is malformed: {error}",
+                node=label,
+                operator=node.op_type,
+                remedy="check the model",
+            ) from error
+        return list(results) + [None] * (len(node.output) - len(results))
+
+    def _mapped(
+        self, node: onnx.NodeProto, domain: str, label: str, inputs: list[Binding], scope: Scope
+    ) -> Sequence[Binding]:
+        version = scope.versions.get(domain, 1)
+        plugin = find("onnx", node.op_type, version, domain)
+        function = self.file.functions.get((domain, node.op_type))
+        if function is not None and (plugin is None or not plugin.custom):
+            return self._call(function, self.attributes(node, scope), inputs, scope, node.op_type, label)
+        attributes = self.attributes(node, scope)
+        if plugin is None:
+            return self._expand(node, domain, version, attributes, inputs, scope, label)
+        _refuse_sequences(node.op_type, inputs)
+        _refuse_narrow(node.op_type, inputs)
+        self._refuse_dynamic(inputs)
+        outputs = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
+        view = Node(
+            node.op_type,
+            label,
+            inputs,  # type: ignore[arg-type]
+            attributes,
+            outputs,
+            scope.builder,
+            version,
+            domain,
+            Context(self, scope),
+        )
+        results = plugin.apply(view)
+        found: list[Any] = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
+        return _kept_narrow(node.op_type, inputs, found)
+
+    def _refuse(self, operator: str, node: str, reason: str, remedy: str) -> None:
+        self.refused.setdefault((operator, reason, remedy), []).append(node)
+
+    def refusals(self) -> list[UnmappedOperator]:
+        """All recorded refusals."""
+        return [
+            UnmappedOperator(operator, len(nodes), tuple(nodes[:MAX_NAMES]), reason, remedy)
+            for (operator, reason, remedy), nodes in self.refused.items()
+        ]
+
+    @staticmethod
+    def _refuse_dynamic(inputs: Sequence[Binding]) -> None:
+        for value in inputs:
+            if isinstance(value, ir.Value) and has_dynamic_size(value):
+                maker = value.producer()
+                raise Unsupported(
+                    f"it reads the result of {maker.op_type if maker else '?'}, whose size only a run tells",
+                    "make that result an output of the model and go on from there on the host",
+                )
+
+    @staticmethod
+    def _check_sizes(results: Sequence[Binding], label: str, type_: str) -> None:
+        for value in results:
+            if isinstance(value, ir.Value) and desc_of(value).nbytes > MAX_BYTES:
+                raise GeError(
+                    "E10014",
+                    f"a result of {desc_of(value)} is larger than {MAX_BYTES >> 40} TiB",
+                    node=label,
+                    operator=type_,
+                )
+
+    # -- functions ------------------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        function: onnx.FunctionProto,
+        attributes: Mapping[str, Any],
+        inputs: Sequence[Binding],
+        scope: Scope,
+        name: str,
+        label: str,
+    ) -> list[Binding]:
+        """A function's body in place of a call."""
+        defaults = {a.name: self.attribute(a, scope) for a in function.attribute_proto}
+        versions = dict(scope.versions) | opset_versions(function.opset_import, name)
+        inner = Scope(
+            scope.builder,
+            versions,
+            attributes={**defaults, **attributes},
+            calls=(*scope.calls, name),
+            path=f"{label}/",
+        )
+        padded = list(inputs) + [None] * (len(function.input) - len(inputs))
+        inner.values.update(zip(function.input, padded, strict=False))
+        self.nodes(function.node, inner, f"function {name}")
+        known = inner.names()  # a body leaves out optional outputs that the call does not ask for
+        return [inner.find(n) if n in known else None for n in function.output]
+
+    def _expand(
+        self,
+        node: onnx.NodeProto,
+        domain: str,
+        version: int,
+        attributes: Mapping[str, Any],
+        inputs: Sequence[Binding],
+        scope: Scope,
+        label: str,
+    ) -> list[Binding]:
+        """An operator without a plugin, by the function that its ONNX schema defines."""
+        schema = schema_of(node.op_type, version, domain)
+        if schema is None:
+            raise Unsupported(
+                "no plugin maps it", "write a plugin with ge.ops.plugins, or replace it in the model"
+            )
+        _refuse_sequences(node.op_type, inputs)
+        _refuse_narrow(node.op_type, inputs)
+        self._refuse_dynamic(inputs)
+        function = function_of(schema, version, _resolved(node, attributes), inputs)
+        if function is None:
+            raise Unsupported(
+                "no plugin maps it and its function cannot be built for these inputs",
+                "write a plugin with ge.ops.plugins, or replace it in the model",
+            )
+        defaults = {
+            name: onnx.helper.get_attribute_value(a.default_value)
+            for name, a in schema.attributes.items()
+            if a.default_value.name
+        }
+        defaults = {k: v.decode() if isinstance(v, bytes) else v for k, v in defaults.items()}
+        return self._call(function, {**defaults, **attributes}, inputs, scope, node.op_type, label)
+
+    # -- attributes -----------------------------------------------------------------------------------------
+
+    def attributes(self, node: onnx.NodeProto, scope: Scope) -> dict[str, Any]:
+        """The attributes of a node as Python values; those that name a function's attribute are looked up."""
+        found: dict[str, Any] = {}
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name in scope.attributes:
+                    found[attribute.name] = scope.attributes[attribute.ref_attr_name]
+                continue
+            found[attribute.name] = self.attribute(attribute, scope)
+        return found
+
+    def attribute(self, attribute: onnx.AttributeProto, scope: Scope) -> Any:
+        """An attribute's value: tensors as arrays, strings as text, graphs as they are."""
+        kind, kinds = attribute.type, onnx.AttributeProto
+        if kind == kinds.TENSOR:
+            return array_of(attribute.t, self.file.folder, attribute.name)
+        if kind == kinds.SPARSE_TENSOR:
+            return dense_of(attribute.sparse_tensor, self.file.folder)
+        value = onnx.helper.get_attribute_value(attribute)
+        if kind == kinds.STRING:
+            return value.decode("utf-8", "replace")
+        if kind == kinds.STRINGS:
+            return [v.decode("utf-8", "replace") for v in value]
+        return list(value) if kind in (kinds.INTS, kinds.FLOATS) else value
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plugin with subgraphs gets of the parser."""
+
+    converter: Converter
+    scope: Scope
+
+    def body(self, graph: onnx.GraphProto, builder: GraphBuilder, args: Sequence[Any]) -> list[Any]:
+        """Emit a subgraph into a builder; the bindings of its outputs, all of them made."""
+        before = sum(map(len, self.converter.refused.values()))
+        results = self.converter.body(graph, self.scope, builder, args)
+        if any(r is FAILED for r in results):
+            count = sum(map(len, self.converter.refused.values())) - before
+            raise Unsupported(
+                f"subgraph {graph.name} has {count} unsupported node(s)", "see them in this list"
+            )
+        return results
+
+    def constant(self, array: np.ndarray, name: str) -> ir.Value:
+        """A constant; an element type that no engine accepts is refused."""
+        return store(self.scope.builder, plain_array(array, "its value"), name)
+
+    def attempt(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives, or None, as if it had never been tried, when it is refused."""
+        refused = {key: list(nodes) for key, nodes in self.converter.refused.items()}
+        needed = set(self.converter.needed)
+        try:
+            return make()
+        except Unsupported:
+            self.converter.refused, self.converter.needed = refused, needed
+            return None
+
+    def note(self, text: str) -> None:
+        """Tell the user something."""
+        self.converter.file.notes.append(text)
+
+
+def _refuse_sequences(type_: str, inputs: Sequence[Binding]) -> None:
+    """Only the operators on sequences take them."""
+    if type_ in _TAKES_SEQUENCES:
+        return
+    if any(isinstance(v, Sequence_) for v in inputs):
+        raise Unsupported("it is given a sequence or an optional", "use tensors")
+
+
+def _refuse_narrow(type_: str, inputs: Sequence[Binding]) -> None:
+    """Only conversions, quantisation and movements take narrow types."""
+    names = [facts.narrow(v) for v in inputs if isinstance(v, ir.Value)]
+    if any(names) and type_ not in TAKES_NARROW:
+        raise Unsupported(f"no engine accepts {next(n for n in names if n)}", "convert it with Cast")
+
+
+def _kept_narrow(type_: str, inputs: Sequence[Binding], results: list[Binding]) -> list[Binding]:
+    """What is moved stays of its type."""
+    first = inputs[0] if inputs else None
+    name = facts.narrow(first) if isinstance(first, ir.Value) else ""
+    if name and type_ in MOVES:
+        for value in results:
+            if isinstance(value, ir.Value):
+                facts.set_narrow(value, name)
+    return results
+
+
+_TAKES_SEQUENCES = frozenset(
+    {
+        "ConcatFromSequence",
+        "Identity",
+        "If",
+        "Loop",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+        "SequenceAt",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+    }
+)
+
+
+def _reader(tensor: onnx.TensorProto, folder: DataFolder | None) -> Callable[[], np.ndarray]:
+    return lambda: plain_array(array_of(tensor, folder), tensor.name)
+
+
+def plain_array(array: np.ndarray, name: str) -> np.ndarray:
+    """An array of an element type that tensors here may have."""
+    try:
+        plain_dtype(int(ir.DataType.from_numpy(array.dtype)))
+    except (KeyError, TypeError):
+        kind = "string" if array.dtype.kind in "OSU" else str(array.dtype)
+        raise Unsupported(
+            f"{name} is a constant of type {kind}, which no engine accepts", "convert it"
+        ) from None
+    return array
+
+
+def dense_of(sparse: onnx.SparseTensorProto, folder: DataFolder | None) -> np.ndarray:
+    """A sparse tensor as a dense array."""
+    values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _resolved(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeProto:
+    """The node with references to a function's attributes replaced by their values."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.name in attributes:
+            copy.attribute.append(onnx.helper.make_attribute(attribute.name, attributes[attribute.name]))
+    return copy
+
+
+def function_of(
+    schema: Any, version: int, node: onnx.NodeProto, inputs: Sequence[Binding]
+) -> onnx.FunctionProto | None:
+    """The function body a schema defines for a node, None when there is none."""
+    if schema.has_function:
+        fitting = [v for v in schema.function_opset_versions if v <= version]
+        data = schema.get_function_with_opset_version(max(fitting)) if fitting else None
+        return _function(data) if data else None
+    if not schema.has_context_dependent_function:
+        return None
+    types = [_type_proto(v) for v in inputs]
+    fitting = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+    if not fitting:
+        return None
+    data = schema.get_context_dependent_function_with_opset_version(
+        max(fitting), node.SerializeToString(), types
+    )
+    return _function(data) if data else None
+
+
+def _function(data: Any) -> onnx.FunctionProto:
+    if isinstance(data, onnx.FunctionProto):
+        return data
+    function = onnx.FunctionProto()
+    function.ParseFromString(data)
+    return function
+
+
+def _type_proto(value: Binding) -> bytes:
+    if not isinstance(value, ir.Value):
+        return onnx.TypeProto().SerializeToString()
+    desc: TensorDesc = desc_of(value)
+    proto = onnx.helper.make_tensor_type_proto(int(dtype_to_ir(desc.dtype)), list(desc.shape))
+    return proto.SerializeToString()

@@ -1,0 +1,1 @@
+"""TensorFlow graphs and files into GE graphs."""

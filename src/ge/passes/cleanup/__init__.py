@@ -1,0 +1,1 @@
+"""Clean-up: verification, folding, dead code, identities, algebra."""

@@ -1,0 +1,1 @@
+"""Fusion: few large operators instead of many small ones."""

@@ -1,0 +1,320 @@
+"""Constant scales and shifts around matrix products and convolutions, folded into their weights and biases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.values import constant_of, desc_of
+from ge.ops.nn.spatial import weight_perm
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+
+__all__ = ["FoldWeights"]
+
+_MOVEMENTS = ("Reshape", "Transpose", "Slice", "Split")
+_CUBE = ("Conv", "ConvTranspose", "MatMul")
+
+
+def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Normalisation by known statistics is a multiplication and an addition."""
+    parameters = [constant_of(v) for v in node.inputs[1:]]
+    if any(p is None for p in parameters):
+        return None
+    scale, bias, mean, var = (p.astype(np.float64) for p in parameters if p is not None)
+    attrs, x = attrs_of(node), node.inputs[0]
+    assert x is not None
+    desc = desc_of(x)
+    factor = scale / np.sqrt(var + attrs["epsilon"])
+    shape = [1] * desc.rank
+    shape[attrs["channel_axis"] % desc.rank] = -1
+    like = constant_of(node.inputs[1])
+    assert like is not None
+    dtype = like.dtype if desc.dtype != "float64" else np.dtype("float64")
+    terms = [v.reshape(shape).astype(dtype) for v in (factor, bias - mean * factor)]
+    if desc.dtype not in ("float32", "float64"):
+        return None
+    return r.op("Add", r.op("Mul", x, terms[0].astype(desc.dtype)), terms[1].astype(desc.dtype))
+
+
+# -- after the product -----------------------------------------------------------------------------------------
+
+
+def _channel_axis(cube: ir.Node) -> int:
+    """The axis of a result along which its channels (columns) lie."""
+    rank = desc_of(cube.outputs[0]).rank
+    if cube.op_type == "MatMul":
+        return rank - 1
+    return rank - 1 if attrs_of(cube)["data_format"] == "channels_last" else 1
+
+
+def _channels(cube: ir.Node) -> int:
+    return desc_of(cube.outputs[0]).shape[_channel_axis(cube)]
+
+
+def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
+    """A constant as one value a channel, None when it varies along another axis."""
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if len(shape) > rank or any(n != 1 for i, n in enumerate(shape) if i != axis):
+        return None
+    return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+def _foldable(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
+    """The product a node's first operand comes from, and the node's constant for each of its channels."""
+    cube = producer(node.inputs[0], *_CUBE)
+    array = constant_of(node.inputs[1])
+    if cube is None or array is None or not only_use(cube.outputs[0]) or attrs_of(cube)["post_ops"]:
+        return None
+    if desc_of(node.outputs[0]) != desc_of(cube.outputs[0]) or desc_of(cube.outputs[0]).dtype != "float32":
+        return None
+    rank = desc_of(cube.outputs[0]).rank
+    values = _per_channel(array, rank, _channel_axis(cube), _channels(cube))
+    return None if values is None else (cube, values)
+
+
+def _bias(cube: ir.Node) -> np.ndarray | None:
+    """The constant bias of a product, zeros when it has none, None when it is computed."""
+    value = cube.inputs[2] if len(cube.inputs) > 2 else None
+    return np.zeros(_channels(cube), np.float32) if value is None else constant_of(value)
+
+
+def _scale_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    found = _foldable(node)
+    if found is None:
+        return None
+    cube, factor = found
+    weight, bias = constant_of(cube.inputs[1]), _bias(cube)
+    if weight is None or bias is None or (cube.op_type == "ConvTranspose" and attrs_of(cube)["groups"] != 1):
+        return None
+    r.stands_for(cube)
+    scaled = weight * factor.reshape(_output_shape(cube, weight)).astype(weight.dtype)
+    inputs: list[object] = [cube.inputs[0], scaled]
+    if len(cube.inputs) > 2 and cube.inputs[2] is not None:
+        inputs.append((bias * factor).astype(bias.dtype))
+    return r.op_like(cube, inputs)
+
+
+def _output_shape(cube: ir.Node, weight: np.ndarray) -> list[int]:
+    """The shape in which one value an output channel broadcasts over a weight."""
+    shape = [1] * weight.ndim
+    if cube.op_type == "MatMul":
+        shape[-2 if attrs_of(cube)["transpose_b"] else -1] = -1
+        return shape
+    attrs = attrs_of(cube)
+    order = weight_perm(weight.ndim, attrs["weight_format"])
+    if cube.op_type == "Conv":
+        shape[order[0]] = -1
+        return shape
+    shape[order[1]] = -1  # of a transposed convolution, one group only
+    return shape
+
+
+def _shift_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    found = _foldable(node)
+    if found is None:
+        return None
+    cube, shift = found
+    bias = _bias(cube)
+    if bias is None:
+        return None
+    r.stands_for(cube)
+    return r.op_like(cube, [*cube.inputs[:2], (bias + shift).astype(bias.dtype)])
+
+
+# -- before the product ----------------------------------------------------------------------------------------
+
+
+def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A factor of the input, one number or one a channel, goes into the weight."""
+    inner = producer(node.inputs[0], "Mul")
+    weight = constant_of(node.inputs[1])
+    factor = None if inner is None else constant_of(inner.inputs[1])
+    if inner is None or weight is None or factor is None or not only_use(inner.outputs[0]):
+        return None
+    source = inner.inputs[0]
+    if source is None or desc_of(source) != desc_of(inner.outputs[0]) or desc_of(source).dtype != "float32":
+        return None
+    attrs = attrs_of(node)
+    if factor.size == 1:
+        scaled = weight * factor.reshape(()).astype(weight.dtype)
+    else:
+        shape = _input_shape(node, weight, desc_of(source).shape, factor)
+        if shape is None:
+            return None
+        scaled = weight * factor.reshape(shape).astype(weight.dtype)
+    if attrs["post_ops"] and node.op_type != "MatMul":
+        return None
+    r.stands_for(inner)
+    return r.op_like(node, [source, scaled, *node.inputs[2:]])
+
+
+def _input_shape(
+    node: ir.Node, weight: np.ndarray, data: Sequence[int], factor: np.ndarray
+) -> list[int] | None:
+    """The shape in which one value an input channel broadcasts over a weight."""
+    attrs = attrs_of(node)
+    shape = [1] * weight.ndim
+    if node.op_type == "MatMul":
+        if (
+            attrs["transpose_a"]
+            or weight.ndim != 2
+            or _per_channel(factor, len(data), len(data) - 1, data[-1]) is None
+        ):
+            return None
+        shape[-1 if attrs["transpose_b"] else -2] = -1
+        return shape
+    if node.op_type != "Conv" or attrs["groups"] != 1:
+        return None
+    axis = len(data) - 1 if attrs["data_format"] == "channels_last" else 1
+    if _per_channel(factor, len(data), axis, data[axis]) is None:
+        return None
+    shape[weight_perm(weight.ndim, attrs["weight_format"])[1]] = -1
+    return shape
+
+
+def _shift_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A constant added to the input of a convolution without border goes into its bias."""
+    inner = producer(node.inputs[0], "Add")
+    weight, bias = constant_of(node.inputs[1]), _bias(node)
+    shift = None if inner is None else constant_of(inner.inputs[1])
+    if inner is None or weight is None or shift is None or bias is None or not only_use(inner.outputs[0]):
+        return None
+    attrs, source = attrs_of(node), inner.inputs[0]
+    if source is None or desc_of(source) != desc_of(inner.outputs[0]) or desc_of(source).dtype != "float32":
+        return None
+    if attrs["groups"] != 1 or any((*(attrs["pads_begin"] or ()), *(attrs["pads_end"] or ()))):
+        return None
+    data = desc_of(source).shape
+    axis = len(data) - 1 if attrs["data_format"] == "channels_last" else 1
+    values = _per_channel(shift, len(data), axis, data[axis])
+    if values is None:
+        return None
+    r.stands_for(inner)
+    plain = weight.transpose(weight_perm(weight.ndim, attrs["weight_format"])).astype(np.float64)
+    extra = plain.reshape(*plain.shape[:2], -1).sum(-1) @ values.astype(np.float64)
+    return r.op_like(node, [source, node.inputs[1], (bias + extra).astype(bias.dtype), *node.inputs[3:]])
+
+
+def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A number that multiplies a rearranged product multiplies the product itself, where its weight can take it."""
+    number = constant_of(node.inputs[1])
+    if number is None or number.size != 1:
+        return None
+    chain: list[ir.Node] = []
+    value = node.inputs[0]
+    while value is not None and only_use(value):
+        move = producer(value, "Reshape", "Transpose", "Slice")
+        if move is None:
+            break
+        chain.append(move)
+        value = move.inputs[0]
+    cube = producer(value, "MatMul")
+    if (
+        not chain
+        or value is None
+        or cube is None
+        or not only_use(value)
+        or constant_of(cube.inputs[1]) is None
+    ):
+        return None
+    if desc_of(node.outputs[0]) != desc_of(chain[0].outputs[0]) or any(m.op_type == "Slice" for m in chain):
+        return None
+    result = r.op("Mul", value, number.reshape(()))
+    for move in reversed(chain):
+        result = r.op_like(move, [result])
+    return result
+
+
+def _through_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A constant for each column of a reshaped product goes to the product itself."""
+    move, array = producer(node.inputs[0], "Reshape"), constant_of(node.inputs[1])
+    if move is None or array is None or not only_use(move.outputs[0]):
+        return None
+    source = move.inputs[0]
+    cube = producer(source, "MatMul")
+    if cube is None or source is None or not only_use(source) or attrs_of(cube)["post_ops"]:
+        return None
+    inner, outer = desc_of(source).shape, desc_of(move.outputs[0]).shape
+    if inner[-1:] != outer[-1:] or desc_of(node.outputs[0]).shape != outer:
+        return None
+    if array.size != 1 and (array.size != inner[-1] or array.shape[-1] != inner[-1]):
+        return None
+    column = array.reshape(()) if array.size == 1 else array.reshape(-1)
+    return r.op("Reshape", r.op_like(node, [source, column]), shape=outer)
+
+
+def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A number that multiplies an operand of a product of two computed values multiplies the product."""
+    if (
+        any(constant_of(v) is not None for v in node.inputs[:2])
+        or len(node.inputs) > 2
+        or attrs_of(node)["post_ops"]
+    ):
+        return None
+    for index in (0, 1):
+        value = node.inputs[index]
+        inner = producer(value, "Mul")
+        if (
+            inner is None
+            or value is None
+            or not only_use(value)
+            or producer(inner.inputs[0], *_MOVEMENTS) is None
+        ):
+            continue
+        number = constant_of(inner.inputs[1])
+        if number is None or number.size != 1 or desc_of(value) != desc_of(inner.inputs[0]):  # type: ignore[arg-type]
+            continue
+        r.stands_for(inner)
+        operands = [inner.inputs[0] if i == index else v for i, v in enumerate(node.inputs)]
+        return r.op("Mul", r.op_like(node, operands), number.reshape(()))
+    return None
+
+
+def _plain_weight(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A constant right-hand matrix is stored the way it is multiplied."""
+    attrs, weight = attrs_of(node), constant_of(node.inputs[1])
+    if not attrs["transpose_b"] or weight is None:
+        return None
+    return r.op_like(node, [node.inputs[0], np.swapaxes(weight, -1, -2), *node.inputs[2:]], transpose_b=False)
+
+
+def _no_batch_of_weights(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A constant right-hand matrix with batch axes of one element is a plain matrix."""
+    weight = constant_of(node.inputs[1])
+    if weight is None or weight.ndim <= 2 or math.prod(weight.shape[:-2]) != 1:
+        return None
+    source = node.inputs[0]
+    assert source is not None
+    if desc_of(source).rank < weight.ndim:
+        return None
+    return r.op_like(node, [source, weight.reshape(weight.shape[-2:]), *node.inputs[2:]])
+
+
+class FoldWeights(RewritePass):
+    """Fold constants into weights and biases of float32 products.
+
+    1. BatchNorm by constant statistics is Mul and Add by a constant for each channel.
+    2. A product (Conv, ConvTranspose, MatMul) times a constant for each channel has that factor in its weight and bias;
+       plus a constant for each channel, in its bias. The product must have no other reader and no post-ops.
+    3. A constant factor of the input, one number or one a channel, goes into the weight; a constant added to the input
+       of a Conv without border goes into its bias.
+    4. A number that multiplies a reshaped or transposed product with constant weight multiplies the product itself.
+       So does, or is added to it, a constant for each column of a merely reshaped one.
+    5. A number that multiplies a rearranged operand of a product of two computed values multiplies the product (where
+       it becomes a post-op), so that the operand is a mere view.
+    6. A constant right-hand matrix is kept untransposed and without batch axes of one element.
+    7. Factors of grouped transposed convolutions and of grouped inputs (except single numbers) are left alone.
+    """
+
+    name = "fold_weights"
+    rules: ClassVar[Rules] = {
+        "BatchNorm": (_affine_norm,),
+        "Mul": (_scale_after, _scale_through_movement, _through_reshape),
+        "Add": (_shift_after, _through_reshape),
+        "Conv": (_scale_before, _shift_before),
+        "MatMul": (_plain_weight, _no_batch_of_weights, _scale_before, _scale_of_operand),
+    }

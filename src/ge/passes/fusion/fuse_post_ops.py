@@ -1,0 +1,292 @@
+"""Post-ops: elementwise work on the result of a product, done by the primitive before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from ge.engines import placement_of
+from ge.engines.algorithms import precision_attrs
+from ge.implementations import Operation, choose, fuses_epilogues
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
+from ge.ops.nn.spatial import weight_perm
+from ge.ops.nn.tasks import operation_of
+from ge.options import CompileOptions
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
+from ge.target import Target
+
+__all__ = ["FusePostOps"]
+
+_CUBE = ("Conv", "MatMul", "ConvTranspose")
+_MAX_POST_OPS = 4
+
+Attrs = Mapping[str, Any]
+
+
+def _clip(attrs: Attrs) -> str | None:
+    low, high = attrs["min"], attrs["max"]
+    return None if low is None or high is None else f"clip,{low!r},{high!r}"
+
+
+# Operators with a primitive's post-op of the same meaning; None when the attributes have none.
+_UNARY: dict[str, Callable[[Attrs], str | None]] = {
+    "Relu": lambda a: "relu",
+    "Clip": _clip,
+    "Gelu": lambda a: "gelu_erf" if a["approximate"] == "none" else "gelu_tanh",
+    "Swish": lambda a: f"swish,{a['beta']!r}",
+    "HardSwish": lambda a: "hardswish",
+    "HardSigmoid": lambda a: f"hardsigmoid,{a['alpha']!r},{a['beta']!r}",
+    "Sigmoid": lambda a: "sigmoid",
+    "Tanh": lambda a: "tanh",
+    "Elu": lambda a: f"elu,{a['alpha']!r}",
+    "LeakyRelu": lambda a: f"leaky,{a['alpha']!r}",
+    "Mish": lambda a: "mish",
+    "Abs": lambda a: "abs",
+    "Square": lambda a: "square",
+}
+_BINARY = {"Add": "add", "Mul": "mul", "Sub": "sub", "Div": "div", "Maximum": "max", "Minimum": "min"}
+_COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
+
+
+def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
+    """The AI Core product behind a value that nobody else reads and that can take another post-op."""
+    cube = producer(value, *_CUBE)
+    if (
+        cube is None
+        or value is None
+        or not only_use(value)
+        or len(attrs_of(cube)["post_ops"]) >= _MAX_POST_OPS
+        or placement_of(cube, target)[0] is not Engine.AI_CORE
+    ):
+        return None
+    return cube
+
+
+def _operation(
+    cube: ir.Node, options: CompileOptions, post_ops: Sequence[str], *operands: ir.Value | None
+) -> Operation:
+    """A product as it would be with these post-ops."""
+    now, operator = NodeView.of(cube), lookup(cube.op_type)
+    values = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
+    op = NodeView(now.type, now.name, values, {**now.attrs, "post_ops": tuple(post_ops)}, now.outputs)
+    operation = operation_of(operator, op, [1] if _is_packed_once(cube) else [])
+    return replace(operation, attrs={**operation.attrs, **precision_attrs(cube, options)})
+
+
+def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands: ir.Value | None) -> bool:
+    """Whether a product loses nothing by another post-op.
+
+    Implementations of our own, which are chosen where they are faster, have few epilogues. The library's transposed
+    convolutions apply most of them element by element.
+    """
+    if options.target.kind == "cuda":
+        return bool(
+            choose(
+                _operation(cube, options, [*attrs_of(cube)["post_ops"], post_op], *operands), options.target
+            ).name
+        )
+    if cube.op_type == "Conv" and not _is_plain_3x3(cube):
+        return True
+    before = attrs_of(cube)["post_ops"]
+    changed = _operation(cube, options, [*before, post_op], *operands)
+    if not choose(changed, options.target).is_library:
+        return True
+    if not fuses_epilogues(changed, options.target):
+        return False
+    now = choose(_operation(cube, options, before), options.target)
+    return now.is_library or (post_op == "add" and _accumulates_fast(changed, options.target))
+
+
+def _accumulates_fast(op: Operation, target: Target) -> bool:
+    """Whether an operation is our own once its last post-op, an addition, is made in the operand's memory."""
+    if op.inputs[-1].shape != op.outputs[0].shape:
+        return False
+    sums = {**op.attrs, "post_ops": [*op.post_ops[:-1], "sum"]}
+    return not choose(replace(op, inputs=op.inputs[:-1], attrs=sums), target).is_library
+
+
+def _is_packed_once(cube: ir.Node) -> bool:
+    """Whether the weight of a product is known, or comes into a loop from outside."""
+    weight = cube.inputs[1]
+    assert weight is not None
+    return constant_of(weight) is not None or (weight.is_graph_input() and _is_body(cube.graph))
+
+
+def _is_body(graph: ir.Graph | ir.Function | None) -> bool:
+    """Whether a graph begins as the body of a loop does: with the number of the step, and whether to go on."""
+    first = [] if graph is None else [desc_of(value) for value in graph.inputs[:2]]
+    return first == [TensorDesc((), "int64"), TensorDesc((), "bool")]
+
+
+def _is_plain_3x3(convolution: ir.Node) -> bool:
+    """Whether a convolution could be one by Winograd's algorithm; most are not, and need not be asked for."""
+    weight, attrs = desc_of(convolution.inputs[1]), attrs_of(convolution)  # type: ignore[arg-type]
+    kernel = [weight.shape[axis] for axis in weight_perm(weight.rank, attrs["weight_format"])[2:]]
+    return kernel == [3, 3] and attrs["groups"] == 1 and set(attrs["strides"] or [1]) == {1}
+
+
+def _extended(r: Rewriter, cube: ir.Node, post_op: str, *operands: ir.Value | None) -> ir.Value | None:
+    if not _stays_fast(cube, r.options, post_op, *operands):
+        return None
+    inputs = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
+    r.stands_for(cube)
+    return r.op_like(cube, inputs, post_ops=[*attrs_of(cube)["post_ops"], post_op])
+
+
+def _unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    cube = _open_cube(node.inputs[0], r.options.target)
+    post_op = None if cube is None else _UNARY[node.op_type](attrs_of(node))
+    return None if cube is None or post_op is None else _extended(r, cube, post_op)
+
+
+def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    sides = [(0, 1), (1, 0)] if node.op_type in _COMMUTATIVE else [(0, 1)]
+    found = [(a, b) for a, b in sides if _fits(node, a, b, r.options.target)]
+    if not found:
+        return None
+    # Of two products the later one takes the other's result, which is then ready.
+    mine, other = max(found, key=lambda pair: _effort(node.inputs[pair[0]]))
+    cube, operand = producer(node.inputs[mine], *_CUBE), node.inputs[other]
+    assert cube is not None
+    number = scalar(operand)
+    if number is not None and node.op_type in ("Add", "Mul"):
+        return _extended(
+            r, cube, f"linear,1.0,{number!r}" if node.op_type == "Add" else f"linear,{number!r},0.0"
+        )
+    return _extended(r, cube, _BINARY[node.op_type], operand)
+
+
+def _effort(value: ir.Value | None) -> int:
+    """How far a value is from the inputs: the length of the shortest chain above it, up to a bound."""
+    steps = 0
+    while value is not None and steps < 32:
+        node = value.producer()
+        if node is None or not node.inputs:
+            break
+        value = node.inputs[0]
+        steps += 1
+    return steps
+
+
+def _fits(node: ir.Node, mine: int, other: int, target: Target) -> bool:
+    value, operand = node.inputs[mine], node.inputs[other]
+    cube = _open_cube(value, target)
+    if cube is None or value is None or operand is None or operand is value:
+        return False
+    desc, whole = desc_of(operand), desc_of(value)
+    if whole != desc_of(node.outputs[0]) or desc.dtype != whole.dtype:
+        return False
+    if desc.size > 1 and desc.shape == whole.shape:
+        return not _belongs_to_a_kernel(node, operand)
+    return desc.size == 1 or _varies_by_channel(cube, desc.shape, whole.shape)
+
+
+def _belongs_to_a_kernel(node: ir.Node, operand: ir.Value) -> bool:
+    """Whether a kernel that makes the operand for this node alone can be one with a kernel that reads its result."""
+    maker, result = operand.producer(), node.outputs[0]
+    if maker is None or not only_use(operand) or not _is_elementwise(maker) or only_use(result):
+        return False
+    return any(_is_elementwise(use.node) for use in result.uses())
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    return node.domain == "ge" and pattern_of(node) in (Pattern.ELEMENTWISE, Pattern.BROADCAST)
+
+
+def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    rank = len(whole)
+    axis = rank - 1
+    if cube.op_type != "MatMul" and attrs_of(cube)["data_format"] == "channels_first":
+        axis = 1
+    aligned = (1,) * (rank - len(shape)) + shape
+    return all(n == 1 for i, n in enumerate(aligned) if i != axis) and aligned[axis] == whole[axis]
+
+
+def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if (
+        bias is None
+        or attrs_of(node)["post_ops"]
+        or placement_of(node, r.options.target)[0] is not Engine.AI_CORE
+    ):
+        return None
+    operation, target = _operation(node, r.options, ()), r.options.target
+    if not choose(operation, target).is_library or fuses_epilogues(operation, target):
+        return None
+    whole = desc_of(node.outputs[0])
+    if desc_of(bias).dtype != whole.dtype:
+        bias = r.op("Cast", bias, to=whole.dtype)
+    if attrs_of(node)["data_format"] == "channels_first":
+        bias = r.op("Reshape", bias, shape=[whole.shape[1], *[1] * (whole.rank - 2)])
+    return r.op("Add", r.op_like(node, node.inputs[:2]), bias)
+
+
+# -- reshapes in between ---------------------------------------------------------------------------------------
+
+
+def _reshaped_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
+    """The Reshape between a product and its only reader."""
+    move = producer(value, "Reshape")
+    if move is None or value is None or not only_use(value) or _open_cube(move.inputs[0], target) is None:
+        return None
+    return move
+
+
+def _unary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    move = _reshaped_cube(node.inputs[0], r.options.target)
+    if move is None or _UNARY[node.op_type](attrs_of(node)) is None:
+        return None
+    return r.op("Reshape", r.op_like(node, [move.inputs[0]]), shape=desc_of(node.outputs[0]).shape)
+
+
+def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    for mine, other in ((0, 1), (1, 0)):
+        move = _reshaped_cube(node.inputs[mine], r.options.target)
+        operand = node.inputs[other]
+        if move is None or operand is None or (mine == 1 and node.op_type not in _COMMUTATIVE):
+            continue
+        source = move.inputs[0]
+        assert source is not None
+        inner, outer, desc = desc_of(source).shape, desc_of(move.outputs[0]).shape, desc_of(operand)
+        if outer != desc_of(node.outputs[0]).shape:
+            continue
+        if desc.shape == outer:
+            operand = r.op("Reshape", operand, shape=inner)
+        elif desc.size != 1 and not (inner[-1] == outer[-1] == desc.size == desc.shape[-1]):
+            continue
+        elif desc.size > 1:
+            operand = r.op("Reshape", operand, shape=[desc.size])
+        elif desc.rank > len(inner):
+            operand = r.op("Reshape", operand, shape=[])
+        pair = [source, operand] if mine == 0 else [operand, source]
+        return r.op("Reshape", r.op_like(node, pair), shape=outer)
+    return None
+
+
+class FusePostOps(RewritePass):
+    """Fuse elementwise work into products.
+
+    1. An activation that a primitive knows, reading a product (Conv, ConvTranspose, MatMul) that nobody else reads and
+       that the AI Core runs, becomes its post-op.
+    2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
+       one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
+       one: the operand is computed for this node alone, and several read the result, elementwise work among them
+       (the momentum of a gradient).
+    3. A Reshape between the two moves behind the elementwise node.
+    4. At most four post-ops; they are applied in the order of the graph.
+    5. None that one of our own algorithms does not know, if the product is by one (Winograd's, Strassen's, few rows),
+       and none for transposed convolutions whose primitives do them element by element: most with strides or several
+       groups. The bias of these becomes an addition.
+    """
+
+    name = "fuse_post_ops"
+    rules: ClassVar[Rules] = {
+        **dict.fromkeys(_UNARY, (_unary, _unary_after_reshape)),
+        **dict.fromkeys(_BINARY, (_binary, _binary_after_reshape)),
+        "ConvTranspose": (_bias_apart,),
+    }

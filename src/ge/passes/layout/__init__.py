@@ -1,0 +1,1 @@
+"""Layout: storage order, transposes, slices and batches."""

@@ -1,0 +1,1 @@
+"""Memory: what is computed again rather than kept."""

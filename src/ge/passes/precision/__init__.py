@@ -1,0 +1,1 @@
+"""Precision: element types of products and of stored values."""

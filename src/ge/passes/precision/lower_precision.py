@@ -1,0 +1,244 @@
+"""Precision modes: which operators run in a narrower element type, and which values are stored in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
+from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
+from ge.ops.traits import Result
+from ge.options import CompileOptions, PrecisionMode
+from ge.passes.base import Pass
+from ge.passes.precision.rounding import layout_of, round_weights, typical_means
+from ge.passes.rewrite import Rewriter, attrs_of, replace_node
+from ge.target import Target
+
+__all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
+
+# What scores and sums pass on their way to a reader.
+_TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a precision mode does: the narrow type, whether results and stored values take it too, and whether it
+    is wanted even where the machine can only imitate it."""
+
+    dtype: str
+    stores: bool
+    forced: bool = False
+
+
+MODES = {
+    PrecisionMode.MIX_BF16: Mode("bfloat16", True),
+    PrecisionMode.MIX_FP16: Mode("float16", True),
+    PrecisionMode.FORCE_FP16: Mode("float16", True, forced=True),
+    PrecisionMode.CUBE_FP16: Mode("float16", False, forced=True),
+}
+_WIDE = "float32"
+
+
+class LowerPrecision(Pass):
+    """Apply the precision mode.
+
+    1. The default mode changes nothing.
+    2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, Attention, LSTM, MaxPool,
+       AvgPool, and their gradients) run in the narrow type, accumulating in float32; biases stay float32.
+    3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, also sums that are
+       added to again after it (the residual stream of a transformer, where every rounding would stay to the end). So
+       does a product that is the model's answer or that no other product depends on (a gradient on its way into the
+       update of a weight; the weights themselves are float32 inputs and outputs). Vector kernels compute in float32;
+       what they hand to one another is `store_narrow`'s business.
+    4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
+       that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
+    5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
+    6. force_fp32 widens 16-bit floats inside the model to float32.
+    7. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
+       nodes (by name or operator) whose own mode in `op_precision` says so.
+    """
+
+    name = "lower_precision"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if options.precision_mode is PrecisionMode.FORCE_FP32:
+            return _widen(graph, options)
+        whole = MODES.get(options.precision_mode)
+        if whole is not None and whole.dtype not in options.target.narrow_floats:
+            how = "are imitated" if whole.forced else "run in float32"
+            facts.add_note(
+                graph, f"{whole.dtype} products {how}: this machine's primitives lack {whole.dtype}"
+            )
+        for name in sorted(options.op_precision.keys() - _names(graph)) if options.op_precision else ():
+            facts.add_note(
+                graph, f"the precision of '{name}' has no effect: no node or operator is called so"
+            )
+        changed = False
+        feeding = feeding_products(graph)
+        for node in graph:
+            mode = mode_of(node, options)
+            if mode is not None and _lowerable(node):
+                _lower(graph, node, mode, options, last=node.outputs[0] not in feeding)
+                changed = True
+        return changed
+
+
+def feeding_products(graph: ir.Graph) -> set[ir.Value]:
+    """The values that some product depends on, directly or not."""
+    found: set[ir.Value] = set()
+    for node in reversed(graph):
+        if (
+            lookup(node.op_type).precision.product
+            or _has_graphs(node)
+            or any(v in found for v in node.outputs)
+        ):
+            found.update(v for v in node.inputs if v is not None)
+    return found
+
+
+def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
+    """The mode of a node: its own by name, by origin, by operator, else the model's."""
+    if facts.keep_dtype(node):
+        return None
+    for key in _keys(node):
+        text = options.op_precision.get(key)
+        if text is not None:
+            return _usable(PrecisionMode.parse(text), options.target)
+    return _usable(options.precision_mode, options.target)
+
+
+def _keys(node: ir.Node) -> tuple[str, ...]:
+    """The names that a node's own mode can be given under, the narrowest first."""
+    return (node.name or "", *facts.origin(node), node.op_type)
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    """The names of all nodes, nested ones too."""
+    inner = [_names(subgraph) for subgraph in subgraphs_of(graph)]
+    return {key for node in graph for key in _keys(node)}.union(*inner)
+
+
+def _usable(name: PrecisionMode, target: Target) -> Mode | None:
+    """What a mode does on this machine: a permission to lower is not used where primitives lack the type."""
+    mode = MODES.get(name)
+    return mode if mode is None or mode.forced or mode.dtype in target.narrow_floats else None
+
+
+def _lowerable(node: ir.Node) -> bool:
+    precision = lookup(node.op_type).precision
+    if not precision.narrows or desc_of(node.outputs[0]).dtype != _WIDE:
+        return False
+    masks = (_WIDE, "bool") if precision.masked else (_WIDE,)
+    return all(v is None or desc_of(v).dtype in masks for v in node.inputs)
+
+
+def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, *, last: bool) -> None:
+    """Run one node in the narrow type, between casts; the sums of a `last` product stay wide."""
+    precision = lookup(node.op_type).precision
+    if not mode.stores and not precision.product:
+        return
+    r = Rewriter(graph, node, options)
+    wide_result = precision.result is Result.WIDE or (
+        precision.result is Result.EITHER
+        and (
+            not mode.stores
+            or last
+            or _feeds_sensitive(node.outputs[0])
+            or _is_residual(node.outputs[0])
+            or _is_answer(node.outputs[0])
+        )
+    )
+    inputs: list[ir.Value | None] = []
+    for index, value in enumerate(node.inputs):
+        keep = value is None or index in precision.keeps or (index > 2 and wide_result)
+        inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
+    changes = {"output_dtype": _WIDE} if wide_result else {}
+    made = r.op_like(node, inputs, **changes)
+    results = list(made) if isinstance(made, tuple) else [made]
+    replace_node(
+        graph, node, [v if desc_of(v).dtype == _WIDE else r.op("Cast", v, to=_WIDE) for v in results]
+    )
+
+
+def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:
+    """An operand in the narrow type; the errors of constant weights cancel in their sums."""
+    value = node.inputs[index]
+    assert value is not None
+    layout = layout_of(node) if index == 1 else None
+    weights = constant_of(value) if layout is not None else None
+    if layout is None or weights is None:
+        return r.op("Cast", value, to=dtype)
+    return r.constant(round_weights(weights, dtype, layout, typical_means(node)))
+
+
+def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
+    """Whether a value goes, perhaps after some arithmetic, only into a softmax or into statistics."""
+    readers = value.consumers()
+    if value.is_graph_output() or not readers or depth == 0:
+        return False
+    return all(
+        lookup(n.op_type).precision.sensitive
+        or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
+        for n in readers
+    )
+
+
+def _is_residual(value: ir.Value) -> bool:
+    """Whether a value goes into a normalisation and beside that only into sums."""
+    uses = _uses(value)
+    normalised = [lookup(n.op_type).precision.normalises for n, _ in uses]
+    return any(normalised) and all(
+        normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > 2)
+        for normal, (n, index) in zip(normalised, uses, strict=True)
+    )
+
+
+def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """Who reads a value, also under another shape, and as which input."""
+    found = []
+    for node, index in value.uses():
+        found += _uses(node.outputs[0]) if node.op_type == "Reshape" else [(node, index)]
+    return found
+
+
+def _is_answer(value: ir.Value) -> bool:
+    """Whether a value is nothing but an output of the model, perhaps under another shape."""
+    readers = value.consumers()
+    if not readers:
+        return value.is_graph_output()
+    return len(readers) == 1 and readers[0].op_type == "Reshape" and _is_answer(readers[0].outputs[0])
+
+
+def _widen(graph: ir.Graph, options: CompileOptions) -> bool:
+    """Run every 16-bit float node in float32."""
+    changed = False
+    narrow = ("float16", "bfloat16")
+    for node in graph:
+        if facts.keep_dtype(node) or node.op_type == "Cast" or _has_graphs(node):
+            continue
+        if not any(v is not None and desc_of(v).dtype in narrow for v in (*node.inputs, *node.outputs)):
+            continue
+        if "dtype" in attrs_of(node):
+            continue
+        r = Rewriter(graph, node, options)
+        inputs = [
+            v if v is None or desc_of(v).dtype not in narrow else r.op("Cast", v, to=_WIDE)
+            for v in node.inputs
+        ]
+        results = r.op_like(node, inputs)
+        values = list(results) if isinstance(results, tuple) else [results]
+        final = [
+            v if desc_of(v) == desc_of(old) else r.op("Cast", v, to=desc_of(old).dtype)
+            for v, old in zip(values, node.outputs, strict=True)
+        ]
+        replace_node(graph, node, final)
+        changed = True
+    return changed
+
+
+def _has_graphs(node: ir.Node) -> bool:
+    """Whether a node has nested graphs."""
+    return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())

@@ -1,0 +1,52 @@
+"""Widening casts moved down through movements, so that movements work on the narrow type and casts meet and cancel."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ge.ir.values import desc_of
+from ge.passes.cleanup.merge_movements import holds_exactly
+from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, producer
+
+__all__ = ["SinkCasts"]
+
+_MOVEMENTS = (
+    "Reshape",
+    "Transpose",
+    "Slice",
+    "Split",
+    "Concat",
+    "BroadcastTo",
+    "Tile",
+    "Reverse",
+    "DepthToSpace",
+    "SpaceToDepth",
+)
+
+
+def _sink(r: Rewriter, node: ir.Node) -> Replacement:
+    casts = [producer(v, "Cast") for v in node.inputs]
+    sources = [c.inputs[0] for c in casts if c is not None and c.inputs[0] is not None]
+    if len(sources) != len(node.inputs):
+        return None
+    narrow, wide = {desc_of(v).dtype for v in sources}, desc_of(node.outputs[0]).dtype
+    if len(narrow) != 1 or not holds_exactly(next(iter(narrow)), wide):
+        return None
+    moved = r.op_like(node, sources)
+    results = moved if isinstance(moved, tuple) else (moved,)
+    wider = [r.op("Cast", v, to=wide) for v in results]
+    return wider if len(wider) > 1 else wider[0]
+
+
+class SinkCasts(RewritePass):
+    """Move widening casts behind movements.
+
+    1. A movement (Reshape, Transpose, Slice, Split, Concat, …) whose inputs are all widened from one narrower type
+       that the wide one holds exactly works on the narrow values; its results are widened instead.
+    2. Narrowing casts stay where they are.
+    """
+
+    name = "sink_casts"
+    rules: ClassVar[Rules] = dict.fromkeys(_MOVEMENTS, (_sink,))

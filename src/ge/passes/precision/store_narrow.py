@@ -1,0 +1,72 @@
+"""Storage precision: float32 values that vector kernels hand to one another are kept in memory in the narrow type."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ge.ir import facts
+from ge.ir.values import desc_of
+from ge.ops.base import Engine, is_custom, lookup
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+from ge.passes.precision.lower_precision import MODES, feeding_products, mode_of
+
+__all__ = ["StoreNarrow"]
+
+_WIDE = "float32"
+SMALL_SHARE = 256  # of the largest value's elements
+
+
+class StoreNarrow(Pass):
+    """Store values narrow in the mixed precision modes.
+
+    1. A float32 value made by a vector operator and read only by vector operators is stored in the mode's type; the
+       kernels widen it when they read and round it when they write.
+    2. A value and its views are stored alike, or not at all.
+    3. Inputs and outputs of the graph, constants, and nodes exempt from the mode keep float32.
+    4. So do values that are small beside the graph's largest (statistics of batches: rounding them saves nothing), and
+       values that no product depends on (gradients on their way into the update of a weight).
+    """
+
+    name = "store_narrow"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        mode = MODES.get(options.precision_mode)
+        if mode is None or not mode.stores:
+            return False
+        feeding = feeding_products(graph)
+        sizes = [desc_of(v).size for n in graph for v in n.outputs]
+        small = max(sizes, default=0) // SMALL_SHARE
+        for node in graph:
+            if lookup(node.op_type).engine is Engine.VIEW or mode_of(node, options) is None:
+                continue
+            for value in node.outputs:
+                family = _family(value)
+                if desc_of(value).size <= small or not any(v in feeding for v in family):
+                    continue
+                if all(map(_storable, family)):
+                    for member in family:
+                        facts.set_storage_dtype(member, mode.dtype)
+        return False
+
+
+def _family(value: ir.Value) -> list[ir.Value]:
+    """A value and all views of it, which share its memory."""
+    found = [value]
+    for member in found:
+        found += [v for n in member.consumers() if lookup(n.op_type).engine is Engine.VIEW for v in n.outputs]
+    return found
+
+
+def _storable(value: ir.Value) -> bool:
+    node = value.producer()
+    if node is None or value.is_graph_output() or desc_of(value).dtype != _WIDE or not value.uses():
+        return False
+    return all(_is_vector(n) for n in (node, *value.consumers()))
+
+
+def _is_vector(node: ir.Node) -> bool:
+    operator = lookup(node.op_type)
+    if is_custom(operator) and operator.aicpu:  # where it runs is not settled yet
+        return False
+    return operator.engine in (Engine.VECTOR, Engine.VIEW)

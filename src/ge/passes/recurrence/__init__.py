@@ -1,0 +1,1 @@
+"""Recurrence: hoisting, fusion of recurrent layers."""

@@ -1,0 +1,195 @@
+"""Recurrent layers written as loops: a loop whose step is that of an LSTM or a GRU becomes one operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.ir.values import constant_of, desc_of
+from ge.passes.recurrence.loops import CountedLoop, behind, is_product
+from ge.passes.recurrence.recurrent_cells import gru_order, lstm_cell
+from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, sole_consumer
+
+__all__ = ["FuseRecurrent"]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product by a constant matrix, with the constants added to it."""
+
+    source: ir.Value  # what is multiplied: the stack of all rows, or a state
+    matrix: np.ndarray  # (K, G * H)
+    bias: np.ndarray  # (G * H)
+    total: ir.Value
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The parts of a loop's body that a recurrent layer has."""
+
+    row: _Product
+    state: _Product
+    joint: ir.Value | None  # the sum of both, with the constants added to it
+    joint_bias: np.ndarray
+
+    @property
+    def units(self) -> int:
+        return self.state.matrix.shape[0]
+
+    @property
+    def gates(self) -> int:
+        return self.state.matrix.shape[1] // self.units
+
+
+def _whole(value: ir.Value | None) -> ir.Value | None:
+    """The value behind Identity and Reshape nodes."""
+    return behind(value, "Identity", "Reshape")
+
+
+def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:
+    """The constants added to a value one after another, and the sum."""
+    total = np.zeros(width, np.float32)
+    while True:
+        node = sole_consumer(value, "Add")
+        if node is None:
+            return total, value
+        other = next(v for v in (*node.inputs, None) if v is not value)
+        constant = constant_of(other)
+        if constant is None or constant.size != width:
+            return total, value
+        total = total + constant.reshape(-1)
+        value = node.outputs[0]
+
+
+def _step_of(loop: CountedLoop) -> _Step | None:
+    """Find x * w and h * r in a body: two products by constant matrices of one width."""
+    found: dict[str, _Product] = {}
+    for node in loop.body:
+        if node.op_type != "MatMul":
+            continue
+        made = _product(loop, node)
+        if made is None or made[0] in found:
+            return None
+        found[made[0]] = made[1]
+    if set(found) != {"row", "state"}:
+        return None
+    row, state = found["row"], found["state"]
+    width = row.matrix.shape[1]
+    if width != state.matrix.shape[1] or width % state.matrix.shape[0]:
+        return None
+    both = sole_consumer(row.total, "Add")
+    if both is None:
+        return _Step(row, state, None, np.zeros(width, np.float32))
+    if set(both.inputs) != {row.total, state.total}:
+        return None
+    bias, joint = _added(both.outputs[0], width)
+    return _Step(row, state, joint, bias)
+
+
+def _product(loop: CountedLoop, node: ir.Node) -> tuple[str, _Product] | None:
+    """A product and whether it is that of the hidden state or of this step's row of a sequence."""
+    matrix, bias = constant_of(node.inputs[1]), constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    if not is_product(node, biased=True) or matrix is None or (len(node.inputs) > 2 and bias is None):
+        return None
+    source = _whole(node.inputs[0])
+    stack = loop.row_of(source, back=False)
+    kind = "state" if source in loop.states else "row"
+    source = source if kind == "state" else loop.outer(stack)
+    if source is None:
+        return None
+    added, total = _added(node.outputs[0], matrix.shape[1])
+    return kind, _Product(source, matrix, added if bias is None else added + bias.reshape(-1), total)
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A recognised layer: the order of its gates as the operator has them, and its cell state (None for a GRU)."""
+
+    type: str
+    order: tuple[int, ...]
+    cell: ir.Value | None = None
+
+
+def _recognise(loop: CountedLoop, step: _Step) -> _Match | None:
+    hidden = step.state.source
+    if step.gates == 3 and step.joint is None:
+        order = gru_order(loop, step.row.total, step.state.total, hidden)
+        return None if order is None else _Match("GRU", (order[1], order[0], order[2]))
+    if step.gates == 4 and step.joint is not None:
+        found = lstm_cell(loop, step.joint, hidden)
+        return None if found is None else _Match("LSTM", found.order, found.cell)
+    return None
+
+
+# -- the rewrite -----------------------------------------------------------------------------------------------
+
+
+def _layer(r: Rewriter, node: ir.Node) -> Replacement:
+    loop = CountedLoop.of(node)
+    step = None if loop is None else _step_of(loop)
+    if loop is None or step is None or desc_of(step.state.source).dtype != "float32":
+        return None
+    if desc_of(step.row.source).rank != 3:
+        return None
+    match = _recognise(loop, step)
+    if match is None:
+        return None
+    sources = _results(loop, match, step)
+    if sources is None:
+        return None
+    y, *last = _emit(r, loop, step, match)
+    made = {"y": y, "h": last[0], "c": last[-1]}
+    return [
+        r.op("Reshape", made[k], shape=desc_of(v).shape) for k, v in zip(sources, node.outputs, strict=True)
+    ]
+
+
+def _results(loop: CountedLoop, match: _Match, step: _Step) -> list[str] | None:
+    """What each result of the loop is: all hidden states (y), the last hidden (h) or cell state (c); None if other."""
+    hidden = _whole(loop.after(step.state.source))
+    memory = _whole(loop.after(match.cell)) if match.cell is not None else None
+    found: list[str] = []
+    for value, state, _ in loop.results():
+        source = _whole(value)
+        if source is hidden:
+            found.append("y" if state is None else "h")
+        elif source is memory and state is not None:
+            found.append("c")
+        else:
+            return None
+    return found
+
+
+def _emit(r: Rewriter, loop: CountedLoop, step: _Step, match: _Match) -> tuple[ir.Value, ...]:
+    def gates(array: np.ndarray) -> np.ndarray:
+        split = array.reshape(*array.shape[:-1], step.gates, step.units)
+        return np.ascontiguousarray(split[..., list(match.order), :])[None]
+
+    def first(state: ir.Value) -> ir.Value:
+        value = loop.initial(state)
+        return r.op("Reshape", value, shape=[1, *desc_of(value).shape])
+
+    bias, extra = gates(step.row.bias + step.joint_bias), gates(step.state.bias)
+    inputs: list[Any] = [step.row.source, gates(step.row.matrix), gates(step.state.matrix)]
+    if match.cell is not None:
+        return r.ops("LSTM", [*inputs, bias + extra, first(step.state.source), first(match.cell)])
+    together = bias + np.concatenate([extra[:, :2], np.zeros_like(extra[:, 2:])], 1)
+    four = np.concatenate([together, extra[:, 2:]], 1)
+    return r.ops("GRU", [*inputs, four, first(step.state.source)], linear_before_reset=True)
+
+
+class FuseRecurrent(RewritePass):
+    """Recognise recurrent layers.
+
+    1. A Loop over all rows of a sequence, whose body multiplies the row and a state by constant matrices and otherwise
+       computes what a step of an LSTM or of a GRU (with a bias of its own for the recurrent part) computes, is that
+       operator. The formulas of both are compared, gates being tried in every order.
+    2. Results may be the states after the last step and the hidden states of all steps; anything else leaves the loop.
+    3. Loops that can end early, or whose number of steps is computed, are left alone.
+    """
+
+    name = "fuse_recurrent"
+    rules: ClassVar[Rules] = {"Loop": (_layer,)}
