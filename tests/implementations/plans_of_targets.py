@@ -105,6 +105,7 @@ def main() -> None:
         f"{name} {target} {mode.value}": _plain(graph, target, mode)
         for name, graph in graphs.items()
         for target in NAMES
+        if not target.startswith("sm_")
         if target != "host"
         for mode in modes
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ge.errors import GeError
+from ge.target import NAMES
 
 __all__ = [
     "RECOMPUTE",
@@ -132,7 +133,7 @@ _OUTPUT_TYPES = {
     "INT64": "int64",
     "BOOL": "bool",
 }
-_TARGETS = "host, portable, avx2, avx512, avx512_bf16, amx"
+_TARGETS = ", ".join(NAMES)
 _ASCEND = re.compile(r"(ascend|bs9sx|hi\d)", re.IGNORECASE)
 
 

@@ -29,7 +29,7 @@ _NAMED = {
     "avx512_bf16": "avx512_core_bf16",
     "amx": "avx512_core_amx",
 }
-NAMES = ("host", *_NAMED)
+NAMES = ("host", *_NAMED, *cuda.NAMES)
 
 
 def host() -> Target:
@@ -67,9 +67,7 @@ def named(name: str) -> Target:
     if name in cuda.NAMES:
         return cuda.named(name)
     if name not in _NAMED:
-        raise GeError(
-            "E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join([*NAMES, *cuda.NAMES])}"
-        )
+        raise GeError("E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(NAMES)}")
     isa = _NAMED[name]
     return Target(name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, costs=shipped(isa))
 
