@@ -108,8 +108,8 @@ def _reaches_compiler(option: Option) -> bool:
 def meaning(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that others stand for, together with those given themselves; values are parsed ones.
 
-    >>> meaning({"enable_dump": True, "dump_path": Path("graphs"), "precision_mode_v2": None})
-    {'dump': frozenset({'all'}), 'dump_dir': PosixPath('graphs')}
+    >>> meaning({"enable_dump": True, "dump_path": "graphs", "precision_mode_v2": None})
+    {'dump_dir': 'graphs', 'dump': frozenset({'all'})}
     """
     found = {n: value for n, value in given.items() if OPTIONS[n].decides in ("compile", "run", "start")}
     for name, stands_for in _STAND_FOR.items():
