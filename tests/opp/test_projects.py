@@ -420,7 +420,7 @@ def test_single_operator_descriptions(kit: Path, tmp_path: Path) -> None:
     port = {"format": "ND", "shape": [3], "type": "float"}
     path = tmp_path / "op.json"
     path.write_text(json.dumps([{"op": "Cube", "input_desc": [port], "output_desc": [port]}]))
-    (result,) = compile_operators(path, tmp_path, ge.PrecisionMode.KEEP, "host")
+    (result,) = compile_operators(path, tmp_path, ge.CompileOptions())
     np.testing.assert_array_equal(ge.load(result.path)(np.array([1, 2, 3], np.float32)), [1, 8, 27])
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ge.errors import GeError
-from ge.target import NAMES
 
 __all__ = [
     "RECOMPUTE",
@@ -133,7 +132,8 @@ _OUTPUT_TYPES = {
     "INT64": "int64",
     "BOOL": "bool",
 }
-_TARGETS = ", ".join(NAMES)
+# Those of ge.target, which loads the runtime: commands start without it.
+_TARGETS = "host, portable, avx2, avx512, avx512_bf16, amx, sm_80, sm_86, sm_89, sm_90, sm_100"
 _ASCEND = re.compile(r"(ascend|bs9sx|hi\d)", re.IGNORECASE)
 
 
