@@ -45,7 +45,7 @@ def test_a_function_runs_on_the_host_with_one_warning() -> None:
 def test_an_eager_operator_runs_on_the_host_with_a_warning() -> None:
     a = tf.reshape(tf.range(49 * 51, dtype=tf.float32), [49, 51])
     with pytest.warns(faults.InternalErrorWarning, match="a defect"):
-        for _ in range(tf_adapter.eager.THRESHOLD + 1):
+        for _ in range(tf_adapter.options.eager_threshold + 1):
             product = tf.matmul(a, a, transpose_b=True)
     with tf.device("/CPU:0"):
         tf.debugging.assert_near(product, tf.matmul(a, a, transpose_b=True))

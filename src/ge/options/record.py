@@ -128,7 +128,7 @@ def meaning(given: Mapping[str, Any]) -> dict[str, Any]:
         found["memory_limit"] = sum(halves)
     if given.get("profiling_mode") is not None:
         found["profiling"] = given["profiling_mode"]
-    if given.get("profiling_mode") and (folder := _profiling_folder(given.get("profiling_options"))):
+    if (folder := _profiling_folder(given.get("profiling_options"))) and given.get("profiling_mode"):
         found["profiling_dir"] = folder
     return found
 
@@ -151,7 +151,9 @@ def _profiling_folder(text: str | None) -> Path | None:
         folder = json.loads(text).get("output", "")
     except (ValueError, AttributeError) as error:
         raise OptionError(
-            "E10010", f"profiling_options cannot be {text!r}", remedy='use JSON such as {"output": "folder"}'
+            "E10010",
+            f"profiling_options cannot be {text!r}: it is not valid JSON",
+            remedy='use an object such as {"output": "folder"}',
         ) from error
     return Path(folder) if folder else None
 
