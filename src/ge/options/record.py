@@ -153,7 +153,7 @@ def _profiling_folder(text: str | None) -> Path | None:
         raise OptionError(
             "E10010",
             f"profiling_options cannot be {text!r}: it is not valid JSON",
-            remedy='use an object such as {"output": "folder"}',
+            remedy='use JSON such as {"output": "folder"}',
         ) from error
     return Path(folder) if folder else None
 
