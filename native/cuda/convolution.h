@@ -1,16 +1,12 @@
-// Convolutions by cuDNN's graph interface: y = relu(conv(x, w) + bias + residual) as one operation graph.
+// Convolutions by cuDNN: y = act(conv(x, w) + bias + residual) as one operation graph.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "cuda/device.h"
+#include "cuda/dnn.h"
 
 namespace npu::cuda {
-
-using Dims = std::vector<std::int64_t>;
 
 struct ConvolutionSpec {
   std::string library;  // path of libcudnn
@@ -19,27 +15,23 @@ struct ConvolutionSpec {
   Dims strides, dilations, pads_begin, pads_end;
   bool has_bias = false;      // of the result's type, one number for each channel
   bool has_residual = false;  // laid out as the result
-  bool relu = false;
+  std::string activation;     // "", relu, relu6, sigmoid, tanh, swish, gelu_erf or gelu_tanh
 };
 
 class Convolution {
  public:
   // Raises Unsupported when cuDNN proposes no engine.
   Convolution(Device& device, const ConvolutionSpec& spec);
-  ~Convolution();
-  Convolution(const Convolution&) = delete;
-  Convolution& operator=(const Convolution&) = delete;
 
-  // Engines proposed, best guess first.
-  std::size_t candidates() const;
-  // Compiles a candidate; its workspace in bytes, or -1 when cuDNN cannot build it.
-  std::int64_t prepare(std::size_t candidate);
+  std::size_t candidates() const { return graph_.candidates(); }
+  std::string describe(std::size_t candidate) const { return graph_.describe(candidate); }
+  std::int64_t prepare(std::size_t candidate) { return graph_.prepare(candidate); }
   void enqueue(const Stream& stream, std::size_t candidate, Address x, Address w, Address bias,
                Address residual, Address y, Address workspace) const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  DnnGraph graph_;
+  bool has_bias_, has_residual_;
 };
 
 }  // namespace npu::cuda

@@ -147,6 +147,11 @@ void Stream::synchronize() const {
   check(device_.driver().stream_synchronize(handle_), "cuStreamSynchronize");
 }
 
+void Stream::wait(const Event& event) const {
+  device_.use();
+  check(device_.driver().stream_wait(handle_, event.handle(), 0), "cuStreamWaitEvent");
+}
+
 Event::Event(Device& device) : device_(device) {
   device.use();
   check(device_.driver().event_create(&handle_, 0), "cuEventCreate");

@@ -75,6 +75,8 @@ class Memory {
   Address address_;
 };
 
+class Event;
+
 class Stream {
  public:
   explicit Stream(Device& device);
@@ -85,6 +87,7 @@ class Stream {
   Device& device() const { return device_; }
   StreamHandle handle() const { return handle_; }
   void synchronize() const;
+  void wait(const Event& event) const;  // lets what follows wait for it
 
  private:
   Device& device_;

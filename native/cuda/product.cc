@@ -17,9 +17,13 @@ constexpr int kFloat32 = 0, kFloat16 = 2, kBfloat16 = 14;
 constexpr int kComputeFloat32 = 68;  // true float32: no TF32
 constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8;
 constexpr int kBatchCount = 5, kBatchStride = 6;
-constexpr int kMaxWorkspace = 1;
+constexpr int kMaxWorkspace = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
+constexpr int kReductionMask = 3;
+constexpr std::uint32_t kWideReductions = 2;  // parts of a sum are added as float32, in a fixed order
+constexpr std::uint32_t kAlignment = 16;      // bytes; operands may be views
 constexpr int kEpilogueDefault = 1, kEpilogueRelu = 2, kEpilogueBias = 4, kEpilogueGelu = 32;
-constexpr int kMostCandidates = 16;
+constexpr int kMostCandidates = 24;
+constexpr int kAlgorithmSettings = 9;  // identity, tile, split, reduction, swizzle, option, stages, shapes
 
 struct Heuristic {
   std::uint64_t algorithm[8];
@@ -42,6 +46,7 @@ struct Lt {
     library.find("cublasLtMatmulPreferenceDestroy", preference_destroy);
     library.find("cublasLtMatmulPreferenceSetAttribute", preference_set);
     library.find("cublasLtMatmulAlgoGetHeuristic", heuristic);
+    library.find("cublasLtMatmulAlgoConfigGetAttribute", setting);
     library.find("cublasLtMatmul", matmul);
   }
 
@@ -57,6 +62,7 @@ struct Lt {
   int (*preference_destroy)(Object);
   int (*preference_set)(Object, int, const void*, std::size_t);
   int (*heuristic)(Handle, Object, Object, Object, Object, Object, Object, int, Heuristic*, int*);
+  int (*setting)(const void*, int, void*, std::size_t, std::size_t*);
   int (*matmul)(Handle, Object, const void*, Address, Object, Address, Object, const void*, Address, Object,
                 Address, Object, const void*, Address, std::size_t, StreamHandle);
 };
@@ -134,13 +140,14 @@ Product::Product(Device& device, const ProductSpec& spec) : parts_(new Parts(lt(
   Parts& p = *parts_;
   device.use();
   p.handle = handle_of(p.library, device);
-  const int type = type_of(spec.dtype);
+  const int type = type_of(spec.dtype), result = type_of(spec.result);
   ok(p.library.desc_create(&p.desc, kComputeFloat32, kFloat32), "cublasLtMatmulDescCreate");
   // y^T = b^T a^T: the operands change places.
   const int turn_b = p.layout(&p.b, type, spec.b, spec.stack),
             turn_a = p.layout(&p.a, type, spec.a, spec.stack);
-  if (p.layout(&p.y, type, spec.y, spec.stack)) throw Unsupported("the result of a product is not row-major");
-  if (p.layout(&p.residual, type, spec.has_residual ? spec.residual : spec.y, spec.stack)) {
+  if (p.layout(&p.y, result, spec.y, spec.stack))
+    throw Unsupported("the result of a product is not row-major");
+  if (p.layout(&p.residual, result, spec.has_residual ? spec.residual : spec.y, spec.stack)) {
     throw Unsupported("the summand of a product is not row-major");
   }
   p.set(kTransposeA, turn_b);
@@ -156,6 +163,10 @@ Product::Product(Device& device, const ProductSpec& spec) : parts_(new Parts(lt(
   ok(p.library.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const std::size_t workspace = kWorkspace;
   p.library.preference_set(preference, kMaxWorkspace, &workspace, sizeof workspace);
+  p.library.preference_set(preference, kReductionMask, &kWideReductions, sizeof kWideReductions);
+  for (const int operand : {kAlignmentA, kAlignmentB, kAlignmentC, kAlignmentD}) {
+    p.library.preference_set(preference, operand, &kAlignment, sizeof kAlignment);
+  }
   p.found.resize(kMostCandidates);
   int count = 0;
   const int status = p.library.heuristic(p.handle, p.desc, p.b, p.a, p.residual, p.y, preference,
@@ -168,6 +179,19 @@ Product::Product(Device& device, const ProductSpec& spec) : parts_(new Parts(lt(
 Product::~Product() = default;
 
 std::size_t Product::candidates() const { return parts_->found.size(); }
+
+std::string Product::describe(std::size_t candidate) const {
+  const Parts& p = *parts_;
+  std::string text;
+  for (int n = 0; n < kAlgorithmSettings; ++n) {
+    std::uint32_t value = 0;
+    std::size_t written = 0;
+    // The two last ones have 16 bits, and older versions of the library have none.
+    if (p.library.setting(p.found.at(candidate).algorithm, n, &value, n < 7 ? 4 : 2, &written) != 0) continue;
+    text += (n == 0 ? "" : " ") + std::to_string(n) + "=" + std::to_string(value);
+  }
+  return text;
+}
 
 void Product::enqueue(const Stream& stream, std::size_t candidate, Address a, Address b, Address bias,
                       Address residual, Address y, Address workspace) const {

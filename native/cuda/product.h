@@ -19,6 +19,7 @@ struct Matrix {
 struct ProductSpec {
   std::string library;  // path of libcublasLt
   std::string dtype;    // of all operands: float32, float16 or bfloat16; sums are float32
+  std::string result;   // type of the result and the residual: that of the operands, or float32
   std::int64_t stack = 1;
   Matrix a, b, y, residual;
   bool has_bias = false;
@@ -37,6 +38,8 @@ class Product {
   Product& operator=(const Product&) = delete;
 
   std::size_t candidates() const;
+  // An algorithm and its settings, which stay the same while the library's version does.
+  std::string describe(std::size_t candidate) const;
   void enqueue(const Stream& stream, std::size_t candidate, Address a, Address b, Address bias,
                Address residual, Address y, Address workspace) const;
 

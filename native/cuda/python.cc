@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/errors.h"
+#include "cuda/attention.h"
 #include "cuda/convolution.h"
 #include "cuda/device.h"
 #include "cuda/product.h"
@@ -120,6 +121,7 @@ void bind_streams(nb::module_& m) {
           "__init__", [](Stream* self, int device) { new (self) Stream(Device::get(device)); },
           nb::arg("device"))
       .def("synchronize", &Stream::synchronize, nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &Stream::wait, nb::arg("event"), "Lets what follows wait for an event.")
       .def(
           "launch",
           [](const Stream& self, const Module& module, const std::string& symbol, unsigned blocks,
@@ -174,41 +176,66 @@ void bind_libraries(nb::module_& m) {
       .def(
           "__init__",
           [](Product* self, int device, const std::string& library, const std::string& dtype,
-             std::int64_t stack, const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b,
-             const std::vector<std::int64_t>& y, const std::vector<std::int64_t>& residual, bool has_bias,
-             const std::string& activation) {
-            ProductSpec spec{library,      dtype, stack,    matrix_of(a),      matrix_of(b),
-                             matrix_of(y), {},    has_bias, !residual.empty(), activation};
+             const std::string& result, std::int64_t stack, const std::vector<std::int64_t>& a,
+             const std::vector<std::int64_t>& b, const std::vector<std::int64_t>& y,
+             const std::vector<std::int64_t>& residual, bool has_bias, const std::string& activation) {
+            ProductSpec spec{library,      dtype,        result, stack,    matrix_of(a),
+                             matrix_of(b), matrix_of(y), {},     has_bias, !residual.empty(),
+                             activation};
             if (spec.has_residual) spec.residual = matrix_of(residual);
             new (self) Product(Device::get(device), spec);
           },
-          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("stack"), nb::arg("a"),
-          nb::arg("b"), nb::arg("y"), nb::arg("residual"), nb::arg("has_bias"), nb::arg("activation"))
+          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("result"), nb::arg("stack"),
+          nb::arg("a"), nb::arg("b"), nb::arg("y"), nb::arg("residual"), nb::arg("has_bias"),
+          nb::arg("activation"))
       .def_prop_ro("candidates", &Product::candidates)
+      .def("describe", &Product::describe, nb::arg("candidate"))
       .def(
           "prepare", [](const Product&, std::size_t) { return Product::kWorkspace; }, nb::arg("candidate"))
       .def("enqueue", &Product::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("a"), nb::arg("b"),
            nb::arg("bias"), nb::arg("residual"), nb::arg("y"), nb::arg("workspace"));
-  nb::class_<Convolution>(m, "Convolution", "A convolution of cuDNN with bias, residual and ReLU.")
+  nb::class_<Convolution>(m, "Convolution", "A convolution of cuDNN with bias, residual and activation.")
       .def(
           "__init__",
           [](Convolution* self, int device, const std::string& library, const std::string& dtype,
              const Dims& x, const Dims& x_strides, const Dims& w, const Dims& w_strides, const Dims& y,
              const Dims& y_strides, const Dims& strides, const Dims& dilations, const Dims& pads_begin,
-             const Dims& pads_end, bool has_bias, bool has_residual, bool relu) {
+             const Dims& pads_end, bool has_bias, bool has_residual, const std::string& activation) {
             const ConvolutionSpec spec{library,    dtype,    x,         x_strides,    w,
                                        w_strides,  y,        y_strides, strides,      dilations,
-                                       pads_begin, pads_end, has_bias,  has_residual, relu};
+                                       pads_begin, pads_end, has_bias,  has_residual, activation};
             new (self) Convolution(Device::get(device), spec);
           },
           nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("x"), nb::arg("x_strides"),
           nb::arg("w"), nb::arg("w_strides"), nb::arg("y"), nb::arg("y_strides"), nb::arg("strides"),
           nb::arg("dilations"), nb::arg("pads_begin"), nb::arg("pads_end"), nb::arg("has_bias"),
-          nb::arg("has_residual"), nb::arg("relu"))
+          nb::arg("has_residual"), nb::arg("activation"))
       .def_prop_ro("candidates", &Convolution::candidates)
+      .def("describe", &Convolution::describe, nb::arg("candidate"))
       .def("prepare", &Convolution::prepare, nb::arg("candidate"), nb::call_guard<nb::gil_scoped_release>())
       .def("enqueue", &Convolution::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("a"),
            nb::arg("b"), nb::arg("bias"), nb::arg("residual"), nb::arg("y"), nb::arg("workspace"));
+  nb::class_<Attention>(m, "Attention", "Attention of cuDNN, with a mask that is added to the scores.")
+      .def(
+          "__init__",
+          [](Attention* self, int device, const std::string& library, const std::string& dtype, const Dims& q,
+             const Dims& q_strides, const Dims& k, const Dims& k_strides, const Dims& v,
+             const Dims& v_strides, const Dims& y, const Dims& y_strides, const std::string& mask_dtype,
+             const Dims& mask, const Dims& mask_strides, double scale, bool causal, bool has_sums) {
+            const AttentionSpec spec{library,   dtype,   q,         q_strides,  k,    k_strides,    v,
+                                     v_strides, y,       y_strides, mask_dtype, mask, mask_strides, scale,
+                                     causal,    has_sums};
+            new (self) Attention(Device::get(device), spec);
+          },
+          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("q"), nb::arg("q_strides"),
+          nb::arg("k"), nb::arg("k_strides"), nb::arg("v"), nb::arg("v_strides"), nb::arg("y"),
+          nb::arg("y_strides"), nb::arg("mask_dtype"), nb::arg("mask"), nb::arg("mask_strides"),
+          nb::arg("scale"), nb::arg("causal"), nb::arg("has_sums"))
+      .def_prop_ro("candidates", &Attention::candidates)
+      .def("describe", &Attention::describe, nb::arg("candidate"))
+      .def("prepare", &Attention::prepare, nb::arg("candidate"), nb::call_guard<nb::gil_scoped_release>())
+      .def("enqueue", &Attention::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("q"),
+           nb::arg("k"), nb::arg("v"), nb::arg("mask"), nb::arg("y"), nb::arg("sums"), nb::arg("workspace"));
 }
 
 nb::dict describe(int index) {

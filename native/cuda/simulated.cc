@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ constexpr std::size_t kMemory = std::size_t{1} << 30;
 constexpr std::size_t kStack = 64 * 1024;
 constexpr std::size_t kShared = 48 * 1024;
 constexpr Result kInvalid = 1;
+constexpr Result kUnjoined = 904;
 constexpr Result kNotFound = 500;
 constexpr Result kBadImage = 200;
 constexpr int kDevices = 2;
@@ -118,8 +120,21 @@ class Block {
 
 using Work = std::function<void()>;
 
+struct Stream;
+
+// Streams that wait for an event of a capturing stream take part in the capture; in the end the first one
+// must wait for all others.
+struct Capture {
+  std::vector<Work> work;
+  std::set<const Stream*> apart;  // streams with work that the first one does not wait for
+  const Stream* first = nullptr;
+  bool open = true;
+};
+
 struct Stream {
-  std::vector<Work>* captured = nullptr;
+  std::shared_ptr<Capture> captured;
+
+  bool is_captured() const { return captured != nullptr && captured->open; }
 };
 
 struct Graph {
@@ -128,6 +143,8 @@ struct Graph {
 
 struct Event {
   std::chrono::steady_clock::time_point at;
+  std::shared_ptr<Capture> capture;
+  const Stream* recorded_on = nullptr;
 };
 
 struct Function {
@@ -153,8 +170,10 @@ State& state() {
 Stream* of(StreamHandle handle) { return reinterpret_cast<Stream*>(handle); }
 
 Result enqueue(StreamHandle handle, Work work) {
-  if (handle != nullptr && of(handle)->captured != nullptr) {
-    of(handle)->captured->push_back(std::move(work));
+  if (handle != nullptr && of(handle)->is_captured()) {
+    Capture& capture = *of(handle)->captured;
+    if (of(handle) != capture.first) capture.apart.insert(of(handle));
+    capture.work.push_back(std::move(work));
   } else {
     work();
   }
@@ -233,16 +252,26 @@ Result stream_destroy(StreamHandle stream) {
 }
 
 Result capture_begin(StreamHandle stream, int) {
-  if (of(stream)->captured != nullptr) return kInvalid;
-  of(stream)->captured = new std::vector<Work>;
+  if (of(stream)->is_captured()) return kInvalid;
+  of(stream)->captured = std::make_shared<Capture>();
+  of(stream)->captured->first = of(stream);
   return 0;
 }
 
 Result capture_end(StreamHandle stream, GraphHandle* graph) {
-  if (of(stream)->captured == nullptr) return kInvalid;
-  *graph = reinterpret_cast<GraphHandle>(new Graph{std::move(*of(stream)->captured)});
-  delete of(stream)->captured;
-  of(stream)->captured = nullptr;
+  if (!of(stream)->is_captured()) return kInvalid;
+  Capture& capture = *of(stream)->captured;
+  capture.open = false;
+  if (!capture.apart.empty()) return kUnjoined;
+  *graph = reinterpret_cast<GraphHandle>(new Graph{std::move(capture.work)});
+  return 0;
+}
+
+Result stream_wait(StreamHandle stream, EventHandle handle, unsigned) {
+  const Event& event = *reinterpret_cast<Event*>(handle);
+  if (event.capture == nullptr || !event.capture->open) return 0;
+  of(stream)->captured = event.capture;
+  event.capture->apart.erase(event.recorded_on);
   return 0;
 }
 
@@ -282,7 +311,11 @@ Result event_destroy(EventHandle event) {
 }
 
 Result event_record(EventHandle event, StreamHandle stream) {
-  return enqueue(stream, [=] { reinterpret_cast<Event*>(event)->at = std::chrono::steady_clock::now(); });
+  Event& made = *reinterpret_cast<Event*>(event);
+  made.capture = stream != nullptr && of(stream)->is_captured() ? of(stream)->captured : nullptr;
+  made.recorded_on = stream != nullptr ? of(stream) : nullptr;
+  made.at = std::chrono::steady_clock::now();
+  return 0;
 }
 
 Result event_elapsed(float* milliseconds, EventHandle begin, EventHandle end) {
@@ -390,7 +423,7 @@ Driver table() {
   d.stream_create = stream_create;
   d.stream_destroy = stream_destroy;
   d.stream_synchronize = [](StreamHandle) { return 0; };
-  d.stream_wait = [](StreamHandle, EventHandle, unsigned) { return 0; };
+  d.stream_wait = stream_wait;
   d.capture_begin = capture_begin;
   d.capture_end = capture_end;
   d.event_create = event_create;

@@ -25,6 +25,7 @@ class Memory:
 class Stream:
     def __init__(self, device: int) -> None: ...
     def synchronize(self) -> None: ...
+    def wait(self, event: Event) -> None: ...
     def launch(
         self, module: Module, symbol: str, blocks: int, threads: int, arguments: Sequence[int]
     ) -> None: ...
@@ -53,6 +54,7 @@ class Product:
         device: int,
         library: str,
         dtype: str,
+        result: str,
         stack: int,
         a: Sequence[int],
         b: Sequence[int],
@@ -63,6 +65,7 @@ class Product:
     ) -> None: ...
     @property
     def candidates(self) -> int: ...
+    def describe(self, candidate: int) -> str: ...
     def prepare(self, candidate: int) -> int: ...
     def enqueue(
         self,
@@ -94,10 +97,11 @@ class Convolution:
         pads_end: Sequence[int],
         has_bias: bool,
         has_residual: bool,
-        relu: bool,
+        activation: str,
     ) -> None: ...
     @property
     def candidates(self) -> int: ...
+    def describe(self, candidate: int) -> str: ...
     def prepare(self, candidate: int) -> int: ...
     def enqueue(
         self,
@@ -108,5 +112,43 @@ class Convolution:
         bias: int,
         residual: int,
         y: int,
+        workspace: int,
+    ) -> None: ...
+
+class Attention:
+    def __init__(
+        self,
+        device: int,
+        library: str,
+        dtype: str,
+        q: Sequence[int],
+        q_strides: Sequence[int],
+        k: Sequence[int],
+        k_strides: Sequence[int],
+        v: Sequence[int],
+        v_strides: Sequence[int],
+        y: Sequence[int],
+        y_strides: Sequence[int],
+        mask_dtype: str,
+        mask: Sequence[int],
+        mask_strides: Sequence[int],
+        scale: float,
+        causal: bool,
+        has_sums: bool,
+    ) -> None: ...
+    @property
+    def candidates(self) -> int: ...
+    def describe(self, candidate: int) -> str: ...
+    def prepare(self, candidate: int) -> int: ...
+    def enqueue(
+        self,
+        stream: Stream,
+        candidate: int,
+        q: int,
+        k: int,
+        v: int,
+        mask: int,
+        y: int,
+        sums: int,
         workspace: int,
     ) -> None: ...

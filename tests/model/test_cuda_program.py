@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
+from ge.model.cuda.tuning import Tuning
 from ge.options import CompileOptions
+from ge.plan import View
 
 GPU = CompileOptions(target="sm_90")
 
@@ -76,7 +78,7 @@ def test_kernels_of_a_plan_run_as_one_graph(simulated) -> None:
     model = ge.compile(vector_net(), GPU)
     for _ in range(2):
         np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-6)
-    assert model.program.loaded.graph.nodes == len(model.plan.tasks)
+    assert model.program.loaded.nodes == len(model.plan.tasks)
     assert model.program.seconds(3) > 0
 
 
@@ -92,7 +94,7 @@ def test_a_model_file_holds_ptx_and_runs_where_the_driver_is(simulated, tmp_path
 
 def test_convolutions_take_bias_residual_and_activation_in_one_call() -> None:
     tasks = [t for t in ge.compile(convolution_net(), GPU).plan.tasks if t.kind == "conv"]
-    assert [t.attrs["implementation"] for t in tasks] == ["cudnn"] * 3
+    assert [t.attrs["implementation"] for t in tasks] == ["cudnn", "cudnn", "cublaslt"]
     assert [t.attrs["post_ops"] for t in tasks] == [[], ["relu"], ["add", "relu"]]
     assert all(v.strides[1] == 1 for t in tasks for v in (t.inputs[0], t.outputs[0]))  # channels last
 
@@ -104,10 +106,163 @@ def test_products_are_stacks_at_equal_distances() -> None:
     assert task.attrs["implementation"] == "cublaslt"
 
 
-def test_what_a_gpu_does_not_have_is_refused_with_the_reason() -> None:
+def encoder_net(mask: str = "") -> onnx.ModelProto:
+    """Attention of two heads over eight tokens, its projections and a normalisation, in float16."""
+    rng = np.random.default_rng(0)
+    half = lambda *shape: (rng.standard_normal(shape) / 4).astype(np.float16)  # noqa: E731
+    nodes = []
+    for name in "qkv":
+        order = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
+        nodes += [
+            helper.make_node("MatMul", ["x", f"w{name}"], [f"m{name}"]),
+            helper.make_node("Add", [f"m{name}", f"b{name}"], [f"a{name}"]),
+            helper.make_node("Reshape", [f"a{name}", "heads"], [f"r{name}"]),
+            helper.make_node("Transpose", [f"r{name}"], [f"t{name}"], perm=order),
+        ]
+    nodes += [
+        helper.make_node("MatMul", ["tq", "tk"], ["s"]),
+        helper.make_node("Mul", ["s", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", mask], ["masked"])
+        if mask
+        else helper.make_node("Identity", ["scaled"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "tv"], ["o"]),
+        helper.make_node("Transpose", ["o"], ["back"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["back", "whole"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "wo"], ["out"]),
+        helper.make_node("Add", ["out", "bo"], ["biased"]),
+        helper.make_node("Add", ["biased", "x"], ["sum"]),
+        helper.make_node("LayerNormalization", ["sum", "gain", "shift"], ["y"]),
+    ]
+    later = np.triu(np.full((8, 8), np.finfo(np.float16).min, np.float16), 1)
+    constants = [
+        *((f"w{n}", half(128, 128)) for n in "qkvo"),
+        *((f"b{n}", half(128)) for n in "qkvo"),
+        ("scale", np.array(0.125, np.float16)),
+        ("heads", np.array([2, 8, 2, 64])),
+        ("whole", np.array([2, 8, 128])),
+        ("gain", half(128)),
+        ("shift", half(128)),
+        ("later", later),
+    ]
+    used = {name for node in nodes for name in node.input}
+    inputs = [("x", TensorProto.FLOAT16, [2, 8, 128])]
+    if mask == "keys":
+        inputs.append(("keys", TensorProto.FLOAT16, [2, 1, 1, 8]))
+    constants = [(n, a) for n, a in constants if n in used]
+    return model_of(nodes, inputs, [("y", TensorProto.FLOAT16, [2, 8, 128])], constants)
+
+
+@pytest.mark.parametrize(
+    ("mask", "operands", "causal"), [("", 3, False), ("keys", 4, False), ("later", 3, True)]
+)
+def test_an_encoder_layer_is_four_tasks_without_movements(mask, operands, causal) -> None:
+    tasks = [t for t in ge.compile(encoder_net(mask), GPU).plan.tasks if "Cast" not in t.name]
+    assert [t.kind for t in tasks] == ["matmul", "attention", "matmul", "kernel"]
+    projections, attention, output, _ = tasks
+    assert projections.outputs[0].shape[-1] == 3 * 128 and projections.attrs["has_bias"]
+    assert attention.attrs["implementation"] == "cudnn"
+    assert (len(attention.inputs), attention.attrs["causal"]) == (operands, causal)
+    assert [v.strides[-2] for v in attention.inputs[:3]] == [
+        3 * 128
+    ] * 3  # heads are read where the product wrote them
+    assert output.attrs["post_ops"] == ["add"] and output.attrs["has_bias"]
+
+
+def test_tuning_is_kept_for_equal_tasks_and_one_gpu(monkeypatch, tmp_path, simulated) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    plans = [ge.compile(convolution_net(), GPU).plan for _ in range(2)]
+    first, last = (next(t for t in plans[0].tasks if t.attrs.get("post_ops") == p) for p in ([], ["relu"]))
+    tuning = Tuning(plans[0], 0)
+    tuning.keep(first, "cudnn 7 2=1")
+    tuning.save()
+    assert tuning.choice(first) == "cudnn 7 2=1" and tuning.choice(last) is None
+    again = next(t for t in plans[1].tasks if t.attrs.get("post_ops") == [])
+    assert Tuning(plans[1], 0).choice(again) == "cudnn 7 2=1"  # from the cache folder
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "other"))
+    assert Tuning(plans[0], 0).choice(first) == "cudnn 7 2=1"  # from the plan itself
+    assert Tuning(plans[1], 0).choice(again) is None
+
+
+def test_strided_views_are_copied_by_kernels(simulated) -> None:
+    model = ge.compile(vector_net(), GPU)
+    loaded = model.program.loaded
+    source = View(model.plan.tasks[0].inputs[0].buffer, "float32", (5, 3), (40, 7), 3)
+    x = np.arange(2400, dtype=np.float32)
+    loaded.inputs[0].upload(loaded.stream, x.view(np.uint8))
+    target = View.of(next(i for i, b in enumerate(model.plan.buffers) if b.kind == "output"), source.desc)
+    loaded._gather(source, target)()
+    back = np.empty(15, np.float32)
+    loaded.outputs[0].download(loaded.stream, back.view(np.uint8))
+    want = np.lib.stride_tricks.as_strided(x[3:], (5, 3), (160, 28))
+    np.testing.assert_array_equal(back.reshape(5, 3), want)
+
+
+def gather_net(computed: bool) -> onnx.ModelProto:
+    """A lookup whose indices are an input or computed, and what follows it."""
+    nodes = [
+        *([helper.make_node("Add", ["i", "one"], ["j"])] if computed else []),
+        helper.make_node("Gather", ["table", "j" if computed else "i"], ["rows"], axis=0),
+        helper.make_node("Softmax", ["rows"], ["y"], axis=-1),
+    ]
+    table = np.random.default_rng(3).standard_normal((10, 16)).astype(np.float32)
+    inputs, outputs = [("i", TensorProto.INT64, [4])], [("y", TensorProto.FLOAT, [4, 16])]
+    numbers = [("one", np.array(1))] if computed else []
+    return model_of(nodes, inputs, outputs, [("table", table), *numbers])
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_host_tasks_run_between_graphs_and_their_copies_are_counted(computed, simulated) -> None:
+    model = ge.compile(gather_net(computed), GPU)
+    assert any("host" in row.reason for row in ge.explain(model)), str(ge.explain(model))
+    places = np.array([0, 8, 3, 3])
+    np.testing.assert_allclose(model(places), ge.compile(gather_net(computed))(places), rtol=1e-6)
+    copies = model.program.copies
+    assert (copies.to_host, copies.to_host_bytes) == ((1, 32) if computed else (0, 0))  # inputs are at hand
+    assert copies.to_gpu == copies.to_host
+    with pytest.raises(GeError, match="E10024"):
+        model(np.array([0, 12, 3, 3]))
+
+
+def test_results_of_the_host_go_on_to_the_gpu(simulated) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        helper.make_node("TopK", ["s", "k"], ["v", "places"], axis=-1),
+        helper.make_node("Exp", ["v"], ["y"]),
+    ]
+    net = model_of(
+        nodes, [("x", TensorProto.FLOAT, [3, 50])], [("y", TensorProto.FLOAT, [3, 4])], [("k", np.array([4]))]
+    )
+    x = np.random.default_rng(4).standard_normal((3, 50)).astype(np.float32)
+    model = ge.compile(net, GPU)
+    np.testing.assert_allclose(model(x), ge.compile(net)(x), rtol=1e-6)
+    assert (model.program.copies.to_host, model.program.copies.to_gpu) >= (1, 1)
+
+
+def test_sizes_that_only_the_host_knows_are_reported(simulated) -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["y"])]
     net = model_of(nodes, [("x", TensorProto.FLOAT, [4])], [("y", TensorProto.INT64, [1, "n"])])
-    with pytest.raises(UnsupportedOperatorsError, match="AI CPU kernels run on the host"):
+    np.testing.assert_array_equal(ge.compile(net, GPU)(np.array([0, 1, 0, 2], np.float32)), [[1, 3]])
+
+
+def test_what_a_gpu_does_not_have_is_refused_with_the_reason() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["w"])],
+        "body",
+        [
+            helper.make_tensor_value_info("n", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("d", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]),
+        ],
+    )
+    nodes = [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)]
+    inputs = [("times", TensorProto.INT64, []), ("x", TensorProto.FLOAT, [4])]
+    net = model_of(nodes, inputs, [("y", TensorProto.FLOAT, [4])])
+    with pytest.raises(UnsupportedOperatorsError, match="no branches or loops"):
         ge.compile(net, GPU)
 
 
@@ -124,3 +279,28 @@ def test_every_architecture_is_a_target(name) -> None:
     plan = ge.compile(vector_net(), CompileOptions(target=name)).plan
     assert plan.report["target"]["name"] == name
     assert all(f".target {name}".encode() in image.objects[name] for image in plan.kernels)
+
+
+def test_npu_device_chooses_the_gpu(monkeypatch, simulated) -> None:
+    monkeypatch.setenv("NPU_DEVICE", "cuda")
+    model = ge.compile(vector_net())
+    assert model.plan.report["target"]["name"] == "sm_90"
+    x = np.random.default_rng(5).standard_normal((3, 20, 40)).astype(np.float32)
+    assert model(x).shape == (3, 10)
+    assert CompileOptions(target="portable").target.kind == "cpu"
+
+
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
+def test_npu_device_without_a_gpu_says_why(monkeypatch) -> None:
+    monkeypatch.delenv("NPU_CUDA_DRIVER", raising=False)
+    monkeypatch.setenv("NPU_DEVICE", "cuda")
+    with pytest.raises(GeError, match="NPU_DEVICE=cuda: no CUDA driver"):
+        ge.compile(vector_net())
+
+
+def test_addresses_of_the_host_are_inputs_and_outputs(simulated) -> None:
+    model = ge.compile(vector_net(), GPU)
+    x = np.random.default_rng(6).standard_normal((3, 20, 40)).astype(np.float32)
+    y = np.empty((3, 10), np.float32)
+    model.run_addresses([x.ctypes.data], [y.ctypes.data])
+    np.testing.assert_array_equal(y, model(x))

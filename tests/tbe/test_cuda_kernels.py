@@ -35,10 +35,10 @@ def test_elementwise_in_every_dtype(dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["exp", "log", "tanh", "erf", "sqrt", "rsqrt", "sin", "sigmoid", "floor", "expm1"]
+    "op", ["exp", "log", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "tan", "sigmoid", "floor", "expm1"]
 )
 def test_special_values_pass_through_functions(op) -> None:
-    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.7, -104.0, 1e5, 0.5, -3.7]
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.7, -104.0, 1e5, 1e22, 3e38, 0.5, -3.7]
     for dtype in ("float32", "float16"):
         x = tbe.placeholder((len(special),), dtype)
         with np.errstate(over="ignore"):
@@ -171,6 +171,34 @@ def test_tiles_cover_ragged_edges() -> None:
         tbe.schedule([x], [tbe.transpose(x, (1, 0))]), gpu.architecture_of("sm_90")
     ).mappings
     assert mapping.tiled and mapping.blocks == 4
+
+
+def test_pools_of_channels_last_images_read_vectors() -> None:
+    x = tbe.placeholder((2, 9, 9, 64), "float16")
+    padded = tbe.pad(tbe.transpose(x, (0, 3, 1, 2)), (0, 0, 1, 1), (0, 0, 1, 1), -65504.0)
+    windows = tbe.compute((2, 64, 5, 5, 3, 3), lambda n, c, i, j, k, m: padded[(n, c, i * 2 + k, j * 2 + m)])
+    pooled = tbe.transpose(tbe.reduce("max", windows, [4, 5]), (0, 2, 3, 1))
+    check([x], [pooled], {x: data_for(x)})
+    large = tbe.placeholder((32, 112, 112, 64), "float16")
+    padded = tbe.pad(tbe.transpose(large, (0, 3, 1, 2)), (0, 0, 1, 1), (0, 0, 1, 1), -65504.0)
+    windows = tbe.compute(
+        (32, 64, 56, 56, 3, 3), lambda n, c, i, j, k, m: padded[(n, c, i * 2 + k, j * 2 + m)]
+    )
+    pooled = tbe.transpose(tbe.reduce("max", windows, [4, 5]), (0, 2, 3, 1))
+    (mapping,) = gpu.map_schedule(tbe.schedule([large], [pooled]), gpu.architecture_of("sm_90")).mappings
+    assert (mapping.width, mapping.copies) == (8, 3)
+
+
+def test_buffers_may_begin_anywhere() -> None:
+    x = tbe.placeholder((4096, 64), "float16")
+    kernel = gpu.build([x], [x + x], "sm_90", aligned=False)
+    assert "ld.global.nc.v" not in kernel.code.decode() and "st.global.v" not in kernel.code.decode()
+
+
+def test_only_very_long_rows_are_summed_in_two_steps() -> None:
+    rows, long = (tbe.placeholder(shape, "float32") for shape in ((128, 768), (2, 1 << 20)))
+    assert not tbe.in_two_steps([tbe.reduce("sum", rows, 1)], 132, teams=True)[1]
+    assert tbe.in_two_steps([tbe.reduce("sum", long, 1)], 132, teams=True)[1]
 
 
 def test_an_empty_output_needs_no_blocks() -> None:

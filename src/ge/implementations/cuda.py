@@ -1,4 +1,4 @@
-"""Implementations of cube operations on NVIDIA GPUs: cuBLASLt's products, cuDNN's convolutions."""
+"""Implementations of cube operations on NVIDIA GPUs: cuBLASLt's products, cuDNN's convolutions and attention."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from ge.implementations.base import Candidate, Operation
 from ge.implementations.decomposed import Decomposed
 from ge.implementations.epilogues import is_like
+from ge.ir.types import TensorDesc
 from ge.plan import View
+from ge.target import Target
 
-__all__ = ["CANDIDATES", "matrix_of"]
+__all__ = ["ACTIVATIONS", "CANDIDATES", "matrix_of", "rows_of"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -40,6 +42,50 @@ def matrix_of(view: View, leading: Sequence[int]) -> tuple[int, int, int, int, i
     return rows, columns, down, across, distance
 
 
+# Activations of the libraries by the names of post-operations.
+ACTIVATIONS = {
+    "relu": "relu",
+    "clip,0.0,6.0": "relu6",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "swish,1.0": "swish",
+    "gelu_erf": "gelu_erf",
+    "gelu_tanh": "gelu_tanh",
+}
+
+
+def rows_of(op: Operation) -> Operation | None:
+    """A convolution by windows of one element as the product of its pixels and its weights; None for others.
+
+    The images lie channels last without gaps, so that a pixel is a row.
+    """
+    x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
+    once = (1,) * (len(x.shape) - 2)
+    plain = op.integers("strides", once) == op.integers("dilations", once) == once
+    if not plain or any((*op.integers("pads_begin", (0,)), *op.integers("pads_end", (0,)))):
+        return None
+    if w.shape[2:] != once or int(op.attrs.get("groups", 1)) != 1 or w.strides[1] != 1:
+        return None
+    rows = tuple(_pixels(v) for v in (x, *op.inputs[2 + op.flag("has_bias") :], y))
+    if None in rows:
+        return None
+    first, *others, last = (r for r in rows if r is not None)
+    turned = View(w.buffer, w.dtype, (w.shape[1], w.shape[0]), (1, w.strides[0]), w.offset)
+    bias = op.inputs[2:3] if op.flag("has_bias") else ()
+    return Operation("matmul", (first, turned, *bias, *others), (last,), op.attrs, op.constant, op.steady)
+
+
+def _pixels(view: View) -> View | None:
+    """Images as a matrix with a row for each pixel, None where they do not lie so."""
+    images, channels, *space = view.shape
+    last = View.of(view.buffer, TensorDesc((images, *space, channels), view.dtype))
+    moved = (view.strides[0], *view.strides[2:], view.strides[1])
+    if any(n > 1 and s != e for n, s, e in zip(last.shape, moved, last.strides, strict=True)):
+        return None
+    rows = images * math.prod(space)
+    return View(view.buffer, view.dtype, (rows, channels), (channels, 1), view.offset)
+
+
 class _Library(Candidate):
     """What the libraries have in common: one element type throughout, and y = act(product + bias + residual)."""
 
@@ -63,7 +109,7 @@ class _Library(Candidate):
             if not is_like(op.inputs[-1], op.outputs[0]):
                 return "the summand is not laid out as the result"
             rest = rest[1:]
-        if len(rest) > 1 or any(text not in self.activations for text in rest):
+        if len(rest) > 1 or any(ACTIVATIONS.get(text) not in self.activations for text in rest):
             return f"it has no epilogue {', '.join(op.post_ops)}"
         return ""
 
@@ -87,10 +133,27 @@ class CublasLt(_Library):
         return ""
 
 
+class Pointwise(CublasLt):
+    """Convolutions by windows of one element, as products of pixels; faster than cuDNN where they add a residual."""
+
+    def unfit(self, op: Operation) -> str:
+        rows = rows_of(op)
+        return (
+            "its windows are larger, or images are not channels last" if rows is None else super().unfit(rows)
+        )
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 1.2 if "add" in op.post_ops else 0.95
+
+
 class Cudnn(_Library):
-    """Convolutions of images; float32 runs on engines that do not round to TF32."""
+    """Convolutions of images; float32 runs on engines that do not round to TF32.
+
+    What cuDNN's engines do not take of an epilogue, the program computes in a kernel after the convolution.
+    """
 
     name = "cudnn"
+    activations = tuple(ACTIVATIONS.values())
 
     def _operands(self, op: Operation) -> str:
         x, w = op.inputs[:2]
@@ -101,6 +164,44 @@ class Cudnn(_Library):
         return ""
 
 
+class CudnnAttention(Candidate):
+    """Attention of 16-bit floats whose scores never are in memory; masks are added to the scores."""
+
+    name = "cudnn"
+    device = "cuda"
+    _MOST_COLUMNS = 128
+
+    def unfit(self, op: Operation) -> str:
+        q, k, v = op.inputs[:3]
+        y = op.outputs[0]
+        if q.dtype not in ("float16", "bfloat16") or {k.dtype, v.dtype, y.dtype} != {q.dtype}:
+            return "it takes float16 or bfloat16 throughout"
+        if not 2 <= len(q.shape) <= 4 or any(w.shape[:-2] != q.shape[:-2] for w in (k, v)):
+            return "it takes at most two leading axes, the same of all operands"
+        if 0 in (*q.shape, *k.shape, *v.shape):
+            return "it has no elements"
+        if any(n % 8 or n > self._MOST_COLUMNS for n in (q.shape[-1], v.shape[-1])):
+            return f"columns are no multiple of 8 up to {self._MOST_COLUMNS}"
+        if any(w.strides[-1] != 1 for w in (q, k, v, y)):
+            return "columns are not dense"
+        if op.flag("causal") and q.shape[-2] != k.shape[-2]:
+            return "it hides later keys only where there are as many as queries"
+        return self._mask_unfit(op)
+
+    def _mask_unfit(self, op: Operation) -> str:
+        if len(op.inputs) < 4:
+            return ""
+        mask = op.inputs[3]
+        if mask.dtype == "bool" or op.flag("zeros"):
+            return "it adds masks to the scores, and gives no zeros where all are hidden"
+        if mask.dtype not in ("float32", op.inputs[0].dtype) or not mask.contiguous:
+            return "it takes dense masks of float32 or of the operands' type"
+        return ""
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 2.0
+
+
 class _Decomposed(Decomposed):
     device = "cuda"
 
@@ -108,7 +209,7 @@ class _Decomposed(Decomposed):
 # By kind of task; kinds that are not here have no implementation on a GPU.
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "matmul": (CublasLt(),),
-    "conv": (Cudnn(),),
-    "attention": (_Decomposed(),),
+    "conv": (Pointwise(), Cudnn()),
+    "attention": (CudnnAttention(), _Decomposed()),
     "attention_grad": (_Decomposed(),),
 }

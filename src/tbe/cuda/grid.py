@@ -79,9 +79,9 @@ class Grid:
         return max((-(-m.threads // WARP) * WARP for m in self.mappings), default=WARP)
 
 
-def map_schedule(plan: Schedule, architecture: Architecture) -> Grid:
-    """Choose the threads of every nest."""
-    return Grid(tuple(_map_nest(nest, architecture) for nest in plan.nests))
+def map_schedule(plan: Schedule, architecture: Architecture, *, aligned: bool = True) -> Grid:
+    """Choose the threads of every nest; `aligned`: all buffers begin at addresses that vectors can be read from."""
+    return Grid(tuple(_map_nest(nest, architecture, aligned) for nest in plan.nests))
 
 
 def loads_of(nest: Nest) -> Iterator[Node]:
@@ -90,12 +90,12 @@ def loads_of(nest: Nest) -> Iterator[Node]:
     yield from (n for n in closure(roots, set()) if n.op == "load")
 
 
-def _map_nest(nest: Nest, architecture: Architecture) -> Mapping:
+def _map_nest(nest: Nest, architecture: Architecture, aligned: bool) -> Mapping:
     if nest.tile is not None:
         sides = -(-nest.lane.extent // TILE) * -(-nest.tile.extent // TILE)
         cells = math.prod(v.extent for v in nest.outer) * sides
         return Mapping(nest, 1, cells, 1, 1, (), TILE // TILE_ROWS, True)
-    width = _width(nest, architecture)
+    width = _width(nest, architecture) if aligned else 1
     lane = nest.lane.extent // width if nest.lane_outer else 1
     cells = math.prod(v.extent for v in nest.outer) * lane
     steps = tuple(_steps(group, nest, width) for group in nest.groups)
@@ -114,7 +114,8 @@ def _map_nest(nest: Nest, architecture: Architecture) -> Mapping:
         return Mapping(nest, width, cells, team, per_block, steps, 1, False)
     if not nest.groups or fits:
         return Mapping(nest, width, cells, team, per_block, steps, turns, True)
-    copies = max(1, min(turns, _MOST_COPIES // width if width < _MOST_COPIES else 1, int(_MOST_WORK / work)))
+    most = max(1, min(turns, _MOST_COPIES, _MOST_ELEMENTS // width, int(_MOST_WORK / (width * work))))
+    copies = min(range(most, most // 2, -1), key=lambda n: -turns % n)  # the last turn is as full as can be
     return Mapping(nest, width, cells, team, per_block, steps, copies, False)
 
 

@@ -19,7 +19,7 @@ from tbe.target import compile_ir
 __all__ = ["GridKernel", "build"]
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_cache: BoundedCache[tuple[str, str, bool, str], GridKernel] = BoundedCache(4096)
+_cache: BoundedCache[tuple[str, str, bool, bool, str], GridKernel] = BoundedCache(4096)
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,26 @@ def build(
     plan: Schedule | None = None,
     *,
     simulated: bool = False,
+    aligned: bool = True,
 ) -> GridKernel:
     """Compile `outputs` as one GPU kernel of `inputs`; raises Unfusable when that cannot be.
 
-    `simulated` compiles the code of the threads for the host, to be run by a simulated driver.
+    `simulated` compiles the code of the threads for the host, to be run by a simulated driver. With `aligned` false,
+    buffers may begin at any element; threads then handle one element at a time.
     """
     described = architecture_of(architecture)
     identity = fingerprint(inputs, outputs)
     symbol = name or f"tbe_{identity[:16]}"
     if not _SYMBOL.fullmatch(symbol):
         raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
-    key = (identity, architecture, simulated, symbol)
+    key = (identity, architecture, simulated, aligned, symbol)
     found = _cache.get(key)
     if found is not None:
         return found
     plan = plan or schedule(inputs, outputs)
-    grid = map_schedule(plan, described)
+    grid = map_schedule(plan, described, aligned=aligned)
     platform: Platform = Simulated() if simulated else Nvptx(described)
-    text = render(plan, grid, platform, symbol)
+    text = render(plan, grid, platform, symbol, aligned=aligned)
     code = (
         compile_ir(text, platform.machine) if simulated else compile_to_ptx(text, platform.machine).encode()
     )

@@ -28,7 +28,7 @@ class _ThreadBuilder(Builder):
         return counter
 
 
-def render(schedule: Schedule, grid: Grid, platform: Platform, symbol: str) -> str:
+def render(schedule: Schedule, grid: Grid, platform: Platform, symbol: str, *, aligned: bool = True) -> str:
     """The module that holds the kernel."""
     b = _ThreadBuilder(platform.machine)
     count = len(schedule.inputs) + len(schedule.outputs)
@@ -57,7 +57,7 @@ def render(schedule: Schedule, grid: Grid, platform: Platform, symbol: str) -> s
     b.line("ret void")
     if shared > _SHARED_LIMIT:
         raise AssertionError(f"kernel {symbol} needs {shared} bytes of shared memory")
-    return platform.module(b, symbol, grid.threads, shared, _attributes(schedule))
+    return platform.module(b, symbol, grid.threads, shared, _attributes(schedule, 16 if aligned else 1))
 
 
 def _when_between(b: Builder, x: Value, lo: int, hi: int, body: Callable[[], None]) -> None:
@@ -65,12 +65,13 @@ def _when_between(b: Builder, x: Value, lo: int, hi: int, body: Callable[[], Non
     b.when(b.icmp("ult", from_lo, b.const("i32", 1, hi - lo)), body)
 
 
-def _attributes(schedule: Schedule) -> list[str]:
+def _attributes(schedule: Schedule, alignment: int) -> list[str]:
     """Parameter attributes: buffers that may be one in memory are not declared distinct."""
     count = len(schedule.inputs)
     shared = {i for i, _ in schedule.aliases} | {count + o for _, o in schedule.aliases}
     kinds = ["readonly"] * count + ["writeonly"] * len(schedule.outputs)
-    return [f"align 16 {kind}" if n in shared else f"noalias align 16 {kind}" for n, kind in enumerate(kinds)]
+    alone = ["" if n in shared else "noalias " for n in range(len(kinds))]
+    return [f"{word}align {alignment} {kind}" for word, kind in zip(alone, kinds, strict=True)]
 
 
 class _ThreadWriter(Elements):

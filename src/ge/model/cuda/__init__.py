@@ -1,0 +1,5 @@
+"""Models on NVIDIA GPUs."""
+
+from ge.model.cuda.program import CudaProgram
+
+__all__ = ["CudaProgram"]

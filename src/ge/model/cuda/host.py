@@ -1,0 +1,136 @@
+"""Host segments: tasks of a GPU's plan that run on the host, and the copies around them.
+
+Tasks of AI CPU operators, index checks among them, have no kernel for a GPU. Neighbouring ones are one program of the
+host. Before it runs, what it reads is copied from the GPU (the caller's inputs are at hand already); afterwards what
+it has written is copied there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+import npu_runtime
+from ge.plan import Plan, Task
+
+__all__ = ["Copies", "HostPart", "parts_of"]
+
+_ON_GPU = frozenset({"kernel", "copy", "matmul", "conv", "attention"})
+_ALIGNMENT = 64
+
+
+def parts_of(tasks: Sequence[Task]) -> list[tuple[bool, list[Task]]]:
+    """Tasks in their order, neighbours of one kind together: whether they run on the host, and which.
+
+    >>> [(host, len(tasks)) for host, tasks in parts_of([Task(k, "", [], []) for k in ("copy", "check", "aicpu")])]
+    [(False, 1), (True, 2)]
+    """
+    return [(host, list(found)) for host, found in groupby(tasks, lambda t: t.kind not in _ON_GPU)]
+
+
+@dataclass
+class Copies:
+    """How often and how much a program has copied between the GPU and the host, for host tasks alone."""
+
+    to_host: int = 0
+    to_host_bytes: int = 0
+    to_gpu: int = 0
+    to_gpu_bytes: int = 0
+
+
+@dataclass
+class _Buffer:
+    """A buffer of the plan as the host program has it."""
+
+    number: int  # in the plan
+    number_on_host: int
+    memory: np.ndarray
+
+
+@dataclass
+class HostPart:
+    """Neighbouring host tasks as one program of the CPU."""
+
+    plan: Plan
+    tasks: Sequence[Task]
+    reads: list[_Buffer] = field(default_factory=list)
+    writes: list[_Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.program = npu_runtime.Program(f"{self.plan.name} on the host")
+        self._numbers: dict[int, int] = {}
+        written = {v.buffer for task in self.tasks for v in task.outputs}
+        for number in dict.fromkeys(v.buffer for task in self.tasks for v in (*task.inputs, *task.outputs)):
+            self._add(number, written)
+        for task in self.tasks:
+            inputs, outputs = (
+                [(self._numbers[v.buffer], *v.as_tuple()[1:]) for v in side]
+                for side in (task.inputs, task.outputs)
+            )
+            self.program.task(task.kind, task.name, inputs, outputs, dict(task.attrs))
+        self.program.finalize(0)
+
+    def _add(self, number: int, written: set[int]) -> None:
+        buffer = self.plan.buffers[number]
+        if buffer.kind == "constant":
+            array = self.plan.constants[buffer.index]
+            self._numbers[number] = self.program.constant(array, copy=False)
+            return
+        memory = _aligned(buffer.nbytes)
+        source = -2  # of an output that holds nothing before
+        if number not in written or not self._is_overwritten(number):
+            on_host = self.program.input(len(self.reads), buffer.nbytes)
+            self._numbers[number] = on_host
+            source = len(self.reads)
+            self.reads.append(_Buffer(number, on_host, memory))
+        if number in written:
+            self._numbers[number] = self.program.output(len(self.writes), buffer.nbytes, source)
+            self.writes.append(_Buffer(number, self._numbers[number], memory))
+
+    def _is_overwritten(self, number: int) -> bool:
+        """Whether the tasks write all of a buffer before they read any of it."""
+        for task in self.tasks:
+            if any(v.buffer == number for v in task.inputs):
+                return False
+            for view in task.outputs:
+                if view.buffer == number:
+                    return view.contiguous and view.nbytes == self.plan.buffers[number].nbytes
+        return False
+
+    def run(
+        self, device: Any, feeds: Sequence[np.ndarray] | None, copies: Copies
+    ) -> dict[int, tuple[int, ...]]:
+        """Run between copies; `device` is the loaded program. The shapes of outputs that only the run decides."""
+        for buffer in self.reads:
+            found = self.plan.buffers[buffer.number]
+            if found.kind == "input" and feeds is not None:
+                buffer.memory[:] = feeds[found.index].reshape(-1).view(np.uint8)
+                continue
+            device.download(buffer.number, buffer.memory)
+            copies.to_host += 1
+            copies.to_host_bytes += buffer.memory.nbytes
+        inputs, outputs = ([b.memory.ctypes.data for b in side] for side in (self.reads, self.writes))
+        shapes = self.program.run_pointers(inputs, outputs)
+        for buffer in self.writes:
+            device.upload(buffer.number, buffer.memory)
+            copies.to_gpu += 1
+            copies.to_gpu_bytes += buffer.memory.nbytes
+        return self._reported(shapes)
+
+    def _reported(self, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+        """Shapes by the plan's outputs; nothing else reads a value whose size only the run decides."""
+        found = {index: self.plan.buffers[self.writes[index].number] for index in shapes}
+        return {
+            buffer.index: tuple(shapes[index]) for index, buffer in found.items() if buffer.kind == "output"
+        }
+
+
+def _aligned(nbytes: int) -> np.ndarray:
+    """Bytes at an address that vectors can be read from."""
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    skip = -memory.ctypes.data % _ALIGNMENT
+    return memory[skip : skip + nbytes]

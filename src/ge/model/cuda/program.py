@@ -1,0 +1,644 @@
+"""Programs of a GPU: the tasks of a plan captured into one CUDA graph over fixed memory.
+
+Tasks that only the host has (host.py) come between graphs.
+
+Nothing of CUDA is touched before the first run, so that a machine without a GPU compiles and saves models for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ge.errors import GeError, OutOfMemoryError
+from ge.implementations import Operation, candidates_for
+from ge.implementations.cuda import ACTIVATIONS, matrix_of, rows_of
+from ge.ir.types import numpy_dtype
+from ge.model.cuda.host import Copies, HostPart, parts_of
+from ge.model.cuda.trial import Trial
+from ge.model.cuda.tuning import Tuning, task_key
+from ge.plan import KernelImage, Plan, Task, View
+from ge.target.cuda import architecture_of, named
+from npu_runtime import OutOfDeviceMemory, UnsupportedTask, cuda
+
+if TYPE_CHECKING:
+    import tbe
+
+__all__ = ["CudaProgram"]
+
+_ALIGNMENT = 16
+_WORKSPACE_LIMIT = 256 << 20
+_REPEATS = 5
+_TIMED_LAUNCHES = 10
+
+_Kernel = tuple[cuda.Module, str, int, int]  # code, symbol, blocks and threads
+_LibraryCall = cuda.Product | cuda.Convolution | cuda.Attention
+
+
+@dataclass
+class _Way:
+    """One way to run a task: a library call on the operands' addresses and, where it does not do all, a kernel."""
+
+    name: str  # of the implementation
+    call: _LibraryCall
+    addresses: tuple[int, ...]
+    after: Callable[[], None] | None = None
+
+    def enqueue(self, stream: cuda.Stream, candidate: int, workspace: int) -> None:
+        call: Callable[..., None] = self.call.enqueue
+        call(stream, candidate, *self.addresses, workspace)
+        if self.after is not None:
+            self.after()
+
+
+@dataclass
+class _Call:
+    """A task that libraries run in several ways, each with several candidates; the first way is the compiler's."""
+
+    task: Task
+    ways: list[_Way]
+    chosen: tuple[int, int] = (0, 0)  # way and candidate
+
+    def candidates(self) -> list[tuple[int, int]]:
+        """All ways with all their candidates, the best guess first."""
+        return [(w, c) for w, way in enumerate(self.ways) for c in range(way.call.candidates)]
+
+    def prepare(self, candidate: tuple[int, int]) -> int:
+        """The bytes of workspace that a candidate needs, -1 when the library cannot build it."""
+        return self.ways[candidate[0]].call.prepare(candidate[1])
+
+    def describe(self, candidate: tuple[int, int]) -> str:
+        """Implementation, engine and settings; the same text means the same as long as the library is the same."""
+        way = self.ways[candidate[0]]
+        return f"{way.name}{'+kernel' if way.after is not None else ''} {way.call.describe(candidate[1])}"
+
+    def enqueue(self, stream: cuda.Stream, workspace: int) -> None:
+        self.ways[self.chosen[0]].enqueue(stream, self.chosen[1], workspace)
+
+
+class CudaProgram:
+    """A plan on a GPU, with the interface of `npu_runtime.Program` that models use."""
+
+    def __init__(self, plan: Plan, device: int = 0) -> None:
+        self.plan = plan
+        self.device = device
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    @property
+    def loaded(self) -> _Loaded:
+        """The program in the memory of the GPU; loaded by the first that asks."""
+        if self._loaded is None:
+            try:
+                self._loaded = _Loaded(self.plan, self.device)
+            except cuda.CudaUnavailable as error:
+                raise GeError(
+                    "E10031",
+                    f"model {self.plan.name} is compiled for {architecture_of(self.plan.report)}: {error}",
+                    remedy="run it on a machine with such a GPU, or compile it for the CPU",
+                ) from error
+            except OutOfDeviceMemory as error:
+                raise OutOfMemoryError(
+                    "E10030",
+                    str(error),
+                    remedy="a smaller batch",
+                    requested=error.requested,
+                    available=error.available,
+                    peak=self.plan.report.get("peak", []),
+                ) from error
+        return self._loaded
+
+    @property
+    def copies(self) -> Copies:
+        """What runs so far have copied between the GPU and the host for host tasks."""
+        return Copies() if self._loaded is None else self._loaded.copies
+
+    def run(self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[int, tuple[int, ...]]:
+        """Copy the inputs to the GPU, run, and copy the outputs back; runs of one program take turns.
+
+        Returns the shapes of outputs that only the run decides.
+        """
+        with self._lock:
+            loaded = self.loaded
+            for memory, array in zip(loaded.inputs, feeds, strict=True):
+                memory.upload(loaded.stream, _bytes(array))
+            shapes = loaded.launch(feeds)
+            for memory, array in zip(loaded.outputs, results, strict=True):
+                memory.download(loaded.stream, _bytes(array))
+        return shapes
+
+    def run_pointers(
+        self, inputs: Sequence[int], outputs: Sequence[int], guests: bool = False
+    ) -> dict[int, tuple[int, ...]]:
+        """Run on addresses of the host's memory; there are no threads that `guests` could join."""
+        feeds, results = (
+            [_at(address, port.desc.nbytes) for address, port in zip(side, ports, strict=True)]
+            for side, ports in ((inputs, self.plan.inputs), (outputs, self.plan.outputs))
+        )
+        return self.run(feeds, results)
+
+    def tune(self) -> None:
+        """Time every candidate of every library call and keep the fastest."""
+        with self._lock:
+            self.loaded.tune()
+
+    def profile(
+        self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], repeats: int = 10
+    ) -> list[float]:
+        """Run, and the median seconds of each task in a graph of its own."""
+        self.run(feeds, results)
+        with self._lock:
+            return self.loaded.profile(repeats)
+
+    def task_info(self) -> list[dict[str, Any]]:
+        """What profiles show of each task."""
+        engines = {id(call.task): call.describe(call.chosen) for call in self.loaded.calls}
+        return [
+            {
+                "impl": engines.get(id(task), ""),
+                "layout": "",
+                "flops": task.flops,
+                "bytes": sum(v.nbytes for v in (*task.inputs, *task.outputs)),
+            }
+            for task in self.plan.tasks
+        ]
+
+    def seconds(self, repeats: int = 50) -> float:
+        """The median time of a launch between two events, inputs and outputs in the GPU's memory."""
+        with self._lock:
+            return self.loaded.seconds(repeats)
+
+
+class _Loaded:
+    """Memory, kernels and library calls of a plan, and the graph captured from them."""
+
+    def __init__(self, plan: Plan, device: int) -> None:
+        self.plan, self.device = plan, device
+        self.stream = cuda.Stream(device)
+        self.arena = cuda.Memory(device, max(plan.arena_bytes, 1), f"the arena of {plan.name}")
+        self.constants = [self._upload(array) for array in plan.constants]
+        self.inputs = [cuda.Memory(device, max(p.desc.nbytes, 1), p.name) for p in plan.inputs]
+        self.outputs = [cuda.Memory(device, max(p.desc.nbytes, 1), p.name) for p in plan.outputs]
+        for output, source in plan.donated:  # one memory for both
+            self.outputs[output] = self.inputs[source]
+        self.packed: dict[View, cuda.Memory] = {}
+        self.tuning = Tuning(plan, device)
+        self.modules = [self._module(image) for image in plan.kernels]
+        self.calls: list[_Call] = []
+        self.wrong: list[str] = []  # candidates that tuning found to be wrong
+        self.copies = Copies()
+        if plan.steps != 1:
+            raise UnsupportedTask(f"{plan.name} runs in {plan.steps} parts of the batch")
+        self.parts: list[HostPart | list[Callable[[], None]]] = [
+            HostPart(plan, tasks) if host else [self._step(task) for task in tasks]
+            for host, tasks in parts_of(plan.tasks)
+        ]
+        for call in self.calls:
+            self._settle(call)
+        self.workspace = self._workspace()
+        self.graphs = self._capture()
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _upload(self, array: np.ndarray) -> cuda.Memory:
+        memory = cuda.Memory(self.device, max(array.nbytes, 1), f"a constant of {self.plan.name}")
+        memory.upload(self.stream, _bytes(np.ascontiguousarray(array)))
+        return memory
+
+    def address(self, view: View) -> int:
+        """Where a view begins."""
+        memory, offset = self._place(view.buffer)
+        return memory.address + offset + view.offset * numpy_dtype(view.dtype).itemsize
+
+    def _aligned(self, view: View, task: Task) -> int:
+        address = self.address(view)
+        if address % _ALIGNMENT:
+            raise UnsupportedTask(f"{task.name}: an operand is not aligned to {_ALIGNMENT} bytes")
+        return address
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    def _module(self, image: KernelImage) -> _Kernel:
+        """A loaded kernel: its symbol, blocks and threads."""
+        code = image.objects.get(architecture_of(self.plan.report))
+        if code is None or cuda.is_simulated():
+            import tbe
+
+            return self.built(*tbe.from_json(image.expression), image.symbol)
+        return cuda.Module(self.device, code), image.symbol, image.total, image.grain
+
+    def built(
+        self,
+        inputs: Sequence[tbe.Tensor],
+        outputs: Sequence[tbe.Tensor],
+        symbol: str | None = None,
+        *,
+        aligned: bool = True,
+    ) -> _Kernel:
+        """A kernel that is generated now."""
+        import tbe
+
+        target = "simulated" if cuda.is_simulated() else architecture_of(self.plan.report)
+        kernel = tbe.build(inputs, outputs, target, name=symbol, aligned=aligned)
+        return cuda.Module(self.device, kernel.object), kernel.symbol, kernel.total, kernel.grain
+
+    def _step(self, task: Task) -> Callable[[], None]:
+        """What puts a task on the stream."""
+        make = {
+            "kernel": self._kernel,
+            "copy": self._copy,
+            "matmul": self._product,
+            "conv": self._convolution,
+            "attention": self._attention,
+        }.get(task.kind)
+        if make is None:
+            raise UnsupportedTask(f"{task.name}: the GPU has no task of kind {task.kind}")
+        return make(task)
+
+    def _kernel(self, task: Task) -> Callable[[], None]:
+        addresses = [self.address(v) for v in (*task.inputs, *task.outputs)]
+        loaded = self.modules[task.attrs["kernel"]]
+        if any(address % _ALIGNMENT for address in addresses):
+            import tbe
+
+            image = self.plan.kernels[task.attrs["kernel"]]
+            loaded = self.built(*tbe.from_json(image.expression), image.symbol, aligned=False)
+        return self.launcher(loaded, addresses)
+
+    def launcher(self, kernel: _Kernel, addresses: Sequence[int]) -> Callable[[], None]:
+        module, symbol, blocks, threads = kernel
+        return lambda: self.stream.launch(module, symbol, blocks, threads, addresses) if blocks else None
+
+    def _copy(self, task: Task) -> Callable[[], None]:
+        source, target = task.inputs[0], task.outputs[0]
+        if not target.contiguous:
+            raise UnsupportedTask(f"{task.name}: the GPU has no copy to strided memory")
+        if not source.contiguous:
+            return self._gather(source, target)
+        addresses = self.address(target), self.address(source)
+        return lambda: self.stream.copy(*addresses, source.nbytes)
+
+    def _gather(self, source: View, target: View) -> Callable[[], None]:
+        """A copy of a strided view: a kernel that reads from the beginning of its buffer."""
+        import tbe
+
+        reach = sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
+        whole = tbe.placeholder((source.offset + reach + 1,), source.dtype)
+
+        def element(*at: tbe.Scalar) -> tbe.Scalar:
+            return whole[(sum((i * s for i, s in zip(at, source.strides, strict=True)), source.offset),)]
+
+        addresses = [self.address(replace(source, offset=0)), self.address(target)]
+        aligned = not any(address % _ALIGNMENT for address in addresses)
+        return self.launcher(
+            self.built([whole], [tbe.compute(source.shape, element)], aligned=aligned), addresses
+        )
+
+    def _call(self, task: Task, ways: Sequence[Callable[[], _Way]]) -> Callable[[], None]:
+        """A library call by the ways that the library does not refuse."""
+        found, refused = [], []
+        for way in ways:
+            try:
+                found.append(way())
+            except UnsupportedTask as error:
+                refused.append(str(error))
+        if not found:
+            raise UnsupportedTask(f"{task.name}: {'; '.join(refused)}")
+        call = _Call(task, found)
+        self.calls.append(call)
+        return lambda: call.enqueue(self.stream, self.workspace.address)
+
+    def _operands(self, task: Task) -> tuple[int, int, int]:
+        """The addresses of bias, residual and result."""
+        bias = self._aligned(task.inputs[2], task) if task.attrs["has_bias"] else 0
+        residual = self._aligned(task.inputs[-1], task) if "add" in task.attrs["post_ops"] else 0
+        return bias, residual, self._aligned(task.outputs[0], task)
+
+    def _product(self, task: Task) -> Callable[[], None]:
+        return self._call(task, [lambda: self._product_way(task, Operation.of(task))])
+
+    def _product_way(self, task: Task, op: Operation) -> _Way:
+        a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
+        leading = y.shape[:-2]
+        first, second, result = (self._matrix(v, leading) for v in (a, b, y))
+        call = cuda.Product(
+            self.device,
+            _library("cublasLt"),
+            a.dtype,
+            y.dtype,
+            math.prod(leading),
+            first,
+            second,
+            result,
+            result if "add" in op.post_ops else (),
+            op.flag("has_bias"),
+            _activation(op),
+        )
+        operands = self._aligned(task.inputs[0], task), self._aligned(task.inputs[1], task)
+        return _Way("cublaslt", call, (*operands, *self._operands(task)))
+
+    @staticmethod
+    def _matrix(view: View, leading: Sequence[int]) -> tuple[int, int, int, int, int]:
+        matrix = matrix_of(view, leading)
+        assert matrix is not None, "the compiler chose cuBLASLt for another layout"
+        return matrix
+
+    def _convolution(self, task: Task) -> Callable[[], None]:
+        op = Operation.of(task)
+        ways: dict[str, list[Callable[[], _Way]]] = {
+            "cudnn": [
+                lambda: self._convolution_way(task, op),
+                lambda: self._convolution_and_kernel(task, op),
+            ],
+            "cublaslt": [lambda: self._product_way(task, rows_of(op) or op)],
+        }
+        if not op.post_ops and not op.flag("has_bias"):
+            del ways["cudnn"][1]
+        target = named(architecture_of(self.plan.report))
+        names = [c.name for c in candidates_for("conv", target) if not c.refuse(op, target)]
+        names.sort(key=lambda name: name != task.attrs["implementation"])
+        return self._call(task, [way for name in names for way in ways[name]])
+
+    def _convolution_way(self, task: Task, op: Operation, *, plain: bool = False) -> _Way:
+        x, w, y = task.inputs[0], task.inputs[1], task.outputs[0]
+        weight, strides = self._channels_last_weights(w, task)
+        call = cuda.Convolution(
+            self.device,
+            _library("cudnn"),
+            x.dtype,
+            x.shape,
+            x.strides,
+            w.shape,
+            strides,
+            y.shape,
+            y.strides,
+            task.attrs["strides"],
+            task.attrs["dilations"],
+            task.attrs["pads_begin"],
+            task.attrs["pads_end"],
+            op.flag("has_bias") and not plain,
+            "add" in op.post_ops and not plain,
+            "" if plain else _activation(op),
+        )
+        return _Way("cudnn", call, (self._aligned(x, task), weight, *self._operands(task)))
+
+    def _convolution_and_kernel(self, task: Task, op: Operation) -> _Way:
+        """The convolution without its epilogue, which a generated kernel does in place."""
+        way = self._convolution_way(task, op, plain=True)
+        y = task.outputs[0]
+        order = (0, *range(2, len(y.shape)), 1) if y.strides[1] == 1 else tuple(range(len(y.shape)))
+        dense = y.permute(order)
+        if not dense.contiguous:
+            raise UnsupportedTask("the result of a convolution has gaps")
+        from ge.model.cuda.epilogue import epilogue  # needs the code generator
+
+        inputs, outputs = epilogue(
+            y.dtype, dense.shape, order.index(1), op.flag("has_bias"), "add" in op.post_ops, _activation(op)
+        )
+        _, _, bias, residual, result = way.addresses
+        operands = [address for address in (result, bias, residual) if address]
+        way.after = self.launcher(self.built(inputs, outputs), [*operands, result])
+        return way
+
+    def _attention(self, task: Task) -> Callable[[], None]:
+        return self._call(task, [lambda: self._attention_way(task)])
+
+    def _attention_way(self, task: Task) -> _Way:
+        q, k, v = (_four(view) for view in task.inputs[:3])
+        y, sums = _four(task.outputs[0]), task.outputs[1]
+        mask = _four(task.inputs[3]) if len(task.inputs) > 3 else None
+        wanted = self._is_read(sums)
+        call = cuda.Attention(
+            self.device,
+            _library("cudnn"),
+            q.dtype,
+            q.shape,
+            q.strides,
+            k.shape,
+            k.strides,
+            v.shape,
+            v.strides,
+            y.shape,
+            y.strides,
+            "" if mask is None else mask.dtype,
+            () if mask is None else mask.shape,
+            () if mask is None else mask.strides,
+            float(task.attrs["scale"]),
+            bool(task.attrs["causal"]),
+            wanted,
+        )
+        operands = [self._aligned(view, task) for view in task.inputs]
+        addresses = (
+            *operands[:3],
+            operands[3] if mask is not None else 0,
+            self._aligned(task.outputs[0], task),
+        )
+        return _Way("cudnn", call, (*addresses, self._aligned(sums, task) if wanted else 0))
+
+    def _is_read(self, view: View) -> bool:
+        """Whether any task, or the caller, reads what is in a view's buffer."""
+        if self.plan.buffers[view.buffer].kind != "arena":
+            return True
+        return any(v.buffer == view.buffer for task in self.plan.tasks for v in task.inputs)
+
+    def _channels_last_weights(self, w: View, task: Task) -> tuple[int, tuple[int, ...]]:
+        """Constant weights in the order O, kernel, I, which tensor cores read; others as they are."""
+        buffer = self.plan.buffers[w.buffer]
+        if buffer.kind != "constant":
+            return self._aligned(w, task), w.strides
+        flat = self.plan.constants[buffer.index].reshape(-1)[w.offset :]
+        steps = [s * flat.itemsize for s in w.strides]
+        array = np.lib.stride_tricks.as_strided(flat, w.shape, steps)
+        moved = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+        if w not in self.packed:
+            self.packed[w] = self._upload(moved)
+        inner = np.moveaxis(moved, -1, 1).strides
+        return self.packed[w].address, tuple(s // flat.itemsize for s in inner)
+
+    # -- candidates --------------------------------------------------------------------------------------------
+
+    def _settle(self, call: _Call) -> None:
+        """Take the candidate that was the fastest when it was last timed, else the first that can be built."""
+        known = self.tuning.choice(call.task)
+        order = sorted(call.candidates(), key=lambda c: known is None or call.describe(c) != known)
+        for candidate in order:
+            if 0 <= call.prepare(candidate) <= _WORKSPACE_LIMIT:
+                call.chosen = candidate
+                return
+        raise UnsupportedTask(f"{call.task.name}: the library builds none of its candidates")
+
+    def _workspace(self) -> cuda.Memory:
+        most = max((call.prepare(call.chosen) for call in self.calls), default=0)
+        return cuda.Memory(self.device, max(most, 1), f"the workspace of {self.plan.name}")
+
+    def tune(self) -> None:
+        """Time the candidates of every call and keep the fastest that is right; equal calls are timed once."""
+        known: dict[str, tuple[int, int]] = {}
+        self.workspace = cuda.Memory(self.device, _WORKSPACE_LIMIT, f"the workspace of {self.plan.name}")
+        for call in self.calls:
+            key = task_key(call.task)
+            if key not in known:
+                known[key] = self._fastest(call)
+                self.tuning.keep(call.task, call.describe(known[key]))
+            call.prepare(known[key])
+            call.chosen = known[key]
+        self.tuning.save()
+        self.workspace = self._workspace()
+        self.graphs = self._capture()
+
+    def _fastest(self, call: _Call) -> tuple[int, int]:
+        """The fastest candidate with the results of the first, on random operands."""
+        trial = Trial(self, call.task)
+        call.enqueue(self.stream, self.workspace.address)
+        trial.keep()
+        first, times = call.chosen, {}
+        for candidate in call.candidates():
+            times[candidate] = self._time(call, candidate, trial)
+        call.chosen = first
+        return min(times, key=times.__getitem__)
+
+    def _time(self, call: _Call, candidate: tuple[int, int], trial: Trial) -> float:
+        """Milliseconds; infinite for a candidate that cannot be built or is wrong."""
+        if not 0 <= call.prepare(candidate) <= _WORKSPACE_LIMIT:
+            return math.inf
+        call.chosen = candidate
+        try:
+            trial.poison()
+            call.enqueue(self.stream, self.workspace.address)
+            if not trial.agrees():
+                self.wrong.append(f"{call.task.name}: {call.describe(candidate)}")
+                return math.inf
+            self.stream.begin_capture()
+            for _ in range(_TIMED_LAUNCHES):
+                call.enqueue(self.stream, self.workspace.address)
+            graph = cuda.Graph(self.stream)
+            return min(self._times(lambda: graph.launch(self.stream), _REPEATS))
+        except cuda.CudaError:
+            return math.inf
+
+    def _times(self, launch: Callable[[], object], repeats: int) -> list[float]:
+        """The milliseconds of launches between two events."""
+        begin, end = cuda.Event(self.device), cuda.Event(self.device)
+        times = []
+        for _ in range(repeats):
+            begin.record(self.stream)
+            launch()
+            end.record(self.stream)
+            end.synchronize()
+            times.append(end.milliseconds_since(begin))
+        return times
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def _capture(self) -> list[cuda.Graph | HostPart]:
+        """Graphs of the steps between host parts."""
+        graphs: list[cuda.Graph | HostPart] = []
+        for part in self.parts:
+            if isinstance(part, HostPart):
+                graphs.append(part)
+                continue
+            for step in part:  # libraries load what they need in a first run, which a capture cannot hold
+                step()
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            for step in part:
+                step()
+            graphs.append(cuda.Graph(self.stream))
+        return graphs
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all graphs."""
+        return sum(graph.nodes for graph in self.graphs if isinstance(graph, cuda.Graph))
+
+    def launch(self, feeds: Sequence[np.ndarray] | None = None) -> dict[int, tuple[int, ...]]:
+        """Put a run on the stream; with host parts, wait for what they need. They read the feeds where they can."""
+        shapes: dict[int, tuple[int, ...]] = {}
+        for graph in self.graphs:
+            if isinstance(graph, HostPart):
+                shapes |= graph.run(self, feeds, self.copies)
+            else:
+                graph.launch(self.stream)
+        return shapes
+
+    def download(self, number: int, array: np.ndarray) -> None:
+        """Copy a buffer of the plan to the host."""
+        memory, offset = self._place(number)
+        memory.download(self.stream, array, offset)
+
+    def upload(self, number: int, array: np.ndarray) -> None:
+        """Copy a buffer of the plan to the GPU."""
+        memory, offset = self._place(number)
+        memory.upload(self.stream, array, offset)
+
+    def _place(self, number: int) -> tuple[cuda.Memory, int]:
+        buffer = self.plan.buffers[number]
+        if buffer.kind == "arena":
+            return self.arena, buffer.offset
+        lists = {"constant": self.constants, "input": self.inputs, "output": self.outputs}
+        return lists[buffer.kind][buffer.index], 0
+
+    def seconds(self, repeats: int) -> float:
+        return float(np.median(self._times(self.launch, repeats + 10)[10:])) / 1e3
+
+    def profile(self, repeats: int) -> list[float]:
+        """The seconds of each task, alone in a graph; those of a host part are shared by its tasks."""
+        found: list[float] = []
+        for part in self.parts:
+            if isinstance(part, HostPart):
+                times = self._times(lambda part=part: part.run(self, None, self.copies), repeats)  # type: ignore[misc]
+                found += [float(np.median(times)) / 1e3 / len(part.tasks)] * len(part.tasks)
+                continue
+            for step in part:
+                self.stream.begin_capture()
+                for _ in range(_TIMED_LAUNCHES):
+                    step()
+                graph = cuda.Graph(self.stream)
+                times = self._times(lambda graph=graph: graph.launch(self.stream), repeats)  # type: ignore[misc]
+                found.append(float(np.median(times)) / 1e3 / _TIMED_LAUNCHES)
+        return found
+
+
+def _activation(op: Operation) -> str:
+    return next((ACTIVATIONS[text] for text in op.post_ops if text != "add"), "")
+
+
+def _four(view: View) -> View:
+    """The view with two leading axes."""
+    missing = 4 - len(view.shape)
+    return replace(
+        view, shape=(1,) * missing + view.shape, strides=(view.strides[0],) * missing + view.strides
+    )
+
+
+_BEFORE = {"cublasLt": (), "cudnn": ("nvrtc", "cublasLt", "cublas")}  # libraries that one loads by name
+
+
+def _library(name: str) -> str:
+    """The path of one of NVIDIA's libraries; those it needs are in the process."""
+    for needed in _BEFORE[name]:
+        try:
+            ctypes.CDLL(cuda.library_path(needed), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            cause = f"NVIDIA's {needed} cannot be loaded ({error}); pip install tf-adapter[cuda]"
+            raise UnsupportedTask(cause) from error
+    return cuda.library_path(name)
+
+
+def _at(address: int, nbytes: int) -> np.ndarray:
+    """Bytes of the host's memory."""
+    return (
+        np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        if nbytes
+        else np.empty(0, np.uint8)
+    )
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
