@@ -6,8 +6,9 @@ import gc
 import threading
 
 import onnx_ir as ir
+import pytest
 
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.base import History, Pass, run_passes, to_fixpoint
@@ -62,17 +63,23 @@ def test_nested_graphs_are_found_again_after_a_change() -> None:
     assert history.nested(g) == branches
 
 
-def test_the_collector_runs_again_when_the_last_block_ends() -> None:
+def test_the_collector_runs_in_compiles() -> None:
+    with compile_scope():
+        assert gc.isenabled()
+
+
+def test_a_paused_collector_runs_again_when_the_last_scope_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_COMPILE_GC", "paused")
     assert gc.isenabled()
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with collection_paused():
+        with compile_scope():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=other)
-    with collection_paused(), collection_paused():
+    with compile_scope(), compile_scope():
         thread.start()
         assert inside.wait(10)
     assert not gc.isenabled()
@@ -81,10 +88,11 @@ def test_the_collector_runs_again_when_the_last_block_ends() -> None:
     assert gc.isenabled()
 
 
-def test_a_collector_that_was_off_stays_off() -> None:
+def test_a_collector_that_was_off_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_COMPILE_GC", "paused")
     gc.disable()
     try:
-        with collection_paused():
+        with compile_scope():
             pass
         assert not gc.isenabled()
     finally:

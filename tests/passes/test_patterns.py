@@ -25,7 +25,7 @@ def x(b, *shape, name="x"):
 
 
 def gelu_erf(b, v):
-    return b.op("Mul", b.op("Mul", v, 0.5), b.op("Add", b.op("Erf", b.op("Div", v, np.float32(2**0.5))), 1.0))
+    return b.op("Mul", b.op("Mul", v, 0.5), b.op("Add", b.op("Erf", b.op("Div", v, 2**0.5)), 1.0))
 
 
 def gelu_erf_other_order(b, v):
@@ -38,7 +38,7 @@ def gelu_tanh(b, v):
     return b.op(
         "Mul",
         b.op("Mul", v, 0.5),
-        b.op("Add", b.op("Tanh", b.op("Mul", inner, np.float32(0.7978845608))), 1.0),
+        b.op("Add", b.op("Tanh", b.op("Mul", inner, 0.7978845608)), 1.0),
     )
 
 
@@ -76,6 +76,17 @@ def test_activation_is_recognised(build, wanted, attrs):
     assert types(graph) == ["MatMul", wanted]
     found = attrs_of(list(graph)[-1])
     assert {k: found[k] for k in attrs} == attrs
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("build", "form"), [(gelu_erf, "none"), (gelu_tanh, "tanh")])
+def test_activations_of_narrow_floats_are_the_nearest_function(dtype, build, form):
+    def narrow(b):
+        return build(b, b.input("x", (4, 8), dtype))
+
+    graph = transformed(narrow, *PATTERNS, tolerance=2e-2)
+    assert types(graph) == ["Gelu"]
+    assert attrs_of(list(graph)[-1])["approximate"] == form
 
 
 def test_activation_of_a_computed_argument_stops_at_the_argument():

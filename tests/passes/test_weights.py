@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ge.compiler import compile_plan
+from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of
 from ge.options import CompileOptions, Implementation
 from ge.passes.cleanup.dead_code import DeadCode
@@ -88,6 +89,18 @@ def test_scale_and_shift_of_the_input_go_into_the_weight():
         return conv(b, v)
 
     assert types(transformed(build, FoldWeights(), DeadCode())) == ["Conv"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_factor_that_overflows_stays(before):
+    """Infinity times a weight of zero is NaN; the factor times the weight would be zero."""
+
+    def build(b):
+        x = b.input("x", (2, 4), "float32")
+        v = b.op("MatMul", b.op("Mul", x, 1e35) if before else x, floats(4, 4))
+        return v if before else b.op("Mul", v, 1e35)
+
+    assert sorted(types(transformed(build, FoldWeights(), DeadCode()))) == ["MatMul", "Mul"]
 
 
 def test_a_shift_before_a_border_stays():
@@ -334,3 +347,15 @@ def test_repeats_of_another_axis_stay():
         return b.op("MatMul", q, b.op("Reshape", wide, shape=[2, 6, 8, 5]))
 
     assert "BroadcastTo" in types(transformed(build, BroadcastMatmuls()))
+
+
+@pytest.mark.parametrize(("dtype", "folded"), [("float16", True), ("bfloat16", True), ("float64", False)])
+def test_biases_of_narrow_products_are_folded_where_the_target_multiplies_them(dtype, folded) -> None:
+    def build(b):
+        x = b.input("x", (4, 8), dtype)
+        weight, bias = (np.ones(shape).astype(numpy_dtype(dtype)) for shape in ((8, 3), (3,)))
+        return b.op("Add", b.op("MatMul", x, weight), bias)
+
+    options = CompileOptions(target="sm_90")
+    graph = transformed(build, FoldWeights(), options=options, tolerance=2e-2)
+    assert (types(graph)[-1] == "MatMul") is folded

@@ -52,7 +52,7 @@ class _ShapeChanges(Exception):
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _LoopForm:
     """What has been found out about a loop so far."""
 
     captured: frozenset[int]  # arguments that no step changes
@@ -94,17 +94,17 @@ class _Loop:
 def _while(c: Context) -> Outputs:
     loop = _Loop(c, c.function("cond"), c.function("body"), list(c.inputs))
     before = c.converter.recorded()
-    plan = _Plan(frozenset(_untouched(loop.body, loop.args)), moves=_moves(loop.body, loop.args))
+    form = _LoopForm(frozenset(_untouched(loop.body, loop.args)), moves=_moves(loop.body, loop.args))
     why = "the loop's states do not settle"
     for _ in range(ATTEMPTS):
         try:
-            found = _attempt(loop, plan)
+            found = _attempt(loop, form)
         except _ShapeChanges as change:
             why = str(change)
             break
-        if not isinstance(found, _Plan):
+        if not isinstance(found, _LoopForm):
             return found if FAILED not in found else _unrolled_instead(loop, before)
-        plan = found
+        form = found
         c.converter.forget(before)
     return _unrolled(loop, why)
 
@@ -161,21 +161,21 @@ def _source(body: Body, ref: Ref) -> Ref:
     return ref
 
 
-def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
-    """Convert the body under a plan: the loop's results, or a better plan."""
+def _attempt(loop: _Loop, form: _LoopForm) -> list[Binding] | _LoopForm:
+    """Convert the body under a form: the loop's results, or a better form."""
     c, outer = loop.context, loop.context.builder
     inner = outer.subgraph(f"{c.scope.label(c.node)}.body")
     inner.input("iteration", (), "int64")
     inner.input("condition", (), "bool")
-    initial = [_settled(plan.flows.get(i, arg), plan.elements.get(i)) for i, arg in enumerate(loop.args)]
-    states = [i for i in range(len(initial)) if i not in plan.captured]
+    initial = [_settled(form.flows.get(i, arg), form.elements.get(i)) for i, arg in enumerate(loop.args)]
+    states = [i for i in range(len(initial)) if i not in form.captured]
     bound = list(initial)
     for index in states:
-        move = plan.moves.get(index, 0)
+        move = form.moves.get(index, 0)
         bound[index] = _moving(loop, inner, initial[index], move) or _as_state(inner, index, initial[index])
     with c.converter.branch_state() as after:
         before = dict(c.converter.state)
-        for name in plan.variables:
+        for name in form.variables:
             spec = c.converter.spec(Variable(name))
             c.converter.state[name] = inner.input(name, spec.desc.shape, spec.desc.dtype)
         entry = dict(c.converter.state)
@@ -183,18 +183,18 @@ def _attempt(loop: _Loop, plan: _Plan) -> list[Binding] | _Plan:
         if any(r is FAILED for r in results):
             return [FAILED] * len(loop.args)
         written = changed_variables(entry, [c.converter.state])
-        better = _better(plan, states, initial, bound, results, written)
+        better = _better(form, states, initial, bound, results, written)
         if better is not None:
             return better
-        for index in plan.captured:
+        for index in form.captured:
             results[index] = bound[index]
         again = loop.holds(results, inner)
     first = loop.holds(initial, outer)
     if constant_of(first) is not None and not bool(constant_of(first)):
         return initial
     emitter = _Emitter(loop, inner, states, initial, bound, results, first, again)
-    made = emitter.emit([(before.get(n) or c.converter.read(Variable(n)), after[n]) for n in plan.variables])
-    for name, value in zip(plan.variables, made[len(initial) :], strict=True):
+    made = emitter.emit([(before.get(n) or c.converter.read(Variable(n)), after[n]) for n in form.variables])
+    for name, value in zip(form.variables, made[len(initial) :], strict=True):
         assert isinstance(value, ir.Value)
         c.converter.write(Variable(name), value)
     return made[: len(initial)]
@@ -239,21 +239,21 @@ def _as_state(inner: GraphBuilder, index: int, arg: Binding) -> Binding:
 
 
 def _better(
-    plan: _Plan,
+    form: _LoopForm,
     states: Sequence[int],
     initial: Sequence[Binding],
     bound: Sequence[Binding],
     results: Sequence[Binding],
     written: Sequence[str],
-) -> _Plan | None:
-    """A plan that takes into account what a body did; None when the plan was right."""
-    if set(written) - set(plan.variables):
-        return replace(plan, variables=(*plan.variables, *(n for n in written if n not in plan.variables)))
+) -> _LoopForm | None:
+    """A form that takes into account what a body did; None when the form was right."""
+    if set(written) - set(form.variables):
+        return replace(form, variables=(*form.variables, *(n for n in written if n not in form.variables)))
     same = [i for i in states if results[i] is bound[i]]
     if same:
-        return replace(plan, captured=plan.captured | set(same))
-    elements = dict(plan.elements)
-    flows = dict(plan.flows)
+        return replace(form, captured=form.captured | set(same))
+    elements = dict(form.elements)
+    flows = dict(form.flows)
     for index in states:
         before, after = bound[index], results[index]
         if isinstance(before, ir.Value) and isinstance(after, ListValue) and _is_zero(initial[index]):
@@ -270,8 +270,8 @@ def _better(
                 )
         else:
             raise Unsupported(f"state {index} of the loop changes its kind")
-    better = replace(plan, elements=elements, flows=flows)
-    return better if (elements, flows) != (plan.elements, plan.flows) else None
+    better = replace(form, elements=elements, flows=flows)
+    return better if (elements, flows) != (form.elements, form.flows) else None
 
 
 def _is_zero(arg: Binding) -> bool:
@@ -467,7 +467,7 @@ class _Emitter:
         if known is None and self._is_inner(item):
             return None
         value = item if known is None else self.outer.constant(known)
-        # Its length is not asked for: whoever takes items from it takes no more than were put there.
+        # Its length is not needed: readers never take more items than were put there.
         length = self.outer.constant(np.int64(most))
         return Counted(initial.dtype, desc_of(item).shape, most, repeated=value, length=length)
 
@@ -589,7 +589,7 @@ class _Emitter:
         return value if not counter.start else first.op("Add", value, counter.start)
 
     def _trips(self) -> int | None:
-        """How often the body runs, when the condition tells that from counters alone."""
+        """The trip count, if the condition depends on counters only."""
         if constant_of(self.first) is None:
             return None
         limits = [self._limit(part) for part in _conjuncts(self.again)]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from ge.ir.types import FLOATS, TensorDesc, widened
+from ge.ir.types import TensorDesc, widened
 from ge.ir.values import constant_of, desc_of
 from ge.ops.nn.lstm_steps import are_tasks
-from ge.ops.nn.recurrent_training import lstm_step, lstm_step_back, shifted
+from ge.ops.nn.recurrent_training import lstm_step, lstm_step_back
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.precision.lower_precision import mode_of
-from ge.passes.recurrence.loops import CountedLoop, Lifted, Lifter, behind, is_product
+from ge.passes.recurrence.loops import ScanLoop, behind, is_product
 from ge.passes.recurrence.polynomials import Formulas, Polynomial, formulas
 from ge.passes.recurrence.recurrent_cells import LstmCell, lstm_cell
 from ge.passes.rewrite import (
     Rewriter,
     attrs_of,
-    only_use,
     producer,
     remove_dead,
     replace_node,
@@ -47,7 +47,7 @@ _DH, _DC = Polynomial.of("gradient of the state"), Polynomial.of("gradient of th
 class _Layer:
     """A loop whose step is that of an LSTM."""
 
-    loop: CountedLoop
+    loop: ScanLoop
     cell: LstmCell
     weights: ir.Value  # recurrent ones as the body has them, (H, 4 * H)
     addends: list[ir.Value]  # what the body adds to the state's product
@@ -77,8 +77,8 @@ class _Layer:
 
 
 def _layer_of(node: ir.Node) -> _Layer | None:
-    loop = CountedLoop.of(node)
-    for split in loop.body if loop is not None else ():
+    loop = ScanLoop.of(node)
+    for split in loop.body:
         if split.op_type == "Split" and len(split.outputs) == _GATES:
             found = _layer_at(loop, split.inputs[0])  # type: ignore[arg-type]
             if found is not None:
@@ -86,7 +86,7 @@ def _layer_of(node: ir.Node) -> _Layer | None:
     return None
 
 
-def _layer_at(loop: CountedLoop, total: ir.Value) -> _Layer | None:
+def _layer_at(loop: ScanLoop, total: ir.Value) -> _Layer | None:
     """The layer whose gates are parts of a sum."""
     addends = _addends(total)
     own = {v: p for v in addends if (p := _product_of_state(loop, v)) is not None}
@@ -104,7 +104,7 @@ def _layer_at(loop: CountedLoop, total: ir.Value) -> _Layer | None:
     return _Layer(loop, cell, weights, [v for v in addends if v not in own])
 
 
-def _product_of_state(loop: CountedLoop, value: ir.Value) -> ir.Node | None:
+def _product_of_state(loop: ScanLoop, value: ir.Value) -> ir.Node | None:
     """The product that a value is, perhaps under another shape, when it is one of a state."""
     product = producer(behind(value, "Identity", "Reshape"), "MatMul")
     if product is None or not is_product(product) or behind(product.inputs[0]) not in loop.states:
@@ -130,23 +130,44 @@ class _Back:
     """A loop that goes back through the steps of a layer."""
 
     layer: _Layer
-    loop: CountedLoop
+    loop: ScanLoop
     dh: ir.Value  # states of its body
     dc: ir.Value
     extras: list[ir.Value]  # what a step adds to the gradient of the state
     dgates: ir.Value
 
-    def forward(self, value: ir.Value | None) -> ir.Value | None:
-        """The value of the layer's body whose row the body reads, from the last step on."""
-        stack = self.loop.outer(self.loop.row_of(value, back=True))
-        return next(
-            (v for v, state, own in self.layer.loop.results() if state is None and own is stack), None
-        )
+    def meaning(self, row: ir.Value) -> Polynomial | None:
+        """What a row that the body reads is in terms of what the layer's step keeps."""
+        stack = behind(self.loop.given(row))
+        if stack is not None and self._is_shifted(stack):
+            return _KEPT[4]
+        results = self.layer.loop.results()
+        own = next((v for v, state, result in results if state is None and result is stack), None)
+        return None if own is None else self.layer.meaning(own)
+
+    def _is_shifted(self, stack: ir.Value) -> bool:
+        """Whether a tensor has the cell states before the steps: the first one, and those after all steps but one."""
+        node, loop, cell = producer(stack, "Concat"), self.layer.loop, self.layer.cell
+        if node is None or attrs_of(node)["axis"] or len(node.inputs) != 2:
+            return False
+        head, rest = reversed(node.inputs) if loop.reverse else node.inputs
+        piece = producer(behind(rest), "Slice")
+        if not _is_same(head, loop.given(cell.cell)):
+            return False
+        after = [
+            r
+            for v, s, r in loop.results()
+            if s is None and cell.values[v] == cell.values[loop.after(cell.cell)]
+        ]
+        if piece is None or behind(piece.inputs[0]) not in after:
+            return False
+        start = attrs_of(piece)["starts"]
+        return list(start) == [int(loop.reverse), *[0] * (len(start) - 1)]
 
 
 def _back_of(layer: _Layer, node: ir.Node) -> _Back | None:
-    loop = CountedLoop.of(node)
-    if loop is None or loop.steps != layer.loop.steps:
+    loop = ScanLoop.of(node)
+    if loop.steps != layer.loop.steps or loop.reverse == layer.loop.reverse:
         return None
     for gates in loop.body:
         if gates.op_type != "Concat" or len(gates.inputs) != _GATES:
@@ -158,7 +179,7 @@ def _back_of(layer: _Layer, node: ir.Node) -> _Back | None:
     return None
 
 
-def _back_at(layer: _Layer, loop: CountedLoop, gates: ir.Node, dh: ir.Value) -> _Back | None:
+def _back_at(layer: _Layer, loop: ScanLoop, gates: ir.Node, dh: ir.Value) -> _Back | None:
     """The way back whose gradients of gates, and of the state, are these."""
     product = producer(behind(loop.after(dh)), "MatMul")
     if not is_product(product, transpose_b=True) or behind(product.inputs[0]) is not gates.outputs[0]:  # type: ignore[union-attr]
@@ -184,22 +205,28 @@ def _with_extras(state: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
 
 def _is_same_matrix(back: _Back, value: ir.Value | None) -> bool:
     """Whether the way back multiplies by the layer's own recurrent weights."""
-    weights, own = behind(back.layer.weights), behind(back.forward(value) or value)
-    given, known = constant_of(own), constant_of(weights)
-    if given is not None and known is not None:
-        return np.array_equal(given, known)
-    outer = back.loop.outer(own)
-    return own is weights or (outer is not None and outer is back.layer.loop.outer(weights))
+    matrices = (
+        loop.given(behind(v)) or v for loop, v in ((back.loop, value), (back.layer.loop, back.layer.weights))
+    )
+    return _is_same(*matrices)
+
+
+def _is_same(value: ir.Value | None, other: ir.Value | None) -> bool:
+    """Whether two values outside have the same elements in the same order."""
+    value, other = (behind(v, "Identity", "Reshape") for v in (value, other))
+    known, given = constant_of(value), constant_of(other)
+    if known is not None and given is not None:
+        return np.array_equal(known.reshape(-1), given.reshape(-1))
+    return value is other
 
 
 def _goes_back(back: _Back, gates: ir.Node, total: ir.Value) -> bool:
     """Whether the gradients of gates and of the cell state are those of an LSTM's step."""
     known: dict[ir.Value, Polynomial] = {total: _DH, back.dc: _DC}
-    for node in back.loop.body:
-        own = back.forward(node.outputs[0]) if node.op_type == "Gather" else None
-        meaning = None if own is None else back.layer.meaning(own)
+    for row in back.loop.rows:
+        meaning = back.meaning(row)
         if meaning is not None:
-            known[node.outputs[0]] = meaning
+            known[row] = meaning
     values = formulas(back.loop.body, known)
     wanted, before = lstm_step_back(Formulas(), _KEPT, _DH, _DC)
     made = [values[v] for v in gates.inputs if v is not None]
@@ -217,7 +244,6 @@ class _Emitter:
         self._r = Rewriter(graph, layer.loop.node, options)
         self._rewriters = [self._r]
         self._constants = set(graph.initializers)
-        self._lifter = Lifter(layer.loop, self._r)
         self.replaced: dict[ir.Value, ir.Value] = {}
 
     def discard(self) -> None:
@@ -229,46 +255,33 @@ class _Emitter:
 
     def forward(self) -> bool:
         """Make the operator for all steps; False when something it needs cannot be made."""
-        layer, r = self._layer, self._r
-        weights, gates = self._lifter.of(layer.weights), self._gates()
-        if weights is None or weights.stacked or gates is None:
+        loop, cell, r = self._layer.loop, self._layer.cell, self._r
+        weights, gates = _outside(loop, r, self._layer.weights), self._gates()
+        if weights is None or gates is None:
             return False
-        self._weights = r.op("Transpose", weights.value, perm=[1, 0])
-        self._first = layer.loop.initial(layer.cell.hidden)
-        first = [self._first, layer.loop.initial(layer.cell.cell)]
-        self._y, self._kept, self._h, self._c = r.ops("LSTMSteps", [gates, self._weights, *first])
+        self._weights = r.op("Transpose", weights, perm=[1, 0])
+        first = [loop.given(cell.hidden), loop.given(cell.cell)]
+        self._y, self._kept, self._h, self._c = r.ops(
+            "LSTMSteps", [gates, self._weights, *first], reverse=loop.reverse
+        )
         return True
 
     def _gates(self) -> ir.Value | None:
         """What the input and the biases add to the gates, for all steps."""
         layer, r = self._layer, self._r
-        wide = widened(layer.desc.dtype)
-        found: list[Lifted] = []
+        found: list[ir.Value] = []
         for value in layer.addends:
-            product = producer(value, "MatMul")
-            made = None if product is None else self._lifter.product(product, _sum_type(value))
-            made = made or self._lifter.of(value)
+            made = _outside(layer.loop, r, value)
             if made is None:
                 return None
-            found.append(Lifted(_fitting(r, made.value, wide), made.stacked))
+            found.insert(0 if value in layer.loop.rows else len(found), _wide(r, made))
         shape = (layer.loop.steps, layer.desc.shape[0], _GATES * layer.desc.shape[1])
-        found.sort(key=lambda v: not v.stacked)
-        if not found or desc_of(found[0].value).shape != shape:
+        if not found:
             return None
-        total = found[0].value
+        total = found[0]
         for other in found[1:]:
-            total = r.op("Add", total, other.value)
-        return total if desc_of(total).shape == shape else None
-
-    def stack(self, r: Rewriter, value: ir.Value) -> Lifted | None:
-        """A value of the layer's body in all steps, as far as it can be had without the loop."""
-        layer = self._layer
-        value = behind(value)  # type: ignore[assignment]
-        if value is layer.cell.hidden:
-            return Lifted(shifted(r, self._y, self._first), True)
-        if layer.cell.values[value] == layer.cell.values[layer.loop.after(layer.cell.hidden)]:
-            return Lifted(self._y, True) if desc_of(value) == layer.desc else None
-        return self._lifter.of(value)
+            total = r.op("Add", total, other)
+        return r.op("Reshape", total, shape=list(shape)) if desc_of(total).size == math.prod(shape) else None
 
     def results(self, backs: Sequence[_Back]) -> bool:
         """Replace what others than the ways back read of the layer's results."""
@@ -278,58 +291,71 @@ class _Emitter:
         for value, state, result in loop.results():
             if not result.is_graph_output() and set(result.consumers()) <= own:
                 continue
-            rows = self.stack(self._r, value) if state is None else None
-            made = last.get(values[value]) if state is not None else _all_rows(self._r, rows, loop.steps)
+            made = last.get(values[value]) if state is not None else self._stack(value)
             if made is None or desc_of(made).size != desc_of(result).size:
                 return False
             self._replace(self._r, result, made)
         return True
 
+    def _stack(self, value: ir.Value) -> ir.Value | None:
+        """A value of the cell in all steps, made of what they keep."""
+        layer, r = self._layer, self._r
+        if layer.cell.values[value] == layer.cell.values[layer.loop.after(layer.cell.hidden)]:
+            return self._y
+        wanted = layer.meaning(value)
+        steps, batch, width = desc_of(self._kept).shape
+        units = width // len(_KEPT)
+
+        def kept(index: int) -> ir.Value:
+            ends = [steps, batch, (index + 1) * units]
+            return r.op("Slice", self._kept, starts=[0, 0, index * units], ends=ends)
+
+        if wanted in _KEPT:
+            return kept(_KEPT.index(wanted))
+        i, f, g, _, c = _KEPT
+        if wanted not in (f * c + i * g, Formulas().op("Tanh", f * c + i * g)):
+            return None
+        after = r.op("Add", r.op("Mul", kept(1), kept(4)), r.op("Mul", kept(0), kept(2)))
+        return after if wanted == f * c + i * g else r.op("Tanh", after)
+
     def back(self, back: _Back) -> bool:
-        """Make the operator for the way back and what comes of it; False when that is not all the loop gives."""
+        """Make the operator for the way back; False when that is not all the loop gives."""
         r = Rewriter(self._graph, back.loop.node, self._options)
         self._rewriters.append(r)
-        made: dict[ir.Value, Lifted] = {}
-
-        def known(value: ir.Value) -> Lifted | None:
-            own = back.forward(value)
-            return made.get(value) or (None if own is None else self.stack(r, own))
-
-        lifter = Lifter(back.loop, r, known, back=True)
-        given = self._gradients(back, r, lifter)
+        given = self._gradients(back, r)
         if given is None:
             return False
-        dgates, dh, dc = r.ops("LSTMStepsGrad", [self._kept, self._weights, *given])
-        made[back.dgates] = Lifted(dgates, True)
+        dgates, dh, dc = r.ops(
+            "LSTMStepsGrad", [self._kept, self._weights, *given], reverse=self._layer.loop.reverse
+        )
         states: dict[ir.Value, ir.Value] = {back.dh: dh, back.dc: dc}
         for value, state, result in back.loop.results():
             if not result.uses() and not result.is_graph_output():
                 continue
             if state is None:
-                rows = _all_rows(r, lifter.of(value), back.loop.steps)
-                found = None if rows is None else r.op("Reverse", rows, axes=[0])
+                found = dgates if behind(value) is behind(back.dgates) else None
             else:
-                found = states.get(state) or _sum(back.loop, r, lifter, state)
+                found = states.get(state) or _zero_after(back.loop, r, state)
             if found is None or desc_of(found).size != desc_of(result).size:
                 return False
             self._replace(r, result, found)
         return True
 
-    def _gradients(self, back: _Back, r: Rewriter, lifter: Lifter) -> list[ir.Value | None] | None:
+    def _gradients(self, back: _Back, r: Rewriter) -> list[ir.Value | None] | None:
         """The gradients of all states and of the last ones, None for those that are zero."""
         dtype, shape = self._layer.desc.dtype, self._layer.desc.shape
         rows: list[ir.Value] = []
-        last = [back.loop.initial(back.dh)]
+        last = [back.loop.given(back.dh)]
         for value in back.extras:
             state = _first_alone(back.loop, value)
-            lifted = None if state is not None else _all_rows(r, lifter.of(value), back.loop.steps)
+            row = behind(value, "Identity", "Reshape")
             if state is not None:
-                last.append(r.op("Reshape", back.loop.initial(state), shape=shape))
-            elif lifted is not None and desc_of(lifted).shape == (back.loop.steps, *shape):
-                rows.append(lifted)
+                last.append(r.op("Reshape", back.loop.given(state), shape=shape))
+            elif row in back.loop.rows and desc_of(row).size == desc_of(back.dh).size:
+                rows.append(r.op("Reshape", back.loop.given(row), shape=[back.loop.steps, *shape]))
             else:
                 return None
-        sums = [_total(r, v) for v in (rows, last, [back.loop.initial(back.dc)])]
+        sums = [_total(r, v) for v in (rows, last, [back.loop.given(back.dc)])]
         return [None if v is None else _fitting(r, v, dtype) for v in sums]
 
     def _replace(self, r: Rewriter, result: ir.Value, made: ir.Value) -> None:
@@ -338,24 +364,23 @@ class _Emitter:
         self.replaced[result] = made if desc_of(made) == desc else r.op("Reshape", made, shape=desc.shape)
 
 
-def _sum_type(value: ir.Value) -> str | None:
-    """The type to ask of a product of values like this one, so that its sums are not rounded."""
-    dtype = desc_of(value).dtype
-    return None if widened(dtype) == dtype else widened(dtype)
+def _outside(loop: ScanLoop, r: Rewriter, value: ir.Value) -> ir.Value | None:
+    """The value outside that an input of the body, or a constant in it, stands for; None for what a step computes."""
+    constant = constant_of(behind(value))
+    if constant is not None:
+        return r.constant(constant)
+    return None if behind(value) in loop.states else loop.given(behind(value))
+
+
+def _wide(r: Rewriter, value: ir.Value) -> ir.Value:
+    return _fitting(r, value, widened(desc_of(value).dtype))
 
 
 def _fitting(r: Rewriter, value: ir.Value, dtype: str) -> ir.Value:
     return value if desc_of(value).dtype == dtype else r.op("Cast", value, to=dtype)
 
 
-def _all_rows(r: Rewriter, value: Lifted | None, steps: int) -> ir.Value | None:
-    """The rows of all steps, also of a value that is the same in all of them."""
-    if value is None or value.stacked:
-        return None if value is None else value.value
-    return r.op("BroadcastTo", value.value, shape=[steps, *desc_of(value.value).shape])
-
-
-def _total(r: Rewriter, values: Sequence[ir.Value]) -> ir.Value | None:
+def _total(r: Rewriter, values: Sequence[ir.Value | None]) -> ir.Value | None:
     """The sum of values, None where it is zero."""
     total: ir.Value | None = None
     for value in values:
@@ -364,54 +389,17 @@ def _total(r: Rewriter, values: Sequence[ir.Value]) -> ir.Value | None:
     return total
 
 
-def _first_alone(loop: CountedLoop, value: ir.Value) -> ir.Value | None:
+def _first_alone(loop: ScanLoop, value: ir.Value) -> ir.Value | None:
     """The state that a value is under another shape, when it is zero from the second step on."""
     state = behind(value, "Identity", "Reshape")
     return state if state in loop.states and scalar(behind(loop.after(state))) == 0 else None
 
 
-def _sum(loop: CountedLoop, r: Rewriter, lifter: Lifter, state: ir.Value) -> ir.Value | None:
-    """A state that each step only adds to, after all steps; also one that is zero after any."""
-    if scalar(behind(loop.after(state))) == 0:
-        return r.op("BroadcastTo", r.constant(0.0, dtype=desc_of(state).dtype), shape=desc_of(state).shape)
-    addends = _addends(loop.after(state))
-    others = [v for v in addends if v is not state]
-    if len(others) != len(addends) - 1 or not only_use(state) or desc_of(state).dtype not in FLOATS:
+def _zero_after(loop: ScanLoop, r: Rewriter, state: ir.Value) -> ir.Value | None:
+    """A state that is zero after any step."""
+    if scalar(behind(loop.after(state))) != 0:
         return None
-    desc, wide = desc_of(state), widened(desc_of(state).dtype)
-    sums = [_over_steps(r, lifter, v) for v in others]
-    if any(v is None or desc_of(v).size != desc.size for v in sums):
-        return None
-    found = [_fitting(r, r.op("Reshape", v, shape=desc.shape), wide) for v in sums if v is not None]
-    return _total(r, [*found, _fitting(r, loop.initial(state), wide)]) or loop.initial(state)
-
-
-def _over_steps(r: Rewriter, lifter: Lifter, value: ir.Value) -> ir.Value | None:
-    """The sum over all steps of a value, perhaps under another shape; of rows of 16-bit floats in float32."""
-    while (
-        desc_of(value).dtype in FLOATS
-        and (node := producer(value, "Cast", "Identity", "Reshape")) is not None
-    ):
-        value = node.inputs[0]  # type: ignore[assignment]
-    product, rows = producer(value, "MatMul"), producer(value, "ReduceSum")
-    if product is not None:
-        return _product_over_steps(r, lifter, product)
-    if rows is not None and tuple(attrs_of(rows)["axes"] or ()) != (0,):
-        return None
-    lifted = lifter.of(value if rows is None else rows.inputs[0])
-    if lifted is None or not lifted.stacked or desc_of(value).dtype not in FLOATS:
-        return None
-    stack = lifted.value if rows is None else lifter.flat(lifted.value)
-    return r.op("ReduceSum", _fitting(r, stack, widened(desc_of(stack).dtype)), axes=[0], keepdims=False)
-
-
-def _product_over_steps(r: Rewriter, lifter: Lifter, node: ir.Node) -> ir.Value | None:
-    """The sum over all steps of a product of columns (aᵀ·b)."""
-    if not is_product(node, transpose_a=True):
-        return None
-    rows = [lifter.of(v) for v in node.inputs]
-    flat = [lifter.flat(v.value) for v in rows if v is not None and v.stacked]
-    return r.op_like(node, flat, output_dtype=_sum_type(flat[0])) if len(flat) == len(rows) else None
+    return r.op("BroadcastTo", r.constant(0.0, dtype=desc_of(state).dtype), shape=desc_of(state).shape)
 
 
 # -- the pass --------------------------------------------------------------------------------------------------
@@ -420,21 +408,20 @@ def _product_over_steps(r: Rewriter, lifter: Lifter, node: ir.Node) -> ir.Value 
 class FuseRecurrentTraining(Pass):
     """Recognise LSTM layers in training.
 
-    1. A Loop whose step computes what one of an LSTM computes (gates in the order input, forget, cell, output), and the
-       Loops that go back through what it has collected and compute the gradient, are the operators LSTMSteps and
-       LSTMStepsGrad, with products over all steps before and after them. Formulas of both kinds of loops are compared
-       with the definitions of these operators.
-    2. What else the loops give must be had without them: states, rows that depend on no state, sums over all steps of
-       products and of rows. Else, and where one of several ways back is different, all loops stay.
-    3. Sums over all steps are made in float32 of 16-bit rows.
-    4. Layers for which the target has no task stay loops.
+    1. A Scan, once fission has left it the recurrence, whose step computes what one of an LSTM computes (gates in the
+       order input, forget, cell, output), and the Scans that go back through what it has collected and compute the
+       gradient, are the operators LSTMSteps and LSTMStepsGrad. Formulas of both kinds are compared with the definitions
+       of these operators.
+    2. What else the loops give must be made of what these operators give. Else, and where one of several ways back is
+       different, all loops stay.
+    3. Layers for which the target has no task stay loops.
     """
 
     name = "fuse_recurrent_training"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         changed = False
-        for node in [n for n in graph if n.op_type == "Loop"]:
+        for node in [n for n in graph if n.op_type == "Scan"]:
             readers = _readers(node) if node.graph is graph else []
             layer = _layer_of(node) if readers else None
             if layer is not None and _are_tasks(layer, options):
@@ -443,9 +430,14 @@ class FuseRecurrentTraining(Pass):
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:
-    """The loops that read what a loop collects."""
+    """The loops that read what a loop collects, also its values shifted by a step."""
     collected = node.outputs[attrs_of(node)["num_states"] :]
-    return list(dict.fromkeys(c for v in collected for c in v.consumers() if c.op_type == "Loop"))
+    found = dict.fromkeys(c for v in collected for c in v.consumers())
+    for _ in range(2):  # a slice and what it is joined to
+        found |= dict.fromkeys(
+            c for n in found if n.op_type in ("Slice", "Concat") for v in n.outputs for c in v.consumers()
+        )
+    return [n for n in found if n.op_type == "Scan"]
 
 
 def _are_tasks(layer: _Layer, options: CompileOptions) -> bool:

@@ -1,22 +1,19 @@
-"""Looking at loops of a known number of steps, and making what their steps make for all of them at once."""
+"""Looking at loops of a known number of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ge.ir.values import constant_of, desc_of
-from ge.ops.base import dataflow_of
-from ge.ops.dataflow import Aligned
-from ge.passes.rewrite import Rewriter, attrs_of, producer, scalar
+from ge.ir.values import desc_of
+from ge.passes.rewrite import attrs_of, producer, scalar
 
-__all__ = ["CountedLoop", "Lifted", "Lifter", "behind", "is_product"]
+__all__ = ["CountedLoop", "ScanLoop", "behind", "is_product"]
 
 
 def behind(value: ir.Value | None, *types: str) -> ir.Value | None:
-    """The value behind nodes of some types, Identity alone unless told."""
+    """The value behind nodes of some types; by default only Identity."""
     while (node := producer(value, *(types or ("Identity",)))) is not None:
         value = node.inputs[0]
     return value
@@ -113,82 +110,44 @@ class CountedLoop:
 
 
 @dataclass(frozen=True)
-class Lifted:
-    """A value of a loop's body outside of the loop: the rows of all steps, or what is the same in all of them."""
+class ScanLoop:
+    """A Scan operator: its states, the tensors whose rows its steps read, and what it reads of other values outside."""
 
-    value: ir.Value
-    stacked: bool
+    node: ir.Node
+    body: ir.Graph
+    steps: int
+    reverse: bool
 
+    @staticmethod
+    def of(node: ir.Node) -> ScanLoop:
+        """The loop of a Scan node."""
+        attrs = attrs_of(node)
+        return ScanLoop(node, attrs["body"], attrs["steps"], bool(attrs["reverse"]))
 
-class Lifter:
-    """Makes values of a loop's body outside of the loop, before a rewriter's node.
+    @property
+    def _count(self) -> int:
+        return attrs_of(self.node)["num_states"]
 
-    Rows are in the order of the steps, or (`back`) of the stacks that the steps read from the last row on. `known`
-    gives what the caller knows of a value, None of any other.
-    """
+    @property
+    def states(self) -> list[ir.Value]:
+        """The states as the body reads them."""
+        return list(self.body.inputs[: self._count])
 
-    def __init__(
-        self,
-        loop: CountedLoop,
-        r: Rewriter,
-        known: Callable[[ir.Value], Lifted | None] = lambda _: None,
-        *,
-        back: bool = False,
-    ) -> None:
-        self._loop, self._r, self._known, self._back = loop, r, known, back
-        self._made: dict[ir.Value, Lifted | None] = {}
+    @property
+    def rows(self) -> list[ir.Value]:
+        """The rows as the body reads them."""
+        return list(self.body.inputs[self._count : self._count + attrs_of(self.node)["num_rows"]])
 
-    def of(self, value: ir.Value | None) -> Lifted | None:
-        """A value in all steps; None where it depends on the step before or cannot be made at once."""
-        value = behind(value)
-        if value is None:
-            return None
-        if value not in self._made:
-            self._made[value] = self._known(value) or self._source(value) or self._computed(value)
-        return self._made[value]
+    def given(self, value: ir.Value | None) -> ir.Value | None:
+        """The value outside behind an input of the body: a state's first value, a row's tensor, a capture."""
+        found = None if value is None or value not in self.body.inputs else self.body.inputs.index(value)
+        return None if found is None else self.node.inputs[found]
 
-    def _source(self, value: ir.Value) -> Lifted | None:
-        constant, outer = constant_of(value), self._loop.outer(value)
-        if constant is not None:
-            return Lifted(self._r.constant(constant), False)
-        if outer is not None:
-            return Lifted(outer, False)
-        stack = self.of(self._loop.row_of(value, back=self._back))
-        return Lifted(stack.value, True) if stack is not None and not stack.stacked else None
+    def after(self, state: ir.Value) -> ir.Value:
+        """What a step makes of a state."""
+        return self.body.outputs[self.states.index(state)]
 
-    def _computed(self, value: ir.Value) -> Lifted | None:
-        node = value.producer()
-        if node is None or len(node.outputs) != 1:
-            return None
-        if node.op_type == "MatMul":
-            return self.product(node)
-        if node.op_type != "Reshape" and not isinstance(dataflow_of(node), Aligned):
-            return None
-        operands = [self.of(v) for v in node.inputs]
-        if not operands or any(v is None for v in operands):
-            return None
-        row = desc_of(value).shape
-        stacked = [v for v in operands if v is not None and v.stacked]
-        if any(desc_of(v.value).rank != len(row) + 1 for v in stacked if node.op_type != "Reshape"):
-            return None
-        shape = (self._loop.steps, *row) if stacked else row
-        changes = {"shape": list(shape)} if node.op_type == "Reshape" else {}
-        made = self._r.op_like(node, [v.value for v in operands if v is not None], **changes)
-        return Lifted(made, bool(stacked)) if desc_of(made).shape == shape else None
-
-    def product(self, node: ir.Node, output_dtype: str | None = None) -> Lifted | None:
-        """A product of rows with a matrix, as one of all rows with it."""
-        if not (is_product(node) or is_product(node, transpose_b=True)):
-            return None
-        rows, matrix = (self.of(v) for v in node.inputs[:2])
-        if rows is None or matrix is None or not rows.stacked or matrix.stacked:
-            return None
-        changes = {} if output_dtype is None else {"output_dtype": output_dtype}
-        made = self._r.op_like(node, [self.flat(rows.value), matrix.value], **changes)
-        batch, width = desc_of(node.outputs[0]).shape
-        return Lifted(self._r.op("Reshape", made, shape=[self._loop.steps, batch, width]), True)
-
-    def flat(self, rows: ir.Value) -> ir.Value:
-        """The rows of all steps below one another."""
-        steps, batch, *rest = desc_of(rows).shape
-        return self._r.op("Reshape", rows, shape=[steps * batch, *rest])
+    def results(self) -> list[tuple[ir.Value, ir.Value | None, ir.Value]]:
+        """For each result: the value of the body it comes from, the state (None where rows are stacked), itself."""
+        states = [*self.states, *[None] * (len(self.node.outputs) - self._count)]
+        return list(zip(self.body.outputs, states, self.node.outputs, strict=True))

@@ -97,7 +97,7 @@ class Formulas:
 
 
 class _Values(dict[ir.Value, Polynomial]):
-    """Values and their polynomials; a value that nobody knows is an atom."""
+    """Values and their polynomials; an unknown value is an atom."""
 
     def __missing__(self, value: ir.Value) -> Polynomial:
         number = scalar(value) if desc_of(value).dtype in FLOATS else None
