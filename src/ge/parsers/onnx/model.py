@@ -44,7 +44,7 @@ class ModelFile:
 
     proto: onnx.ModelProto
     name: str
-    folder: DataFolder | None = None  # where external data may lie
+    folder: DataFolder | None = None  # where external data may be
     opsets: dict[str, int] = field(default_factory=dict)
     functions: dict[tuple[str, str], onnx.FunctionProto] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -216,7 +216,7 @@ def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
 
 
 def _inside(folder: DataFolder | None, location: str, name: str) -> Path:
-    """The file of external data; it must lie inside the model's folder, links followed."""
+    """The file of external data; it must be inside the model's folder, links followed."""
     if folder is None:
         raise GeError(
             "E10015",
@@ -231,7 +231,7 @@ def _inside(folder: DataFolder | None, location: str, name: str) -> Path:
     if os.path.normpath(location).startswith("..") or folder.bounds not in path.parents:
         raise GeError(
             "E10015",
-            f"the external data of tensor {name} lies outside the model's folder: {location!r}",
+            f"the external data of tensor {name} is outside the model's folder: {location!r}",
             remedy="keep external data beside the model, without links that lead elsewhere",
         )
     if not path.is_file():
@@ -270,7 +270,7 @@ def outer_names(graph: onnx.GraphProto) -> set[str]:
 def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -> list[onnx.NodeProto]:
     """Nodes in an order in which every input is made before it is read; files need not keep one.
 
-    A name made twice, a name nobody makes and a cycle are errors.
+    A name produced twice, a name without a producer and a cycle are errors.
     """
     maker: dict[str, int] = {}
     for index, node in enumerate(nodes):

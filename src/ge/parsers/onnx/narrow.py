@@ -136,7 +136,7 @@ def decode(builder: GraphBuilder, value: Any) -> Any:
 def _ladder(name: str, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """The codes of numbers from 0 up, and for each step up the number above which it is taken.
 
-    The last code stands for what lies beyond the largest number.
+    The last code stands for values beyond the largest number.
     """
     values = _decoded(name)
     codes = np.flatnonzero(np.isfinite(values) & ~np.signbit(values))

@@ -1,4 +1,4 @@
-"""Which operators of an ONNX model nobody maps, all at once, each with its reason and the nearest remedy."""
+"""All unsupported operators of an ONNX model at once, each with its reason and the nearest remedy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_NODES = 50_000
 
 _DOMAIN_REASONS = {
     "ai.onnx.ml": (
-        "operators of classical machine learning (domain ai.onnx.ml) have no NPU implementation",
-        "run this part with the host framework, or convert it to tensor operators",
+        "this operator of classical machine learning (domain ai.onnx.ml) is not mapped",
+        "run this part on the host, or convert it to tensor operators",
     ),
     "com.microsoft": (
-        "it is an extension of ONNX Runtime (domain com.microsoft)",
-        "export the model without ONNX Runtime's own optimisations",
+        "this extension of ONNX Runtime (domain com.microsoft) is not mapped",
+        "export or optimise the model without it",
     ),
 }
 _STRINGS = ("tensors of strings have no NPU representation", "prepare text on the host and feed numbers")

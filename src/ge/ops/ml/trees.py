@@ -1,0 +1,307 @@
+"""Ensembles of decision trees: one task that takes every row down all trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.ml.scores import DOMAIN, classified, real_rows, transformed
+from ge.ops.plugins import Node, Results, Unsupported, plugin
+
+BRANCH, MISSING_PASSES, EQUALITY = (
+    1 << 28,
+    1 << 29,
+    1 << 30,
+)  # flags beside a node's feature, as the kernel has them
+FEATURE = BRANCH - 1
+INT32, FLOAT32 = frozenset({"int32"}), frozenset({"float32"})
+
+
+@register
+class TreeEnsemble(Operator):
+    """The weights of the leaves that a row reaches, one in each tree, aggregated by target.
+
+    A node is (threshold, feature and flags, child, first weight). A row whose feature is at most the threshold (or
+    equal to it: EQUALITY) goes to the child, any other row to the node after that; NaN goes to the child with
+    MISSING_PASSES. A leaf lacks BRANCH and is its own child. The last node only says where the weights end.
+    """
+
+    x = Input("", FLOAT32)
+    nodes = Input("", INT32)
+    roots = Input("", INT32)
+    depths = Input("", INT32)
+    targets = Input("", INT32)
+    weights = Input("", FLOAT32)
+    y = Output()
+    width = Attr(int)
+    aggregate = Attr(str, "sum", choices=("sum", "min", "max"))
+    plain = Attr(bool, False)  # all tests are "at most", and NaN fails them
+    single = Attr(bool, False)  # every leaf has one weight, which is its threshold, and there is one target
+    aicpu = "tree_ensemble"
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        arrays = [constant_of(v) for v in op.values[1:6]]
+        if any(a is None for a in arrays):
+            raise fail(op, "its trees must be constants")
+        nodes, roots, depths, targets, weights = (np.asarray(a) for a in arrays)
+        x = op.inputs[0]
+        assert x is not None
+        if x.rank != 2 or nodes.ndim != 2 or nodes.shape[1:] != (4,):
+            raise fail(op, f"takes rows of features and nodes of four numbers, got {x} and {op.inputs[1]}")
+        count = len(nodes) - 1
+        _, flags, child, leaf = nodes.T
+        branch = (flags & BRANCH) != 0
+        inside = bool((child[:count] >= 0).all() and (child[:count] + branch[:count] < count).all())
+        inside &= bool(((flags & FEATURE) < x.shape[1]).all() or not count)
+        inside &= bool((roots >= 0).all() and (roots < count).all() and len(depths) == len(roots))
+        inside &= bool(
+            (np.diff(leaf) >= 0).all() and leaf[0] >= 0 and leaf[-1] <= len(weights) == len(targets)
+        )
+        if not inside or bool((targets < 0).any() or (targets >= op.width).any()):
+            raise fail(op, "a node, feature, weight or target is out of range")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        x = op.inputs[0]
+        assert x is not None
+        return TensorDesc((x.shape[0], op.width), "float32")
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        x, nodes, roots, depths, targets, weights = (np.asarray(a) for a in arrays)
+        thresholds, flags, child, leaf = nodes[:, 0].copy().view(np.float32), *nodes[:, 1:].T
+        start = {"sum": 0.0, "min": np.inf, "max": -np.inf}[op.aggregate]
+        y = np.full((len(x), op.width), start)
+        for root, depth in zip(roots, depths, strict=True):
+            at = np.full(len(x), root)
+            for _ in range(depth):
+                value = x[np.arange(len(x)), flags[at] & FEATURE]
+                passes = np.where(flags[at] & EQUALITY, value == thresholds[at], value <= thresholds[at])
+                passes = np.where(np.isnan(value), (flags[at] & MISSING_PASSES) != 0, passes)
+                at = child[at] + (~passes & ((flags[at] & BRANCH) != 0))
+            for row, node in enumerate(at):
+                for i in range(leaf[node], leaf[node + 1]):
+                    join = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op.aggregate]
+                    y[row, targets[i]] = join(y[row, targets[i]], weights[i])
+        return [y.astype(np.float32)]
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Branch:
+    """A node as ONNX describes it."""
+
+    feature: int
+    value: float
+    mode: str
+    missing: bool  # NaN takes the true branch
+    true: int = -1
+    false: int = -1
+
+
+@dataclass
+class _Forest:
+    """Nodes in the order of the kernel: the children of a node are neighbours, the one that is taken first."""
+
+    rows: list[tuple[np.int32, int, int, int]] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    plain: bool = True
+    single: bool = True
+
+
+def _bits(value: float) -> np.int32:
+    return np.float32(value).view(np.int32)
+
+
+def _tested(node: _Branch) -> tuple[float, int, bool]:
+    """Threshold, flags, and whether the children change places: every test becomes "at most" or "equal"."""
+    value = np.float32(node.value)
+    below = float(np.nextafter(value, np.float32(-np.inf)))
+    # Mode: threshold, equality, children swapped. x >= t is not x < t, and x < t is x <= the number before t.
+    modes = {
+        "BRANCH_LEQ": (float(value), 0, False),
+        "BRANCH_LT": (below, 0, False),
+        "BRANCH_GTE": (below, 0, True),
+        "BRANCH_GT": (float(value), 0, True),
+        "BRANCH_EQ": (float(value), EQUALITY, False),
+        "BRANCH_NEQ": (float(value), EQUALITY, True),
+    }
+    if node.mode not in modes:
+        raise Unsupported(f"nodes of mode {node.mode}", f"use one of {', '.join(modes)}")
+    threshold, flags, swapped = modes[node.mode]
+    # NaN fails a comparison: it takes the false branch unless it is tracked to the true one.
+    takes_true = node.missing or node.mode == "BRANCH_NEQ"
+    passes = takes_true != swapped
+    return threshold, flags | BRANCH | (MISSING_PASSES if passes else 0), swapped
+
+
+def _add_tree(
+    forest: _Forest, nodes: dict[int, _Branch], root: int, leaves: dict[int, list[tuple[int, float]]]
+) -> None:
+    """Lay a tree out level by level."""
+    start = len(forest.rows)
+    forest.roots.append(start)
+    level, depth, placed = [root], 0, {root}
+    order: list[int] = []
+    pending: list[tuple[int, int]] = []  # position of a branch, position of its child
+    while level:
+        following: list[int] = []
+        children_at = len(order) + len(level)
+        for key in level:
+            node = nodes.get(key)
+            if node is None:
+                raise Unsupported(f"a tree names node {key}, which it does not have", "check the model")
+            position = len(order)
+            order.append(key)
+            if node.mode == "LEAF":
+                continue
+            swapped = _tested(node)[2]
+            children = [node.false, node.true] if swapped else [node.true, node.false]
+            if not placed.isdisjoint(children) or children[0] == children[1]:
+                raise Unsupported("a tree whose branches meet again", "check the model")
+            placed.update(children)
+            pending.append((position, children_at + len(following)))
+            following += children
+        depth += bool(following)
+        level = following
+    child = dict(pending)
+    for position, key in enumerate(order):
+        node, first = nodes[key], len(forest.weights)
+        if position in child:
+            threshold, flags, _ = _tested(node)
+            forest.plain &= flags == BRANCH
+            forest.rows.append((_bits(threshold), node.feature | flags, start + child[position], first))
+            continue
+        given = leaves.get(key, [])
+        forest.single &= len(given) == 1
+        forest.rows.append((_bits(given[0][1] if given else 0.0), 0, start + position, first))
+        for target, weight in given:
+            forest.targets.append(target)
+            forest.weights.append(weight)
+    forest.depths.append(depth)
+
+
+def _read(n: Node, prefix: str) -> tuple[_Forest, int]:
+    """The trees of TreeEnsembleRegressor or TreeEnsembleClassifier, and how many targets they have."""
+
+    def listed(name: str, default: Any = 0) -> list[Any]:
+        tensor = n.attr(f"{name}_as_tensor")
+        found = list(np.asarray(tensor).reshape(-1)) if tensor is not None else list(n.attr(name) or [])
+        return found or [default] * len(n.attr("nodes_nodeids"))
+
+    trees: dict[int, dict[int, _Branch]] = {}
+    for tree, key, feature, value, mode, true, false, missing in zip(
+        n.attr("nodes_treeids"), n.attr("nodes_nodeids"), listed("nodes_featureids"), listed("nodes_values", 0.0),
+        n.attr("nodes_modes"), listed("nodes_truenodeids"), listed("nodes_falsenodeids"),
+        listed("nodes_missing_value_tracks_true"), strict=True,
+    ):  # fmt: skip
+        trees.setdefault(tree, {})[key] = _Branch(
+            int(feature), float(value), str(mode), bool(missing), true, false
+        )
+    leaves: dict[int, dict[int, list[tuple[int, float]]]] = {}
+    ids = [int(i) for i in n.attr(f"{prefix}_ids")]
+    for tree, key, target, weight in zip(
+        n.attr(f"{prefix}_treeids"),
+        n.attr(f"{prefix}_nodeids"),
+        ids,
+        listed(f"{prefix}_weights", 0.0),
+        strict=True,
+    ):
+        leaves.setdefault(tree, {}).setdefault(key, []).append((target, float(weight)))
+    forest = _Forest()
+    for tree, nodes in trees.items():
+        children = {c for node in nodes.values() if node.mode != "LEAF" for c in (node.true, node.false)}
+        roots = [key for key in nodes if key not in children]
+        if len(roots) != 1:
+            raise Unsupported(f"tree {tree} has {len(roots)} roots", "check the model")
+        _add_tree(forest, nodes, roots[0], leaves.get(tree, {}))
+    return forest, max(ids, default=0) + 1
+
+
+def _scores(n: Node, forest: _Forest, width: int, aggregate: str) -> Any:
+    x = real_rows(n)
+    end = (_bits(0.0), 0, len(forest.rows), len(forest.weights))
+    nodes = np.asarray([*forest.rows, end], np.int32).reshape(-1, 4)
+    lists = (forest.roots, forest.depths, forest.targets)
+    constants = [n.builder.constant(a) for a in (nodes, *(np.asarray(v, np.int32) for v in lists))]
+    weights = n.builder.constant(np.asarray(forest.weights, np.float32))
+    kind = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}[aggregate]
+    flags = {"plain": forest.plain, "single": forest.single and width == 1 and kind == "sum"}
+    y = n.op("TreeEnsemble", x, *constants, weights, width=width, aggregate=kind, **flags)
+    return n.op("Mul", y, 1.0 / len(forest.roots)) if aggregate == "AVERAGE" else y
+
+
+def _with_base(n: Node, y: Any, width: int) -> Any:
+    base = n.attr("base_values_as_tensor")
+    base = n.attr("base_values") if base is None else np.asarray(base).reshape(-1)
+    if base is None or not len(base):
+        return y
+    return n.op("Add", y, n.builder.constant(np.asarray(base, np.float32)))
+
+
+@plugin(onnx="TreeEnsembleRegressor", domain=DOMAIN)
+def _regressor(n: Node) -> Results:
+    forest, found = _read(n, "target")
+    width = int(n.attr("n_targets", found))
+    y = _scores(n, forest, width, str(n.attr("aggregate_function", "SUM")))
+    return transformed(n, _with_base(n, y, width), str(n.attr("post_transform", "NONE")))
+
+
+@plugin(onnx="TreeEnsembleClassifier", domain=DOMAIN)
+def _classifier(n: Node) -> Results:
+    forest, _ = _read(n, "class")
+    count = len(n.attr("classlabels_int64s") or n.attr("classlabels_strings") or [])
+    single = count == 2 and len(set(forest.targets)) <= 1  # one score for two classes
+    if single:
+        forest.targets = [0] * len(forest.targets)
+    width = 1 if single else count
+    y = _with_base(n, _scores(n, forest, width, "SUM"), width)
+    positive = all(w >= 0 for w in forest.weights)
+    return classified(n, y, count, positive)
+
+
+_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+@plugin(onnx="TreeEnsemble", domain=DOMAIN)
+def _tree_ensemble(n: Node) -> Results:
+    """The newer form: nodes and leaves are two lists, and a branch says which of them it names."""
+    splits = np.asarray(n.attr("nodes_splits")).reshape(-1)
+    count = len(splits)
+
+    def child(side: str, i: int) -> int:  # leaves come after the nodes
+        return int(n.attr(f"nodes_{side}nodeids")[i]) + (count if n.attr(f"nodes_{side}leafs")[i] else 0)
+
+    modes = np.asarray(n.attr("nodes_modes")).reshape(-1)
+    missing = n.attr("nodes_missing_value_tracks_true") or [0] * count
+    nodes = {
+        i: _Branch(
+            int(n.attr("nodes_featureids")[i]), float(splits[i]), _MODES[int(modes[i])], bool(missing[i]),
+            child("true", i), child("false", i),
+        )
+        for i in range(count)
+    }  # fmt: skip
+    weights = np.asarray(n.attr("leaf_weights")).reshape(-1)
+    leaves = {count + i: [(int(t), float(weights[i]))] for i, t in enumerate(n.attr("leaf_targetids"))}
+    nodes.update({key: _Branch(0, 0.0, "LEAF", False) for key in leaves})
+    forest = _Forest()
+    for root in n.attr("tree_roots"):
+        _add_tree(forest, nodes, int(root), leaves)
+    width = int(n.attr("n_targets", 1))
+    y = _scores(n, forest, width, _AGGREGATES[int(n.attr("aggregate_function", 1))])
+    y = transformed(n, y, _TRANSFORMS[int(n.attr("post_transform", 0))])
+    return y if n.desc().dtype == "float32" else n.op("Cast", y, to=n.desc().dtype)

@@ -1,0 +1,167 @@
+"""Classical models (domain ai.onnx.ml): scikit-learn's estimators as skl2onnx exports them, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import ge
+from ge.options import CompileOptions
+
+onnxruntime = pytest.importorskip("onnxruntime")
+skl2onnx = pytest.importorskip("skl2onnx")
+sklearn = pytest.importorskip("sklearn")
+
+from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, svm, tree  # noqa: E402
+from sklearn.impute import SimpleImputer  # noqa: E402
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((60, 5)).astype(np.float32)
+TWO = (ROWS[:, 0] + ROWS[:, 1] > 0).astype(np.int64)
+THREE = TWO + (ROWS[:, 2] > 0.3)
+REAL = ROWS @ np.arange(1, 6).astype(np.float32) + np.sin(ROWS[:, 0])
+SEVERAL = np.stack([REAL, REAL**2], 1)
+
+ESTIMATORS: dict[str, tuple[Any, Any]] = {
+    "tree": (tree.DecisionTreeClassifier(random_state=0), THREE),
+    "tree, two classes": (tree.DecisionTreeClassifier(random_state=0), TWO),
+    "regression tree": (tree.DecisionTreeRegressor(random_state=0), REAL),
+    "regression tree, two targets": (tree.DecisionTreeRegressor(random_state=0), SEVERAL),
+    "forest": (ensemble.RandomForestClassifier(7, random_state=0), THREE),
+    "forest, two classes": (ensemble.RandomForestClassifier(7, random_state=0), TWO),
+    "regression forest": (ensemble.RandomForestRegressor(11, random_state=0), REAL),
+    "extra trees": (ensemble.ExtraTreesRegressor(5, random_state=0), SEVERAL),
+    "boosting": (ensemble.GradientBoostingClassifier(n_estimators=5, random_state=0), TWO),
+    "boosting, three classes": (ensemble.GradientBoostingClassifier(n_estimators=5, random_state=0), THREE),
+    "regression boosting": (ensemble.GradientBoostingRegressor(n_estimators=5, random_state=0), REAL),
+    "logistic": (linear_model.LogisticRegression(), TWO),
+    "logistic, three classes": (linear_model.LogisticRegression(), THREE),
+    "linear": (linear_model.LinearRegression(), REAL),
+    "linear, two targets": (linear_model.Ridge(), SEVERAL),
+    "stochastic gradient": (linear_model.SGDClassifier(random_state=0), THREE),
+    "network": (neural_network.MLPClassifier((4,), max_iter=20, random_state=0), THREE),
+    "support vectors": (svm.SVR(kernel="rbf"), REAL),
+    "support vectors, poly": (svm.SVR(kernel="poly"), REAL),
+    "linear support vectors": (svm.LinearSVC(random_state=0), TWO),
+    "scaled": (
+        pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression()),
+        TWO,
+    ),
+    "normalised": (pipeline.make_pipeline(preprocessing.Normalizer("l1"), linear_model.Ridge()), REAL),
+    "binarised": (pipeline.make_pipeline(preprocessing.Binarizer(threshold=0.1), linear_model.Ridge()), REAL),
+    "filled": (pipeline.make_pipeline(SimpleImputer(), tree.DecisionTreeRegressor(random_state=0)), REAL),
+    "robust": (pipeline.make_pipeline(preprocessing.RobustScaler(), svm.SVR()), REAL),
+}
+
+
+def exported(estimator: Any, rows: int) -> onnx.ModelProto:
+    kind = skl2onnx.common.data_types.FloatTensorType([rows, ROWS.shape[1]])
+    lists = sklearn.base.is_classifier(estimator) and not isinstance(estimator, svm.LinearSVC)
+    options = {id(estimator): {"zipmap": False}} if lists else None
+    return skl2onnx.convert_sklearn(estimator, initial_types=[("x", kind)], options=options, target_opset=17)
+
+
+def both(model: onnx.ModelProto, x: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = ge.compile(model, CompileOptions(input_shapes={"x": x.shape}))(x)
+    return session.run(None, {"x": x}), list(found) if isinstance(found, list | tuple) else [found]
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_gives_onnx_runtimes_results(name: str, rows: int) -> None:
+    estimator, wanted = ESTIMATORS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator.fit(ROWS, wanted)
+        model = exported(estimator, rows)
+    x = np.ascontiguousarray(ROWS[:rows])
+    if name == "filled":
+        x = np.where(RNG.random(x.shape) < 0.3, np.float32(np.nan), x)
+    for theirs, ours in zip(*both(model, x), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+
+
+def ensemble_of(mode: str, missing: int, aggregate: str) -> onnx.ModelProto:
+    """Two trees over three features, the first two levels deep, with weights for two targets."""
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=2, aggregate_function=aggregate,
+        nodes_treeids=[0] * 5 + [1] * 3, nodes_nodeids=[0, 1, 2, 3, 4, 0, 1, 2],
+        nodes_featureids=[0, 1, 0, 0, 0, 2, 0, 0], nodes_values=[0.0, 1.0, 0, 0, 0, -1.0, 0, 0],
+        nodes_modes=[mode, mode, "LEAF", "LEAF", "LEAF", mode, "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 3, 0, 0, 0, 1, 0, 0], nodes_falsenodeids=[2, 4, 0, 0, 0, 2, 0, 0],
+        nodes_missing_value_tracks_true=[missing] * 8,
+        target_treeids=[0, 0, 0, 1, 1, 1], target_nodeids=[2, 3, 4, 1, 1, 2], target_ids=[0, 1, 0, 0, 1, 1],
+        target_weights=[1.0, 2.0, 4.0, 8.0, -16.0, 32.0],
+    )  # fmt: skip
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, c]) for n, c in (("x", 3), ("y", 2))]
+    graph = helper.make_graph([node], "net", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_test_of_a_node_with_values_at_the_threshold_and_nan(mode: str, missing: int) -> None:
+    choices = np.asarray([-1.0, 0.0, 1.0, np.nan, 2.0, -np.inf], np.float32)
+    x = np.stack(np.meshgrid(choices, choices, choices), -1).reshape(-1, 3)
+    (theirs,), (ours,) = both(ensemble_of(mode, missing, "SUM"), x)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_aggregates(aggregate: str) -> None:
+    x = RNG.standard_normal((11, 3)).astype(np.float32)
+    (theirs,), (ours,) = both(ensemble_of("BRANCH_LEQ", 0, aggregate), x)
+    reached = np.isfinite(ours) & (np.abs(theirs) < 1e30)  # a target that no leaf names has no minimum
+    np.testing.assert_array_equal(ours[reached], theirs[reached])
+
+
+def one_node(type_: str, x: np.ndarray, **attrs: Any) -> onnx.ModelProto:
+    node = helper.make_node(type_, ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+    port = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+    result = onnx.ValueInfoProto(name="y")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(
+        helper.make_graph([node], "net", [port], [result]), opset_imports=opsets, ir_version=8
+    )
+
+
+def test_encoders() -> None:
+    numbers = np.asarray([[3, 1], [7, 3]], np.int64)
+    for type_, attrs in {
+        "OneHotEncoder": {"cats_int64s": [1, 3, 5]},
+        "LabelEncoder": {"keys_int64s": [1, 3], "values_floats": [0.5, 1.5], "default_float": -2.0},
+        "Imputer": {"replaced_value_int64": 3, "imputed_value_int64s": [9]},
+    }.items():
+        (theirs,), (ours,) = both(one_node(type_, numbers, **attrs), numbers)
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_dictionaries_and_strings_are_refused_with_a_remedy() -> None:
+    estimator = tree.DecisionTreeClassifier(random_state=0).fit(ROWS, TWO)
+    kind = skl2onnx.common.data_types.FloatTensorType([1, 5])
+    with pytest.raises(ge.GeError, match="zipmap"):
+        ge.compile(skl2onnx.convert_sklearn(estimator, initial_types=[("x", kind)], target_opset=17))
+    named = tree.DecisionTreeClassifier(random_state=0).fit(ROWS, np.where(TWO, "yes", "no"))
+    with pytest.raises(ge.GeError, match="integer labels"):
+        ge.compile(exported(named, 1))
+
+
+def test_what_is_not_a_tree_is_refused() -> None:
+    model = ensemble_of("BRANCH_LEQ", 0, "SUM")
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "nodes_truenodeids":
+            attribute.ints[1] = 4  # where the other branch goes: node 3 hangs in the air
+    with pytest.raises(ge.GeError, match="tree 0 has 2 roots"):
+        ge.compile(model, CompileOptions(input_shapes={"x": (2, 3)}))
