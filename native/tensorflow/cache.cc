@@ -44,7 +44,7 @@ std::shared_ptr<Signature> PlanCache::signature(const Key& key) {
   return made;
 }
 
-std::shared_ptr<Plan> PlanCache::match(Signature& signature, const ReadValue& read) {
+std::shared_ptr<FunctionPlan> PlanCache::match(Signature& signature, const ReadValue& read) {
   if (signature.variants_.empty()) return signature.general_;
   if (signature.specialised_.empty()) return signature.variants_.front().plan;
   const std::string values = values_of(signature.specialised_, read);
@@ -57,7 +57,8 @@ std::shared_ptr<Plan> PlanCache::match(Signature& signature, const ReadValue& re
   return signature.general_;
 }
 
-void PlanCache::store(Signature& signature, const ReadValue& read, const std::shared_ptr<Plan>& plan) {
+void PlanCache::store(Signature& signature, const ReadValue& read,
+                      const std::shared_ptr<FunctionPlan>& plan) {
   if (plan->specialised.empty() && !signature.specialised_.empty()) {
     signature.general_ = plan;
     return;
@@ -85,12 +86,13 @@ void PlanCache::store(Signature& signature, const ReadValue& read, const std::sh
   signature.variants_.push_back({values, plan, ++clock_});
 }
 
-std::shared_ptr<Plan> PlanCache::make(std::unique_lock<std::mutex>& lock,
-                                      const std::shared_ptr<Signature>& signature, const ReadValue& read,
-                                      const Compile& compile, const std::shared_ptr<Plan>& previous) {
+std::shared_ptr<FunctionPlan> PlanCache::make(std::unique_lock<std::mutex>& lock,
+                                              const std::shared_ptr<Signature>& signature,
+                                              const ReadValue& read, const Compile& compile,
+                                              const std::shared_ptr<FunctionPlan>& previous) {
   signature->compiling_ = true;
   signature->compiler_ = std::this_thread::get_id();
-  std::shared_ptr<Plan> plan;
+  std::shared_ptr<FunctionPlan> plan;
   lock.unlock();
   try {
     plan = compile(previous);
@@ -117,12 +119,12 @@ bool PlanCache::worth_compiling(Signature& signature, const ReadValue& read, std
   return ++signature.value_calls_[values_of(signature.specialised_, read)] > threshold;
 }
 
-std::shared_ptr<Plan> PlanCache::find(const Key& key, const ReadValue& read, const Compile& compile,
-                                      std::uint64_t threshold) {
+std::shared_ptr<FunctionPlan> PlanCache::find(const Key& key, const ReadValue& read, const Compile& compile,
+                                              std::uint64_t threshold) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Signature> found = signature(key);
   for (;;) {
-    if (std::shared_ptr<Plan> plan = match(*found, read)) return plan;
+    if (std::shared_ptr<FunctionPlan> plan = match(*found, read)) return plan;
     if (!found->compiling_) break;
     if (found->compiler_ == std::this_thread::get_id()) return nullptr;
     compiled_.wait(lock);
@@ -131,12 +133,13 @@ std::shared_ptr<Plan> PlanCache::find(const Key& key, const ReadValue& read, con
   return make(lock, found, read, compile, nullptr);
 }
 
-std::shared_ptr<Plan> PlanCache::replace(const Key& key, const ReadValue& read, const Compile& compile,
-                                         const std::shared_ptr<Plan>& previous) {
+std::shared_ptr<FunctionPlan> PlanCache::replace(const Key& key, const ReadValue& read,
+                                                 const Compile& compile,
+                                                 const std::shared_ptr<FunctionPlan>& previous) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Signature> found = signature(key);
   for (;;) {
-    std::shared_ptr<Plan> plan = match(*found, read);
+    std::shared_ptr<FunctionPlan> plan = match(*found, read);
     if (plan && plan != previous) return plan;  // another thread was faster
     if (!found->compiling_) break;
     if (found->compiler_ == std::this_thread::get_id()) return nullptr;

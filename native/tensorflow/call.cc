@@ -2,12 +2,17 @@
 #include "tensorflow/call.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
 #include "core/errors.h"
 
 namespace npu::tf {
 namespace {
+
+// TensorFlow reads the attributes of an operation through a field of the operation, and the steps that NPUs
+// run at the same time share the one of their call.
+std::mutex attributes_mutex;
 
 int rank_of(void* data, TF_Status*) {
   const Object& object = *static_cast<Object*>(data);
@@ -72,12 +77,24 @@ CustomDevice::~CustomDevice() {
   }
 }
 
-Object* CustomDevice::foreign(TFE_TensorHandle* handle, TF_Status* status) const {
+CustomDevice* CustomDevice::owner(TFE_TensorHandle* handle, TF_Status* status) const {
   const std::size_t slots = device_slots.load(std::memory_order_acquire);
   for (std::size_t slot = 0; slots > 1 && slot < slots; ++slot) {
-    const CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
-    if (!device || device == this) continue;
-    if (Object* object = device->object(handle, status)) return object;
+    CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
+    if (device && device != this && device->object(handle, status)) return device;
+  }
+  return nullptr;
+}
+
+Object* CustomDevice::foreign(TFE_TensorHandle* handle, TF_Status* status) const {
+  const CustomDevice* device = owner(handle, status);
+  return device ? device->object(handle, status) : nullptr;
+}
+
+CustomDevice* CustomDevice::find(int index) {
+  for (std::size_t slot = 0; slot < device_slots.load(std::memory_order_acquire); ++slot) {
+    CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
+    if (device && device->memory().index() == index) return device;
   }
   return nullptr;
 }
@@ -136,25 +153,28 @@ Call::Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle*
   }
 }
 
-Call::Call(const Call& whole, const char* name, const std::vector<TFE_TensorHandle*>& inputs, int* count,
-           TFE_TensorHandle** outputs)
-    : device_(whole.device_),
+Call::Call(const Call& whole, CustomDevice& device, TF_Status* status, const char* name,
+           const std::vector<TFE_TensorHandle*>& inputs, int* count, TFE_TensorHandle** outputs)
+    : device_(device),
       op_(whole.op_),
       count_(count),
       outputs_(outputs),
-      status_(whole.status_),
+      status_(status),
       context_(whole.context_),
       name_(name) {
   inputs_.resize(inputs.size());
-  for (std::size_t i = 0; i < inputs.size() && ok(); ++i) add_input(inputs_[i], inputs[i]);
+  for (std::size_t i = 0; i < inputs.size() && ok(); ++i) add_input(inputs_[i], inputs[i], true);
 }
 
-void Call::add_input(Operand& operand, TFE_TensorHandle* handle) {
+void Call::add_input(Operand& operand, TFE_TensorHandle* handle, bool shared) {
   operand.handle = handle;
   operand.object = device_.object(handle, status_);
   if (Object* other = operand.object ? nullptr : device_.foreign(handle, status_)) {
     if (other->variable) {
       operand.object = other;
+    } else if (shared) {
+      operand.own = std::make_unique<Object>(*other);
+      operand.object = operand.own.get();
     } else {
       operand.copy.reset(device_.copy(context_, handle, status_));
       if (!ok()) return;
@@ -189,7 +209,10 @@ void Call::add_input(Operand& operand, TFE_TensorHandle* handle) {
 
 std::string Call::attrs() const {
   TF_Buffer* buffer = api.TF_NewBuffer();
-  api.TFE_OpAttrsSerialize(api.TFE_OpGetAttrs(op_), buffer, status_);
+  {
+    const std::lock_guard lock(attributes_mutex);
+    api.TFE_OpAttrsSerialize(api.TFE_OpGetAttrs(op_), buffer, status_);
+  }
   std::string bytes;
   if (ok()) bytes.assign(static_cast<const char*>(buffer->data), buffer->length);
   api.TF_DeleteBuffer(buffer);
@@ -329,6 +352,10 @@ void Call::share_output(int index, TFE_TensorHandle* handle) {
   if (const Object* object = device_.object(handle, status_)) {
     const int dtype = object->variable ? kResource : object->storage->dtype();
     outputs_[index] = device_.wrap(context_, dtype, *object, status_);
+  } else if (CustomDevice* other = ok() ? device_.owner(handle, status_) : nullptr) {
+    const Object* made = other->object(handle, status_);
+    const int dtype = made->variable ? kResource : made->storage->dtype();
+    outputs_[index] = other->wrap(context_, dtype, *made, status_);
   } else if (ok()) {
     outputs_[index] = api.TFE_TensorHandleCopySharingTensor(handle, status_);
   }
@@ -373,7 +400,10 @@ bool Call::returns_resource() const {
 void Call::run_on_host(const char* function) {
   const HostOp op(context_, function ? function : name_, status_);
   if (!ok()) return;
-  api.TFE_OpAddAttrs(op, api.TFE_OpGetAttrs(op_));
+  {
+    const std::lock_guard lock(attributes_mutex);
+    api.TFE_OpAddAttrs(op, api.TFE_OpGetAttrs(op_));
+  }
   for (const Operand& operand : inputs_) {
     give_to_host(op, operand);
     if (!ok()) return;
@@ -455,7 +485,7 @@ std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, cons
 
 }  // namespace
 
-void Call::run_program(Plan& plan, Generators& generators) {
+void Call::run_program(FunctionPlan& plan, Generators& generators) {
   WriteLocks locks;
   for (const ProgramOutput& output : plan.outputs) {
     if (output.port.kind == Port::Kind::Variable) {
@@ -542,7 +572,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
 
   const ShapeReport report = [&] {
     try {
-      return plan.program->run(in.data(), out.data());
+      return plan.program->run(in.data(), out.data(), &device_.memory());
     } catch (...) {
       // A run that fails half way may have written in place.
       for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
@@ -616,7 +646,7 @@ void Call::run_program(Plan& plan, Generators& generators) {
   }
 }
 
-void Call::run(const std::shared_ptr<Plan>& plan, Generators& generators) {
+void Call::run(const std::shared_ptr<FunctionPlan>& plan, Generators& generators) {
   try {
     run_program(*plan, generators);
   } catch (const OutOfDeviceMemory& error) {

@@ -30,6 +30,10 @@ class CustomDevice {
   Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
   // What a handle of another NPU points to; null for one of the host.
   Object* foreign(TFE_TensorHandle* handle, TF_Status* status) const;
+  // The other NPU that a handle is of; null for one of the host or of this.
+  CustomDevice* owner(TFE_TensorHandle* handle, TF_Status* status) const;
+  // The NPU of a number; null where TensorFlow has none.
+  static CustomDevice* find(int index);
   // A tensor of another device as one of this; strings, resources and variants stay with the host.
   TFE_TensorHandle* copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status);
   TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
@@ -50,11 +54,11 @@ struct DeleteHandle {
 struct Operand {
   Described::Kind kind = Described::Kind::Host;
   TFE_TensorHandle* handle = nullptr;
-  Object* object = nullptr;  // of a handle on this device, or of a variable of another NPU
+  Object* object = nullptr;  // of a handle on this device, of another NPU's variable, or `own`
   int dtype = 0;
   const Shape* shape = nullptr;
-  Shape own_shape;                                       // of a host tensor
-  std::unique_ptr<Object> own;                           // of a variable of the host
+  Shape own_shape;              // of a host tensor
+  std::unique_ptr<Object> own;  // of a variable of the host, or of a tensor that another NPU shares
   std::unique_ptr<TFE_TensorHandle, DeleteHandle> copy;  // of a tensor of another NPU
   void* data = nullptr;
 };
@@ -64,12 +68,17 @@ class Call {
   Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status);
   // A function called as a step of another call, whose attributes it shares.
   Call(const Call& whole, const char* name, const std::vector<TFE_TensorHandle*>& inputs, int* count,
-       TFE_TensorHandle** outputs);
+       TFE_TensorHandle** outputs)
+      : Call(whole, whole.device_, whole.status_, name, inputs, count, outputs) {}
+  // The same on another device, with a status of its own: such steps may run at the same time.
+  Call(const Call& whole, CustomDevice& device, TF_Status* status, const char* name,
+       const std::vector<TFE_TensorHandle*>& inputs, int* count, TFE_TensorHandle** outputs);
 
   bool ok() const { return tf::ok(status_); }
   const char* name() const { return name_; }
   TFE_Context* context() const { return context_; }
   npu::Device& memory() const { return device_.memory(); }
+  CustomDevice& device() const { return device_; }
   TF_Status* status() const { return status_; }
   const std::vector<Operand>& inputs() const { return inputs_; }
   int output_count() const { return *count_; }
@@ -93,7 +102,7 @@ class Call {
   void run_on_host(const char* function = nullptr);
   // Runs an operator of the host in place of a function.
   void run_on_host(const HostOperator& made);
-  void run(const std::shared_ptr<Plan>& plan, Generators& generators);
+  void run(const std::shared_ptr<FunctionPlan>& plan, Generators& generators);
 
   void set_output(int index, std::shared_ptr<Storage> storage);
   void set_output(int index, std::shared_ptr<Variable> variable);
@@ -117,9 +126,10 @@ class Call {
   void fail(int code, const std::string& message) { api.TF_SetStatus(status_, code, message.c_str()); }
 
  private:
-  void add_input(Operand& operand, TFE_TensorHandle* handle);
+  // `shared`: tensors of other NPUs are read where they are, else they are copied.
+  void add_input(Operand& operand, TFE_TensorHandle* handle, bool shared = false);
   void give_to_host(TFE_Op* op, const Operand& operand);
-  void run_program(Plan& plan, Generators& generators);
+  void run_program(FunctionPlan& plan, Generators& generators);
 
   CustomDevice& device_;
   const TFE_Op* op_;

@@ -46,13 +46,13 @@ class Callbacks {
   // The element types of the variables among a function's inputs; 0 for other inputs.
   virtual std::vector<int> variable_types(const std::string& function) = 0;
   // These return null where the host is to run the operator or function as it is.
-  virtual std::shared_ptr<Plan> compile_op(const std::string& op, std::string_view attrs,
-                                           std::vector<Described> inputs) = 0;
-  virtual std::shared_ptr<Plan> compile_function(const std::string& name, std::string_view attrs,
-                                                 std::vector<Described> inputs,
-                                                 const std::shared_ptr<Plan>& previous,
-                                                 const std::vector<int>& changed) = 0;
-  virtual std::shared_ptr<Plan> compile_part(std::int64_t part, std::vector<Described> inputs) = 0;
+  virtual std::shared_ptr<FunctionPlan> compile_op(const std::string& op, std::string_view attrs,
+                                                   std::vector<Described> inputs) = 0;
+  virtual std::shared_ptr<FunctionPlan> compile_function(const std::string& name, std::string_view attrs,
+                                                         std::vector<Described> inputs,
+                                                         const std::shared_ptr<FunctionPlan>& previous,
+                                                         const std::vector<int>& changed) = 0;
+  virtual std::shared_ptr<FunctionPlan> compile_part(std::int64_t part, std::vector<Described> inputs) = 0;
   // The results of a part that the host runs: one that cannot be compiled for the shapes it met.
   virtual std::vector<std::shared_ptr<Storage>> run_part(std::int64_t part,
                                                          std::vector<Described> inputs) = 0;

@@ -18,6 +18,7 @@
 #include "tensorflow/cache.h"
 #include "tensorflow/call.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/device_threads.h"
 #include "tensorflow/pool.h"
 #include "tensorflow/timeline.h"
 
@@ -318,22 +319,70 @@ void run_freely(Call& call, const char* function, bool keeps) {
 
 void run_function(Call& call, Entry& entry);
 
-// Runs the steps of a plan one after the other.
-void run_steps(Call& call, const Plan& plan) {
-  std::vector<std::vector<TFE_TensorHandle*>> results(plan.steps.size());
-  const auto handle_of = [&](const StepSource& source) {
-    const auto index = static_cast<std::size_t>(source.index);
-    return source.step < 0 ? call.inputs()[index].handle
-                           : results[static_cast<std::size_t>(source.step)][index];
-  };
-  for (std::size_t i = 0; i < plan.steps.size() && call.ok(); ++i) {
-    const PlanStep& step = plan.steps[i];
-    std::vector<TFE_TensorHandle*> inputs;
-    for (const StepSource& source : step.inputs) inputs.push_back(handle_of(source));
-    int count = step.results;
-    results[i].assign(static_cast<std::size_t>(count), nullptr);
-    Call part(call, step.function.c_str(), inputs, &count, results[i].data());
-    if (call.ok()) run_function(part, Entries::get().find(call.context(), step.function));
+// The results of a plan's steps so far.
+using StepResults = std::vector<std::vector<TFE_TensorHandle*>>;
+
+TFE_TensorHandle* handle_of(const Call& call, const StepResults& results, const StepSource& source) {
+  const auto index = static_cast<std::size_t>(source.index);
+  return source.step < 0 ? call.inputs()[index].handle
+                         : results[static_cast<std::size_t>(source.step)][index];
+}
+
+void run_step(Call& call, CustomDevice& device, TF_Status* status, const FunctionStep& step,
+              const StepResults& results, std::vector<TFE_TensorHandle*>& made) {
+  std::vector<TFE_TensorHandle*> inputs;
+  for (const StepSource& source : step.inputs) inputs.push_back(handle_of(call, results, source));
+  int count = step.results;
+  Call part(call, device, status, step.function.c_str(), inputs, &count, made.data());
+  if (part.ok()) run_function(part, Entries::get().find(call.context(), step.function));
+}
+
+// Runs the steps [first, last), each on its device, at the same time; the first failure is the call's.
+void run_stage(Call& call, const FunctionPlan& plan, std::size_t first, std::size_t last,
+               StepResults& results) {
+  std::vector<Status> statuses(last - first);
+  DeviceThreads::Group group;
+  for (std::size_t i = first; i < last; ++i) {
+    const FunctionStep& step = plan.steps[i];
+    CustomDevice* device = CustomDevice::find(step.device);
+    if (!device) {
+      call.fail(kInternal, "step " + step.function + " is for NPU:" + std::to_string(step.device) +
+                               ", which TensorFlow does not have");
+      break;
+    }
+    TF_Status* status = statuses[i - first];
+    const auto run = [&call, &step, &results, device, status, i] {
+      try {
+        run_step(call, *device, status, step, results, results[i]);
+      } catch (const std::exception& error) {
+        api.TF_SetStatus(status, kInternal, error.what());
+      }
+    };
+    group.add(step.device, run);
+  }
+  group.run(call.memory().index());
+  for (const Status& status : statuses) {
+    if (!call.ok()) break;
+    if (!ok(status)) call.fail(api.TF_GetCode(status), api.TF_Message(status));
+  }
+}
+
+// Runs the steps of a plan: one after the other, those of a stage at the same time.
+void run_steps(Call& call, const FunctionPlan& plan) {
+  StepResults results(plan.steps.size());
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    results[i].assign(static_cast<std::size_t>(plan.steps[i].results), nullptr);
+  }
+  for (std::size_t i = 0; i < plan.steps.size() && call.ok();) {
+    const FunctionStep& step = plan.steps[i];
+    std::size_t end = i + 1;
+    if (step.stage < 0) {
+      run_step(call, call.device(), call.status(), step, results, results[i]);
+    } else {
+      while (end < plan.steps.size() && plan.steps[end].stage == step.stage) ++end;
+      run_stage(call, plan, i, end, results);
+    }
+    i = end;
   }
   for (std::size_t i = 0; i < plan.step_results.size() && call.ok(); ++i) {
     const StepSource& source = plan.step_results[i];
@@ -341,7 +390,7 @@ void run_steps(Call& call, const Plan& plan) {
     if (source.step < 0) {
       call.set_output_to_input(index, source.index);
     } else {
-      call.share_output(index, handle_of(source));
+      call.share_output(index, handle_of(call, results, source));
     }
   }
   for (const auto& handles : results) {
@@ -434,7 +483,7 @@ void run_structure(Call& call, const Structure& structure) {
                                           : run_branch(call, structure, inputs);
 }
 
-void run_plan(Call& call, Entry& entry, const std::shared_ptr<Plan>& plan) {
+void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& plan) {
   if (plan && plan->structure.kind != Structure::Kind::None) {
     run_structure(call, plan->structure);
     return;
@@ -474,8 +523,8 @@ auto guarded(Call& call, Function function) -> decltype(function()) {
 
 // The plan as it came from Python, or one that leaves everything to the host. What does not fit the call is
 // an error here: later nothing is checked.
-std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
-  if (!plan) return std::make_shared<Plan>();
+std::shared_ptr<FunctionPlan> checked(std::shared_ptr<FunctionPlan> plan, const Call& call) {
+  if (!plan) return std::make_shared<FunctionPlan>();
   const auto refuse = [&](const std::string& what) {
     throw CallbackError(kInternal,
                         "plan " + plan->name + " does not fit the call of " + call.name() + ": " + what);
@@ -521,7 +570,7 @@ std::shared_ptr<Plan> checked(std::shared_ptr<Plan> plan, const Call& call) {
   for (const int input : plan->specialised) {
     if (!is(input, Described::Kind::Tensor)) refuse("a specialised input");
   }
-  for (const PlanStep& step : plan->steps) {
+  for (const FunctionStep& step : plan->steps) {
     for (const StepSource& source : step.inputs) {
       if (source.step < 0 && source.index >= inputs) refuse("step " + step.function);
     }
@@ -585,7 +634,7 @@ void run_operator(Call& call, Entry& entry) {
     if (!call.ok()) return;
   }
   const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
-  const auto compile = [&](const std::shared_ptr<Plan>&) {
+  const auto compile = [&](const std::shared_ptr<FunctionPlan>&) {
     const InCallback inside;
     auto plan =
         python->compile_op(entry.name, entry.attrs_from_inputs ? call.attrs() : attrs, call.describe());
@@ -618,7 +667,7 @@ void run_operator(Call& call, Entry& entry) {
 }
 
 // The bound variables whose value is another one by now.
-std::vector<int> changed_variables(const Plan& plan, const std::vector<Variable*>& variables) {
+std::vector<int> changed_variables(const FunctionPlan& plan, const std::vector<Variable*>& variables) {
   std::vector<int> changed;
   for (const BoundVariable& bound : plan.bound) {
     if (variables[static_cast<std::size_t>(bound.input)]->version() != bound.version)
@@ -628,7 +677,7 @@ std::vector<int> changed_variables(const Plan& plan, const std::vector<Variable*
 }
 
 // A passing variable is known by the address of its value, which therefore must stay in use.
-void keep_bound_values(Plan& plan, const Call& call) {
+void keep_bound_values(FunctionPlan& plan, const Call& call) {
   for (BoundVariable& bound : plan.bound) {
     Variable& variable = *call.inputs()[static_cast<std::size_t>(bound.input)].object->variable;
     if (!variable.passing()) continue;
@@ -655,7 +704,7 @@ void run_function(Call& call, Entry& entry) {
   call.add_key(key);
   std::vector<int> changed;
   const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
-  const auto compile = [&](const std::shared_ptr<Plan>& previous) {
+  const auto compile = [&](const std::shared_ptr<FunctionPlan>& previous) {
     const InCallback inside;
     // What lies unused until the next eager operators serves the compile.
     TensorPool::of(call.memory()).trim();

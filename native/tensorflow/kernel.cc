@@ -15,7 +15,7 @@
 #include "core/errors.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/callbacks.h"
-#include "tensorflow/handover.h"
+#include "tensorflow/shared_arena.h"
 #include "tensorflow/timeline.h"
 
 namespace npu::tf {
@@ -29,7 +29,7 @@ struct Part {
       : device(index), given(std::move(taken)), left(std::move(kept)) {}
   int device;
   std::vector<int> given, left;
-  Handover::Need need = std::make_shared<std::atomic<std::size_t>>(0);
+  SharedArena::Need need = std::make_shared<std::atomic<std::size_t>>(0);
   PlanCache plans{kMostSignatures, kMostVariants};
   const std::shared_ptr<Generators> generators = std::make_shared<Generators>();  // outside of sessions
 };
@@ -93,18 +93,18 @@ class Run {
                               " does not exist; it lives as long as the function it was made for");
     }
     read_inputs();
-    if (!part->given.empty()) take_handover(part->given.front());
+    if (!part->given.empty()) take_arena(part->given.front());
     const auto read = [&](int input, std::string& values) {
       const Storage& storage = *inputs_[static_cast<std::size_t>(input)];
       values.append(static_cast<const char*>(storage.data()), storage.bytes());
     };
-    const auto compile = [&](const std::shared_ptr<Plan>&) {
+    const auto compile = [&](const std::shared_ptr<FunctionPlan>&) {
       const InCallback inside;
       auto plan = python->compile_part(id_, describe());
-      return plan ? plan : std::make_shared<Plan>();
+      return plan ? plan : std::make_shared<FunctionPlan>();
     };
     const Key key = make_key();
-    std::shared_ptr<Plan> plan = part->plans.find(key, read, compile, 0);
+    std::shared_ptr<FunctionPlan> plan = part->plans.find(key, read, compile, 0);
     if (plan && !still_bound(*plan)) plan = part->plans.replace(key, read, compile, plan);
     if (!plan || !still_bound(*plan))
       throw CallbackError(kInternal, "NpuGraph: the program fits other values");
@@ -131,15 +131,15 @@ class Run {
     }
   }
 
-  void take_handover(int input) {
+  void take_arena(int input) {
     const auto& number = inputs_[static_cast<std::size_t>(input)];
-    handover_ = Handover::find(*static_cast<const std::int64_t*>(number->data()));
-    if (!handover_) throw CallbackError(kInternal, "NpuGraph: what another part left is gone");
+    arena_ = SharedArena::find(*static_cast<const std::int64_t*>(number->data()));
+    if (!arena_) throw CallbackError(kInternal, "NpuGraph: what another part left is gone");
   }
 
   Key make_key() const {
     Key key;
-    if (handover_) key.push_back(handover_->layout());
+    if (arena_) key.push_back(arena_->layout());
     for (const auto& input : inputs_) {
       key.push_back(static_cast<std::int64_t>(input->dtype()) << 32 | input->shape().rank());
       key.insert(key.end(), input->shape().dims().begin(), input->shape().dims().end());
@@ -161,7 +161,7 @@ class Run {
   }
 
   // A bound input is in the program, which keeps its tensor: the same address means the same contents.
-  bool still_bound(const Plan& plan) const {
+  bool still_bound(const FunctionPlan& plan) const {
     return std::all_of(plan.bound.begin(), plan.bound.end(), [&](const BoundVariable& bound) {
       return reinterpret_cast<std::uintptr_t>(inputs_[static_cast<std::size_t>(bound.input)]->data()) ==
              bound.version;
@@ -176,8 +176,8 @@ class Run {
 
   // Hands on what the part has left in the device's memory.
   void leave(std::int64_t layout, const Part& part) {
-    handover_->pass_on(layout, part.need);
-    const auto number = Storage::adopt(Handover::publish(handover_));
+    arena_->pass_on(layout, part.need);
+    const auto number = Storage::adopt(SharedArena::publish(arena_));
     for (const int result : part.left) set_output(result, number);
   }
 
@@ -196,29 +196,29 @@ class Run {
     const auto numbers = std::move(results.back());
     results.pop_back();
     const auto* known = static_cast<const std::int64_t*>(numbers->data());
-    handover_ = std::make_shared<Handover>(npu::Device::get(part.device), static_cast<std::size_t>(known[1]),
+    arena_ = std::make_shared<SharedArena>(npu::Device::get(part.device), static_cast<std::size_t>(known[1]),
                                            part.need, "a part of a graph");
     for (std::size_t k = 0; k < part.left.size(); ++k) {
       const auto result = std::move(results[static_cast<std::size_t>(part.left[k])]);
-      if (result->bytes()) std::memcpy(handover_->data() + known[2 + k], result->data(), result->bytes());
+      if (result->bytes()) std::memcpy(arena_->data() + known[2 + k], result->data(), result->bytes());
     }
     leave(known[0], part);
   }
 
-  // The program in the memory that was handed over, or that is to be.
-  ShapeReport run_handed(const Plan& plan, const Part& part, void* const* in, void* const* out) {
+  // Runs the program in the shared arena.
+  ShapeReport run_in_arena(const FunctionPlan& plan, const Part& part, void* const* in, void* const* out) {
     const std::size_t bytes = plan.program->memory_bytes();
-    if (handover_) {
-      handover_->reserve(bytes, plan.name);
+    if (arena_) {
+      arena_->reserve(bytes, plan.name);
     } else {
-      handover_ = std::make_shared<Handover>(npu::Device::get(part.device), bytes, part.need, plan.name);
+      arena_ = std::make_shared<SharedArena>(npu::Device::get(part.device), bytes, part.need, plan.name);
     }
-    ShapeReport report = plan.program->run_in(handover_->data(), in, out);
+    ShapeReport report = plan.program->run_in(arena_->data(), in, out);
     if (!part.left.empty()) leave(plan.layout, part);
     return report;
   }
 
-  void run(Plan& plan, Part& part) {
+  void run(FunctionPlan& plan, Part& part) {
     const Timed timed(plan.name, true);
     npu::Device& device = npu::Device::get(part.device);
     Generators& generators = session_ ? *session_ : *part.generators;
@@ -241,9 +241,9 @@ class Run {
                               : Storage::allocate(device, output.dtype, output.shape, plan.name));
       out.push_back(made.back()->data());
     }
-    const bool alone = !handover_ && part.left.empty();
+    const bool alone = !arena_ && part.left.empty();
     const ShapeReport report =
-        alone ? plan.program->run(in.data(), out.data()) : run_handed(plan, part, in.data(), out.data());
+        alone ? plan.program->run(in.data(), out.data()) : run_in_arena(plan, part, in.data(), out.data());
     for (const auto& [index, dims] : report) {
       auto& whole = made[static_cast<std::size_t>(index)];
       if (std::ranges::equal(whole->shape().dims(), dims)) continue;
@@ -276,7 +276,7 @@ class Run {
   Generators* session_;
   TF_OpKernelContext* context_;
   std::vector<std::shared_ptr<Storage>> inputs_;
-  std::shared_ptr<Handover> handover_;
+  std::shared_ptr<SharedArena> arena_;
 };
 
 void* create(TF_OpKernelConstruction* construction) {

@@ -14,7 +14,7 @@ void register_kernel();
 
 // Parts are numbers in the graph; their plans are made when they first run. `given` are inputs that another
 // part left in the device's memory, all in the same, `left` results that this one leaves there: the tensors
-// of these are handovers.
+// of these are shared arenas.
 std::int64_t new_part(int device, std::vector<int> given, std::vector<int> left);
 void drop_part(std::int64_t part);
 

@@ -14,7 +14,7 @@ std::uint64_t random_number() {
 
 }  // namespace
 
-Plan::Plan(Plan&& other) noexcept
+FunctionPlan::FunctionPlan(FunctionPlan&& other) noexcept
     : name(std::move(other.name)),
       program(std::move(other.program)),
       steps(std::move(other.steps)),
@@ -34,7 +34,7 @@ Plan::Plan(Plan&& other) noexcept
       patience(other.patience),
       layout(other.layout) {}
 
-bool Plan::settled(const std::vector<Variable*>& variables) {
+bool FunctionPlan::settled(const std::vector<Variable*>& variables) {
   if (watched.empty()) return false;
   const std::lock_guard lock(mutex_);
   bool same = seen_.size() == watched.size();
@@ -55,7 +55,7 @@ void Generators::advance(Counter& counter, std::uint64_t step) {
   if (counter.low < step) ++counter.high;
 }
 
-Generators::Drawn Generators::draw(const Plan& plan) {
+Generators::Drawn Generators::draw(const FunctionPlan& plan) {
   Drawn drawn;
   if (plan.random.empty()) return drawn;
   std::unique_lock lock(mutex_);
@@ -72,7 +72,7 @@ Generators::Drawn Generators::draw(const Plan& plan) {
   return drawn;
 }
 
-void Generators::move(Drawn& drawn, const Plan& plan, int index, std::uint64_t low) {
+void Generators::move(Drawn& drawn, const FunctionPlan& plan, int index, std::uint64_t low) {
   const auto at = static_cast<std::size_t>(index);
   advance(counters_[plan.random[at].name], low - drawn.counters[2 * at]);
 }

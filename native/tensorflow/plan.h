@@ -59,10 +59,12 @@ struct StepSource {
 };
 
 // A function that is called as a part of another.
-struct PlanStep {
+struct FunctionStep {
   std::string function;
   std::vector<StepSource> inputs;
   int results = 0;
+  int device = -1;  // the NPU that runs it; -1: the one that runs the whole
+  int stage = -1;   // steps of one stage follow one another and run at the same time; -1: alone
 };
 
 // An input of a loop or branch: an input of the function, or a constant.
@@ -92,15 +94,15 @@ struct HostOperator {
   std::vector<int> results;  // which of what it makes the function returns
 };
 
-struct Plan {
-  Plan() = default;
-  Plan(Plan&& other) noexcept;  // before it is used
+struct FunctionPlan {
+  FunctionPlan() = default;
+  FunctionPlan(FunctionPlan&& other) noexcept;  // before it is used
 
   std::string name;
   // On the NPU: a program. In turns: steps, each with a plan of its own. As values say: a structure.
   // Otherwise the host runs a function, or the operator itself where there is no name.
   std::shared_ptr<Program> program;
-  std::vector<PlanStep> steps;
+  std::vector<FunctionStep> steps;
   std::vector<StepSource> step_results;
   Structure structure;
   std::string host_function;
@@ -138,9 +140,9 @@ class Generators {
   };
   // Moves all counters on for the next call. Those of a program that moves some itself stay locked for
   // `move`.
-  Drawn draw(const Plan& plan);
+  Drawn draw(const FunctionPlan& plan);
   // Moves a counter to where the program says.
-  void move(Drawn& drawn, const Plan& plan, int index, std::uint64_t low);
+  void move(Drawn& drawn, const FunctionPlan& plan, int index, std::uint64_t low);
   // Back to where they began.
   void reset();
 

@@ -77,6 +77,40 @@ int wanted_threads() {
   return text ? std::max(std::atoi(text), 0) : 0;
 }
 
+std::vector<std::vector<int>> parse_cores(const std::string& text) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
+  std::vector<std::vector<int>> devices;
+  std::istringstream sets(text);
+  for (std::string set; std::getline(sets, set, ';');) {
+    auto& cores = devices.emplace_back();
+    std::istringstream ranges(set);
+    for (std::string range; std::getline(ranges, range, ',');) {
+      int first = -1, last = -1;
+      char dash = 0, more = 0;
+      std::istringstream numbers(range);
+      if (!(numbers >> first)) return {};
+      last = first;
+      if (numbers >> dash && (dash != '-' || !(numbers >> last) || numbers >> more)) return {};
+      if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
+      for (int core = first; core <= last; ++core) {
+        if (!CPU_ISSET(static_cast<std::size_t>(core), &allowed)) return {};
+        cores.push_back(core);
+      }
+    }
+    if (cores.empty()) return {};
+  }
+  return devices;
+}
+
+const std::vector<std::vector<int>>& device_cores() {
+  static const auto* cores = [] {
+    const char* text = std::getenv("NPU_DEVICE_CORES");
+    return new std::vector<std::vector<int>>(text ? parse_cores(text) : std::vector<std::vector<int>>());
+  }();
+  return *cores;
+}
+
 int processors(const std::string& groups, const std::string& root) {
   const double cores = std::min<double>(allowed_cores(), std::ceil(group_quota(groups, root)));
   return std::max(static_cast<int>(cores), 1);

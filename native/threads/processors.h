@@ -2,11 +2,18 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace npu {
 
 // NPU_NUM_THREADS; 0 where it is not set.
 int wanted_threads();
+
+// The cores of each device from a text such as "0-1;2,3"; empty where it is none, or names a core that the
+// process may not use.
+std::vector<std::vector<int>> parse_cores(const std::string& text);
+// NPU_DEVICE_CORES.
+const std::vector<std::vector<int>>& device_cores();
 
 // The cores that the scheduler lets the process use, or fewer where a quota of its control group (cpu.max, or
 // cpu.cfs_quota_us of the first version) lets it use less time than they have. `groups` is the file that

@@ -15,8 +15,11 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "threads/processors.h"
 #include "threads/wait.h"
@@ -76,6 +79,7 @@ constexpr std::uint32_t kAsleep = 1u << 31;
 
 thread_local Member here;
 thread_local int own_team = 0;
+thread_local int own_pool = 0;
 thread_local std::unique_ptr<Region> opened;  // by open_region, the innermost
 thread_local std::unique_ptr<Region> spare;
 
@@ -87,6 +91,16 @@ int default_team() {
     return std::clamp(wanted > 0 ? wanted : processors(), 1, kMostMembers);
   }();
   return size;
+}
+
+struct PoolCores {
+  std::mutex mutex;
+  std::vector<int> cores[kMostPools];
+};
+
+PoolCores& pool_cores() {
+  static auto* all = new PoolCores();
+  return *all;
 }
 
 void run_share(Region& region, int index) {
@@ -101,16 +115,25 @@ void run_share(Region& region, int index) {
 
 class Pool {
  public:
+  // The pool of the calling thread.
   static Pool& get() {
     // Workers run until the process ends.
     static const bool registered = [] {
-      current = new Pool();
-      pthread_atfork(nullptr, nullptr, [] { current = new Pool(); });  // a child has no workers
+      pthread_atfork(nullptr, nullptr, [] {  // a child has no workers
+        for (auto& pool : pools) pool.store(nullptr, std::memory_order_relaxed);
+      });
       return true;
     }();
     static_cast<void>(registered);
-    return *current;
+    auto& place = pools[own_pool];
+    if (Pool* known = place.load(std::memory_order_acquire)) return *known;
+    auto made = std::make_unique<Pool>(own_pool);
+    Pool* nobody = nullptr;
+    if (place.compare_exchange_strong(nobody, made.get(), std::memory_order_acq_rel)) return *made.release();
+    return *nobody;
   }
+
+  explicit Pool(int index) : index_(index) {}
 
   void open(Region& region) {
     if (workers_.load(std::memory_order_acquire) < region.size - 1) add_workers(region.size - 1);
@@ -221,6 +244,8 @@ class Pool {
   }
 
   void serve(int worker) {
+    own_pool = index_;
+    bind_to_cores(index_);
     for (;;) {
       const std::uint32_t seen = generation_.load(std::memory_order_seq_cst);
       if (work(worker)) continue;
@@ -240,7 +265,8 @@ class Pool {
     try {
       for (int worker = workers_.load(); worker < count; ++worker) {
         std::thread thread([this, worker] { serve(worker); });
-        pthread_setname_np(thread.native_handle(), "npu");
+        pthread_setname_np(thread.native_handle(),
+                           index_ ? ("npu:" + std::to_string(index_)).c_str() : "npu");
         thread.detach();
         workers_.store(worker + 1, std::memory_order_release);
       }
@@ -251,8 +277,9 @@ class Pool {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  inline static Pool* current = nullptr;
+  inline static std::atomic<Pool*> pools[kMostPools] = {};
 
+  int index_;
   Spinlock lock_;
   Region* first_ = nullptr;  // regions with shares that nobody has begun, the oldest first
   std::atomic<bool> any_ = false;
@@ -285,6 +312,24 @@ void end(Region& region) {
 
 int team_size() { return own_team ? own_team : default_team(); }
 void set_team_size(int size) { own_team = std::clamp(size, 1, kMostMembers); }
+int team_pool() { return own_pool; }
+void set_team_pool(int pool) { own_pool = std::clamp(pool, 0, kMostPools - 1); }
+
+void set_pool_cores(int pool, std::vector<int> cores) {
+  const std::lock_guard lock(pool_cores().mutex);
+  pool_cores().cores[pool] = std::move(cores);
+}
+
+void bind_to_cores(int pool) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  {
+    const std::lock_guard lock(pool_cores().mutex);
+    for (const int core : pool_cores().cores[pool]) CPU_SET(static_cast<std::size_t>(core), &set);
+  }
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);
+}
+
 int member_index() { return here.index; }
 int member_count() { return here.count; }
 long& member_trip() { return here.trip; }

@@ -1,4 +1,5 @@
-// Teams of threads that share one pool: what OpenMP's parallel regions run on, ours and oneDNN's.
+// Teams of threads: what OpenMP's parallel regions run on, ours and oneDNN's. Each device has a pool of
+// workers of its own.
 //
 // A region consists of shares, one for each member of the team. The thread that opens a region does the first
 // share and then every other one that no worker has begun: on a machine whose cores are busy with other
@@ -7,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <vector>
 
 namespace npu {
 
@@ -16,6 +18,28 @@ using RegionFunction = void (*)(void*);
 // cores that the process may use, until set.
 int team_size();
 void set_team_size(int size);
+
+// The pool whose workers do the shares of regions that the calling thread opens; there are kMostPools.
+constexpr int kMostPools = 64;
+int team_pool();
+void set_team_pool(int pool);
+
+// Uses the pool of a device in a scope.
+class PoolScope {
+ public:
+  explicit PoolScope(int pool) : before_(team_pool()) { set_team_pool(pool); }
+  ~PoolScope() { set_team_pool(before_); }
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+
+ private:
+  int before_;
+};
+
+// Binds the workers that a pool starts from now on to these cores; none: to no core.
+void set_pool_cores(int pool, std::vector<int> cores);
+// Binds the calling thread to the cores of a pool, if it has any.
+void bind_to_cores(int pool);
 
 // The calling thread's place in its region; 0 of 1 outside of regions.
 int member_index();

@@ -1,17 +1,15 @@
-"""Collectives on NumPy arrays: exact for one process, over MPI for several."""
+"""Collectives on NumPy arrays: exact for one process, over MPI or Gloo for several."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
-from hccl.ranks import WORLD, Group, HcclError, group_of
+from hccl.ranks import WORLD, HcclError, group_of
+from hccl.transports import transport
 
 __all__ = ["REDUCTIONS", "all_gather", "all_reduce", "broadcast", "reduce_scatter"]
 
-REDUCTIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+REDUCTIONS = ("sum", "max", "min", "prod")
 
 
 def all_reduce(array: np.ndarray, reduction: str = "sum", group: str = WORLD) -> np.ndarray:
@@ -21,13 +19,11 @@ def all_reduce(array: np.ndarray, reduction: str = "sum", group: str = WORLD) ->
     [0, 1, 2]
     """
     members = group_of(group)
-    operation = _operation(reduction)
+    if reduction not in REDUCTIONS:
+        raise HcclError(f"reduction '{reduction}' is unknown: use one of {', '.join(REDUCTIONS)}")
     if members.size == 1:
         return np.array(array)
-    wide = _wide(array)
-    result = np.empty_like(wide)
-    _communicator(members).Allreduce(wide, result, getattr(_mpi(), operation))
-    return result.astype(array.dtype)
+    return transport().all_reduce(_wide(array), reduction, members).astype(array.dtype)
 
 
 def all_gather(array: np.ndarray, group: str = WORLD) -> np.ndarray:
@@ -35,7 +31,7 @@ def all_gather(array: np.ndarray, group: str = WORLD) -> np.ndarray:
     members = group_of(group)
     if members.size == 1:
         return np.array(array)
-    return np.concatenate(_communicator(members).allgather(np.ascontiguousarray(array)), axis=0)
+    return np.concatenate(transport().all_gather(np.ascontiguousarray(array), members), axis=0)
 
 
 def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD) -> np.ndarray:
@@ -45,7 +41,7 @@ def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD) -> np.ndarra
         raise HcclError(f"root {root} is not in group '{group}' of {members.size}")
     if members.size == 1:
         return np.array(array)
-    return _communicator(members).bcast(np.ascontiguousarray(array), root=root)
+    return transport().broadcast(np.ascontiguousarray(array), root, members)
 
 
 def reduce_scatter(array: np.ndarray, reduction: str = "sum", group: str = WORLD) -> np.ndarray:
@@ -58,36 +54,7 @@ def reduce_scatter(array: np.ndarray, reduction: str = "sum", group: str = WORLD
     return all_reduce(array, reduction, group)[first : first + rows]
 
 
-def _operation(reduction: str) -> str:
-    if reduction not in REDUCTIONS:
-        raise HcclError(f"reduction '{reduction}' is unknown: use one of {', '.join(REDUCTIONS)}")
-    return REDUCTIONS[reduction]
-
-
 def _wide(array: np.ndarray) -> np.ndarray:
-    """MPI has no 16-bit floats: they are reduced in float32."""
+    """The transports have no 16-bit floats that NumPy shares: they are reduced in float32."""
     narrow = array.dtype.itemsize == 2 and array.dtype.kind not in "iu"
     return np.ascontiguousarray(array, np.float32 if narrow else None)
-
-
-def _mpi() -> Any:
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        raise HcclError(
-            "several ranks communicate over MPI: install `mpi4py` and an MPI (`pip install mpi4py mpich`), "
-            "and start the script with mpiexec"
-        ) from error
-    return MPI
-
-
-@cache
-def _communicator(group: Group) -> Any:
-    mpi = _mpi()
-    world = mpi.COMM_WORLD
-    if world.Get_size() < max(group.ranks) + 1:
-        raise HcclError(
-            f"group '{group.name}' has rank {max(group.ranks)}, but MPI started {world.Get_size()} processes: "
-            "start the script with mpiexec -n RANK_SIZE"
-        )
-    return world if group.name == WORLD else world.Create_group(world.group.Incl(list(group.ranks)))

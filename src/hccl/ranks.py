@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = [
     "WORLD",
@@ -15,6 +18,8 @@ __all__ = [
     "group_of",
     "local_rank",
     "local_size",
+    "master",
+    "world_rank",
 ]
 
 WORLD = "hccl_world_group"
@@ -24,6 +29,9 @@ _SIZE = ("RANK_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 _RANK = ("RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
 _LOCAL_SIZE = ("LOCAL_RANK_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK_ID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
+
+
+_PORT = 29500
 
 
 class HcclError(RuntimeError):
@@ -87,10 +95,41 @@ def local_size() -> int:
     return _setting(_LOCAL_SIZE, group_of(WORLD).size)
 
 
+@functools.cache
+def _read_table(path: str) -> dict[int, str]:
+    """The servers of all ranks, from a rank table."""
+    try:
+        servers = json.loads(Path(path).read_text())["server_list"]
+        ranks = {int(d["rank_id"]): str(s["server_id"]) for s in servers for d in s["device"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HcclError(
+            f"the rank table {path} cannot be read ({type(error).__name__}: {error}): it is a JSON file with a "
+            "server_list of server_id and device entries, each of which has a rank_id"
+        ) from error
+    if sorted(ranks) != list(range(sum(len(s["device"]) for s in servers))):
+        raise HcclError(f"the rank table {path} must have the ranks 0, 1, … once each, got {sorted(ranks)}")
+    return ranks
+
+
+def _table() -> dict[int, str]:
+    path = os.environ.get("RANK_TABLE_FILE", "")
+    return _read_table(path) if path else {}
+
+
+def master() -> tuple[str, int] | None:
+    """Where ranks meet: MASTER_ADDR, else the first rank's server in the rank table; None where neither says."""
+    address = os.environ.get("MASTER_ADDR") or _table().get(0)
+    return (address, _setting(("MASTER_PORT",), _PORT)) if address else None
+
+
 def group_of(name: str) -> Group:
     """A group by name; the world is always there."""
     if name == WORLD:
-        size = _setting(_SIZE, 1)
+        size = _setting(_SIZE, len(_table() or (0,)))
+        if _table() and size != len(_table()):
+            raise HcclError(
+                f"the rank table {os.environ['RANK_TABLE_FILE']} has {len(_table())} ranks, but RANK_SIZE is {size}"
+            )
         if not 0 <= world_rank() < size:
             raise HcclError(f"rank {world_rank()} does not fit a world of {size}: set RANK_ID and RANK_SIZE")
         return Group(WORLD, tuple(range(size)))

@@ -486,7 +486,7 @@ _GATES = {"zrh": (0, 1, 2), "rzh": (1, 0, 2)}
 
 
 def _gru_gates(values: tf.Tensor, gate_order: str) -> tuple[tf.Tensor, ...]:
-    """Update, reset and new part, wherever they lie."""
+    """The update, reset and candidate gates, in any order."""
     parts = tf.split(values, 3, axis=-1)
     return tuple(parts[i] for i in _GATES[gate_order])
 
@@ -584,7 +584,7 @@ def dynamic_gru_v2_grad(
         units = inner.shape[0]
         before = tf.concat([tf.reshape(init_h, [1, -1, units]), h[:-1]], axis=0)
         dh = tf.convert_to_tensor(dh)
-        # The gradient of h comes for every step, or for the last one alone.
+        # The gradient of h comes for every step, or only for the last one.
         given_h, last = (dh, tf.zeros_like(before[0])) if dh.shape.rank == 3 else (tf.zeros_like(dy), dh)
 
         def joined(z: tf.Tensor, r: tf.Tensor, n: tf.Tensor) -> tf.Tensor:

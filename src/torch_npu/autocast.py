@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_npu.memory import is_npu
 
-__all__ = ["register", "with_default"]
+__all__ = ["register", "with_default", "with_weights"]
 
 aten = torch.ops.aten
 _KEYS = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
@@ -64,10 +64,44 @@ def _cast(tree: Any, kind: torch.dtype) -> Any:
     return pytree.tree_map(lambda v: v.to(kind) if _eligible(v) else v, tree)
 
 
+class _Weights(threading.local):
+    """Casts of parameters, each made once in an autocast region; by identity, with the version that was cast."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def cast(self, value: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        if not (value.dtype is torch.float32 and value.requires_grad and value.is_leaf):
+            return value.to(kind)
+        if not (torch.is_autocast_cache_enabled() and torch.is_grad_enabled()) or value._is_view():
+            return value.to(kind)
+        source, version, found = self.kept.get(id(value), (None, -1, None))
+        if found is None or source is not value or version != value._version or found.dtype is not kind:
+            found = value.to(kind)
+            self.kept[id(value)] = value, value._version, found
+        return found
+
+
+_weights = _Weights()
+
+
+def with_weights(original: Any) -> Any:
+    """A patch of `torch.clear_autocast_cache`, which the end of an autocast region calls."""
+
+    def clear_autocast_cache() -> None:
+        original()
+        _weights.kept.clear()
+
+    return clear_autocast_cache
+
+
 def _lowered(op: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            args, kwargs = _cast((args, kwargs), torch.get_autocast_dtype("npu"))
+            kind = torch.get_autocast_dtype("npu")
+            args, kwargs = pytree.tree_map(
+                lambda v: _weights.cast(v, kind) if _eligible(v) else v, (args, kwargs)
+            )
             return op(*args, **kwargs)
 
     return run

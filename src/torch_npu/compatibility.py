@@ -95,6 +95,7 @@ PATCHES = PatchTable(
         Patch("torch:UntypedStorage.resize_", storage.resize_storage),
         Patch("torch:Generator", generators.generator_type),
         Patch("torch:autocast.__init__", autocast.with_default),
+        Patch("torch:clear_autocast_cache", autocast.with_weights),
         Patch(
             "torch:Tensor.record_stream", _with_streams, without="record_stream refuses streams of the NPU"
         ),

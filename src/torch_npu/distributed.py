@@ -1,69 +1,91 @@
-"""The backend "hccl": collectives of NPU tensors, over Gloo on the same memory."""
+"""The backend "hccl": collectives of NPU tensors, by Gloo on the same memory.
+
+The process group and its backend are PyTorch's own. Its collectives are operators, `c10d::allreduce_` and so on; here
+each of them is declared for NPU tensors as itself on CPU tensors over the same memory. So all that is built on them
+works: DDP, FSDP, device meshes, DTensor, functional collectives.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from torch_npu.memory import as_cpu, is_npu
 
 __all__ = ["register"]
 
+_COLLECTIVES = (
+    "_allgather_base_",
+    "_reduce_scatter_base_",
+    "allgather_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "allreduce_",
+    "allreduce_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
+    "barrier",
+    "broadcast_",
+    "gather_",
+    "monitored_barrier_",
+    "recv_",
+    "recv_any_source_",
+    "reduce_",
+    "reduce_scatter_",
+    "reduce_scatter_tensor_coalesced_",
+    "scatter_",
+    "send",
+)
+_library: Any = None  # operators are declared as long as it lives
 
-def _host(value: Any) -> Any:
-    if is_npu(value):
-        return as_cpu(value)
-    return [_host(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+class _Aliases:
+    """CPU tensors over the memory of NPU tensors, and the way back."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[Any, Any]] = {}
+
+    def host(self, value: Any) -> Any:
+        """A value with CPU tensors in place of NPU tensors."""
+        if is_npu(value):
+            alias = as_cpu(value)
+            self._pairs[id(alias)] = alias, value
+            return alias
+        return [self.host(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def back(self, value: Any) -> Any:
+        """A result with the NPU tensors that its CPU tensors stand for."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.back(v) for v in value)
+        return self._pairs[id(value)][1] if id(value) in self._pairs else value
 
 
-class _Hccl(dist.ProcessGroup):
-    """Collectives handed to Gloo, NPU tensors as CPU tensors over the same memory."""
+def _on_host(op: Any) -> Callable[..., Any]:
+    @torch._disable_dynamo
+    def call(*args: Any) -> Any:
+        aliases = _Aliases()
+        return aliases.back(op(*[aliases.host(a) for a in args]))
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]
-        self._inner = dist.ProcessGroupGloo(dist.PrefixStore("hccl", store), rank, size, timeout)
-
-    def getBackendName(self) -> str:
-        return "hccl"
-
-
-def _handed_on(name: str, options: Callable[[], Any] | None) -> Callable[..., Any]:
-    def call(self: _Hccl, *args: Any, **named: Any) -> Any:
-        given = [_host(a) for a in (*args, *named.values())]
-        if options is not None and (not given or given[-1] is None):
-            given = [*(given[:-1] if given else []), options()]
-        return getattr(self._inner, name)(*given)
-
-    call.__name__ = name
     return call
 
 
-_COLLECTIVES: dict[str, str | None] = {
-    "allreduce": "AllreduceOptions",
-    "allreduce_coalesced": "AllreduceCoalescedOptions",
-    "broadcast": "BroadcastOptions",
-    "reduce": "ReduceOptions",
-    "allgather": "AllgatherOptions",
-    "_allgather_base": "AllgatherOptions",
-    "allgather_into_tensor_coalesced": "AllgatherOptions",
-    "gather": "GatherOptions",
-    "scatter": "ScatterOptions",
-    "reduce_scatter": "ReduceScatterOptions",
-    "_reduce_scatter_base": "ReduceScatterOptions",
-    "alltoall": "AllToAllOptions",
-    "alltoall_base": "AllToAllOptions",
-    "barrier": "BarrierOptions",
-    "send": None,
-    "recv": None,
-}
-
-for _name, _options in _COLLECTIVES.items():
-    setattr(_Hccl, _name, _handed_on(_name, getattr(dist, _options, None) if _options else None))
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    return dist.ProcessGroupGloo(dist.PrefixStore("hccl", store), rank, size, timeout)
 
 
 def register() -> None:
     """Make the backend known to torch.distributed."""
-    if dist.is_available() and "hccl" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("hccl", _Hccl, devices=["npu", "cpu"])
+    global _library
+    if not dist.is_available() or "hccl" in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend("hccl", _gloo, devices=["npu", "cpu"])
+    _library = torch.library.Library("c10d", "IMPL")
+    with warnings.catch_warnings():  # PyTorch's own hand NPU tensors to the backend as they are
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for name in _COLLECTIVES:
+            _library.impl(name, _on_host(getattr(torch.ops.c10d, name).default), "PrivateUse1")

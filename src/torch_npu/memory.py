@@ -1,4 +1,4 @@
-"""NPU tensors and CPU tensors over the same memory: a DLPack capsule whose device is written anew."""
+"""NPU tensors and CPU tensors over the same memory: a DLPack capsule with its device field rewritten."""
 
 from __future__ import annotations
 

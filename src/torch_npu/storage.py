@@ -67,12 +67,16 @@ def copy_storage(original: Any) -> Any:
 
 
 def resize_storage(original: Any) -> Any:
-    """A patch of `UntypedStorage.resize_`: storages on the NPU keep their size."""
+    """A patch of `UntypedStorage.resize_`: storages on the NPU keep their size.
+
+    To resize one to nothing, as FSDP does with parameters that are not in use, is to say that its contents are not
+    needed: they and their memory stay until the storage is freed.
+    """
 
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "npu":
             return original(self, size)
-        if size != self.nbytes():
+        if size not in (0, self.nbytes()):
             raise RuntimeError(
                 f"Trying to resize storage that is not resizable: a storage on {self.device} keeps the size it was "
                 "made with. Make a new tensor, or call resize_ of a tensor that nothing else shares memory with."

@@ -53,6 +53,7 @@ def test_programs(name: str, mode: str) -> None:
     assert result["status"] in ("npu", "host", "unlike"), result["reason"]
 
 
+@pytest.mark.slow
 def test_every_registered_gradient_is_in_a_case_or_has_a_reason() -> None:
     reached: set[str] = set()
     for case in QUICK.values():
@@ -142,6 +143,7 @@ def test_the_whole_sweep_finds_nothing_wrong() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_some_cases() -> None:
     command = [sys.executable, "-m", "tf_adapter.conformance", "gradients", "--json", "--quick"]
     options = ["--filter", "^(Tanh|Sigmoid)/", "--modes", "function", "--least", "2"]

@@ -84,3 +84,47 @@ def test_convolutions(height: int, width: int, kernel: int, stride: int, padding
         return
     x, w = _values((1, height, width, 2), "float32", 3), _values((kernel, kernel, 2, 3), "float32", 4)
     _agree(lambda v, f: tf.nn.relu(tf.nn.conv2d(v, f, stride, padding)), x, w)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scatter", [tf.tensor_scatter_nd_max, tf.tensor_scatter_nd_min])
+def test_not_a_number_in_scatters(scatter, dtype: str) -> None:
+    """One that is there stays, one among the updates does not count."""
+    x = np.array([[np.nan, 1.0], [2.0, np.nan]], np.float32)
+    updates = np.array([[-3.0, np.nan], [np.nan, 5.0], [4.0, -4.0]], np.float32)
+
+    def run(x, updates):
+        y = scatter(tf.cast(x, dtype), [[0], [1], [1]], tf.cast(updates, dtype))
+        return tf.cast(y, tf.float32)
+
+    _agree(run, x, updates)
+
+
+def test_the_tails_of_the_normal_distribution() -> None:
+    p = np.float32(
+        [0, 1e-37, 1e-30, 1e-12, 1e-7, 0.0017, 0.0019, 0.1, 0.5, 0.9, 0.9985, 1 - 2**-24, 1, -1, 2]
+    )
+    _agree(tf.math.ndtri, np.append(p, np.float32(np.nan)))
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_gradients_of_an_empty_batch(padding: str) -> None:
+    """Known at compile time, so they are computed there."""
+
+    def run(w):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            total = tf.reduce_sum(tf.nn.conv2d(tf.zeros([0, 4, 4, 3]), w, 1, padding))
+        return total, tape.gradient(total, w)
+
+    with tf.device("/NPU:0"):
+        total, slope = tf.function(run)(tf.ones([2, 2, 3, 5]))
+    assert total.numpy() == 0
+    np.testing.assert_array_equal(slope.numpy(), np.zeros([2, 2, 3, 5], np.float32))
+
+
+@pytest.mark.parametrize("batch", [(3,), (2, 3)])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_outer_products_of_a_batch_and_one_row(batch: tuple[int, ...], rows: int) -> None:
+    a, b = _values((*batch, 1, rows), "float32", 1), _values((*(1 for _ in batch), 1, 2), "float32", 2)
+    _agree(lambda x, y: tf.matmul(x, y, transpose_a=True), a, b)

@@ -138,7 +138,7 @@ def _five_models() -> list[tuple[Any, Callable[[int], np.ndarray]]]:
 
 
 def test_two_threads_five_models_changing_shapes() -> None:
-    """Each thread calls each model a thousand times: the answers are the CPU's, and memory does not grow."""
+    """Each thread calls each model many times: the answers are the CPU's, and memory does not grow."""
     with tf.device("/NPU:0"):
         models = _five_models()
     functions = [tf.function(model, reduce_retracing=True) for model, _ in models]
@@ -168,11 +168,11 @@ def test_two_threads_five_models_changing_shapes() -> None:
     together(30)
     gc.collect()
     before, resident = npu_runtime.memory_info()["current"], _resident()
-    together(1000)
+    together(400)
     gc.collect()
     assert not wrong, wrong[0]
     assert npu_runtime.memory_info()["current"] - before < 1 << 20
-    assert _resident() - resident < 24 << 20
+    assert _resident() - resident < 16 << 20
 
 
 def _resident() -> int:
@@ -233,13 +233,12 @@ def test_a_program_that_leaves_everything_alive_ends_well() -> None:
         t.start()
         print("done")
     """
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

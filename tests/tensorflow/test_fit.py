@@ -211,26 +211,30 @@ def npu_loss_scaled() -> Results:
 
 
 WAYS: tuple[Callable[[], Results], ...] = (
-    plain,
     class_weights,
-    sample_weights,
     validation,
-    validation_split,
     callbacks,
     several_steps_at_once,
     single_batches,
     own_step,
+    clipping,
+    accumulation,
+    loss_scaled,
+)
+# Variations of these, left to `make test-all`.
+MORE_WAYS: tuple[Callable[[], Results], ...] = (
+    plain,
+    sample_weights,
+    validation_split,
     evaluated_and_predicted,
     from_a_dataset,
     from_a_generator,
-    clipping,
     averages,
     weight_decay,
-    accumulation,
     learning_rate_schedule,
-    loss_scaled,
     npu_loss_scaled,
 )
+ALL_WAYS = [*WAYS, *(pytest.param(way, marks=pytest.mark.slow) for way in MORE_WAYS)]
 
 
 def run(way: Callable[[], Found], device: str) -> Found:
@@ -239,7 +243,7 @@ def run(way: Callable[[], Found], device: str) -> Found:
         return way()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.__name__)
+@pytest.mark.parametrize("way", ALL_WAYS, ids=lambda w: w.__name__)
 def test_it_trains_as_plain_tensorflow_does(way: Callable[[], Results]) -> None:
     wanted, found = run(way, CPU), run(way, NPU)
     assert wanted.keys() == found.keys()

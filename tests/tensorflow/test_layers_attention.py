@@ -14,6 +14,7 @@ from ge.ops.nn.attention import is_fused
 from ge.plan import Plan
 from ge.target import host
 from tests.tensorflow.comparing import same
+from tf_adapter import cache
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 24, 32, 4
 _SAMPLE = TensorDesc((1, 1, LENGTH, 8), "float32")
@@ -25,8 +26,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The kinds of attention's tasks in all plans that are made."""
+    """The kinds of attention's tasks in all plans that are made; functions of equal graphs share one."""
     import ge.model.model as module
+
+    cache.clear()
 
     found: list[str] = []
     make = module.Model.__init__

@@ -45,7 +45,7 @@ def broadcast(values: Any, root_rank: int = 0, **without_effect: Any) -> None:
     """Give variables the values they have in one process."""
     size = get_rank_size()
     if not 0 <= root_rank < size:
-        raise ValueError(f"root_rank must lie between 0 and {size - 1}, not {root_rank}")
+        raise ValueError(f"root_rank must be between 0 and {size - 1}, not {root_rank}")
     if size == 1:
         return
     for variable in values if isinstance(values, (list, tuple)) else [values]:

@@ -327,7 +327,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes that compiled graphs hold: constants and working memory. Tensors lie in the host's memory."""
+    """Bytes that compiled graphs hold: constants and working memory. Tensors are in host memory."""
     return int(npu_runtime.memory_info(_index(device))["current"])
 
 

@@ -1,5 +1,5 @@
-// Memory handed from part to part, found by numbers.
-#include "tensorflow/handover.h"
+// Arenas shared by parts of a graph, found by number.
+#include "tensorflow/shared_arena.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,14 +21,14 @@ class Numbers {
     return *numbers;
   }
 
-  std::int64_t add(std::shared_ptr<Handover> handover) {
+  std::int64_t add(std::shared_ptr<SharedArena> arena) {
     const std::lock_guard lock(mutex_);
-    known_[++last_] = std::move(handover);
+    known_[++last_] = std::move(arena);
     return last_;
   }
 
   void drop(std::int64_t number) {
-    std::shared_ptr<Handover> dropped;  // freed without the lock
+    std::shared_ptr<SharedArena> dropped;  // freed without the lock
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(number);
     if (found == known_.end()) return;
@@ -36,7 +36,7 @@ class Numbers {
     known_.erase(found);
   }
 
-  std::shared_ptr<Handover> find(std::int64_t number) {
+  std::shared_ptr<SharedArena> find(std::int64_t number) {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(number);
     return found == known_.end() ? nullptr : found->second;
@@ -45,7 +45,7 @@ class Numbers {
  private:
   std::mutex mutex_;
   std::int64_t last_ = 0;
-  std::unordered_map<std::int64_t, std::shared_ptr<Handover>> known_;
+  std::unordered_map<std::int64_t, std::shared_ptr<SharedArena>> known_;
 };
 
 void free_number(void* data, std::size_t, void*) {
@@ -55,23 +55,23 @@ void free_number(void* data, std::size_t, void*) {
 
 }  // namespace
 
-Handover::Handover(Device& device, std::size_t bytes, Need need, std::string_view requester)
+SharedArena::SharedArena(Device& device, std::size_t bytes, Need need, std::string_view requester)
     : device_(device),
       memory_(device.arenas().borrow(std::max({bytes, need->load(), kLine}), nullptr, requester).keep()),
       need_(std::move(need)) {}
 
-Handover::~Handover() { device_.arenas().accept(std::move(memory_)); }
+SharedArena::~SharedArena() { device_.arenas().accept(std::move(memory_)); }
 
-TF_Tensor* Handover::publish(std::shared_ptr<Handover> handover) {
+TF_Tensor* SharedArena::publish(std::shared_ptr<SharedArena> arena) {
   auto* number = static_cast<std::int64_t*>(std::aligned_alloc(kLine, kLine));
   if (!number) throw std::bad_alloc();
-  *number = Numbers::get().add(std::move(handover));
+  *number = Numbers::get().add(std::move(arena));
   return api.TF_NewTensor(kInt64, nullptr, 0, number, sizeof(*number), &free_number, nullptr);
 }
 
-std::shared_ptr<Handover> Handover::find(std::int64_t number) { return Numbers::get().find(number); }
+std::shared_ptr<SharedArena> SharedArena::find(std::int64_t number) { return Numbers::get().find(number); }
 
-void Handover::reserve(std::size_t bytes, std::string_view requester) {
+void SharedArena::reserve(std::size_t bytes, std::string_view requester) {
   if (bytes <= size()) return;
   std::size_t known = need_->load();
   while (known < bytes && !need_->compare_exchange_weak(known, bytes)) {
@@ -82,7 +82,7 @@ void Handover::reserve(std::size_t bytes, std::string_view requester) {
   device_.arenas().accept(std::move(larger));
 }
 
-void Handover::pass_on(std::int64_t layout, Need need) {
+void SharedArena::pass_on(std::int64_t layout, Need need) {
   layout_ = layout;
   need_ = std::move(need);
 }

@@ -1,4 +1,4 @@
-// What one part of a graph leaves to another in the device's memory.
+// Memory that two parts of a graph share, so that one reads in place what the other computed.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,22 @@
 
 namespace npu::tf {
 
-// An arena that stays when its program has ended: values at known places in it are the next part's inputs,
-// the rest is free for it. In the graph it is a tensor of one number, and lives as long as that tensor.
-class Handover {
+// An arena that outlives its program: values at known offsets are inputs of the next part, the rest is free
+// for it. A scalar tensor stands for it in the graph; the arena lives as long as that tensor.
+class SharedArena {
  public:
-  // Bytes that the readers of a part's handovers need: the next one is made that large.
+  // Bytes the reading part needs: the next arena is allocated that large.
   using Need = std::shared_ptr<std::atomic<std::size_t>>;
 
   // Raises OutOfDeviceMemory naming the requester.
-  Handover(Device& device, std::size_t bytes, Need need, std::string_view requester);
-  ~Handover();
-  Handover(const Handover&) = delete;
-  Handover& operator=(const Handover&) = delete;
+  SharedArena(Device& device, std::size_t bytes, Need need, std::string_view requester);
+  ~SharedArena();
+  SharedArena(const SharedArena&) = delete;
+  SharedArena& operator=(const SharedArena&) = delete;
 
-  // A tensor that stands for it, and the one that a tensor's number stands for (null: none does any more).
-  static TF_Tensor* publish(std::shared_ptr<Handover> handover);
-  static std::shared_ptr<Handover> find(std::int64_t number);
+  // Makes the tensor that stands for an arena; finds the arena of a tensor's number (null: it is gone).
+  static TF_Tensor* publish(std::shared_ptr<SharedArena> arena);
+  static std::shared_ptr<SharedArena> find(std::int64_t number);
 
   char* data() const { return memory_.data(); }
   std::size_t size() const { return memory_.size(); }

@@ -1,0 +1,231 @@
+"""Training steps on two NPUs of one core each, beside one NPU of one core, one of two, and the frameworks' own ways.
+
+Each contender is a process of its own; steps are taken in turns, so that all see the same machine. One NPU of one core
+has a batch of `--batch`, all others twice that: what is compared is samples a second. Both the median and the best of
+all rounds are printed: on a machine that others use, the best is nearer to the truth.
+
+    python benchmarks/scaling.py --models ResNet50 BERT --batch 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measure import console, milliseconds, new_table, ratio
+
+RATE = 1e-5
+ZOO = {"ResNet50": "resnet50", "BERT": "bert"}
+Step = Callable[[], float]
+
+
+# -- contenders --------------------------------------------------------------------------------------------------
+
+
+def _by_tensorflow(devices: list[str], model: str, batch: int, quick: bool) -> Step:
+    """One step of a strategy's replicas on data that they already have."""
+    import tensorflow as tf
+
+    from benchmarks.keras_models import MODELS
+
+    strategy = tf.distribute.MirroredStrategy(devices)
+    made = MODELS[model]
+    with strategy.scope():
+        network = made.build(quick)
+        optimizer = tf.keras.optimizers.AdamW(RATE)
+        optimizer.build(network.trainable_variables)
+    share = batch // len(devices)
+    data = made.feed(batch, quick)
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda given: tf.constant(data[given.replica_id_in_sync_group * share :][:share])
+    )
+
+    def replica(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(network(x, training=True))) / batch
+        weights = network.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    @tf.function
+    def step() -> Any:
+        return strategy.reduce("sum", strategy.run(replica, args=(rows,)), axis=None)
+
+    return lambda: float(step())
+
+
+def _npus(count: int, model: str, batch: int, quick: bool) -> Step:
+    import tf_adapter
+
+    assert tf_adapter
+    return _by_tensorflow([f"/NPU:{i}" for i in range(count)], model, batch, quick)
+
+
+def _cpus(model: str, batch: int, quick: bool) -> Step:
+    import tensorflow as tf
+
+    pieces = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], pieces)
+    return _by_tensorflow(["/CPU:0", "/CPU:1"], model, batch, quick)
+
+
+def _ddp(model: str, batch: int, quick: bool) -> Step:
+    """One of two ranks; the other follows what the first is asked for."""
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.models.zoo import zoo
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    chosen = zoo(quick)[ZOO[model]]
+    module = chosen.module().train().requires_grad_(True)
+    share = torch.nn.parallel.DistributedDataParallel(module)
+    optimizer = torch.optim.AdamW(module.parameters(), RATE)
+    inputs = [torch.from_numpy(a) for a in chosen.inputs(batch // 2)]
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = share(*inputs).square().sum() / batch
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+ONE, TWO, WIDE, CPUS, DDP = (
+    "1 NPU of 1 core",
+    "2 NPUs of 1 core",
+    "1 NPU of 2 cores",
+    "TensorFlow, 2 logical CPUs",
+    "PyTorch DDP, 2 processes",
+)
+CONTENDERS: dict[str, tuple[dict[str, str], int, Callable[[str, int, bool], Step]]] = {
+    ONE: ({"NPU_NUM_THREADS": "1"}, 1, lambda *given: _npus(1, *given)),
+    TWO: ({"NPU_NUM_THREADS": "1", "NPU_DEVICE_COUNT": "2"}, 2, lambda *given: _npus(2, *given)),
+    WIDE: ({"NPU_NUM_THREADS": "2"}, 2, lambda *given: _npus(1, *given)),
+    CPUS: ({}, 2, _cpus),
+    DDP: ({"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}, 2, _ddp),
+}
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def serve(name: str, model: str, batch: int, quick: bool) -> None:
+    """Make a step for every line that comes in, and answer with its time and loss."""
+    _, times, make = CONTENDERS[name]
+    step = make(model, batch * times, quick)
+    step()
+    step()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        loss = step()
+        print(time.perf_counter() - begin, loss, flush=True)
+
+
+class Contender:
+    """The process, or two, of a contender."""
+
+    def __init__(self, name: str, model: str, given: argparse.Namespace) -> None:
+        environment, self.samples = {**os.environ, **CONTENDERS[name][0]}, CONTENDERS[name][1] * given.batch
+        command = [sys.executable, __file__, "--serve", name, "--models", model, "--batch", str(given.batch)]
+        environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "MASTER_PORT": str(20000 + os.getpid() % 20000)}
+        self.ranks = [
+            subprocess.Popen(
+                command + ["--quick"] * given.quick,
+                env={**environment, "RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if given.verbose else subprocess.DEVNULL,
+                text=True,
+            )
+            for rank in range(2 if name == DDP else 1)
+        ]
+        self.times: list[float] = []
+        answers = [rank.stdout.readline().strip() for rank in self.ranks if rank.stdout]
+        if answers != ["ready"] * len(self.ranks):
+            raise RuntimeError(f"{name} did not start; --verbose shows why")
+
+    def step(self, keep: bool) -> None:
+        """One step of all ranks; the time of the slowest."""
+        for rank in self.ranks:
+            assert rank.stdin
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+        seconds = [float(rank.stdout.readline().split()[0]) for rank in self.ranks if rank.stdout]
+        if keep:
+            self.times.append(max(seconds))
+
+    def close(self) -> None:
+        """End the processes."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+
+def measure(model: str, given: argparse.Namespace) -> None:
+    """Print the table of a model."""
+    names = [n for n in CONTENDERS if n in given.contenders]
+    running = {name: Contender(name, model, given) for name in names}
+    try:
+        for _ in range(given.rounds):
+            for contender in running.values():
+                contender.step(keep=False)  # lets the threads of the one before go to sleep
+                contender.step(keep=True)
+    finally:
+        for contender in running.values():
+            contender.close()
+    best = {name: running[name].samples / min(running[name].times) for name in names}
+    usual = {name: running[name].samples / statistics.median(running[name].times) for name in names}
+    table = new_table(
+        f"{model}, {given.batch} samples a core", ["", "best ms", "median ms", "2 NPUs: best", "median"]
+    )
+    for name in names:
+        times = running[name].times
+        table.add_row(
+            name,
+            milliseconds(min(times)),
+            milliseconds(statistics.median(times)),
+            ratio(best[TWO] / best[name]),
+            ratio(usual[TWO] / usual[name]),
+        )
+    console.print(table)
+
+
+def main() -> int:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["ResNet50", "BERT"])
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--batch", type=int, default=8, help="samples of a core")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="small networks, three rounds")
+    parser.add_argument("--verbose", action="store_true", help="what the processes print")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve, given.models[0], given.batch, given.quick)
+        return 0
+    given.rounds = 3 if given.quick else given.rounds
+    for model in given.models:
+        measure(model, given)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

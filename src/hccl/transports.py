@@ -1,0 +1,162 @@
+"""What carries collectives between processes: MPI where mpiexec started them, else Gloo, PyTorch's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from hccl.ranks import WORLD, Group, HcclError, group_of, master, world_rank
+
+__all__ = ["Transport", "transport"]
+
+_MPI_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_CONNECT_SECONDS, _EXECUTE_SECONDS = 120, 1800
+
+
+class Transport(Protocol):
+    """Collectives on contiguous arrays of a group of several processes."""
+
+    def all_reduce(self, array: np.ndarray, reduction: str, group: Group) -> np.ndarray:
+        """The arrays of all ranks reduced into one."""
+
+    def all_gather(self, array: np.ndarray, group: Group) -> list[np.ndarray]:
+        """The arrays of all ranks."""
+
+    def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
+        """The root's array; `root` is a place in the group."""
+
+
+@cache
+def transport() -> Transport:
+    """The transport of this process."""
+    if any(name in os.environ for name in _MPI_LAUNCHERS) or master() is None:
+        return Mpi()
+    return Gloo()
+
+
+class Mpi:
+    """Over `mpi4py`."""
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise HcclError(
+                "several ranks communicate over MPI: install `mpi4py` and an MPI (`pip install mpi4py mpich`), and "
+                "start the script with mpiexec; or install `torch` and start it with "
+                "`python -m npu_bridge run --nproc N SCRIPT`, which uses Gloo"
+            ) from error
+        self._mpi = MPI
+        self._communicators: dict[Group, Any] = {}
+
+    def _of(self, group: Group) -> Any:
+        world = self._mpi.COMM_WORLD
+        if world.Get_size() < max(group.ranks) + 1:
+            raise HcclError(
+                f"group '{group.name}' has rank {max(group.ranks)}, but MPI started {world.Get_size()} processes: "
+                "start the script with mpiexec -n RANK_SIZE"
+            )
+        if group not in self._communicators:
+            members = world.group.Incl(list(group.ranks))
+            self._communicators[group] = world if group.name == WORLD else world.Create_group(members)
+        return self._communicators[group]
+
+    def all_reduce(self, array: np.ndarray, reduction: str, group: Group) -> np.ndarray:
+        result = np.empty_like(array)
+        self._of(group).Allreduce(array, result, getattr(self._mpi, reduction.upper()))
+        return result
+
+    def all_gather(self, array: np.ndarray, group: Group) -> list[np.ndarray]:
+        return list(self._of(group).allgather(array))
+
+    def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
+        return np.asarray(self._of(group).bcast(array, root=root))
+
+
+class Gloo:
+    """Over `torch.distributed`; a rank that is gone or late is an error that says so."""
+
+    def __init__(self) -> None:
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as error:
+            raise HcclError(
+                "several ranks without mpiexec communicate over Gloo: install `torch`, or `mpi4py mpich` and start the "
+                "script with mpiexec"
+            ) from error
+        self._torch, self._dist = torch, dist
+        self._groups: dict[Group, Any] = {}
+        world, (address, port) = group_of(WORLD), master() or ("", 0)
+        seconds = _seconds("HCCL_CONNECT_TIMEOUT", _CONNECT_SECONDS)
+        try:
+            store = dist.TCPStore(
+                address, port, world.size, world_rank() == 0, timeout=timedelta(seconds=seconds)
+            )
+            limit = timedelta(seconds=_seconds("HCCL_EXEC_TIMEOUT", _EXECUTE_SECONDS))
+            dist.init_process_group(
+                "gloo", store=store, rank=world_rank(), world_size=world.size, timeout=limit
+            )
+        except (RuntimeError, ValueError) as error:
+            raise HcclError(
+                f"rank {world_rank()} of {world.size} did not meet the others at {address}:{port} within {seconds} s: "
+                f"{_first_line(error)}. Start all ranks; MASTER_ADDR and MASTER_PORT, or the rank table, say where "
+                "they meet; HCCL_CONNECT_TIMEOUT how long they wait"
+            ) from error
+
+    def _of(self, group: Group) -> Any:
+        if group.name == WORLD:
+            return None
+        if group not in self._groups:
+            self._groups[group] = self._dist.new_group(list(group.ranks), use_local_synchronization=True)
+        return self._groups[group]
+
+    def _done(self, what: str, group: Group, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            raise HcclError(
+                f"{what} of rank {world_rank()} in group '{group.name}' of ranks {list(group.ranks)} failed: another "
+                f"rank ended, made another call or was later than "
+                f"{_seconds('HCCL_EXEC_TIMEOUT', _EXECUTE_SECONDS)} s (HCCL_EXEC_TIMEOUT): {_first_line(error)}"
+            ) from error
+
+    def all_reduce(self, array: np.ndarray, reduction: str, group: Group) -> np.ndarray:
+        result = self._torch.from_numpy(np.array(array))
+        operation = getattr(self._dist.ReduceOp, {"prod": "PRODUCT"}.get(reduction, reduction.upper()))
+        self._done(
+            "all_reduce", group, lambda: self._dist.all_reduce(result, operation, group=self._of(group))
+        )
+        return np.asarray(result.numpy())
+
+    def all_gather(self, array: np.ndarray, group: Group) -> list[np.ndarray]:
+        found: list[Any] = [None] * group.size
+        self._done(
+            "all_gather", group, lambda: self._dist.all_gather_object(found, array, group=self._of(group))
+        )
+        return found
+
+    def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
+        found = [array]
+        self._done(
+            "broadcast",
+            group,
+            lambda: self._dist.broadcast_object_list(found, group.ranks[root], group=self._of(group)),
+        )
+        return found[0]
+
+
+def _seconds(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "")
+    if text and not text.isdecimal():
+        raise HcclError(f"environment variable {name} must be a number of seconds, not '{text}'")
+    return int(text or otherwise)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

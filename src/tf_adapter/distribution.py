@@ -1,0 +1,74 @@
+"""Values that `tf.distribute` moves between the NPUs of a machine.
+
+NPUs share the machine's memory, so nothing is sent: each device of a destination adds up (or concatenates) the
+replicas' values itself, all in the same order, which gives all devices the same bits. In functions such a sum is part
+of the step that reads it: gradients are added while a variable is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_ops, distribute_utils, values
+
+from tf_adapter import device
+
+__all__ = ["SharedMemory", "all_reduce_here", "without_collectives"]
+
+Function = Callable[..., Any]
+
+
+class SharedMemory(cross_device_ops.CrossDeviceOps):
+    """The reductions and copies of a strategy whose replicas are NPUs of one machine."""
+
+    def reduce_implementation(
+        self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
+    ) -> Any:
+        def reduced(place: str) -> Any:
+            return cross_device_ops._simple_reduce(per_replica_value, place, tf.add_n, reduce_op)
+
+        return self._on_each(reduced, per_replica_value, destinations)
+
+    def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        return [self.reduce_implementation(reduce_op, v, to, options) for v, to in value_destination_pairs]
+
+    def _gather_implementation(
+        self, per_replica_value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        def gathered(place: str) -> Any:
+            return cross_device_ops._simple_gather(per_replica_value, place, axis)
+
+        return self._on_each(gathered, per_replica_value, destinations)
+
+    def _on_each(self, make: Callable[[str], Any], value: Any, destinations: Any) -> Any:
+        known = cross_device_ops.check_destinations(destinations)
+        places = cross_device_ops.get_devices_from(destinations if known else value)
+        results = [make(place) for place in places]
+        return results[0] if len(places) == 1 else distribute_utils.regroup(results, values.Mirrored)
+
+
+def _are_npus(devices: Sequence[str]) -> bool:
+    return all(device.is_npu_name(name) for name in devices)
+
+
+def without_collectives(original: Function) -> Function:
+    """Strategies over NPUs reduce in shared memory; TensorFlow's collectives know its own devices only."""
+
+    def make(self: Any) -> Any:
+        made = original(self)
+        return SharedMemory() if _are_npus(self._devices) else made
+
+    return make
+
+
+def all_reduce_here(original: Function) -> Function:
+    """`NcclAllReduce` and `HierarchicalCopyAllReduce` are about the wires between GPUs; NPUs share memory."""
+
+    def reduce_all(self: Any, reduce_op: Any, per_replica_values: Any) -> Any:
+        if not all(_are_npus(value._devices) for value in per_replica_values):
+            return original(self, reduce_op, per_replica_values)
+        return [SharedMemory().reduce(reduce_op, value, value) for value in per_replica_values]
+
+    return reduce_all

@@ -1,0 +1,93 @@
+"""Collectives of several processes over Gloo, rank tables, and ranks that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hccl import ranks
+from npu_bridge import launch
+
+SCRIPT = Path(__file__).parent / "ranks.py"
+
+
+def started(size: int, *arguments: str, **settings: str) -> list[tuple[int, str]]:
+    """Status and output of each rank of the script."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port = made.getsockname()[1]
+    others = os.environ | {"MASTER_PORT": str(port), "RANK_SIZE": str(size)} | settings
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), *arguments],
+            env=others | {"RANK_ID": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def test_three_ranks_meet_where_the_rank_table_says(tmp_path: Path) -> None:
+    table = tmp_path / "ranks.json"
+    devices = [{"device_id": str(i), "rank_id": str(i)} for i in range(3)]
+    table.write_text(json.dumps({"server_list": [{"server_id": "127.0.0.1", "device": devices}]}))
+    for rank, (status, output) in enumerate(started(3, RANK_TABLE_FILE=str(table))):
+        assert status == 0 and f"rank {rank} of 3 is done" in output, output
+
+
+def test_ranks_whose_peer_ends_say_so() -> None:
+    (first, said), (second, ended) = started(2, "fail", MASTER_ADDR="127.0.0.1", HCCL_EXEC_TIMEOUT="100")
+    assert second == 3, ended
+    assert first == 4, said
+    assert "all_reduce of rank 0 in group 'hccl_world_group'" in said and "HCCL_EXEC_TIMEOUT" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "cannot be read"),
+        ("no JSON", "cannot be read"),
+        ('{"server_list": [{"server_id": "a", "device": [{"rank_id": "1"}]}]}', "once each"),
+        (
+            '{"server_list": [{"server_id": "a", "device": [{"rank_id": "0"}]}]}',
+            "has 1 ranks, but RANK_SIZE is 2",
+        ),
+    ],
+)
+def test_wrong_rank_tables_are_named(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ranks.json").write_text(text)
+    monkeypatch.setenv("RANK_TABLE_FILE", str(tmp_path / "ranks.json"))
+    monkeypatch.setenv("RANK_SIZE", "2")
+    with pytest.raises(ranks.HcclError, match=message):
+        ranks.group_of(ranks.WORLD)
+
+
+def test_the_launcher_starts_ranks_and_names_the_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "print(os.environ['RANK_ID'], os.environ['RANK_SIZE'], os.environ['MASTER_ADDR'], flush=True)\n"
+        "if 'fail' in sys.argv:\n"
+        "    sys.exit(7) if os.environ['RANK_ID'] == '1' else time.sleep(600)\n"
+    )
+    monkeypatch.setattr(launch, "COMMAND", [sys.executable])
+    monkeypatch.setattr(launch, "GRACE", 0.5)
+    assert launch.launch(str(script), [], 3) == 0
+    assert sorted(capfd.readouterr().out.split("\n"))[1:] == [f"{rank} 3 127.0.0.1" for rank in range(3)]
+    assert launch.launch(str(script), ["fail"], 2) == 7
+    said = capfd.readouterr().err
+    assert "rank 1 of 2 ended with status 7" in said and "rank 0 of 2 is ended" in said

@@ -1,0 +1,95 @@
+"""Strategies over several NPUs compute what one NPU and TensorFlow's own logical CPUs compute."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "mirrored.py"
+
+
+def results(folder: Path, devices: int, kind: str, *programs: str) -> dict[str, list[float]]:
+    """What the programs of the script compute; one that raises fails the test."""
+    path = folder / f"{kind}{devices}.json"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(path), str(devices), kind, *programs],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": str(devices)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(path.read_text())
+    for name, values in found.items():
+        assert isinstance(values, list), f"{name}: {values}"
+    return found
+
+
+def test_training_on_two_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
+    programs = ("fit", "custom_loop")
+    ours, theirs = (results(tmp_path, 2, kind, *programs) for kind in ("NPU", "CPU"))
+    for name in programs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_four_npus_compute_what_one_computes(tmp_path: Path) -> None:
+    one, four = (results(tmp_path, devices, "NPU") for devices in (1, 4))
+    assert len(one) > 10
+    for name, values in one.items():
+        np.testing.assert_allclose(four[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+PLACES = """
+import threading
+import tensorflow as tf
+import tf_adapter
+
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    weights, sums = (tf.Variable(tf.ones([4, 4]) / 8) for _ in range(2))
+rows = strategy.experimental_distribute_values_from_function(
+    lambda given: tf.ones([2, 4]) * (1.0 + given.replica_id_in_sync_group)
+)
+
+def replica(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.tanh(x @ weights))
+    gradient = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, weights))
+    sums.assign(0.9 * sums + gradient)
+    weights.assign_sub(0.1 * sums)
+    return loss
+
+@tf.function
+def step():
+    return strategy.run(replica, args=(rows,))
+
+losses = strategy.experimental_local_results(step())
+print(" ".join(loss.device[-5:] for loss in losses))
+print(" ".join(tf_adapter.explain(step).steps))
+first, second = (v.numpy().tobytes() for v in weights.values)
+print(first == second)
+"""
+
+
+def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PLACES],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    devices, steps, equal = done.stdout.splitlines()
+    assert devices == "NPU:0 NPU:1"
+    assert steps == "NPU:0 NPU:1 NPU:0 NPU:1", "two levels: gradients, then their sum with the update"
+    assert equal == "True", "all replicas have the same bits"

@@ -1,0 +1,166 @@
+"""Collectives, device meshes and data parallel training of NPU tensors; started by torchrun with two ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import torch_npu  # noqa: F401
+import torchair
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+assert SIZE == 2
+dist.init_process_group("hccl", timeout=timedelta(seconds=120))
+
+
+def npu(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device="npu")
+
+
+def same(found: torch.Tensor, *expected: float) -> None:
+    assert found.device.type == "npu" and found.flatten().tolist() == list(expected), (found, expected)
+
+
+def collectives() -> None:
+    x = npu(0, 1, 2, 3) + RANK
+    y = x.clone()
+    dist.all_reduce(y)
+    same(y, 1, 3, 5, 7)
+    y = x.clone()
+    dist.all_reduce(y, dist.ReduceOp.MAX, async_op=True).wait()
+    same(y, 1, 2, 3, 4)
+    whole = torch.empty(8, device="npu")
+    dist.all_gather_into_tensor(whole, x)
+    same(whole, 0, 1, 2, 3, 1, 2, 3, 4)
+    part = torch.empty(2, device="npu")
+    dist.reduce_scatter_tensor(part, x.clone())
+    same(part, *((1, 3), (5, 7))[RANK])
+    dist.reduce_scatter(part, [v.clone() for v in x.chunk(2)])
+    same(part, *((1, 3), (5, 7))[RANK])
+    swapped = torch.empty(4, device="npu")
+    dist.all_to_all_single(swapped, x)
+    same(swapped, *((0, 1, 1, 2), (2, 3, 3, 4))[RANK])
+    parts = [torch.empty(2, device="npu") for _ in range(2)]
+    dist.all_to_all(parts, list(x.chunk(2)))
+    same(torch.cat(parts), *((0, 1, 1, 2), (2, 3, 3, 4))[RANK])
+    many = [torch.empty(4, device="npu") for _ in range(2)]
+    dist.all_gather(many, x)
+    same(torch.cat(many), 0, 1, 2, 3, 1, 2, 3, 4)
+    y = x.clone()
+    dist.broadcast(y, 1)
+    same(y, 1, 2, 3, 4)
+    y = x.clone()
+    dist.reduce(y, 0)
+    if RANK == 0:
+        same(y, 1, 3, 5, 7)
+    dist.gather(x, many if RANK == 0 else None)
+    dist.scatter(part, [npu(5, 6), npu(7, 8)] if RANK == 0 else None)
+    same(part, *((5, 6), (7, 8))[RANK])
+
+
+def messages() -> None:
+    x, y = npu(1, 2) + RANK, torch.empty(2, device="npu")
+    dist.send(x, 1) if RANK == 0 else dist.recv(y, 0)
+    if RANK == 1:
+        same(y, 1, 2)
+    others = [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, y, 1 - RANK)]
+    for work in dist.batch_isend_irecv(others):
+        work.wait()
+    same(y, *((2, 3), (1, 2))[RANK])
+    objects: list[Any] = [None, None]
+    dist.all_gather_object(objects, {"rank": RANK})
+    assert objects == [{"rank": 0}, {"rank": 1}]
+    dist.barrier()
+    alone = dist.new_group([0])
+    if RANK == 0:
+        dist.all_reduce(x, group=alone)
+        same(x, 1, 2)
+
+
+def meshes() -> None:
+    world = dist.group.WORLD
+    same(functional.all_reduce(npu(1, 2), "sum", world) + 0, 2, 4)
+    same(functional.all_gather_tensor(npu(float(RANK)), 0, world) + 0, 0, 1)
+    same(functional.reduce_scatter_tensor(npu(1, 2), "sum", 0, world) + 0, *((2,), (4,))[RANK])
+    mesh = init_device_mesh("npu", (2,))
+    rows = distribute_tensor(torch.arange(8.0, device="npu").reshape(4, 2), mesh, [Shard(0)])
+    same((2 * rows).redistribute(mesh, [Replicate()]).to_local(), *range(0, 16, 2))
+    columns = distribute_tensor(torch.ones(3, 4, device="npu"), mesh, [Shard(1)])
+    same((columns @ rows).full_tensor(), *([12.0, 16.0] * 3))
+
+
+torch.manual_seed(5)
+X, Y = torch.randn(8, 4), torch.randn(8, 2)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("npu")
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, shared: bool = True) -> Any:
+    """The losses of three steps, of all ranks' rows."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
+    x, y = (v.chunk(2)[RANK].npu() if shared else v.npu() for v in (X, Y))
+    losses = []
+    for _ in range(3):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mean = loss.detach().clone()
+        if shared:
+            dist.all_reduce(mean)
+            mean /= 2
+        losses.append(float(mean))
+    return torch.tensor(losses)
+
+
+def training() -> None:
+    """Every way to train on two ranks has the losses of one."""
+    alone = trained(network(), shared=False)
+    backend = torchair.get_npu_backend()
+    sharded = network()
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer)
+    split = DistributedDataParallel(network())
+    ways = {
+        "DDP": trained(DistributedDataParallel(network())),
+        "FSDP": trained(sharded),
+        "ZeRO": trained(split, ZeroRedundancyOptimizer(split.parameters(), torch.optim.AdamW, lr=1e-2)),
+        "compiled DDP": trained(torch.compile(DistributedDataParallel(network()), backend=backend)),
+    }
+    for name, losses in ways.items():
+        torch.testing.assert_close(losses, alone, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def a_rank_that_dies() -> None:
+    """The others get an error, at the latest when the group's time is over."""
+    if RANK == 1:
+        time.sleep(1)  # the other has received what was sent before
+        os._exit(0)
+    try:
+        dist.all_reduce(npu(1, 2))
+    except RuntimeError as error:
+        print("refused:", error)
+    else:
+        raise AssertionError("a collective without the other rank came to an end")
+
+
+for program in (collectives, messages, meshes, training, a_rank_that_dies):
+    program()
+    if RANK == 0:
+        print("done", program.__name__, flush=True)
+os._exit(0)  # the group cannot be closed together any more
