@@ -63,7 +63,7 @@ class _Dynamic:
         return int(struct.unpack_from("<Q", self.data, self.tags[tag])[0])
 
     def place(self, address: int) -> int:
-        """Where an address lies in the file."""
+        """The file offset of an address."""
         return next(o + address - a for a, o, size in self._loaded if a <= address < a + size)
 
 

@@ -71,7 +71,7 @@ struct Call {
   // The operand at a position of the operator's own list, nullptr when left out. Attribute "present" holds a
   // 0 for every position that has no input.
   const Tensor* given(std::size_t position) const;
-  // The actual dims of an output, which lies at the beginning of its memory; the rest is set to zero.
+  // The actual dims of an output, which is at the beginning of its memory; the rest is set to zero.
   void set_shape(std::size_t output, Dims dims);
   // Also checks the numbers of operands; kernels begin with it.
   Status expect(std::size_t inputs_wanted, std::size_t outputs_wanted) const;

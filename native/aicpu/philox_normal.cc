@@ -66,7 +66,7 @@ std::array<Real, 2> normal_pair(Words& words) {
   return {std::sin(angle) * radius, std::cos(angle) * radius};
 }
 
-// A group of numbers that one counter gives, or that are drawn until they lie inside two deviations.
+// A group of numbers that one counter gives, or that are drawn until they are inside two deviations.
 template <class Real>
 void draw_group(Words words, bool truncated, Real* group, std::size_t size) {
   for (std::size_t count = 0; count < size;) {

@@ -38,7 +38,7 @@ Status read_window(const Attrs& attrs, const Dims& image, const Dims& out, const
   return Status::ok();
 }
 
-// Calls visit(k, place) for every element of the window at output position `o` that lies inside the image.
+// Calls visit(k, place) for every element of the window at output position `o` that is inside the image.
 template <class Visit>
 void for_window(const Window& w, std::int64_t o, const Visit& visit) {
   const std::size_t rank = w.image.size();

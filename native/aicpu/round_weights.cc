@@ -16,10 +16,10 @@ constexpr float kTogether = 4.0f;
 constexpr int kFlipsInWindow = 4;
 constexpr int kLastFlips = 3;
 constexpr std::int64_t kLongSum = 512;  // from here on the cheapest flips come close enough
-constexpr std::int64_t kBlock = 16;     // rows that are read together where they lie side by side
+constexpr std::int64_t kBlock = 16;     // rows that are read together where they are adjacent
 constexpr std::int64_t kGrain = 1 << 14;
 
-// Where the weights of one output (a row) lie: channels times taps, and how the rows follow one another.
+// Where the weights of one output (a row) are: channels times taps, and how the rows follow one another.
 struct Layout {
   std::int64_t batch, rows, channels, taps;
   std::int64_t row_step, channel_step, tap_step;

@@ -31,6 +31,7 @@ struct Mul {
       return static_cast<T>(value_of(old) * value_of(update));
   }
 };
+// NaN stays, and comes from either side: to is_less it is the largest number.
 struct Max {
   template <class T>
   static T apply(T old, T update) {
@@ -40,7 +41,9 @@ struct Max {
 struct Min {
   template <class T>
   static T apply(T old, T update) {
-    return is_less(update, old) ? update : old;
+    const bool old_counts = value_of(old) == value_of(old);
+    const bool update_counts = value_of(update) == value_of(update);
+    return old_counts && (!update_counts || is_less(update, old)) ? update : old;
   }
 };
 

@@ -8,7 +8,7 @@
 
 namespace npu::attention {
 
-// A matrix whose columns lie side by side.
+// A matrix whose columns are contiguous.
 struct Rows {
   char* data = nullptr;
   std::int64_t row = 0;  // elements from one row to the next
@@ -27,7 +27,7 @@ enum class MaskKind : std::uint8_t { None, Kept, Added };  // false hides a key;
 struct Mask {
   MaskKind kind = MaskKind::None;
   const char* data = nullptr;
-  std::int64_t row = 0;  // bytes; keys lie side by side
+  std::int64_t row = 0;  // bytes; keys are contiguous
   float fill = 0;        // the score of a hidden key
   bool zeros = false;    // a query whose scores are all minus infinity has no weights, else they are NaN
 };

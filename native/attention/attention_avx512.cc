@@ -58,7 +58,7 @@ struct Float32 {
   // The rows of a unit, one below the other.
   static void store_unit(char* to, std::int64_t, const __m512 (&rows)[1]) { _mm512_storeu_ps(to, rows[0]); }
 
-  // The same, and unit by unit; that is how they lie already.
+  // The same, unit by unit: the layout they already have.
   static void store_unit(char* to, std::int64_t row, char*, const __m512 (&rows)[1]) {
     store_unit(to, row, rows);
   }
@@ -164,7 +164,7 @@ struct BFloat16 {
   }
 };
 
-// -- packing: panels of 64 columns, unit by unit; what lies outside counts as zero
+// -- packing: panels of 64 columns, unit by unit; what is outside counts as zero
 // ---------------------------------------
 
 template <class T>
@@ -213,7 +213,7 @@ void pack_columns(const Rows& m, std::int64_t rows, std::int64_t columns, char* 
 // -- products
 // ------------------------------------------------------------------------------------------------
 
-// Some rows times one packed panel. Units of a row lie side by side and rows `step` bytes apart, or, across,
+// Some rows times one packed panel. Units of a row are contiguous and rows `step` bytes apart, or, across,
 // those of a column side by side.
 struct Tile {
   std::int64_t count;  // units that are summed over
@@ -580,7 +580,7 @@ class BackwardHead {
   char* gradient_columns() const { return scratch_ + layout_.gradient_columns; }
   char* across() const { return scratch_ + layout_.across; }
 
-  // Those of the keys of a tile, from its first on. A slope that is a unit by itself lies across already.
+  // Those of the keys of a tile, from its first on. A slope that is one unit is transposed already.
   char* weights() const { return scratch_ + layout_.weights; }
   char* slopes(std::int64_t row) const {
     return T::kInUnit == 1 ? across() + row * layout_.across_row : scratch_ + layout_.slopes;

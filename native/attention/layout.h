@@ -9,7 +9,7 @@ namespace npu::attention {
 namespace {  // compiled for each file's own instructions
 
 constexpr std::int64_t kTileRows = 6;
-constexpr std::int64_t kPanel = 64;  // columns of a packed matrix that lie side by side
+constexpr std::int64_t kPanel = 64;  // columns of a packed matrix that are adjacent
 
 constexpr std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
@@ -24,7 +24,7 @@ constexpr std::int64_t packed_bytes(std::int64_t depth, std::int64_t columns, st
 }
 
 // Bytes of a row of numbers that are multiplied from the left: vectors and one to spare, an odd number of
-// cache lines, so that those of a column lie in different parts of the cache.
+// cache lines, so that those of a column are in different parts of the cache.
 constexpr std::int64_t row_bytes(std::int64_t numbers, std::int64_t in_unit) {
   return 64 * ((divide_up(units(numbers, in_unit), 16) + 1) | 1);
 }

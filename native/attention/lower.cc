@@ -49,7 +49,7 @@ Stack stack_of(const Lowering& low, const View& view, std::size_t matrix_rank, c
     stack.dims[to] = view.dims[i];
     stack.steps[to] = view.dims[i] == 1 ? 0 : view.strides[i] * size;
   }
-  if (view.dims.back() > 1 && view.strides.back() != 1) low.reject("columns must lie side by side");
+  if (view.dims.back() > 1 && view.strides.back() != 1) low.reject("columns must be contiguous");
   if (matrix_rank == 2) stack.row = view.strides[view.dims.size() - 2];
   if (like) {
     for (std::size_t i = 0; i < 2; ++i) {
@@ -60,7 +60,7 @@ Stack stack_of(const Lowering& low, const View& view, std::size_t matrix_rank, c
   return stack;
 }
 
-// An operand: what it is a stack of, and where it lies.
+// An operand: the dims it is stacked over, and its location.
 struct Operand {
   Stack stack;
   Location where;
@@ -167,7 +167,7 @@ Mask mask_at(const Mask& common, void* base, const std::optional<Operand>& opera
 // -- forward
 // -------------------------------------------------------------------------------------------------
 
-struct ForwardPlan {
+struct ForwardParams {
   ForwardFn run;
   Shape shape;
   std::int64_t heads, parts;  // parts that the queries of a head are cut into
@@ -180,17 +180,17 @@ struct ForwardPlan {
 
 class BoundForward : public BoundStep {
  public:
-  explicit BoundForward(const ForwardPlan& plan) : plan_(plan) {}
+  explicit BoundForward(const ForwardParams& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.heads * plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
-      char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
+    parallel_for(params_.heads * params_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+      char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * params_.buffer_bytes;
       for (std::int64_t item = begin; item < end; ++item) {
-        const std::int64_t part = item % plan_.parts, queries = plan_.shape.queries;
-        const bool has_next = item + 1 < end && part + 1 == plan_.parts;
-        const Forward next = head(item / plan_.parts + (has_next ? 1 : 0));
-        plan_.run(head(item / plan_.parts), has_next ? &next : nullptr, queries * part / plan_.parts,
-                  queries * (part + 1) / plan_.parts, buffer);
+        const std::int64_t part = item % params_.parts, queries = params_.shape.queries;
+        const bool has_next = item + 1 < end && part + 1 == params_.parts;
+        const Forward next = head(item / params_.parts + (has_next ? 1 : 0));
+        params_.run(head(item / params_.parts), has_next ? &next : nullptr, queries * part / params_.parts,
+                    queries * (part + 1) / params_.parts, buffer);
       }
     });
   }
@@ -205,38 +205,38 @@ class BoundForward : public BoundStep {
 
  private:
   Forward head(std::int64_t index) const {
-    Forward found{plan_.shape,
-                  rows_at(q, plan_.q, index),
-                  rows_at(k, plan_.k, index),
-                  rows_at(v, plan_.v, index),
-                  rows_at(y, plan_.y, index),
+    Forward found{params_.shape,
+                  rows_at(q, params_.q, index),
+                  rows_at(k, params_.k, index),
+                  rows_at(v, params_.v, index),
+                  rows_at(y, params_.y, index),
                   nullptr,
-                  mask_at(plan_.masks, mask, plan_.mask, index)};
-    if (plan_.sums) found.sums = reinterpret_cast<float*>(rows_at(sums, *plan_.sums, index).data);
+                  mask_at(params_.masks, mask, params_.mask, index)};
+    if (params_.sums) found.sums = reinterpret_cast<float*>(rows_at(sums, *params_.sums, index).data);
     return found;
   }
 
-  const ForwardPlan& plan_;
+  const ForwardParams& params_;
 };
 
 class ForwardStep : public Step {
  public:
-  explicit ForwardStep(const ForwardPlan& plan) : plan_(plan) {}
+  explicit ForwardStep(const ForwardParams& params) : params_(params) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundForward>(plan_);
-    binder.address(&bound->q, plan_.q.where);
-    binder.address(&bound->k, plan_.k.where);
-    binder.address(&bound->v, plan_.v.where);
-    binder.address(&bound->y, plan_.y.where);
-    binder.address(&bound->buffers, plan_.buffers);
-    if (plan_.sums) binder.address(&bound->sums, plan_.sums->where);
-    if (plan_.mask) binder.address(&bound->mask, plan_.mask->where);
+    auto bound = std::make_unique<BoundForward>(params_);
+    binder.address(&bound->q, params_.q.where);
+    binder.address(&bound->k, params_.k.where);
+    binder.address(&bound->v, params_.v.where);
+    binder.address(&bound->y, params_.y.where);
+    binder.address(&bound->buffers, params_.buffers);
+    if (params_.sums) binder.address(&bound->sums, params_.sums->where);
+    if (params_.mask) binder.address(&bound->mask, params_.mask->where);
     return bound;
   }
 
  private:
-  ForwardPlan plan_;
+  ForwardParams params_;
 };
 
 // -- backward
@@ -244,7 +244,7 @@ class ForwardStep : public Step {
 
 constexpr std::size_t kReads = 6, kWrites = 3;  // dy q k v y sums; dq dk dv
 
-struct BackwardPlan {
+struct BackwardParams {
   BackwardFn run;
   Shape shape;
   std::int64_t heads;
@@ -258,15 +258,15 @@ struct BackwardPlan {
 
 class BoundBackward : public BoundStep {
  public:
-  explicit BoundBackward(const BackwardPlan& plan) : plan_(plan) {}
+  explicit BoundBackward(const BackwardParams& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.heads, 1, [&](std::int64_t begin, std::int64_t end) {
-      char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
+    parallel_for(params_.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+      char* buffer = static_cast<char*>(buffers) + omp_get_thread_num() * params_.buffer_bytes;
       for (std::int64_t index = begin; index < end; ++index) {
         const bool has_next = index + 1 < end;
         const Backward next = head(has_next ? index + 1 : index);
-        plan_.run(head(index), has_next ? &next : nullptr, buffer);
+        params_.run(head(index), has_next ? &next : nullptr, buffer);
       }
     });
   }
@@ -278,9 +278,9 @@ class BoundBackward : public BoundStep {
 
  private:
   Backward head(std::int64_t index) const {
-    const auto read = [&](std::size_t i) { return rows_at(reads[i], plan_.reads[i], index); };
-    const auto write = [&](std::size_t i) { return rows_at(writes[i], plan_.writes[i], index); };
-    return {plan_.shape,
+    const auto read = [&](std::size_t i) { return rows_at(reads[i], params_.reads[i], index); };
+    const auto write = [&](std::size_t i) { return rows_at(writes[i], params_.writes[i], index); };
+    return {params_.shape,
             read(0),
             read(1),
             read(2),
@@ -290,27 +290,27 @@ class BoundBackward : public BoundStep {
             write(0),
             write(1),
             write(2),
-            mask_at(plan_.masks, mask, plan_.mask, index)};
+            mask_at(params_.masks, mask, params_.mask, index)};
   }
 
-  const BackwardPlan& plan_;
+  const BackwardParams& params_;
 };
 
 class BackwardStep : public Step {
  public:
-  explicit BackwardStep(const BackwardPlan& plan) : plan_(plan) {}
+  explicit BackwardStep(const BackwardParams& params) : params_(params) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundBackward>(plan_);
-    for (std::size_t i = 0; i < kReads; ++i) binder.address(&bound->reads[i], plan_.reads[i].where);
-    for (std::size_t i = 0; i < kWrites; ++i) binder.address(&bound->writes[i], plan_.writes[i].where);
-    if (plan_.mask) binder.address(&bound->mask, plan_.mask->where);
-    binder.address(&bound->buffers, plan_.buffers);
+    auto bound = std::make_unique<BoundBackward>(params_);
+    for (std::size_t i = 0; i < kReads; ++i) binder.address(&bound->reads[i], params_.reads[i].where);
+    for (std::size_t i = 0; i < kWrites; ++i) binder.address(&bound->writes[i], params_.writes[i].where);
+    if (params_.mask) binder.address(&bound->mask, params_.mask->where);
+    binder.address(&bound->buffers, params_.buffers);
     return bound;
   }
 
  private:
-  BackwardPlan plan_;
+  BackwardParams params_;
 };
 
 void lower_fused(Lowering& low) {
@@ -319,22 +319,22 @@ void lower_fused(Lowering& low) {
   const ForwardFn run = attention::forward(q.dtype);
   if (!run) low.reject("this machine has no kernel for it");
   Operands operands(low);
-  ForwardPlan plan{run, shape, operands.heads(), 1, 0, {}, {}, {}, {}, {}, {}, mask_of(low, 3), {}};
-  plan.q = operands.matrix(q, shape.queries, shape.depth);
-  plan.k = operands.matrix(low.input(1), shape.keys, shape.depth);
-  plan.v = operands.matrix(low.input(2), shape.keys, shape.width);
-  plan.y = operands.matrix(low.output(0), shape.queries, shape.width);
-  if (low.output_count() > 1) plan.sums = operands.sums(low.output(1), shape.queries);
-  plan.mask = operands.optional_mask(3, shape);
+  ForwardParams params{run, shape, operands.heads(), 1, 0, {}, {}, {}, {}, {}, {}, mask_of(low, 3), {}};
+  params.q = operands.matrix(q, shape.queries, shape.depth);
+  params.k = operands.matrix(low.input(1), shape.keys, shape.depth);
+  params.v = operands.matrix(low.input(2), shape.keys, shape.width);
+  params.y = operands.matrix(low.output(0), shape.queries, shape.width);
+  if (low.output_count() > 1) params.sums = operands.sums(low.output(1), shape.queries);
+  params.mask = operands.optional_mask(3, shape);
   const std::int64_t threads = omp_get_max_threads();
   // Each part packs the keys and values of its head anew.
-  if (plan.heads % threads && plan.heads < 8 * threads) plan.parts = threads;
-  plan.parts = std::min(plan.parts, shape.queries);
-  plan.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;
+  if (params.heads % threads && params.heads < 8 * threads) params.parts = threads;
+  params.parts = std::min(params.parts, shape.queries);
+  params.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;
   low.describe("fused:avx512", "",
-               product_flops(shape, plan.heads) * static_cast<double>(shape.depth + shape.width));
-  plan.buffers = low.scratch(static_cast<std::size_t>(threads * plan.buffer_bytes));
-  low.emit(std::make_unique<ForwardStep>(plan));
+               product_flops(shape, params.heads) * static_cast<double>(shape.depth + shape.width));
+  params.buffers = low.scratch(static_cast<std::size_t>(threads * params.buffer_bytes));
+  low.emit(std::make_unique<ForwardStep>(params));
 }
 
 void lower_fused_grad(Lowering& low) {
@@ -343,22 +343,22 @@ void lower_fused_grad(Lowering& low) {
   const BackwardFn run = attention::backward(q.dtype);
   if (!run) low.reject("this machine has no kernel for it");
   Operands operands(low);
-  BackwardPlan plan{run, shape, operands.heads(), 0, {}, {}, {}, mask_of(low, 6), {}};
-  plan.reads = {operands.matrix(low.input(0), shape.queries, shape.width),
-                operands.matrix(q, shape.queries, shape.depth),
-                operands.matrix(low.input(2), shape.keys, shape.depth),
-                operands.matrix(low.input(3), shape.keys, shape.width),
-                operands.matrix(low.input(4), shape.queries, shape.width),
-                operands.sums(low.input(5), shape.queries)};
-  plan.writes = {operands.matrix(low.output(0), shape.queries, shape.depth),
-                 operands.matrix(low.output(1), shape.keys, shape.depth),
-                 operands.matrix(low.output(2), shape.keys, shape.width)};
-  plan.mask = operands.optional_mask(6, shape);
-  plan.buffer_bytes = (attention::backward_scratch(shape, q.dtype) + 63) / 64 * 64;
+  BackwardParams params{run, shape, operands.heads(), 0, {}, {}, {}, mask_of(low, 6), {}};
+  params.reads = {operands.matrix(low.input(0), shape.queries, shape.width),
+                  operands.matrix(q, shape.queries, shape.depth),
+                  operands.matrix(low.input(2), shape.keys, shape.depth),
+                  operands.matrix(low.input(3), shape.keys, shape.width),
+                  operands.matrix(low.input(4), shape.queries, shape.width),
+                  operands.sums(low.input(5), shape.queries)};
+  params.writes = {operands.matrix(low.output(0), shape.queries, shape.depth),
+                   operands.matrix(low.output(1), shape.keys, shape.depth),
+                   operands.matrix(low.output(2), shape.keys, shape.width)};
+  params.mask = operands.optional_mask(6, shape);
+  params.buffer_bytes = (attention::backward_scratch(shape, q.dtype) + 63) / 64 * 64;
   low.describe("fused:avx512", "",
-               product_flops(shape, plan.heads) * static_cast<double>(3 * shape.depth + 2 * shape.width));
-  plan.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
-  low.emit(std::make_unique<BackwardStep>(plan));
+               product_flops(shape, params.heads) * static_cast<double>(3 * shape.depth + 2 * shape.width));
+  params.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * params.buffer_bytes));
+  low.emit(std::make_unique<BackwardStep>(params));
 }
 
 constexpr Implementation kForward[] = {{"fused", lower_fused}};

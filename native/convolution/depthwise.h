@@ -18,7 +18,7 @@ struct Depthwise {
   std::int64_t source_image, source_row, source_pixel;  // distances in elements
   std::int64_t target_image, target_row, target_pixel;
   Epilogue epilogue;
-  bool has_residual = false;  // lies like the target
+  bool has_residual = false;  // laid out like the target
 
   std::int64_t blocks() const { return (channels + 15) / 16; }
   std::int64_t padded_width() const { return (out_width - 1) * stride + kernel; }
@@ -34,7 +34,7 @@ struct DepthwiseData {
 };
 
 // Computes output rows [first, last) of one block of channels of one image.
-using DepthwiseFn = void (*)(const Depthwise& plan, const DepthwiseData& data, std::int64_t image,
+using DepthwiseFn = void (*)(const Depthwise& params, const DepthwiseData& data, std::int64_t image,
                              std::int64_t block, std::int64_t first, std::int64_t last, float* buffer);
 
 // The function for a type, kernel and stride on this machine, or nullptr.

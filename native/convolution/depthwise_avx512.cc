@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kStrip = 7;  // outputs computed at once; image widths of most networks are multiples of it
 
-// A padded row of the source, widened; `y` may lie outside of the image.
+// A padded row of the source, widened; `y` may be outside of the image.
 template <class T>
 void read_row(const Depthwise& p, const typename T::Value* image, std::int64_t y, __mmask16 lanes,
               float* row) {

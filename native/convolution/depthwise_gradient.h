@@ -14,7 +14,7 @@ namespace npu::convolution {
 
 inline constexpr std::int64_t kMaxGradientKernel = 7;
 
-// The buffer of the source's gradient: rows of the given gradient, with zeros where columns lie outside.
+// The buffer of the source's gradient: rows of the given gradient, with zeros where columns are outside.
 struct GradientRows {
   std::int64_t count, left, width;
 
@@ -34,12 +34,12 @@ struct SourceGradientData {
 
 // Computes rows [first, last) of the source's gradient for one block of channels of one image. Pads before
 // the image are smaller than the kernel, which is at most kMaxGradientKernel.
-using SourceGradientFn = void (*)(const Depthwise& plan, const SourceGradientData& data, std::int64_t image,
+using SourceGradientFn = void (*)(const Depthwise& params, const SourceGradientData& data, std::int64_t image,
                                   std::int64_t block, std::int64_t first, std::int64_t last, float* buffer);
 
 // Adds what rows [first, last) of the given gradient say about the weights to sums of kernel * kernel * 16.
 // The buffer is the convolution's.
-using WeightSumsFn = void (*)(const Depthwise& plan, const void* source, const void* gradient,
+using WeightSumsFn = void (*)(const Depthwise& params, const void* source, const void* gradient,
                               std::int64_t image, std::int64_t block, std::int64_t first, std::int64_t last,
                               float* sums, float* buffer);
 

@@ -5,6 +5,7 @@
 #include "convolution/lower.h"
 #include "convolution/post_ops.h"
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 namespace {
@@ -13,7 +14,7 @@ using namespace convolution;
 
 constexpr std::int64_t kGrain = 8192;  // values worth a thread
 
-struct Plan {
+struct Params {
   Epilogue epilogue;
   ActivationFn run = nullptr;
   std::int64_t count = 0;
@@ -22,36 +23,23 @@ struct Plan {
 
 class BoundActivation : public BoundStep {
  public:
-  explicit BoundActivation(const Plan& plan) : plan_(plan) {}
+  explicit BoundActivation(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      plan_.run(plan_.epilogue, static_cast<char*>(values) + begin * plan_.size, end - begin);
+    parallel_for(params_.count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      params_.run(params_.epilogue, static_cast<char*>(values) + begin * params_.size, end - begin);
     });
   }
 
   void* values = nullptr;
 
  private:
-  const Plan& plan_;
+  const Params& params_;
 };
 
-class ActivationStep : public Step {
- public:
-  ActivationStep(const Plan& plan, const Location& values) : plan_(plan), values_(values) {}
+using ActivationStep = KernelStep<BoundActivation, Params>;
 
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundActivation>(plan_);
-    binder.address(&bound->values, values_);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Location values_;
-};
-
-// The elements lie side by side, in whatever order of the axes.
+// The elements are contiguous, in whatever order of the axes.
 bool is_dense(const View& view) {
   std::int64_t last = 0;
   for (std::size_t i = 0; i < view.dims.size(); ++i) last += (view.dims[i] - 1) * view.strides[i];
@@ -71,9 +59,10 @@ void check_late_activation(const Lowering& low) {
 
 void lower_late_activation(Lowering& low) {
   const View& y = low.output(0);
-  Plan plan{{}, activation(y.dtype), y.elements(), static_cast<std::int64_t>(dtype_size(y.dtype))};
-  read_activation(low.attrs().texts("post_ops").back(), plan.epilogue);
-  low.emit(std::make_unique<ActivationStep>(plan, low.at(y)));
+  Params params{{}, activation(y.dtype), y.elements(), static_cast<std::int64_t>(dtype_size(y.dtype))};
+  read_activation(low.attrs().texts("post_ops").back(), params.epilogue);
+  low.emit(std::make_unique<ActivationStep>(params,
+                                            ActivationStep::Places{{&BoundActivation::values, low.at(y)}}));
 }
 
 }  // namespace npu

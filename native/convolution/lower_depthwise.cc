@@ -7,13 +7,14 @@
 #include "convolution/lower.h"
 #include "convolution/post_ops.h"
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 namespace {
 
 using namespace convolution;
 
-struct Plan {
+struct Params {
   Depthwise shape{};
   DepthwiseFn run = nullptr;
   std::int64_t bands = 1;
@@ -22,27 +23,22 @@ struct Plan {
   std::int64_t units() const { return shape.batch * shape.blocks() * bands; }
 };
 
-struct Places {
-  Location source, weights, target, buffers;
-  std::optional<Location> bias, residual;
-};
-
 class BoundDepthwise : public BoundStep {
  public:
-  explicit BoundDepthwise(const Plan& plan) : plan_(plan) {}
+  explicit BoundDepthwise(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    const Depthwise& shape = plan_.shape;
+    const Depthwise& shape = params_.shape;
     const DepthwiseData data{source, static_cast<const float*>(weights), static_cast<const float*>(bias),
                              residual, target};
-    parallel_for(plan_.units(), plan_.grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.units(), params_.grain, [&](std::int64_t begin, std::int64_t end) {
       auto* buffer =
           reinterpret_cast<float*>(static_cast<char*>(buffers) + omp_get_thread_num() * shape.buffer_bytes());
       for (std::int64_t unit = begin; unit < end; ++unit) {
         const std::int64_t block = unit % shape.blocks(), rest = unit / shape.blocks();
-        const std::int64_t band = rest % plan_.bands;
-        plan_.run(shape, data, rest / plan_.bands, block, band * shape.out_height / plan_.bands,
-                  (band + 1) * shape.out_height / plan_.bands, buffer);
+        const std::int64_t band = rest % params_.bands;
+        params_.run(shape, data, rest / params_.bands, block, band * shape.out_height / params_.bands,
+                    (band + 1) * shape.out_height / params_.bands, buffer);
       }
     });
   }
@@ -55,28 +51,10 @@ class BoundDepthwise : public BoundStep {
   void* buffers = nullptr;
 
  private:
-  const Plan& plan_;
+  const Params& params_;
 };
 
-class DepthwiseStep : public Step {
- public:
-  DepthwiseStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundDepthwise>(plan_);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->weights, places_.weights);
-    binder.address(&bound->target, places_.target);
-    binder.address(&bound->buffers, places_.buffers);
-    if (places_.bias) binder.address(&bound->bias, *places_.bias);
-    if (places_.residual) binder.address(&bound->residual, *places_.residual);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using DepthwiseStep = KernelStep<BoundDepthwise, Params>;
 
 bool is_depthwise(const Lowering& low) {
   const Attrs& attrs = low.attrs();
@@ -90,25 +68,25 @@ bool is_depthwise(const Lowering& low) {
          same("dilations", 1) && attrs.integers("dilations", {1, 1})[0] == 1;
 }
 
-std::optional<Plan> make_plan(const Lowering& low, const Finish& finish) {
+std::optional<Params> make_params(const Lowering& low, const Finish& finish) {
   const View& x = low.input(0);
   const View& y = low.output(0);
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
   const std::int64_t kernel = low.input(1).dims[2], stride = low.attrs().integers("strides", {1, 1})[0];
-  Plan plan;
-  plan.run = depthwise(x.dtype, kernel, stride);
-  if (!plan.run || pads.size() != 2 || y.elements() == 0) return std::nullopt;
-  Depthwise& s = plan.shape;
+  Params params;
+  params.run = depthwise(x.dtype, kernel, stride);
+  if (!params.run || pads.size() != 2 || y.elements() == 0) return std::nullopt;
+  Depthwise& s = params.shape;
   s = depthwise_shape(x, y, kernel, stride, pads);
   s.epilogue = finish.epilogue;
   s.has_residual = finish.residual.has_value();
   const std::int64_t threads = omp_get_max_threads();
   const auto image_bytes = static_cast<std::int64_t>(x.bytes()) / s.batch;
-  plan.bands = std::clamp<std::int64_t>(std::max(threads, image_bytes / kBandBytes), 1,
-                                        std::max<std::int64_t>(s.out_height / kMinBandRows, 1));
+  params.bands = std::clamp<std::int64_t>(std::max(threads, image_bytes / kBandBytes), 1,
+                                          std::max<std::int64_t>(s.out_height / kMinBandRows, 1));
   const double flops = 2.0 * static_cast<double>(y.elements() * s.kernel * s.kernel);
-  plan.grain = flops < kMinFlops ? plan.units() : 1;
-  return plan;
+  params.grain = flops < kMinFlops ? params.units() : 1;
+  return params;
 }
 
 Location prepare_weights(Lowering& low, const Depthwise& shape) {
@@ -129,19 +107,20 @@ void lower_depthwise(Lowering& low) {
   const bool has_bias = low.attrs().flag("has_bias");
   const std::optional<Finish> finish = read_finish(low, has_bias ? 3 : 2);
   if (!finish || finish->next != low.input_count()) low.reject("the kernel has no such post-operations");
-  const std::optional<Plan> plan = make_plan(low, *finish);
-  if (!plan) low.reject("this processor has no kernel for its type, size and stride");
-  const Depthwise& shape = plan->shape;
+  const std::optional<Params> params = make_params(low, *finish);
+  if (!params) low.reject("this processor has no kernel for its type, size and stride");
+  const Depthwise& shape = params->shape;
   low.describe("depthwise:avx512", "acdb",
                2.0 * static_cast<double>(low.output(0).elements() * shape.kernel * shape.kernel));
-  Places places;
-  places.source = low.at(low.input(0));
-  places.target = low.at(low.output(0));
-  places.weights = prepare_weights(low, shape);
-  places.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * shape.buffer_bytes()));
-  if (has_bias) places.bias = low.at(low.input(2));
-  if (finish->residual) places.residual = low.at(*finish->residual);
-  low.emit(std::make_unique<DepthwiseStep>(*plan, places));
+  DepthwiseStep::Places places;
+  places.emplace_back(&BoundDepthwise::source, low.at(low.input(0)));
+  places.emplace_back(&BoundDepthwise::target, low.at(low.output(0)));
+  places.emplace_back(&BoundDepthwise::weights, prepare_weights(low, shape));
+  places.emplace_back(&BoundDepthwise::buffers,
+                      low.scratch(static_cast<std::size_t>(omp_get_max_threads() * shape.buffer_bytes())));
+  if (has_bias) places.emplace_back(&BoundDepthwise::bias, low.at(low.input(2)));
+  if (finish->residual) places.emplace_back(&BoundDepthwise::residual, low.at(*finish->residual));
+  low.emit(std::make_unique<DepthwiseStep>(*params, std::move(places)));
 }
 
 }  // namespace npu

@@ -15,7 +15,7 @@ namespace {
 
 using namespace convolution;
 
-struct Plan {
+struct Params {
   Depthwise shape{};
   DepthwiseWeights weights;
   std::int64_t bands = 1;
@@ -30,15 +30,15 @@ struct Plan {
 
 // Calls body(image, block, first, last, part) for the bands and blocks of channels.
 template <class Body>
-void for_units(const Plan& plan, Body&& body) {
-  parallel_for(plan.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+void for_units(const Params& params, Body&& body) {
+  parallel_for(params.parts, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
-      const std::int64_t last = plan.units() * (part + 1) / plan.parts;
-      for (std::int64_t unit = plan.units() * part / plan.parts; unit < last; ++unit) {
-        const std::int64_t block = unit % plan.shape.blocks(), rest = unit / plan.shape.blocks();
-        const std::int64_t band = rest % plan.bands;
-        body(rest / plan.bands, block, band * plan.rows / plan.bands, (band + 1) * plan.rows / plan.bands,
-             part);
+      const std::int64_t last = params.units() * (part + 1) / params.parts;
+      for (std::int64_t unit = params.units() * part / params.parts; unit < last; ++unit) {
+        const std::int64_t block = unit % params.shape.blocks(), rest = unit / params.shape.blocks();
+        const std::int64_t band = rest % params.bands;
+        body(rest / params.bands, block, band * params.rows / params.bands,
+             (band + 1) * params.rows / params.bands, part);
       }
     }
   });
@@ -50,7 +50,7 @@ struct Places {
 
 class BoundGradient : public BoundStep {
  public:
-  explicit BoundGradient(const Plan& plan) : plan_(plan) {}
+  explicit BoundGradient(const Params& params) : params_(params) {}
 
   void bind(Binder& binder, const Places& places) {
     binder.address(&source_, places.source);
@@ -63,10 +63,10 @@ class BoundGradient : public BoundStep {
  protected:
   float* packed() const { return static_cast<float*>(packed_); }
   float* buffer_of(std::int64_t part) const {
-    return reinterpret_cast<float*>(static_cast<char*>(buffers_) + part * plan_.buffer_bytes);
+    return reinterpret_cast<float*>(static_cast<char*>(buffers_) + part * params_.buffer_bytes);
   }
 
-  const Plan& plan_;
+  const Params& params_;
   void* source_ = nullptr;
   void* gradient_ = nullptr;
   void* weights_ = nullptr;
@@ -78,13 +78,13 @@ class BoundGradient : public BoundStep {
 
 class BoundSourceGradient : public BoundGradient {
  public:
-  BoundSourceGradient(const Plan& plan, SourceGradientFn run) : BoundGradient(plan), run_(run) {}
+  BoundSourceGradient(const Params& params, SourceGradientFn run) : BoundGradient(params), run_(run) {}
 
   void run(RunState&) override {
-    plan_.weights.pack(plan_.shape, weights_, packed());
+    params_.weights.pack(params_.shape, weights_, packed());
     const SourceGradientData data{gradient_, packed(), source_};
-    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
-      run_(plan_.shape, data, image, block, first, last, buffer_of(part));
+    for_units(params_, [&](auto image, auto block, auto first, auto last, auto part) {
+      run_(params_.shape, data, image, block, first, last, buffer_of(part));
     });
   }
 
@@ -94,16 +94,17 @@ class BoundSourceGradient : public BoundGradient {
 
 class BoundWeightGradient : public BoundGradient {
  public:
-  BoundWeightGradient(const Plan& plan, WeightSumsFn run) : BoundGradient(plan), run_(run) {}
+  BoundWeightGradient(const Params& params, WeightSumsFn run) : BoundGradient(params), run_(run) {}
 
   // Every part adds up what its pixels say; then the sums of all are one.
   void run(RunState&) override {
-    std::memset(packed(), 0, static_cast<std::size_t>(plan_.parts * plan_.packed_floats()) * sizeof(float));
-    for_units(plan_, [&](auto image, auto block, auto first, auto last, auto part) {
-      float* const sums = packed() + part * plan_.packed_floats() + block * plan_.taps() * 16;
-      run_(plan_.shape, source_, gradient_, image, block, first, last, sums, buffer_of(part));
+    std::memset(packed(), 0,
+                static_cast<std::size_t>(params_.parts * params_.packed_floats()) * sizeof(float));
+    for_units(params_, [&](auto image, auto block, auto first, auto last, auto part) {
+      float* const sums = packed() + part * params_.packed_floats() + block * params_.taps() * 16;
+      run_(params_.shape, source_, gradient_, image, block, first, last, sums, buffer_of(part));
     });
-    if (plan_.weights.type == DType::Float32) {
+    if (params_.weights.type == DType::Float32) {
       put(static_cast<float*>(weights_));
     } else {
       put(static_cast<BFloat16*>(weights_));
@@ -113,12 +114,13 @@ class BoundWeightGradient : public BoundGradient {
  private:
   template <class T>
   void put(T* to) const {
-    for (std::int64_t c = 0; c < plan_.shape.channels; ++c) {
-      for (std::int64_t tap = 0; tap < plan_.taps(); ++tap) {
-        const float* const first = packed() + (c / 16 * plan_.taps() + tap) * 16 + c % 16;
+    for (std::int64_t c = 0; c < params_.shape.channels; ++c) {
+      for (std::int64_t tap = 0; tap < params_.taps(); ++tap) {
+        const float* const first = packed() + (c / 16 * params_.taps() + tap) * 16 + c % 16;
         float sum = 0.0f;
-        for (std::int64_t part = 0; part < plan_.parts; ++part) sum += first[part * plan_.packed_floats()];
-        to[plan_.weights.at(c, tap, plan_.shape.kernel)] = static_cast<T>(sum);
+        for (std::int64_t part = 0; part < params_.parts; ++part)
+          sum += first[part * params_.packed_floats()];
+        to[params_.weights.at(c, tap, params_.shape.kernel)] = static_cast<T>(sum);
       }
     }
   }
@@ -129,16 +131,17 @@ class BoundWeightGradient : public BoundGradient {
 template <class Bound, class Fn>
 class GradientStep : public Step {
  public:
-  GradientStep(const Plan& plan, Fn run, const Places& places) : plan_(plan), run_(run), places_(places) {}
+  GradientStep(const Params& params, Fn run, const Places& places)
+      : params_(params), run_(run), places_(places) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<Bound>(plan_, run_);
+    auto bound = std::make_unique<Bound>(params_, run_);
     bound->bind(binder, places_);
     return bound;
   }
 
  private:
-  Plan plan_;
+  Params params_;
   Fn run_;
   Places places_;
 };
@@ -152,7 +155,7 @@ constexpr const char* kUnfit =
 bool is_square(const Dims& list) { return list.size() == 2 && list[0] == list[1]; }
 
 // A depthwise convolution of `x` to `y` with weights `w`, channels last, as our kernels take it.
-std::optional<Plan> make_plan(const Lowering& low, const View& x, const View& y, const View& w) {
+std::optional<Params> make_params(const Lowering& low, const View& x, const View& y, const View& w) {
   const Attrs& attrs = low.attrs();
   if (x.dims.size() != 4 || y.dims.size() != 4 || w.dims.size() != 4 || !x.elements() || !y.elements() ||
       x.dims[0] != y.dims[0]) {
@@ -170,30 +173,31 @@ std::optional<Plan> make_plan(const Lowering& low, const View& x, const View& y,
       std::min(pads[0], pads[1]) < 0) {
     return std::nullopt;
   }
-  Plan plan;
-  plan.weights = DepthwiseWeights(w);
-  plan.shape = depthwise_shape(x, y, kernel, strides[0], pads);
-  return plan;
+  Params params;
+  params.weights = DepthwiseWeights(w);
+  params.shape = depthwise_shape(x, y, kernel, strides[0], pads);
+  return params;
 }
 
-double flops_of(const Plan& plan) {
-  const Depthwise& s = plan.shape;
-  return 2.0 * static_cast<double>(s.batch * s.channels * s.out_height * s.out_width * plan.taps());
+double flops_of(const Params& params) {
+  const Depthwise& s = params.shape;
+  return 2.0 * static_cast<double>(s.batch * s.channels * s.out_height * s.out_width * params.taps());
 }
 
 // Bands of rows that fit the second-level cache, and enough for all threads.
-void share_out(Plan& plan, const View& x, std::int64_t rows, std::int64_t buffer_bytes) {
-  const auto image_bytes = static_cast<std::int64_t>(x.bytes()) / plan.shape.batch;
-  plan.rows = rows;
-  plan.buffer_bytes = buffer_bytes;
-  plan.bands =
+void share_out(Params& params, const View& x, std::int64_t rows, std::int64_t buffer_bytes) {
+  const auto image_bytes = static_cast<std::int64_t>(x.bytes()) / params.shape.batch;
+  params.rows = rows;
+  params.buffer_bytes = buffer_bytes;
+  params.bands =
       std::clamp<std::int64_t>(image_bytes / kBandBytes, 1, std::max<std::int64_t>(rows / kMinBandRows, 1));
-  plan.parts = flops_of(plan) < kMinFlops ? 1 : std::min<std::int64_t>(omp_get_max_threads(), plan.units());
+  params.parts =
+      flops_of(params) < kMinFlops ? 1 : std::min<std::int64_t>(omp_get_max_threads(), params.units());
 }
 
 // Bytes of every part.
-std::size_t for_all(const Plan& plan, std::int64_t bytes) {
-  return static_cast<std::size_t>(plan.parts * bytes);
+std::size_t for_all(const Params& params, std::int64_t bytes) {
+  return static_cast<std::size_t>(params.parts * bytes);
 }
 
 }  // namespace
@@ -204,36 +208,37 @@ void lower_depthwise_source_gradient(Lowering& low) {
       attrs.flag("has_weight_scales") || low.input_count() != 2) {
     low.reject("the kernel has no post-operations");
   }
-  std::optional<Plan> plan = make_plan(low, low.output(0), low.input(0), low.input(1));
-  const SourceGradientFn run = plan ? depthwise_source_gradient(low.input(0).dtype) : nullptr;
+  std::optional<Params> params = make_params(low, low.output(0), low.input(0), low.input(1));
+  const SourceGradientFn run = params ? depthwise_source_gradient(low.input(0).dtype) : nullptr;
   if (!run) low.reject(kUnfit);
-  share_out(*plan, low.output(0), plan->shape.height, GradientRows(plan->shape).bytes());
-  low.describe("depthwise_source_gradient:avx512", "acdb", flops_of(*plan));
+  share_out(*params, low.output(0), params->shape.height, GradientRows(params->shape).bytes());
+  low.describe("depthwise_source_gradient:avx512", "acdb", flops_of(*params));
   Places places;
   places.gradient = low.at(low.input(0));
   places.weights = low.at(low.input(1));
   places.source = low.at(low.output(0));
-  places.packed = low.scratch(static_cast<std::size_t>(plan->packed_floats()) * sizeof(float));
-  places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
-  low.emit(std::make_unique<SourceGradientStep>(*plan, run, places));
+  places.packed = low.scratch(static_cast<std::size_t>(params->packed_floats()) * sizeof(float));
+  places.buffers = low.scratch(for_all(*params, params->buffer_bytes));
+  low.emit(std::make_unique<SourceGradientStep>(*params, run, places));
 }
 
 void lower_depthwise_weight_gradient(Lowering& low) {
   if (low.output_count() != 1) low.reject("the kernel has no gradient of a bias");
-  std::optional<Plan> plan = make_plan(low, low.input(0), low.input(1), low.output(0));
+  std::optional<Params> params = make_params(low, low.input(0), low.input(1), low.output(0));
   const WeightSumsFn run =
-      plan ? depthwise_weight_sums(low.input(0).dtype, plan->shape.kernel, plan->shape.stride) : nullptr;
+      params ? depthwise_weight_sums(low.input(0).dtype, params->shape.kernel, params->shape.stride)
+             : nullptr;
   if (!run) low.reject(kUnfit);
-  share_out(*plan, low.input(0), plan->shape.out_height, plan->shape.buffer_bytes());
-  low.describe("depthwise_weight_gradient:avx512", "acdb", flops_of(*plan));
+  share_out(*params, low.input(0), params->shape.out_height, params->shape.buffer_bytes());
+  low.describe("depthwise_weight_gradient:avx512", "acdb", flops_of(*params));
   Places places;
   places.source = low.at(low.input(0));
   places.gradient = low.at(low.input(1));
   places.weights = low.at(low.output(0));
   places.packed =
-      low.scratch(for_all(*plan, plan->packed_floats() * static_cast<std::int64_t>(sizeof(float))));
-  places.buffers = low.scratch(for_all(*plan, plan->buffer_bytes));
-  low.emit(std::make_unique<WeightGradientStep>(*plan, run, places));
+      low.scratch(for_all(*params, params->packed_floats() * static_cast<std::int64_t>(sizeof(float))));
+  places.buffers = low.scratch(for_all(*params, params->buffer_bytes));
+  low.emit(std::make_unique<WeightGradientStep>(*params, run, places));
 }
 
 }  // namespace npu

@@ -7,6 +7,7 @@
 #include "convolution/pointwise.h"
 #include "convolution/post_ops.h"
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 namespace {
@@ -16,37 +17,32 @@ using namespace convolution;
 constexpr std::int64_t kRowBlock = 8;
 constexpr std::int64_t kMinBlocksPerThread = 8;  // fewer row blocks: threads share the outputs instead
 
-struct Plan {
+struct Params {
   Pointwise shape{};
   PointwiseFn run = nullptr;
   std::int64_t buffer_bytes = 0;
   bool by_rows = true;
 };
 
-struct Places {
-  Location source, weights, target;
-  std::optional<Location> bias, residual, gate, buffers;
-};
-
 class BoundPointwise : public BoundStep {
  public:
-  explicit BoundPointwise(const Plan& plan) : plan_(plan) {}
+  explicit BoundPointwise(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    const Pointwise& shape = plan_.shape;
+    const Pointwise& shape = params_.shape;
     const PointwiseData data{source, weights, static_cast<const float*>(bias), residual, gate, target};
     const auto buffer = [&] {
-      return static_cast<char*>(buffers) + omp_get_thread_num() * plan_.buffer_bytes;
+      return static_cast<char*>(buffers) + omp_get_thread_num() * params_.buffer_bytes;
     };
-    if (plan_.by_rows) {
+    if (params_.by_rows) {
       const std::int64_t blocks = (shape.rows() + kRowBlock - 1) / kRowBlock;
       parallel_for(blocks, kMinBlocksPerThread, [&](std::int64_t begin, std::int64_t end) {
-        plan_.run(shape, data, begin * kRowBlock, std::min(end * kRowBlock, shape.rows()), 0, shape.panels(),
-                  buffer());
+        params_.run(shape, data, begin * kRowBlock, std::min(end * kRowBlock, shape.rows()), 0,
+                    shape.panels(), buffer());
       });
     } else {
       parallel_for(shape.panels(), 1, [&](std::int64_t begin, std::int64_t end) {
-        plan_.run(shape, data, 0, shape.rows(), begin, end, buffer());
+        params_.run(shape, data, 0, shape.rows(), begin, end, buffer());
       });
     }
   }
@@ -60,32 +56,10 @@ class BoundPointwise : public BoundStep {
   void* buffers = nullptr;
 
  private:
-  const Plan& plan_;
+  const Params& params_;
 };
 
-class PointwiseStep : public Step {
- public:
-  PointwiseStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundPointwise>(plan_);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->weights, places_.weights);
-    binder.address(&bound->target, places_.target);
-    const std::pair<void**, const std::optional<Location>&> others[] = {{&bound->bias, places_.bias},
-                                                                        {&bound->residual, places_.residual},
-                                                                        {&bound->gate, places_.gate},
-                                                                        {&bound->buffers, places_.buffers}};
-    for (const auto& [slot, place] : others) {
-      if (place) binder.address(slot, *place);
-    }
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using PointwiseStep = KernelStep<BoundPointwise, Params>;
 
 bool all_are(const Dims& list, std::int64_t value) {
   return std::all_of(list.begin(), list.end(), [&](std::int64_t v) { return v == value; });
@@ -130,35 +104,38 @@ void lower_pointwise(Lowering& low) {
   if (!finish || finish->next != low.input_count() || (gated && !is_gate(low, low.input(gate)))) {
     low.reject("the kernel has no such gate or post-operations");
   }
-  Plan plan;
-  plan.run = pointwise(x.dtype);
+  Params params;
+  params.run = pointwise(x.dtype);
   const bool pairs = x.dtype == DType::Float32 || x.dims[1] % 2 == 0;
-  plan.shape = {y.dims[0],    y.dims[2] * y.dims[3], x.dims[1],        y.dims[1],
-                x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
-                gated};
-  const std::int64_t rows = plan.shape.rows();
-  if (!plan.run) low.reject("our 1x1 convolutions need AVX-512 with bfloat16 products");
+  params.shape = {y.dims[0],    y.dims[2] * y.dims[3], x.dims[1],        y.dims[1],
+                  x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
+                  gated};
+  const std::int64_t rows = params.shape.rows();
+  if (!params.run) low.reject("our 1x1 convolutions need AVX-512 with bfloat16 products");
   if (!pairs || rows == 0) low.reject("channels of bfloat16 come in pairs, and there are results");
-  plan.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
-  plan.buffer_bytes = (pointwise_buffer_bytes(plan.shape, x.dtype) + 63) / 64 * 64;
+  params.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
+  params.buffer_bytes = (pointwise_buffer_bytes(params.shape, x.dtype) + 63) / 64 * 64;
   low.describe("pointwise:avx512", "acdb",
-               2.0 * static_cast<double>(rows * plan.shape.depth * plan.shape.outputs));
-  Places places;
-  places.source = low.at(x);
-  places.target = low.at(y);
+               2.0 * static_cast<double>(rows * params.shape.depth * params.shape.outputs));
+  PointwiseStep::Places places;
+  places.emplace_back(&BoundPointwise::source, low.at(x));
+  places.emplace_back(&BoundPointwise::target, low.at(y));
   const View& w = low.input(1);
   const std::int64_t outputs = w.dims[0], depth = w.dims[1], across = w.strides[0], down = w.strides[1];
   const DType type = w.dtype;
-  places.weights = low.prepared(
-      w, static_cast<std::size_t>(packed_bytes(type, outputs, depth)),
-      [=](const char* from, char* to) { pack_pointwise(type, from, outputs, depth, across, down, to); });
-  if (has_bias) places.bias = low.at(low.input(2));
-  if (finish->residual) places.residual = low.at(*finish->residual);
+  places.emplace_back(&BoundPointwise::weights,
+                      low.prepared(w, static_cast<std::size_t>(packed_bytes(type, outputs, depth)),
+                                   [=](const char* from, char* to) {
+                                     pack_pointwise(type, from, outputs, depth, across, down, to);
+                                   }));
+  if (has_bias) places.emplace_back(&BoundPointwise::bias, low.at(low.input(2)));
+  if (finish->residual) places.emplace_back(&BoundPointwise::residual, low.at(*finish->residual));
   if (gated) {
-    places.gate = low.at(low.input(gate));
-    places.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * plan.buffer_bytes));
+    places.emplace_back(&BoundPointwise::gate, low.at(low.input(gate)));
+    places.emplace_back(&BoundPointwise::buffers,
+                        low.scratch(static_cast<std::size_t>(omp_get_max_threads() * params.buffer_bytes)));
   }
-  low.emit(std::make_unique<PointwiseStep>(plan, places));
+  low.emit(std::make_unique<PointwiseStep>(params, std::move(places)));
 }
 
 }  // namespace npu

@@ -9,13 +9,14 @@
 #include "convolution/weight_gradient.h"
 #include "convolution/weight_target.h"
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 namespace {
 
 using namespace convolution;
 
-constexpr std::int64_t kMaxSteps = 400;       // of a product: its panels lie in the second-level cache
+constexpr std::int64_t kMaxSteps = 400;       // of a product: its panels fit into the second-level cache
 constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
 constexpr std::int64_t kPixelsOfChannel = 8;  // more than these are shared out rather than the channels
 
@@ -28,7 +29,7 @@ struct Pixels {
 // What the threads share out among themselves.
 enum class Split : std::uint8_t { Pixels, Rows, Columns };
 
-struct Plan {
+struct Params {
   const GradientKernels* kernels = nullptr;
   Pixels source{}, gradient{};
   std::int64_t images = 0;
@@ -64,7 +65,7 @@ struct Range {
   std::int64_t count() const { return std::max<std::int64_t>(last - first, 0); }
 };
 
-// The outputs along one axis whose source lies inside for a tap.
+// The outputs along one axis whose source for a tap is inside the image.
 Range seen(std::int64_t offset, std::int64_t stride, std::int64_t size, std::int64_t outputs) {
   const std::int64_t first = offset >= 0 ? 0 : (-offset + stride - 1) / stride;
   const std::int64_t last = size - offset <= 0 ? 0 : (size - offset - 1) / stride + 1;
@@ -77,7 +78,7 @@ struct Part {
   Range lines, rows, columns;
 };
 
-// Where the pixels lie that meet at a tap.
+// Locations of the pixel pairs that a tap multiplies.
 struct Meeting {
   std::int64_t* source;
   std::int64_t* gradient;
@@ -91,13 +92,13 @@ struct Packed {
 
 class BoundWeightGradient : public BoundStep {
  public:
-  explicit BoundWeightGradient(const Plan& plan) : plan_(plan) {}
+  explicit BoundWeightGradient(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t p = begin; p < end; ++p) compute(part(p));
     });
-    if (plan_.split == Split::Pixels && plan_.parts > 1) add_sums_of_parts();
+    if (params_.split == Split::Pixels && params_.parts > 1) add_sums_of_parts();
   }
 
   void* source = nullptr;
@@ -108,43 +109,43 @@ class BoundWeightGradient : public BoundStep {
 
  private:
   Part part(std::int64_t index) const {
-    const std::int64_t rows = plan_.rows().channels, columns = plan_.columns().channels;
-    Part part{index, {0, plan_.lines()}, {0, rows}, {0, columns}};
-    if (plan_.split == Split::Pixels) part.lines = share(plan_.lines(), 1, index);
-    if (plan_.split == Split::Rows) part.rows = share(rows, kGradientRows, index);
-    if (plan_.split == Split::Columns) part.columns = share(columns, kGradientVector, index);
+    const std::int64_t rows = params_.rows().channels, columns = params_.columns().channels;
+    Part part{index, {0, params_.lines()}, {0, rows}, {0, columns}};
+    if (params_.split == Split::Pixels) part.lines = share(params_.lines(), 1, index);
+    if (params_.split == Split::Rows) part.rows = share(rows, kGradientRows, index);
+    if (params_.split == Split::Columns) part.columns = share(columns, kGradientVector, index);
     return part;
   }
 
   // One of `parts` shares of whole blocks.
   Range share(std::int64_t size, std::int64_t block, std::int64_t index) const {
     const std::int64_t blocks = size / block;
-    return {blocks * index / plan_.parts * block, blocks * (index + 1) / plan_.parts * block};
+    return {blocks * index / params_.parts * block, blocks * (index + 1) / params_.parts * block};
   }
 
   // The results of all parts but the first go to memory of their own where they are sums over some pixels.
-  bool sums_apart(const Part& part) const { return plan_.split == Split::Pixels && part.index > 0; }
+  bool sums_apart(const Part& part) const { return params_.split == Split::Pixels && part.index > 0; }
 
   float* target_of(const Part& part, std::int64_t tap) const {
     if (sums_apart(part)) {
-      return static_cast<float*>(partial) + (part.index - 1) * plan_.partial_elements() +
-             tap * plan_.tap_elements();
+      return static_cast<float*>(partial) + (part.index - 1) * params_.partial_elements() +
+             tap * params_.tap_elements();
     }
-    return static_cast<float*>(target) + tap / plan_.kernel[1] * plan_.tap_row +
-           tap % plan_.kernel[1] * plan_.tap_column;
+    return static_cast<float*>(target) + tap / params_.kernel[1] * params_.tap_row +
+           tap % params_.kernel[1] * params_.tap_column;
   }
 
   // Blocks of lines, all taps of each while it is in the cache. What comes next is fetched meanwhile.
   void compute(const Part& part) {
-    auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * plan_.buffer_bytes());
-    const Packed packed{first, first + plan_.shorter() * plan_.steps(plan_.block_pixels())};
-    auto* places =
-        reinterpret_cast<std::int64_t*>(packed.group + kGradientColumns * plan_.steps(plan_.block_pixels()));
-    Meeting now{places, places + plan_.block_pixels()};
-    Meeting next{now.gradient + plan_.block_pixels(), now.gradient + 2 * plan_.block_pixels()};
-    const std::int64_t taps = plan_.kernel[0] * plan_.kernel[1];
-    const std::int64_t blocks = (part.lines.count() + plan_.block_lines - 1) / plan_.block_lines;
-    const std::int64_t to_row = sums_apart(part) ? plan_.columns().channels : plan_.target_row;
+    auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * params_.buffer_bytes());
+    const Packed packed{first, first + params_.shorter() * params_.steps(params_.block_pixels())};
+    auto* places = reinterpret_cast<std::int64_t*>(packed.group +
+                                                   kGradientColumns * params_.steps(params_.block_pixels()));
+    Meeting now{places, places + params_.block_pixels()};
+    Meeting next{now.gradient + params_.block_pixels(), now.gradient + 2 * params_.block_pixels()};
+    const std::int64_t taps = params_.kernel[0] * params_.kernel[1];
+    const std::int64_t blocks = (part.lines.count() + params_.block_lines - 1) / params_.block_lines;
+    const std::int64_t to_row = sums_apart(part) ? params_.columns().channels : params_.target_row;
     meet(part, 0, now);
     for (std::int64_t i = 0; i < std::max<std::int64_t>(blocks, 1) * taps; ++i) {
       meet(part, i + 1, next);
@@ -158,28 +159,28 @@ class BoundWeightGradient : public BoundStep {
 
   // The pixels of the i-th pair of a block and a tap, none beyond the last block.
   void meet(const Part& part, std::int64_t i, Meeting& meeting) const {
-    const std::int64_t taps = plan_.kernel[0] * plan_.kernel[1], tap = i % taps;
-    const std::int64_t first = part.lines.first + i / taps * plan_.block_lines;
-    const std::int64_t last = std::min(first + plan_.block_lines, part.lines.last);
-    const Pixels &s = plan_.source, &g = plan_.gradient;
-    const std::int64_t offset_y = tap / plan_.kernel[1] * plan_.dilations[0] - plan_.pads[0];
-    const std::int64_t offset_x = tap % plan_.kernel[1] * plan_.dilations[1] - plan_.pads[1];
-    const Range ys = seen(offset_y, plan_.strides[0], s.height, g.height);
-    const Range xs = seen(offset_x, plan_.strides[1], s.width, g.width);
+    const std::int64_t taps = params_.kernel[0] * params_.kernel[1], tap = i % taps;
+    const std::int64_t first = part.lines.first + i / taps * params_.block_lines;
+    const std::int64_t last = std::min(first + params_.block_lines, part.lines.last);
+    const Pixels &s = params_.source, &g = params_.gradient;
+    const std::int64_t offset_y = tap / params_.kernel[1] * params_.dilations[0] - params_.pads[0];
+    const std::int64_t offset_x = tap % params_.kernel[1] * params_.dilations[1] - params_.pads[1];
+    const Range ys = seen(offset_y, params_.strides[0], s.height, g.height);
+    const Range xs = seen(offset_x, params_.strides[1], s.width, g.width);
     meeting.count = 0;
     for (std::int64_t line = first; line < last; ++line) {
       const std::int64_t image = line / g.height, y = line % g.height;
       if (y < ys.first || y >= ys.last) continue;
-      const std::int64_t from = image * s.image + (y * plan_.strides[0] + offset_y) * s.row;
+      const std::int64_t from = image * s.image + (y * params_.strides[0] + offset_y) * s.row;
       for (std::int64_t x = xs.first; x < xs.last; ++x, ++meeting.count) {
-        meeting.source[meeting.count] = from + (x * plan_.strides[1] + offset_x) * s.column;
+        meeting.source[meeting.count] = from + (x * params_.strides[1] + offset_x) * s.column;
         meeting.gradient[meeting.count] = image * g.image + y * g.row + x * g.column;
       }
     }
   }
 
   GradientSide side(const Meeting& meeting, bool rows) const {
-    if (rows == plan_.source_has_rows) return {source, meeting.source, meeting.count};
+    if (rows == params_.source_has_rows) return {source, meeting.source, meeting.count};
     return {gradient, meeting.gradient, meeting.count};
   }
 
@@ -190,21 +191,21 @@ class BoundWeightGradient : public BoundStep {
     const bool by_rows = part.rows.count() >= part.columns.count();
     const Range &all = by_rows ? part.rows : part.columns, &whole = by_rows ? part.columns : part.rows;
     const std::int64_t groups = (all.count() + kGradientColumns - 1) / kGradientColumns;
-    plan_.kernels->pack(side(now, !by_rows), whole.first, whole.last, by_rows, packed.whole);
+    params_.kernels->pack(side(now, !by_rows), whole.first, whole.last, by_rows, packed.whole);
     for (std::int64_t g = 0; g < groups; ++g) {
       const Range group = group_of(all, g);
-      plan_.kernels->pack(side(now, by_rows), group.first, group.last, !by_rows, packed.group);
+      params_.kernels->pack(side(now, by_rows), group.first, group.last, !by_rows, packed.group);
       const bool last = g + 1 == groups;
       const Range after = group_of(all, last ? 0 : g + 1);
       const GradientAhead ahead[] = {{side(last ? next : now, by_rows), after.first, after.last},
                                      {share_of(side(next, !by_rows), g, groups), whole.first, whole.last}};
-      const std::int64_t steps = plan_.steps(now.count), at = group.first - all.first;
+      const std::int64_t steps = params_.steps(now.count), at = group.first - all.first;
       if (by_rows) {
-        plan_.kernels->multiply(packed.group, group.count(), packed.whole, whole.count(), steps, add,
-                                to + at * to_row, to_row, ahead);
+        params_.kernels->multiply(packed.group, group.count(), packed.whole, whole.count(), steps, add,
+                                  to + at * to_row, to_row, ahead);
       } else {
-        plan_.kernels->multiply(packed.whole, whole.count(), packed.group, group.count(), steps, add, to + at,
-                                to_row, ahead);
+        params_.kernels->multiply(packed.whole, whole.count(), packed.group, group.count(), steps, add,
+                                  to + at, to_row, ahead);
       }
     }
   }
@@ -220,38 +221,17 @@ class BoundWeightGradient : public BoundStep {
   }
 
   void add_sums_of_parts() const {
-    const WeightRows weights{plan_.kernel[0],          plan_.kernel[1],  plan_.rows().channels,
-                             plan_.columns().channels, plan_.target_row, plan_.tap_row,
-                             plan_.tap_column};
+    const WeightRows weights{params_.kernel[0],          params_.kernel[1],  params_.rows().channels,
+                             params_.columns().channels, params_.target_row, params_.tap_row,
+                             params_.tap_column};
     add_partial_sums(weights, static_cast<float*>(target), static_cast<const float*>(partial),
-                     plan_.parts - 1);
+                     params_.parts - 1);
   }
 
-  const Plan& plan_;
+  const Params& params_;
 };
 
-struct Places {
-  Location source, gradient, target, buffers, partial;
-};
-
-class WeightGradientStep : public Step {
- public:
-  WeightGradientStep(Plan plan, const Places& places) : plan_(std::move(plan)), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundWeightGradient>(plan_);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->gradient, places_.gradient);
-    binder.address(&bound->target, places_.target);
-    binder.address(&bound->buffers, places_.buffers);
-    binder.address(&bound->partial, places_.partial);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using WeightGradientStep = KernelStep<BoundWeightGradient, Params>;
 
 bool is_whole_vectors(const View& view) {
   return view.strides[1] == 1 && view.dims[1] % kGradientVector == 0 && view.elements() > 0;
@@ -259,13 +239,13 @@ bool is_whole_vectors(const View& view) {
 
 // Many pixels are shared out at the price of adding up what the threads found; otherwise the longer side of
 // the product is, and each thread packs all of the other. What one core writes another reads slowly.
-Split split_of(const Plan& plan, std::int64_t pixels) {
-  const std::int64_t rows = plan.rows().channels, columns = plan.columns().channels;
+Split split_of(const Params& params, std::int64_t pixels) {
+  const std::int64_t rows = params.rows().channels, columns = params.columns().channels;
   if (pixels > kPixelsOfChannel * std::max(rows, columns)) return Split::Pixels;
   return rows > columns ? Split::Rows : Split::Columns;
 }
 
-std::optional<Plan> make_plan(const Lowering& low) {
+std::optional<Params> make_params(const Lowering& low) {
   const View& x = low.input(0);
   const View& dy = low.input(1);
   const View& dw = low.output(0);
@@ -276,52 +256,56 @@ std::optional<Plan> make_plan(const Lowering& low) {
       dy.dims[3] > kMaxWidth || !is_whole_vectors(x) || !is_whole_vectors(dy)) {
     return std::nullopt;
   }
-  Plan plan;
-  plan.kernels = weight_gradient(x.dtype);
-  if (!plan.kernels) return std::nullopt;
-  plan.source = pixels_of(x);
-  plan.gradient = pixels_of(dy);
-  plan.images = x.dims[0];
-  plan.kernel = {dw.dims[2], dw.dims[3]};
-  plan.strides = attrs.integers("strides", {1, 1});
-  plan.dilations = attrs.integers("dilations", {1, 1});
-  plan.pads = attrs.integers("pads_begin", {0, 0});
+  Params params;
+  params.kernels = weight_gradient(x.dtype);
+  if (!params.kernels) return std::nullopt;
+  params.source = pixels_of(x);
+  params.gradient = pixels_of(dy);
+  params.images = x.dims[0];
+  params.kernel = {dw.dims[2], dw.dims[3]};
+  params.strides = attrs.integers("strides", {1, 1});
+  params.dilations = attrs.integers("dilations", {1, 1});
+  params.pads = attrs.integers("pads_begin", {0, 0});
   const WeightTarget target(dw);
-  plan.source_has_rows = target.strides()[0] == 1;
-  plan.target_row = target.strides()[plan.source_has_rows ? 1 : 0];
-  plan.tap_row = target.strides()[2];
-  plan.tap_column = target.strides()[3];
-  const std::int64_t pixels = plan.images * plan.gradient.height * plan.gradient.width;
-  plan.parts = omp_get_max_threads();
-  plan.split = split_of(plan, pixels);
-  plan.block_lines = std::clamp<std::int64_t>(kMaxSteps * plan.kernels->depth / plan.gradient.width, 1,
-                                              std::max<std::int64_t>(plan.lines(), 1));
-  return plan;
+  params.source_has_rows = target.strides()[0] == 1;
+  params.target_row = target.strides()[params.source_has_rows ? 1 : 0];
+  params.tap_row = target.strides()[2];
+  params.tap_column = target.strides()[3];
+  const std::int64_t pixels = params.images * params.gradient.height * params.gradient.width;
+  params.parts = omp_get_max_threads();
+  params.split = split_of(params, pixels);
+  params.block_lines = std::clamp<std::int64_t>(kMaxSteps * params.kernels->depth / params.gradient.width, 1,
+                                                std::max<std::int64_t>(params.lines(), 1));
+  return params;
 }
 
 }  // namespace
 
 void lower_weight_gradient(Lowering& low) {
-  const std::optional<Plan> plan = make_plan(low);
-  if (!plan)
+  const std::optional<Params> params = make_params(low);
+  if (!params)
     low.reject(
         "it takes channels-last images with multiples of 16 channels, and AVX-512 with bfloat16 products");
   const View& dw = low.output(0);
   const double flops =
       2.0 * static_cast<double>(low.input(1).elements()) * static_cast<double>(dw.elements() / dw.dims[0]);
   low.describe("weight_gradient:avx512", "acdb", flops);
-  Places places;
-  places.source = low.at(low.input(0));
-  places.gradient = low.at(low.input(1));
+  WeightGradientStep::Places places;
+  places.emplace_back(&BoundWeightGradient::source, low.at(low.input(0)));
+  places.emplace_back(&BoundWeightGradient::gradient, low.at(low.input(1)));
   const WeightTarget target(dw);
-  places.target = target.place(low);
-  places.buffers = low.scratch(static_cast<std::size_t>(plan->parts * plan->buffer_bytes()));
-  places.partial =
-      low.scratch(plan->split == Split::Pixels
-                      ? static_cast<std::size_t>((plan->parts - 1) * plan->partial_elements()) * sizeof(float)
-                      : 0);
-  low.emit(std::make_unique<WeightGradientStep>(*plan, places));
-  target.finish(low, places.target);
+  const Location place = target.place(low);
+  places.emplace_back(&BoundWeightGradient::target, place);
+  places.emplace_back(&BoundWeightGradient::buffers,
+                      low.scratch(static_cast<std::size_t>(params->parts * params->buffer_bytes())));
+  places.emplace_back(
+      &BoundWeightGradient::partial,
+      low.scratch(params->split == Split::Pixels
+                      ? static_cast<std::size_t>((params->parts - 1) * params->partial_elements()) *
+                            sizeof(float)
+                      : 0));
+  low.emit(std::make_unique<WeightGradientStep>(*params, std::move(places)));
+  target.finish(low, place);
 }
 
 }  // namespace npu

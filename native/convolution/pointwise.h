@@ -17,7 +17,7 @@ struct Pointwise {
   std::int64_t images, pixels, depth, outputs;  // rows of the product: images * pixels
   std::int64_t source_row, target_row;          // distances in elements
   Epilogue epilogue;
-  bool has_residual = false;  // lies like the target
+  bool has_residual = false;  // laid out like the target
   bool has_gate = false;      // (images, depth), of the source's type
 
   std::int64_t rows() const { return images * pixels; }
@@ -34,11 +34,11 @@ struct PointwiseData {
 };
 
 // The rows that are worked on together, and the bytes a thread needs for gated ones.
-std::int64_t pointwise_chunk(const Pointwise& plan, DType type);
-std::int64_t pointwise_buffer_bytes(const Pointwise& plan, DType type);
+std::int64_t pointwise_chunk(const Pointwise& params, DType type);
+std::int64_t pointwise_buffer_bytes(const Pointwise& params, DType type);
 
 // Computes rows [first, last) of panels [first_panel, last_panel).
-using PointwiseFn = void (*)(const Pointwise& plan, const PointwiseData& data, std::int64_t first,
+using PointwiseFn = void (*)(const Pointwise& params, const PointwiseData& data, std::int64_t first,
                              std::int64_t last, std::int64_t first_panel, std::int64_t last_panel,
                              char* buffer);
 

@@ -11,7 +11,7 @@ namespace npu::convolution {
 
 struct Finish {
   Epilogue epilogue;
-  std::optional<View> residual;  // what is added; lies like the target
+  std::optional<View> residual;  // what is added; laid out like the target
   std::size_t next = 0;          // the first input that no post-operation takes
 };
 

@@ -57,14 +57,14 @@ const GradientKernels* weight_gradient(DType type) {
   return machine_has_bf16_vectors() ? weight_gradient_avx512(type) : nullptr;
 }
 
-std::int64_t pointwise_chunk(const Pointwise& plan, DType type) {
-  const std::int64_t row = (plan.depth + plan.outputs) * static_cast<std::int64_t>(dtype_size(type));
+std::int64_t pointwise_chunk(const Pointwise& params, DType type) {
+  const std::int64_t row = (params.depth + params.outputs) * static_cast<std::int64_t>(dtype_size(type));
   return std::max<std::int64_t>(kChunkBytes / row / 8 * 8, 8);
 }
 
-std::int64_t pointwise_buffer_bytes(const Pointwise& plan, DType type) {
+std::int64_t pointwise_buffer_bytes(const Pointwise& params, DType type) {
   const auto size = static_cast<std::int64_t>(dtype_size(type));
-  return plan.has_gate ? (pointwise_chunk(plan, type) * plan.depth + 16) * size : 0;
+  return params.has_gate ? (pointwise_chunk(params, type) * params.depth + 16) * size : 0;
 }
 
 std::int64_t packed_bytes(DType type, std::int64_t outputs, std::int64_t depth) {

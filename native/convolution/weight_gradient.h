@@ -15,7 +15,7 @@ inline constexpr std::int64_t kGradientVector = 16;   // channels of a vector
 inline constexpr std::int64_t kGradientColumns = 64;  // columns of a packed panel
 inline constexpr std::int64_t kGradientRows = 16;     // rows of a packed panel
 
-// Pixels of one side of the product: where each lies, in elements from the first.
+// Offsets of the pixels of one side of the product, in elements from the first.
 struct GradientSide {
   const void* image;
   const std::int64_t* pixels;

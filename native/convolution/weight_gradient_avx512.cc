@@ -51,7 +51,7 @@ void pack_vectors(const GradientSide& side, std::int64_t first, std::int64_t vec
   }
 }
 
-// Four vectors at a time, which lie side by side in the source: as one panel of columns or as panels of rows.
+// Four vectors at a time, which are contiguous in the source: as one panel of columns or as panels of rows.
 template <class P>
 void pack(const GradientSide& side, std::int64_t first, std::int64_t last, bool columns, float* packed) {
   const std::int64_t panel = (side.count + P::kDepth - 1) / P::kDepth * kVector;

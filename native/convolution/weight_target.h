@@ -1,5 +1,5 @@
 // Where the gradient of a convolution's weights is summed up: in float32 with the channels of one side next
-// to each other. That is its own memory where it lies so; otherwise memory of the task, from which a last
+// to each other. That is its own memory where it is so; otherwise memory of the task, from which a last
 // step puts it in order and rounds it.
 #pragma once
 

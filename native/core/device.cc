@@ -15,6 +15,7 @@
 #include "core/errors.h"
 #include "core/parallel.h"
 #include "threads/processors.h"
+#include "threads/team.h"
 
 namespace npu {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLine = 64;
-constexpr int kMaxDevices = 64;
+constexpr int kMaxDevices = kMostPools;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -63,9 +64,16 @@ std::size_t machine_memory() {
 }
 
 int configured_count() {
+  if (!device_cores().empty()) return std::min(static_cast<int>(device_cores().size()), kMaxDevices);
   const char* text = std::getenv("NPU_DEVICE_COUNT");
   const int count = text ? std::atoi(text) : 1;
   return std::clamp(count, 1, kMaxDevices);
+}
+
+int configured_threads(int index) {
+  if (!device_cores().empty())
+    return static_cast<int>(device_cores()[static_cast<std::size_t>(index)].size());
+  return wanted_threads() > 0 ? omp_get_max_threads() : std::max(1, omp_get_max_threads() / Device::count());
 }
 
 }  // namespace
@@ -215,9 +223,8 @@ Device& Device::get(int index) {
   return *(*devices)[static_cast<std::size_t>(index)];
 }
 
-Device::Device(int index)
-    : index_(index),
-      threads_(wanted_threads() > 0 ? omp_get_max_threads() : std::max(1, omp_get_max_threads() / count())) {
+Device::Device(int index) : index_(index), threads_(configured_threads(index)) {
+  if (!device_cores().empty()) set_pool_cores(index, device_cores()[static_cast<std::size_t>(index)]);
   info_.limit = machine_memory();
 }
 

@@ -30,7 +30,7 @@ Dims contiguous_strides(const Dims& dims);
 std::string to_string(const Dims& dims);
 std::string to_string(const View& view);
 
-// Raise InvalidArgument, with `what` in the message, unless every element lies within `nbytes`.
+// Raise InvalidArgument, with `what` in the message, unless every element is within `nbytes`.
 void check_view(const View& view, std::size_t nbytes, const std::string& what);
 // The same for the dense row-major block that begins at the view's offset.
 void check_dense(const View& view, std::size_t nbytes, const std::string& what);

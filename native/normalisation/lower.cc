@@ -38,7 +38,7 @@ struct Operand {
   Location where;
 };
 
-struct Plan {
+struct Params {
   RowFn run = nullptr;
   std::int64_t rows = 0, columns = 0;
   std::int64_t parts = 1;         // of the rows, one for a thread
@@ -68,12 +68,12 @@ void put_at(void* data, DType type, std::int64_t index, float value) {
 
 class BoundGradient : public BoundStep {
  public:
-  explicit BoundGradient(const Plan& plan) : plan_(plan) {}
+  explicit BoundGradient(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
     float* const scale = static_cast<float*>(buffers);
-    for (std::int64_t c = 0; c < plan_.columns; ++c) scale[c] = given(kScale) ? value(kScale, c) : 1.0f;
-    parallel_for(plan_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = 0; c < params_.columns; ++c) scale[c] = given(kScale) ? value(kScale, c) : 1.0f;
+    parallel_for(params_.parts, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) run_part(part);
     });
     if (given(kDscale)) put_sums(kDscale, 0);
@@ -84,65 +84,65 @@ class BoundGradient : public BoundStep {
   void* buffers = nullptr;
 
  private:
-  bool given(Place place) const { return plan_.operands[place].given; }
+  bool given(Place place) const { return params_.operands[place].given; }
   float value(Place place, std::int64_t index) const {
-    return value_at(at[place], plan_.operands[place].type, index);
+    return value_at(at[place], params_.operands[place].type, index);
   }
   char* row_of(Place place, std::int64_t row) const {
-    const auto size = static_cast<std::int64_t>(dtype_size(plan_.operands[kX].type));
-    return given(place) ? static_cast<char*>(at[place]) + row * plan_.columns * size : nullptr;
+    const auto size = static_cast<std::int64_t>(dtype_size(params_.operands[kX].type));
+    return given(place) ? static_cast<char*>(at[place]) + row * params_.columns * size : nullptr;
   }
   float* sums_of(std::int64_t part, std::int64_t which) const {
-    return static_cast<float*>(buffers) + (1 + 2 * part + which) * plan_.part_columns;
+    return static_cast<float*>(buffers) + (1 + 2 * part + which) * params_.part_columns;
   }
 
   void run_part(std::int64_t part) const {
     Row row;
     row.scale = static_cast<const float*>(buffers);
-    row.columns = plan_.columns;
-    if (plan_.sums()) {
+    row.columns = params_.columns;
+    if (params_.sums()) {
       row.dscale = sums_of(part, 0);
       row.dbias = sums_of(part, 1);
-      std::memset(row.dscale, 0, static_cast<std::size_t>(2 * plan_.part_columns) * sizeof(float));
+      std::memset(row.dscale, 0, static_cast<std::size_t>(2 * params_.part_columns) * sizeof(float));
     }
-    const std::int64_t last = plan_.rows * (part + 1) / plan_.parts;
-    for (std::int64_t i = plan_.rows * part / plan_.parts; i < last; ++i) {
+    const std::int64_t last = params_.rows * (part + 1) / params_.parts;
+    for (std::int64_t i = params_.rows * part / params_.parts; i < last; ++i) {
       row.dy = row_of(kDy, i);
       row.x = row_of(kX, i);
       row.dx = row_of(kDx, i);
       row.mean = value(kMean, i);
       row.inverse = value(kInverse, i);
-      plan_.run(row);
+      params_.run(row);
     }
   }
 
   // In the order of the parts, whichever thread did them.
   void put_sums(Place place, std::int64_t which) const {
-    for (std::int64_t c = 0; c < plan_.columns; ++c) {
+    for (std::int64_t c = 0; c < params_.columns; ++c) {
       float sum = 0.0f;
-      for (std::int64_t part = 0; part < plan_.parts; ++part) sum += sums_of(part, which)[c];
-      put_at(at[place], plan_.operands[place].type, c, sum);
+      for (std::int64_t part = 0; part < params_.parts; ++part) sum += sums_of(part, which)[c];
+      put_at(at[place], params_.operands[place].type, c, sum);
     }
   }
 
-  const Plan& plan_;
+  const Params& params_;
 };
 
 class GradientStep : public Step {
  public:
-  explicit GradientStep(const Plan& plan) : plan_(plan) {}
+  explicit GradientStep(const Params& params) : params_(params) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundGradient>(plan_);
+    auto bound = std::make_unique<BoundGradient>(params_);
     for (std::size_t i = 0; i < kPlaces; ++i) {
-      if (plan_.operands[i].given) binder.address(&bound->at[i], plan_.operands[i].where);
+      if (params_.operands[i].given) binder.address(&bound->at[i], params_.operands[i].where);
     }
-    binder.address(&bound->buffers, plan_.buffers);
+    binder.address(&bound->buffers, params_.buffers);
     return bound;
   }
 
  private:
-  Plan plan_;
+  Params params_;
 };
 
 // Finds the operands of a task, those that its attributes name among them.
@@ -161,7 +161,7 @@ class Operands {
  private:
   Operand checked(const View& view, std::int64_t elements) {
     if (view.elements() != elements) low_.reject("the shapes do not fit");
-    if (!view.contiguous()) low_.reject("elements must lie side by side");
+    if (!view.contiguous()) low_.reject("elements must be contiguous");
     if (view.dtype != DType::Float32 && view.dtype != DType::BFloat16)
       low_.reject("it is float32 or bfloat16");
     return {true, view.dtype, low_.at(view)};
@@ -178,33 +178,33 @@ bool is_alike(const std::array<Operand, kPlaces>& operands, Place place) {
 void lower_rows(Lowering& low) {
   const View& x = low.input(kX);
   const Attrs& attrs = low.attrs();
-  Plan plan;
-  plan.run = normalisation::layer_norm_grad(x.dtype);
-  if (!plan.run) low.reject("this machine has no kernel for it");
+  Params params;
+  params.run = normalisation::layer_norm_grad(x.dtype);
+  if (!params.run) low.reject("this machine has no kernel for it");
   const std::int64_t elements = x.elements();
-  plan.columns = attrs.integer("columns", 0);
-  if (plan.columns <= 0 || elements == 0 || elements % plan.columns) low.reject("the shapes do not fit");
-  plan.rows = elements / plan.columns;
+  params.columns = attrs.integer("columns", 0);
+  if (params.columns <= 0 || elements == 0 || elements % params.columns) low.reject("the shapes do not fit");
+  params.rows = elements / params.columns;
   const Dims wanted = attrs.integers("wanted", {1, 1, 1});
   if (wanted.size() != 3) low.reject("there are three results");
   Operands found(low);
-  plan.operands[kDy] = found.input(elements);
-  plan.operands[kX] = found.input(elements);
-  plan.operands[kMean] = found.input(plan.rows);
-  plan.operands[kInverse] = found.input(plan.rows);
-  plan.operands[kScale] = found.input(plan.columns, attrs.flag("has_scale"));
-  plan.operands[kDx] = found.output(elements, wanted[0] != 0);
-  plan.operands[kDscale] = found.output(plan.columns, wanted[1] != 0);
-  plan.operands[kDbias] = found.output(plan.columns, wanted[2] != 0);
+  params.operands[kDy] = found.input(elements);
+  params.operands[kX] = found.input(elements);
+  params.operands[kMean] = found.input(params.rows);
+  params.operands[kInverse] = found.input(params.rows);
+  params.operands[kScale] = found.input(params.columns, attrs.flag("has_scale"));
+  params.operands[kDx] = found.output(elements, wanted[0] != 0);
+  params.operands[kDscale] = found.output(params.columns, wanted[1] != 0);
+  params.operands[kDbias] = found.output(params.columns, wanted[2] != 0);
   if (!found.are_all()) low.reject("it has operands that no attribute names");
-  if (!is_alike(plan.operands, kDy) || !is_alike(plan.operands, kDx))
+  if (!is_alike(params.operands, kDy) || !is_alike(params.operands, kDx))
     low.reject("operands have different types");
-  plan.parts = std::clamp<std::int64_t>(elements / kMinPartElements, 1,
-                                        std::min<std::int64_t>(omp_get_max_threads(), plan.rows));
-  plan.part_columns = (plan.columns + 15) / 16 * 16;
+  params.parts = std::clamp<std::int64_t>(elements / kMinPartElements, 1,
+                                          std::min<std::int64_t>(omp_get_max_threads(), params.rows));
+  params.part_columns = (params.columns + 15) / 16 * 16;
   low.describe("rows:avx512", "", 12.0 * static_cast<double>(elements));
-  plan.buffers = low.scratch(plan.bytes());
-  low.emit(std::make_unique<GradientStep>(plan));
+  params.buffers = low.scratch(params.bytes());
+  low.emit(std::make_unique<GradientStep>(params));
 }
 
 constexpr Implementation kImplementations[] = {{"rows", lower_rows}};

@@ -1,9 +1,11 @@
 // Post-operations, scales and zero points.
 #include <array>
 #include <charconv>
+#include <limits>
 #include <string_view>
 
 #include "core/errors.h"
+#include "core/processor.h"
 #include "onednn/primitive.h"
 
 namespace npu {
@@ -114,7 +116,7 @@ class AttributeBuilder {
   void post_ops(std::size_t left_out) {
     std::vector<std::string> texts = low_.attrs().texts("post_ops");
     texts.resize(texts.size() - left_out);
-    for (std::size_t i = 0; i < texts.size(); ++i) append(parse_post_op(texts[i]), static_cast<int>(i));
+    for (const std::string& text : texts) append(parse_post_op(text));
     result_.attr.set_post_ops(ops_);
   }
 
@@ -124,12 +126,19 @@ class AttributeBuilder {
   }
 
  private:
-  void append(const PostOp& op, int index) {
+  void append(const PostOp& op) {
     if (const Eltwise* entry = find_entry(kEltwise, op.kind)) {
+      // With AVX-512, gelu_erf gives NaN for infinity, but infinity for the largest number. Clip replaces NaN
+      // by minus infinity, of which gelu_erf makes NaN again.
+      if (entry->alg == algorithm::eltwise_gelu_erf && has(Vectors::Avx512)) {
+        ops_.append_eltwise(algorithm::eltwise_clip, -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::max());
+      }
       ops_.append_eltwise(entry->alg, number(op, 0, entry->alpha), number(op, 1, entry->beta));
     } else if (const Binary* entry = find_entry(kBinary, op.kind)) {
       const View& view = low_.input(next_++);
       const Desc desc = shape_.describe_operand(low_, view);
+      const int index = ops_.len();
       ops_.append_binary(entry->alg, desc);
       result_.operands.push_back(
           {DNNL_ARG_ATTR_MULTIPLE_POST_OP(index) | DNNL_ARG_SRC_1, desc, low_.at(view)});

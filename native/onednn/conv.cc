@@ -53,11 +53,11 @@ Location lower_gate(Lowering& low, const View& gate, const Desc& source) {
   const dnnl::binary::primitive_desc desc(onednn_engine(), dnnl::algorithm::binary_mul, source, factors,
                                           source, base_attr());
   const Location product = low.scratch(source.get_size());
-  PrimitivePlan plan(low);
-  plan.read(DNNL_ARG_SRC_0, low.input(0), source, source);
-  plan.read(DNNL_ARG_SRC_1, gate, factors, factors);
-  plan.add({DNNL_ARG_DST, source, product});
-  plan.finish<dnnl::binary>(desc, layout_name(source), 0);
+  PrimitiveBuilder builder(low);
+  builder.read(DNNL_ARG_SRC_0, low.input(0), source, source);
+  builder.read(DNNL_ARG_SRC_1, gate, factors, factors);
+  builder.add({DNNL_ARG_DST, source, product});
+  builder.finish<dnnl::binary>(desc, layout_name(source), 0);
   return product;
 }
 
@@ -93,17 +93,18 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   };
   const auto desc = choose<PrimitiveDesc>(candidates(source, target, attributes.accumulates), make);
 
-  PrimitivePlan plan(low);
+  PrimitiveBuilder builder(low);
   if (gated) {
-    plan.read(DNNL_ARG_SRC, lower_gate(low, low.input(gate), source), source, desc.src_desc());
+    builder.read(DNNL_ARG_SRC, lower_gate(low, low.input(gate), source), source, desc.src_desc());
   } else {
-    plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+    builder.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
   }
-  plan.read(DNNL_ARG_WEIGHTS, low.input(1), weights, desc.weights_desc());
-  if (has_bias) plan.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
-  plan.write(DNNL_ARG_DST, y, target, desc.dst_desc());
-  plan.add(attributes);
-  plan.finish<Primitive>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()), flops);
+  builder.read(DNNL_ARG_WEIGHTS, low.input(1), weights, desc.weights_desc());
+  if (has_bias) builder.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
+  builder.write(DNNL_ARG_DST, y, target, desc.dst_desc());
+  builder.add(attributes);
+  builder.finish<Primitive>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
+                            flops);
   if (late) lower_late_activation(low);
 }
 

@@ -172,12 +172,12 @@ class WeightGradient {
 
   void lower_whole() {
     const auto [desc, x, dy] = share(0, x_.dims[0], false);
-    PrimitivePlan plan(low_);
-    plan.read(DNNL_ARG_SRC, x_, describe(low_, x_), desc.src_desc());
-    plan.read(DNNL_ARG_DIFF_DST, dy_, describe(low_, dy_), desc.diff_dst_desc());
-    plan.write(DNNL_ARG_DIFF_WEIGHTS, dw_, weights_desc(), desc.diff_weights_desc());
-    if (has_bias_) plan.write(DNNL_ARG_DIFF_BIAS, low_.output(1), bias_desc(), desc.diff_bias_desc());
-    plan.finish<dnnl::convolution_backward_weights>(desc, layouts(desc), flops_);
+    PrimitiveBuilder builder(low_);
+    builder.read(DNNL_ARG_SRC, x_, describe(low_, x_), desc.src_desc());
+    builder.read(DNNL_ARG_DIFF_DST, dy_, describe(low_, dy_), desc.diff_dst_desc());
+    builder.write(DNNL_ARG_DIFF_WEIGHTS, dw_, weights_desc(), desc.diff_weights_desc());
+    if (has_bias_) builder.write(DNNL_ARG_DIFF_BIAS, low_.output(1), bias_desc(), desc.diff_bias_desc());
+    builder.finish<dnnl::convolution_backward_weights>(desc, layouts(desc), flops_);
   }
 
   void lower_shares(std::int64_t count) {
@@ -251,12 +251,12 @@ void lower_library_pool_grad(Lowering& low) {
   const dnnl::pooling_backward::primitive_desc backward(onednn_engine(), pool.algorithm, dx, target,
                                                         pool.strides, pool.kernel, pool.dilations,
                                                         pool.pads_begin, pool.pads_end, forward, attr);
-  PrimitivePlan after(low);
+  PrimitiveBuilder after(low);
   if (pool.algorithm == dnnl::algorithm::pooling_max) {
     if (low.input_count() < 2) low.reject("the gradient of a maximum needs the pooled data");
     const Desc notes = forward.workspace_desc();
     const Location workspace = low.scratch(notes.get_size());
-    PrimitivePlan before(low);
+    PrimitiveBuilder before(low);
     before.read(DNNL_ARG_SRC, x, source, forward.src_desc());
     before.add({DNNL_ARG_DST, forward.dst_desc(), low.scratch(forward.dst_desc().get_size())});
     before.add({DNNL_ARG_WORKSPACE, notes, workspace});

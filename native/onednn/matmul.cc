@@ -22,10 +22,13 @@ bool joins_next(const Matrix& m, std::size_t i) {
   return m.dims[i] == 1 || m.strides[i] == m.dims[i + 1] * m.strides[i + 1];
 }
 
+// The stride of a column of one element says nothing; one below the number of rows, as a transposed row has
+// it, is not valid for the library.
 void join_next(Matrix& m, std::size_t i) {
   m.dims[i + 1] *= m.dims[i];
   m.dims.erase(m.dims.begin() + static_cast<std::ptrdiff_t>(i));
   m.strides.erase(m.strides.begin() + static_cast<std::ptrdiff_t>(i));
+  if (m.dims.back() == 1) m.strides.back() = 1;
 }
 
 bool is_full(const Matrix& m, const Matrix& like, std::size_t i) {
@@ -117,7 +120,12 @@ class JoinedOperandShape : public PostOperandShape {
   Desc describe_operand(const Lowering& low, const View& view) const override {
     if (next_ >= posts_.size()) low.reject("a post-op operand is missing");
     const Matrix& m = posts_[next_++];
-    return describe(low, view.dtype, m.dims, m.strides);
+    // The stride of a dimension of one element says nothing; an odd one sends the library to its reference.
+    Dims strides = m.strides;
+    for (std::size_t i = strides.size(); i-- > 1;) {
+      if (m.dims[i - 1] == 1) strides[i - 1] = m.dims[i] * strides[i];
+    }
+    return describe(low, view.dtype, m.dims, strides);
   }
 
  private:
@@ -163,14 +171,14 @@ void lower_library(Lowering& low) {
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
   const auto desc = choose(a, b, bias, y, attributes.attr, packs_once);
 
-  PrimitivePlan plan(low);
-  plan.read(DNNL_ARG_SRC, low.input(0), a, desc.src_desc());
-  plan.read(DNNL_ARG_WEIGHTS, low.input(1), b, desc.weights_desc());
-  if (has_bias) plan.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
-  plan.write(DNNL_ARG_DST, low.output(0), y, desc.dst_desc());
-  plan.add(attributes);
-  plan.finish<dnnl::matmul>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
-                            flops);
+  PrimitiveBuilder builder(low);
+  builder.read(DNNL_ARG_SRC, low.input(0), a, desc.src_desc());
+  builder.read(DNNL_ARG_WEIGHTS, low.input(1), b, desc.weights_desc());
+  if (has_bias) builder.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
+  builder.write(DNNL_ARG_DST, low.output(0), y, desc.dst_desc());
+  builder.add(attributes);
+  builder.finish<dnnl::matmul>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
+                               flops);
 }
 
 void lower_strassen_product(Lowering& low) {

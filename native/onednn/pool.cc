@@ -50,11 +50,11 @@ void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, c
     if (other.get(true) && (!desc.get(true) || !is_reference(other.impl_info_str()))) desc = other;
   }
   if (!desc.get(true)) desc = make(source, target, false);
-  PrimitivePlan plan(low);
-  plan.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
-  plan.write(DNNL_ARG_DST, low.output(0), target, desc.dst_desc());
-  plan.add(attributes);
-  plan.finish<Primitive>(desc, layout_name(desc.src_desc()), flops);
+  PrimitiveBuilder builder(low);
+  builder.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
+  builder.write(DNNL_ARG_DST, low.output(0), target, desc.dst_desc());
+  builder.add(attributes);
+  builder.finish<Primitive>(desc, layout_name(desc.src_desc()), flops);
 }
 
 void check_image(const Lowering& low) {

@@ -152,7 +152,7 @@ void emit_reorder(Lowering& low, const Desc& from, const Location& source, const
   before_loop ? low.emit_before_loop(std::move(step)) : low.emit(std::move(step));
 }
 
-void PrimitivePlan::read(int arg, const View& view, const Desc& have, const Desc& want) {
+void PrimitiveBuilder::read(int arg, const View& view, const Desc& have, const Desc& want) {
   if (have != want && low_.is_constant(view)) {
     args_.push_back({arg, want, low_.packed(view, have, want)});
   } else if (have != want && low_.is_steady(view)) {
@@ -164,7 +164,7 @@ void PrimitivePlan::read(int arg, const View& view, const Desc& have, const Desc
   }
 }
 
-void PrimitivePlan::read(int arg, const Location& where, const Desc& have, const Desc& want) {
+void PrimitiveBuilder::read(int arg, const Location& where, const Desc& have, const Desc& want) {
   if (have == want) {
     args_.push_back({arg, want, where});
     return;
@@ -174,7 +174,7 @@ void PrimitivePlan::read(int arg, const Location& where, const Desc& have, const
   args_.push_back({arg, want, place});
 }
 
-void PrimitivePlan::write(int arg, const View& view, const Desc& have, const Desc& made) {
+void PrimitiveBuilder::write(int arg, const View& view, const Desc& have, const Desc& made) {
   if (have == made) {
     args_.push_back({arg, made, low_.at(view)});
     return;
@@ -184,7 +184,7 @@ void PrimitivePlan::write(int arg, const View& view, const Desc& have, const Des
   args_.push_back({arg, made, place});
 }
 
-void PrimitivePlan::emit(dnnl::primitive primitive, const Desc& scratchpad) {
+void PrimitiveBuilder::emit(dnnl::primitive primitive, const Desc& scratchpad) {
   if (scratchpad.get_size())
     args_.push_back({DNNL_ARG_SCRATCHPAD, scratchpad, low_.scratch(scratchpad.get_size())});
   for (const Move& move : before_loop_)

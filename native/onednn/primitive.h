@@ -49,7 +49,7 @@ class PostOperandShape {
   virtual Desc describe_operand(const Lowering& low, const View& view) const = 0;
 };
 // Quantisation attributes are read as well; `scale_mask` is the mask of per-channel weight scales.
-// The last `left_out` post-operations are somebody else's.
+// The last `left_out` post-operations are applied elsewhere.
 AttributeSet make_attributes(Lowering& low, std::size_t next, int scale_mask, const PostOperandShape& shape,
                              std::size_t left_out = 0);
 
@@ -64,14 +64,14 @@ class PaddedOperandShape : public PostOperandShape {
 };
 
 // Gathers the arguments of a primitive; emits it with the reorders it needs before and after.
-class PrimitivePlan {
+class PrimitiveBuilder {
  public:
-  explicit PrimitivePlan(Lowering& low) : low_(low) {}
+  explicit PrimitiveBuilder(Lowering& low) : low_(low) {}
 
   // The primitive reads `view` (seen as `have`) and wants it as `want`: packed once when constant, once a
   // loop when it is steady there, and otherwise whenever the task runs.
   void read(int arg, const View& view, const Desc& have, const Desc& want);
-  // The same for what lies in scratch memory.
+  // The same for a location in scratch memory.
   void read(int arg, const Location& where, const Desc& have, const Desc& want);
   void write(int arg, const View& view, const Desc& have, const Desc& made);
   void add(const Operand& operand) { args_.push_back(operand); }

@@ -139,17 +139,17 @@ class RnnLowering {
 
   template <class Primitive, class PrimitiveDesc>
   void finish(const PrimitiveDesc& desc) {
-    PrimitivePlan plan(low_);
-    plan.read(DNNL_ARG_SRC_LAYER, low_.input(0), x_, x_);
-    if (slots_.h0 >= 0) plan.read(DNNL_ARG_SRC_ITER, input(slots_.h0), h0_, h0_);
-    if (slots_.c0 >= 0) plan.read(DNNL_ARG_SRC_ITER_C, input(slots_.c0), c0_, c0_);
-    plan.read(DNNL_ARG_WEIGHTS_LAYER, input(slots_.w_ih), w_ih_, desc.weights_layer_desc());
-    plan.read(DNNL_ARG_WEIGHTS_ITER, input(slots_.w_hh), w_hh_, desc.weights_iter_desc());
-    if (slots_.bias >= 0) plan.read(DNNL_ARG_BIAS, input(slots_.bias), bias_, bias_);
-    plan.write(DNNL_ARG_DST_LAYER, low_.output(0), y_, y_);
-    if (slots_.h_n >= 0) plan.write(DNNL_ARG_DST_ITER, output(slots_.h_n), h_n_, h_n_);
-    if (slots_.c_n >= 0) plan.write(DNNL_ARG_DST_ITER_C, output(slots_.c_n), c_n_, c_n_);
-    plan.finish<Primitive>(desc, layout_name(desc.weights_layer_desc()), flops_);
+    PrimitiveBuilder builder(low_);
+    builder.read(DNNL_ARG_SRC_LAYER, low_.input(0), x_, x_);
+    if (slots_.h0 >= 0) builder.read(DNNL_ARG_SRC_ITER, input(slots_.h0), h0_, h0_);
+    if (slots_.c0 >= 0) builder.read(DNNL_ARG_SRC_ITER_C, input(slots_.c0), c0_, c0_);
+    builder.read(DNNL_ARG_WEIGHTS_LAYER, input(slots_.w_ih), w_ih_, desc.weights_layer_desc());
+    builder.read(DNNL_ARG_WEIGHTS_ITER, input(slots_.w_hh), w_hh_, desc.weights_iter_desc());
+    if (slots_.bias >= 0) builder.read(DNNL_ARG_BIAS, input(slots_.bias), bias_, bias_);
+    builder.write(DNNL_ARG_DST_LAYER, low_.output(0), y_, y_);
+    if (slots_.h_n >= 0) builder.write(DNNL_ARG_DST_ITER, output(slots_.h_n), h_n_, h_n_);
+    if (slots_.c_n >= 0) builder.write(DNNL_ARG_DST_ITER_C, output(slots_.c_n), c_n_, c_n_);
+    builder.finish<Primitive>(desc, layout_name(desc.weights_layer_desc()), flops_);
   }
 
   Lowering& low_;

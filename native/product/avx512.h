@@ -1,6 +1,8 @@
 // Activations of 16 numbers for AVX-512.
 #pragma once
 
+#include <cfloat>
+
 #include "core/avx512.h"
 #include "product/product.h"
 
@@ -9,7 +11,7 @@ namespace {  // compiled for each file's own instructions
 
 constexpr float kLog2E = 1.44269504f;
 
-// 2^t for t <= 0.
+// 2^t, also of infinities: these have no fraction, but scalef gives infinity or 0 for NaN and them.
 inline __m512 exp2_of(__m512 t) {
   const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT);
   const __m512 r = _mm512_sub_ps(t, n);
@@ -22,7 +24,7 @@ inline __m512 exp2_of(__m512 t) {
 }
 
 // x (1 + erf(x / sqrt 2)) / 2, the error function by the rational approximation 7.1.26 of Abramowitz and
-// Stegun.
+// Stegun. Infinity gives infinity, and minus infinity NaN, as the product of it and 0.
 inline __m512 gelu_erf(__m512 x) {
   const __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), splat(0.70710678f));
   const __m512 t = _mm512_div_ps(splat(1.0f), _mm512_fmadd_ps(z, splat(0.3275911f), splat(1.0f)));
@@ -32,7 +34,8 @@ inline __m512 gelu_erf(__m512 x) {
   p = _mm512_fmadd_ps(p, t, splat(0.254829592f));
   const __m512 e = exp2_of(_mm512_mul_ps(_mm512_mul_ps(z, z), splat(-kLog2E)));
   const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(p, t), e);  // 1 - erf(z)
-  const __m512 half = _mm512_mul_ps(x, splat(0.5f));
+  const __m512 finite = _mm512_min_ps(splat(FLT_MAX), x);     // or NaN, or minus infinity
+  const __m512 half = _mm512_mul_ps(finite, splat(0.5f));
   const __m512 lower = _mm512_mul_ps(half, tail);
   const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
   return _mm512_mask_mov_ps(_mm512_sub_ps(x, lower), negative, lower);
@@ -42,8 +45,7 @@ inline __m512 gelu_erf(__m512 x) {
 inline __m512 gelu_tanh(__m512 x) {
   const __m512 inner = _mm512_fmadd_ps(_mm512_mul_ps(x, x), splat(0.044715f), splat(1.0f));
   const __m512 t = _mm512_mul_ps(_mm512_mul_ps(x, inner), splat(-2.0f * 0.79788456f * kLog2E));
-  const __m512 power = exp2_of(_mm512_min_ps(splat(126.0f), t));
-  return _mm512_div_ps(x, _mm512_add_ps(splat(1.0f), power));
+  return _mm512_div_ps(x, _mm512_add_ps(splat(1.0f), exp2_of(t)));
 }
 
 inline __m512 activate(const Epilogue& e, __m512 x) {

@@ -9,6 +9,7 @@
 
 #include "core/parallel.h"
 #include "product/product.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 namespace {
@@ -20,8 +21,8 @@ using product::MultiplyFn;
 using product::Operands;
 using product::Problem;
 
-struct Plan {
-  Plan(MultiplyFn multiply, const Problem& problem, std::int64_t threads)
+struct Params {
+  Params(MultiplyFn multiply, const Problem& problem, std::int64_t threads)
       : run(multiply), grid(problem, threads), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
 
   MultiplyFn run;
@@ -29,24 +30,19 @@ struct Plan {
   std::int64_t buffer_floats;
 };
 
-struct Places {
-  Location a, b, y, buffers;
-  std::optional<Location> bias, residual, factor;
-};
-
 class BoundProduct : public BoundStep {
  public:
-  explicit BoundProduct(const Plan& plan) : plan_(plan) {}
+  explicit BoundProduct(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
     const Operands whole{static_cast<const float*>(a),      static_cast<const float*>(b),
                          static_cast<const float*>(bias),   static_cast<const float*>(residual),
                          static_cast<const float*>(factor), static_cast<float*>(y)};
-    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) {
-        const Problem problem = plan_.grid.problem(part);
-        const Operands own = plan_.grid.operands(part, whole);
-        plan_.run(problem, own, static_cast<float*>(buffers) + part * plan_.buffer_floats);
+        const Problem problem = params_.grid.problem(part);
+        const Operands own = params_.grid.operands(part, whole);
+        params_.run(problem, own, static_cast<float*>(buffers) + part * params_.buffer_floats);
       }
     });
   }
@@ -60,29 +56,10 @@ class BoundProduct : public BoundStep {
   void* buffers = nullptr;
 
  private:
-  const Plan& plan_;
+  const Params& params_;
 };
 
-class ProductStep : public Step {
- public:
-  ProductStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundProduct>(plan_);
-    binder.address(&bound->a, places_.a);
-    binder.address(&bound->b, places_.b);
-    binder.address(&bound->y, places_.y);
-    binder.address(&bound->buffers, places_.buffers);
-    if (places_.bias) binder.address(&bound->bias, *places_.bias);
-    if (places_.residual) binder.address(&bound->residual, *places_.residual);
-    if (places_.factor) binder.address(&bound->factor, *places_.factor);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using ProductStep = KernelStep<BoundProduct, Params>;
 
 // What follows the product: a row and a matrix that are added at most, one that is multiplied, an activation.
 struct Finish {
@@ -174,21 +151,22 @@ void lower_strassen(Lowering& low, const Matrix& a, const Matrix& b, const Matri
   if (!finish) low.reject("Strassen's algorithm has no such post-operations");
   const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
                         b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
-  const Plan plan(multiply, problem, omp_get_max_threads());
+  const Params params(multiply, problem, omp_get_max_threads());
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
   low.describe("strassen:avx512",
                (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"), flops);
-  Places places;
-  places.a = low.at(low.input(0));
-  places.b = low.at(low.input(1));
-  places.y = low.at(low.output(0));
-  places.buffers =
-      low.scratch(static_cast<std::size_t>(plan.grid.parts() * plan.buffer_floats) * sizeof(float));
-  if (finish->bias) places.bias = low.at(low.input(*finish->bias));
-  if (finish->residual) places.residual = low.at(low.input(*finish->residual));
-  if (finish->factor) places.factor = low.at(low.input(*finish->factor));
-  low.emit(std::make_unique<ProductStep>(plan, places));
+  ProductStep::Places places;
+  places.emplace_back(&BoundProduct::a, low.at(low.input(0)));
+  places.emplace_back(&BoundProduct::b, low.at(low.input(1)));
+  places.emplace_back(&BoundProduct::y, low.at(low.output(0)));
+  places.emplace_back(
+      &BoundProduct::buffers,
+      low.scratch(static_cast<std::size_t>(params.grid.parts() * params.buffer_floats) * sizeof(float)));
+  if (finish->bias) places.emplace_back(&BoundProduct::bias, low.at(low.input(*finish->bias)));
+  if (finish->residual) places.emplace_back(&BoundProduct::residual, low.at(low.input(*finish->residual)));
+  if (finish->factor) places.emplace_back(&BoundProduct::factor, low.at(low.input(*finish->factor)));
+  low.emit(std::make_unique<ProductStep>(params, std::move(places)));
 }
 
 }  // namespace npu

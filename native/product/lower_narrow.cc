@@ -6,6 +6,7 @@
 #include "core/processor.h"
 #include "product/lower.h"
 #include "product/narrow.h"
+#include "runtime/kernel_step.h"
 
 namespace npu {
 
@@ -28,7 +29,7 @@ using product::NarrowProblem;
 constexpr std::int64_t kStreamed = 1 << 18;  // results of a program that the caches are not kept for
 constexpr std::int64_t kShare = 1 << 15;     // elements of it that are worth a thread
 
-struct Plan {
+struct Params {
   NarrowProblem problem{};
   NarrowFn run = nullptr;
   std::int64_t units = 0, grain = 1;  // columns or rows that the threads share
@@ -36,12 +37,12 @@ struct Plan {
 
 class BoundNarrow : public BoundStep {
  public:
-  explicit BoundNarrow(const Plan& plan) : plan_(plan) {}
+  explicit BoundNarrow(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
     const NarrowOperands operands{a, b, bias, y};
-    parallel_for(plan_.units, plan_.grain, [&](std::int64_t first, std::int64_t last) {
-      plan_.run(plan_.problem, operands, first, last);
+    parallel_for(params_.units, params_.grain, [&](std::int64_t first, std::int64_t last) {
+      params_.run(params_.problem, operands, first, last);
     });
   }
 
@@ -51,29 +52,10 @@ class BoundNarrow : public BoundStep {
   void* y = nullptr;
 
  private:
-  const Plan& plan_;
+  const Params& params_;
 };
 
-class NarrowStep : public Step {
- public:
-  NarrowStep(const Plan& plan, const Location& a, const Location& b, const Location& y,
-             std::optional<Location> bias)
-      : plan_(plan), a_(a), b_(b), y_(y), bias_(std::move(bias)) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundNarrow>(plan_);
-    binder.address(&bound->a, a_);
-    binder.address(&bound->b, b_);
-    binder.address(&bound->y, y_);
-    if (bias_) binder.address(&bound->bias, *bias_);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Location a_, b_, y_;
-  std::optional<Location> bias_;
-};
+using NarrowStep = KernelStep<BoundNarrow, Params>;
 
 bool is_plain(const Lowering& low) {
   const Attrs& attrs = low.attrs();
@@ -95,7 +77,7 @@ NarrowFn kernel_of(const NarrowKernels& kernels, const Matrix& a, const Matrix& 
   return a.dims[1] <= product::kNarrow && b.strides[1] == 1 ? kernels.outer : nullptr;
 }
 
-std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
+std::optional<Params> make_params(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
   const NarrowKernels* kernels = product::narrow(low.output(0).dtype);
   if (!kernels)
     low.reject("products with few rows or terms need AVX-512, with its bfloat16 products for these");
@@ -103,43 +85,44 @@ std::optional<Plan> make_plan(const Lowering& low, const Matrix& a, const Matrix
       y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {
     return std::nullopt;
   }
-  Plan plan;
-  plan.run = kernel_of(*kernels, a, b, y);
-  const bool by_rows = plan.run == kernels->outer;
+  Params params;
+  params.run = kernel_of(*kernels, a, b, y);
+  const bool by_rows = params.run == kernels->outer;
   const std::int64_t large = by_rows ? y.dims[0] * y.dims[1] : b.dims[0] * b.dims[1];
-  if (!plan.run) return std::nullopt;
+  if (!params.run) return std::nullopt;
   const bool clips = !low.attrs().texts("post_ops").empty();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  plan.problem = {y.dims[0],
-                  y.dims[1],
-                  a.dims[1],
-                  a.strides[0],
-                  a.strides[1],
-                  b.strides[0],
-                  b.strides[1],
-                  y.strides[0],
-                  clips ? 0.0f : -kInfinity,
-                  kInfinity,
-                  y.dims[0] * y.dims[1] >= kStreamed && low.output_of(low.output(0)) >= 0};
-  plan.units = by_rows ? y.dims[0] : y.dims[1];
-  plan.grain = std::max<std::int64_t>(kShare / std::max<std::int64_t>(large / plan.units, 1), 1);
-  return plan;
+  params.problem = {y.dims[0],
+                    y.dims[1],
+                    a.dims[1],
+                    a.strides[0],
+                    a.strides[1],
+                    b.strides[0],
+                    b.strides[1],
+                    y.strides[0],
+                    clips ? 0.0f : -kInfinity,
+                    kInfinity,
+                    y.dims[0] * y.dims[1] >= kStreamed && low.output_of(low.output(0)) >= 0};
+  params.units = by_rows ? y.dims[0] : y.dims[1];
+  params.grain = std::max<std::int64_t>(kShare / std::max<std::int64_t>(large / params.units, 1), 1);
+  return params;
 }
 
 }  // namespace
 
 void lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
-  const std::optional<Plan> plan = make_plan(low, a, b, y);
-  if (!plan)
+  const std::optional<Params> params = make_params(low, a, b, y);
+  if (!params)
     low.reject("it has more rows and terms, other types, strides or post-operations than the kernel takes");
-  const NarrowProblem& p = plan->problem;
+  const NarrowProblem& p = params->problem;
   low.describe("narrow:avx512",
                (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"),
                2.0 * static_cast<double>(p.rows * p.columns) * static_cast<double>(p.depth));
-  std::optional<Location> bias;
-  if (low.attrs().flag("has_bias")) bias = low.at(low.input(2));
-  low.emit(std::make_unique<NarrowStep>(*plan, low.at(low.input(0)), low.at(low.input(1)),
-                                        low.at(low.output(0)), bias));
+  NarrowStep::Places places{{&BoundNarrow::a, low.at(low.input(0))},
+                            {&BoundNarrow::b, low.at(low.input(1))},
+                            {&BoundNarrow::y, low.at(low.output(0))}};
+  if (low.attrs().flag("has_bias")) places.emplace_back(&BoundNarrow::bias, low.at(low.input(2)));
+  low.emit(std::make_unique<NarrowStep>(*params, std::move(places)));
 }
 
 }  // namespace npu

@@ -12,14 +12,14 @@ namespace npu::product {
 
 inline constexpr std::int64_t kNarrow = 8;  // rows, or terms of a sum
 
-// y = a b, by strides in elements; columns of y lie side by side.
+// y = a b, by strides in elements; columns of y are contiguous.
 struct NarrowProblem {
   std::int64_t rows, columns, depth;
   std::int64_t a_row, a_column;
   std::int64_t b_row, b_column;
   std::int64_t y_row;
   float low, high;  // results are brought between them
-  bool streams;     // outer products go past the caches where they can: nobody reads them soon
+  bool streams;     // outer products bypass the caches where possible: they are not read soon
 };
 
 // All of one type.
@@ -35,9 +35,9 @@ using NarrowFn = void (*)(const NarrowProblem& problem, const NarrowOperands& op
                           std::int64_t last);
 
 struct NarrowKernels {
-  NarrowFn dots;   // few rows; columns of b lie in memory one by one, rows of a too
-  NarrowFn rows;   // few rows; rows of b lie in memory one by one
-  NarrowFn outer;  // a sum of few terms; rows of b lie in memory one by one
+  NarrowFn dots;   // few rows; columns of b and rows of a are contiguous
+  NarrowFn rows;   // few rows; rows of b are contiguous
+  NarrowFn outer;  // a sum of few terms; rows of b are contiguous
 };
 
 // The kernels on this machine, or nullptr.

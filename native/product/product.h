@@ -30,7 +30,7 @@ struct Epilogue {
   }
 };
 
-// c = a b, by strides in elements. Of the two strides of an operand one is 1; columns of c lie side by side.
+// c = a b, by strides in elements. Of the two strides of an operand one is 1; columns of c are contiguous.
 struct Problem {
   std::int64_t rows, columns, depth;
   std::int64_t a_row, a_column;
@@ -44,7 +44,7 @@ struct Operands {
   const float* a = nullptr;
   const float* b = nullptr;
   const float* bias = nullptr;      // one number for each column
-  const float* residual = nullptr;  // lies like c
+  const float* residual = nullptr;  // laid out like c
   const float* factor = nullptr;    // likewise
   float* c = nullptr;
 };

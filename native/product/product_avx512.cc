@@ -15,7 +15,7 @@ constexpr int kPause = 16;                // depths of a tile after which memory
 constexpr std::int64_t kAhead = 1024;     // floats between sums of a that are used and those asked for
 constexpr std::int64_t kRowsBefore = 96;  // of a tile's, during which the next panel of b is asked for
 constexpr std::int64_t kTile = kTileRows * kTileColumns;
-constexpr std::int64_t kRowsTogether = 16;  // of a, packed at once where rows lie side by side: a cache line
+constexpr std::int64_t kRowsTogether = 16;  // of a, packed at once where rows are contiguous: a cache line
 
 // -- what is multiplied, and where it goes
 // -------------------------------------------------------------------
@@ -226,7 +226,7 @@ inline __m512i magnitudes(__m512i numbers) {
 }
 
 // Raises `most` to the largest magnitude of each line, as the bits of a float: they are ordered like the
-// numbers, NaN last. Numbers of a line lie side by side.
+// numbers, NaN last. Numbers of a line are contiguous.
 void measure_along(const float* data, std::int64_t lines, std::int64_t length, std::int64_t line,
                    std::uint32_t* most) {
   constexpr int kTogether = 4;
@@ -252,7 +252,7 @@ void measure_along(const float* data, std::int64_t lines, std::int64_t length, s
   }
 }
 
-// Likewise where it is the lines that lie side by side.
+// Likewise where it is the lines that are adjacent.
 void measure_across(const float* data, std::int64_t lines, std::int64_t length, std::int64_t step,
                     std::uint32_t* most) {
   for (std::int64_t i = 0; i < lines; i += kLanes) {
@@ -468,7 +468,7 @@ class Multiplication {
     }
   }
 
-  // -- packing: what lies outside of an operand counts as zero --
+  // -- packing: what is outside of an operand counts as zero --
 
   // Rows from m on and depths from k on in each quarter of a, `rows` at most.
   void quarters_of_a(std::int64_t m, std::int64_t rows, std::int64_t k, Part (&parts)[4]) const {
@@ -614,7 +614,7 @@ class Multiplication {
     std::int64_t row;
   };
 
-  // Some depths of a panel of b, either where they lie or brought together in `aside`.
+  // Some depths of a panel of b, either where they are or brought together in `aside`.
   Block depths_of_b(const Part& part, std::int64_t d, std::int64_t count, float* aside) const {
     const std::int64_t depths = smaller(part.depths - d, count);
     const float* from = part.data + d * p_.b_row;

@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -76,6 +77,8 @@ void bind_device(nb::module_& m) {
   m.def("device_count", &Device::count);
   m.def("processors", &processors, "groups"_a = "/proc/self/cgroup", "root"_a = "/sys/fs/cgroup",
         "Cores that this process may use: by its affinity and by the quotas of its control groups.");
+  m.def("parse_cores", &parse_cores, "text"_a,
+        "The cores of each device from a text such as 0-3;4-7; empty where it is none.");
   m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
   m.def(
       "set_num_threads", [](int threads, int device) { Device::get(device).set_threads(threads); },

@@ -17,10 +17,10 @@
 #include "tensorflow/c_api.h"
 #include "tensorflow/callbacks.h"
 #include "tensorflow/device.h"
-#include "tensorflow/handover.h"
 #include "tensorflow/kernel.h"
 #include "tensorflow/plan.h"
 #include "tensorflow/pool.h"
+#include "tensorflow/shared_arena.h"
 #include "tensorflow/timeline.h"
 
 namespace npu::python {
@@ -121,12 +121,12 @@ struct SessionState {
 
 using Random = std::tuple<std::string, std::optional<std::uint64_t>, std::uint64_t>;
 
-void init_plan(Plan* self, std::shared_ptr<Program> program,
+void init_plan(FunctionPlan* self, std::shared_ptr<Program> program,
                const std::vector<std::pair<std::string, int>>& inputs, nb::handle outputs,
                const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
                std::vector<int> specialised, std::vector<int> watched, int patience,
                const std::vector<Random>& random, std::string name, std::int64_t layout) {
-  auto plan = std::make_unique<Plan>();
+  auto plan = std::make_unique<FunctionPlan>();
   if (!program) throw InvalidArgument("a plan for the NPU needs a program");
   plan->name = name.empty() ? program->name() : std::move(name);
   for (const auto& [kind, index] : inputs) plan->inputs.push_back(to_port(kind, index));
@@ -160,13 +160,13 @@ void init_plan(Plan* self, std::shared_ptr<Program> program,
   plan->watched = std::move(watched);
   plan->patience = patience;
   plan->layout = layout;
-  new (self) Plan(std::move(*plan));
+  new (self) FunctionPlan(std::move(*plan));
 }
 
 using Sources = std::vector<std::tuple<std::string, int, int>>;
 
 // Steps read what earlier ones made.
-void check_steps(const Plan& plan) {
+void check_steps(const FunctionPlan& plan) {
   const auto check = [&](const StepSource& source, std::size_t before) {
     const bool fits =
         source.index >= 0 &&
@@ -175,7 +175,10 @@ void check_steps(const Plan& plan) {
     if (!fits) throw InvalidArgument("plan " + plan.name + ": a step reads what no earlier step makes");
   };
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-    for (const StepSource& source : plan.steps[i].inputs) check(source, i);
+    std::size_t first = i;  // of its stage
+    const int stage = plan.steps[i].stage;
+    while (stage >= 0 && first > 0 && plan.steps[first - 1].stage == stage) --first;
+    for (const StepSource& source : plan.steps[i].inputs) check(source, first);
   }
   for (const StepSource& source : plan.step_results) check(source, plan.steps.size());
 }
@@ -195,9 +198,9 @@ std::shared_ptr<const HostOperator> to_operator(const OperatorParts& parts) {
   return found;
 }
 
-std::shared_ptr<Plan> host_plan(std::string function, bool escapes, std::vector<int> specialised,
-                                const std::optional<OperatorParts>& alone) {
-  auto plan = std::make_shared<Plan>();
+std::shared_ptr<FunctionPlan> host_plan(std::string function, bool escapes, std::vector<int> specialised,
+                                        const std::optional<OperatorParts>& alone) {
+  auto plan = std::make_shared<FunctionPlan>();
   if (alone) plan->host_operator = to_operator(*alone);
   plan->name = function;
   plan->host_function = std::move(function);
@@ -219,12 +222,13 @@ std::vector<StepSource> to_sources(const Sources& sources) {
   return result;
 }
 
-std::shared_ptr<Plan> steps_plan(const std::vector<std::tuple<std::string, Sources, int>>& steps,
-                                 const Sources& results, std::vector<int> specialised, std::string name) {
-  auto plan = std::make_shared<Plan>();
+std::shared_ptr<FunctionPlan> steps_plan(
+    const std::vector<std::tuple<std::string, Sources, int, int, int>>& steps, const Sources& results,
+    std::vector<int> specialised, std::string name) {
+  auto plan = std::make_shared<FunctionPlan>();
   plan->name = std::move(name);
-  for (const auto& [function, inputs, count] : steps) {
-    plan->steps.push_back({function, to_sources(inputs), count});
+  for (const auto& [function, inputs, count, device, stage] : steps) {
+    plan->steps.push_back({function, to_sources(inputs), count, device, stage});
   }
   plan->step_results = to_sources(results);
   plan->specialised = std::move(specialised);
@@ -233,7 +237,7 @@ std::shared_ptr<Plan> steps_plan(const std::vector<std::tuple<std::string, Sourc
   return plan;
 }
 
-const char* kind_of(const Plan& plan) {
+const char* kind_of(const FunctionPlan& plan) {
   if (plan.program) return "npu";
   if (plan.structure.kind == Structure::Kind::Loop) return "loop";
   if (plan.structure.kind == Structure::Kind::Branch) return "branch";
@@ -241,9 +245,10 @@ const char* kind_of(const Plan& plan) {
 }
 
 // A loop (its condition and its body) or a branch over functions, which makes a number of tensors.
-std::shared_ptr<Plan> structure_plan(Structure::Kind kind, std::vector<std::string> functions,
-                                     nb::list inputs, std::vector<int> results, int made, std::string name) {
-  auto plan = std::make_shared<Plan>();
+std::shared_ptr<FunctionPlan> structure_plan(Structure::Kind kind, std::vector<std::string> functions,
+                                             nb::list inputs, std::vector<int> results, int made,
+                                             std::string name) {
+  auto plan = std::make_shared<FunctionPlan>();
   plan->name = std::move(name);
   Structure& structure = plan->structure;
   structure = {kind, std::move(functions), {}, std::move(results), made};
@@ -262,15 +267,15 @@ std::shared_ptr<Plan> structure_plan(Structure::Kind kind, std::vector<std::stri
   return plan;
 }
 
-std::shared_ptr<Plan> loop_plan(std::string condition, std::string body, nb::list inputs,
-                                std::vector<int> results, std::string name) {
+std::shared_ptr<FunctionPlan> loop_plan(std::string condition, std::string body, nb::list inputs,
+                                        std::vector<int> results, std::string name) {
   const auto states = static_cast<int>(inputs.size());
   return structure_plan(Structure::Kind::Loop, {std::move(condition), std::move(body)}, std::move(inputs),
                         std::move(results), states, std::move(name));
 }
 
-std::shared_ptr<Plan> branch_plan(std::vector<std::string> functions, nb::list inputs,
-                                  std::vector<int> results, int made, std::string name) {
+std::shared_ptr<FunctionPlan> branch_plan(std::vector<std::string> functions, nb::list inputs,
+                                          std::vector<int> results, int made, std::string name) {
   return structure_plan(Structure::Kind::Branch, std::move(functions), std::move(inputs), std::move(results),
                         made, std::move(name));
 }
@@ -329,20 +334,21 @@ class PythonCallbacks : public Callbacks {
     });
   }
 
-  std::shared_ptr<Plan> compile_op(const std::string& op, std::string_view attrs,
-                                   std::vector<Described> inputs) override {
+  std::shared_ptr<FunctionPlan> compile_op(const std::string& op, std::string_view attrs,
+                                           std::vector<Described> inputs) override {
     return guarded([&] { return to_plan(op_(op, to_bytes(attrs), to_list(std::move(inputs)))); });
   }
 
-  std::shared_ptr<Plan> compile_function(const std::string& name, std::string_view attrs,
-                                         std::vector<Described> inputs, const std::shared_ptr<Plan>& previous,
-                                         const std::vector<int>& changed) override {
+  std::shared_ptr<FunctionPlan> compile_function(const std::string& name, std::string_view attrs,
+                                                 std::vector<Described> inputs,
+                                                 const std::shared_ptr<FunctionPlan>& previous,
+                                                 const std::vector<int>& changed) override {
     return guarded([&] {
       return to_plan(function_(name, to_bytes(attrs), to_list(std::move(inputs)), previous, changed));
     });
   }
 
-  std::shared_ptr<Plan> compile_part(std::int64_t part, std::vector<Described> inputs) override {
+  std::shared_ptr<FunctionPlan> compile_part(std::int64_t part, std::vector<Described> inputs) override {
     return guarded([&] { return to_plan(part_(part, to_list(std::move(inputs)))); });
   }
 
@@ -365,8 +371,8 @@ class PythonCallbacks : public Callbacks {
     return list;
   }
 
-  static std::shared_ptr<Plan> to_plan(nb::object answer) {
-    return answer.is_none() ? nullptr : nb::cast<std::shared_ptr<Plan>>(answer);
+  static std::shared_ptr<FunctionPlan> to_plan(nb::object answer) {
+    return answer.is_none() ? nullptr : nb::cast<std::shared_ptr<FunctionPlan>>(answer);
   }
 
   // Runs with Python's lock; what is raised becomes a status.
@@ -402,19 +408,19 @@ nb::tuple create_device(int index, const std::string& name, bool wrap_variables)
 }
 
 // What a part left to another, by the number in the graph.
-std::shared_ptr<Handover> handover_of(std::int64_t number) {
-  auto found = Handover::find(number);
-  if (!found) throw InvalidArgument("there is no handover " + std::to_string(number));
+std::shared_ptr<SharedArena> arena_of(std::int64_t number) {
+  auto found = SharedArena::find(number);
+  if (!found) throw InvalidArgument("there is no shared arena " + std::to_string(number));
   return found;
 }
 
-std::int64_t handover_layout(std::int64_t number) { return handover_of(number)->layout(); }
+std::int64_t arena_layout(std::int64_t number) { return arena_of(number)->layout(); }
 
-nb::bytes handover_bytes(std::int64_t number, std::size_t offset, std::size_t bytes) {
-  const auto handover = handover_of(number);
-  if (offset > handover->size() || bytes > handover->size() - offset)
-    throw InvalidArgument("handover " + std::to_string(number) + " ends before that");
-  return nb::bytes(handover->data() + offset, bytes);
+nb::bytes arena_bytes(std::int64_t number, std::size_t offset, std::size_t bytes) {
+  const auto arena = arena_of(number);
+  if (offset > arena->size() || bytes > arena->size() - offset)
+    throw InvalidArgument("shared arena " + std::to_string(number) + " ends before that");
+  return nb::bytes(arena->data() + offset, bytes);
 }
 
 nb::dict counts() {
@@ -444,7 +450,7 @@ void bind_tensorflow(nb::module_& parent) {
       .def("numpy", &value_of)
       .def("__repr__", &repr_of);
 
-  nb::class_<Plan>(m, "FunctionPlan", nb::dynamic_attr(), "How a function runs.")
+  nb::class_<FunctionPlan>(m, "FunctionPlan", nb::dynamic_attr(), "How a function runs.")
       .def("__init__", &init_plan, "program"_a, "inputs"_a, "outputs"_a, nb::kw_only(),
            "others"_a = nb::dict(), "bound"_a = std::vector<std::pair<int, std::uint64_t>>(),
            "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
@@ -458,11 +464,11 @@ void bind_tensorflow(nb::module_& parent) {
       .def_static("branch", &branch_plan, "functions"_a, "inputs"_a, "results"_a, "made"_a, nb::kw_only(),
                   "name"_a = "")
       .def_prop_ro("kind", &kind_of)
-      .def_ro("name", &Plan::name)
-      .def_ro("host_function", &Plan::host_function)
-      .def_ro("specialised", &Plan::specialised)
-      .def_ro("watched", &Plan::watched)
-      .def_prop_ro("bound", [](const Plan& self) {
+      .def_ro("name", &FunctionPlan::name)
+      .def_ro("host_function", &FunctionPlan::host_function)
+      .def_ro("specialised", &FunctionPlan::specialised)
+      .def_ro("watched", &FunctionPlan::watched)
+      .def_prop_ro("bound", [](const FunctionPlan& self) {
         nb::list result;
         for (const BoundVariable& bound : self.bound)
           result.append(nb::make_tuple(bound.input, bound.version));
@@ -498,8 +504,8 @@ void bind_tensorflow(nb::module_& parent) {
           "__enter__", [](SessionState& self) { enter_session(self.generators); },
           "Operations that this thread makes from now on belong to the session.")
       .def("__exit__", [](SessionState&, nb::args) { enter_session(nullptr); });
-  m.def("handover_layout", &handover_layout, "number"_a, "The layout of what a part left to another.");
-  m.def("handover_bytes", &handover_bytes, "number"_a, "offset"_a, "nbytes"_a, "A copy of some of it.");
+  m.def("arena_layout", &arena_layout, "number"_a, "The layout of what a part left to another.");
+  m.def("arena_bytes", &arena_bytes, "number"_a, "offset"_a, "nbytes"_a, "A copy of some of it.");
   m.def("drop_part", &drop_part, "part"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("forget", &forget_plans, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Drops the plans of a function or operator.");

@@ -8,7 +8,7 @@
 namespace npu::recurrent {
 namespace {  // compiled for each file's own instructions
 
-// e to the x within 2 ulp; x must lie within +-88.
+// e to the x within 2 ulp; x must be within +-88.
 inline __m512 exponential(__m512 x) {
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
   __m512 r = _mm512_fnmadd_ps(n, splat(0.693359375f), x);

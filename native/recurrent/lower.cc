@@ -23,7 +23,7 @@ using recurrent::LstmStepFn;
 
 constexpr std::int64_t kMinStepFlops = 50'000;  // of a thread: fewer are not worth it
 
-// An operand of the caller: where it lies and as what.
+// An operand of the caller: location and element type.
 struct Tensor {
   Location where;
   DType type = DType::Float32;

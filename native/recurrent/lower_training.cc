@@ -131,7 +131,7 @@ class BoundBack : public BoundSteps {
 
  private:
   void prepare() override { start(kFirstH, kLastH); }
-  std::int64_t count() const override { return layer_.steps + 1; }  // the last is for the first state alone
+  std::int64_t count() const override { return layer_.steps + 1; }  // the last is for the initial state only
 
   void pack(std::int64_t first, std::int64_t last) override {
     layer_.kernels->pack_back(at[kWeights], layer_.hidden, packed, first, last);
@@ -219,7 +219,7 @@ class Reader {
  private:
   void operand(Place place, const View& view, std::int64_t elements, bool wide) {
     if (view.elements() != elements) low_.reject("the shapes do not fit");
-    if (!view.contiguous()) low_.reject("elements must lie side by side");
+    if (!view.contiguous()) low_.reject("elements must be contiguous");
     if (view.dtype != (wide ? DType::Float32 : layer.type)) low_.reject("operands have different types");
     layer.operands[place] = {true, low_.at(view)};
   }

@@ -10,6 +10,7 @@
 #include "runtime/context.h"
 #include "runtime/lowering.h"
 #include "runtime/program.h"
+#include "threads/team.h"
 
 namespace npu {
 namespace {
@@ -34,6 +35,7 @@ class ProgramBuilder : public LoweringHost {
 
   void build() {
     program_.threads_ = program_.device_.threads();
+    const PoolScope pool(program_.device_.index());
     const TeamScope team(program_.threads_);
     check_arena();
     program_.preludes_.resize(program_.blocks_.size());
@@ -173,7 +175,7 @@ class ProgramBuilder : public LoweringHost {
     return nullptr;
   }
 
-  // Whether writing to one buffer may change another. An output may be where an input lies, as it was
+  // Whether writing to one buffer may change another. An output may be where an input is, as it was
   // declared.
   static bool may_change(const Buffer& written, const Buffer& read) {
     if (read.kind == Buffer::Kind::Input) {

@@ -33,6 +33,7 @@ constexpr TaskKind kKinds[] = {
     {"reorder", lower_reorder},
     {"kernel", lower_kernel},
     {"aicpu", lower_aicpu},
+    {"check", lower_check},
     {"copy", lower_copy},
     {"if", lower_if},
     {"while", lower_while},

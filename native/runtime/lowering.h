@@ -136,6 +136,7 @@ void lower_pool_grad(Lowering& low);
 void lower_reorder(Lowering& low);
 void lower_kernel(Lowering& low);
 void lower_aicpu(Lowering& low);
+void lower_check(Lowering& low);
 void lower_copy(Lowering& low);
 void lower_if(Lowering& low);
 void lower_while(Lowering& low);

@@ -1,6 +1,7 @@
 // Running programs, and the parts of building that need no lowering.
 #include "runtime/program.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "core/parallel.h"
 #include "runtime/context.h"
 #include "runtime/lowering.h"
+#include "threads/team.h"
 
 namespace npu {
 
@@ -16,6 +18,7 @@ Program::Program(std::string name, int device)
 
 Program::~Program() {
   if (finalized_) device_.arenas().remove_user(arena_bytes_ + scratch_bytes_);
+  for (Device* device : elsewhere_) device->arenas().remove_user(memory_bytes());
 }
 
 void Program::check_building() const {
@@ -129,12 +132,23 @@ class Program::ContextLease {
   std::unique_ptr<Context> context_;
 };
 
-ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory) {
+void Program::announce(Device& device) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(elsewhere_.begin(), elsewhere_.end(), &device) != elsewhere_.end()) return;
+  device.arenas().add_user(memory_bytes());
+  elsewhere_.push_back(&device);
+}
+
+ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory,
+                             Device* where) {
   if (!finalized_) throw InvalidArgument("program '" + name_ + "' is not finalized");
+  Device& device = where ? *where : device_;
+  if (&device != &device_) announce(device);
+  const PoolScope pool(device.index());
   const TeamScope team(threads_);  // primitives hold per-thread memory for exactly this team
   const ContextLease context(*this);
   const ArenaPool::Lease arena =
-      device_.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
+      device.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
   context->rebase(memory ? memory : arena.data(), inputs, outputs);
   ShapeReport report = context->run(clock);
   for (int i = 1; i < times_; ++i) {
@@ -144,8 +158,8 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
   return report;
 }
 
-ShapeReport Program::run(void* const* inputs, void* const* outputs) {
-  return execute(inputs, outputs, nullptr);
+ShapeReport Program::run(void* const* inputs, void* const* outputs, Device* where) {
+  return execute(inputs, outputs, nullptr, nullptr, where);
 }
 
 ShapeReport Program::run_in(char* memory, void* const* inputs, void* const* outputs) {

@@ -15,7 +15,7 @@ namespace npu {
 
 class Context;
 
-// A constant's contents as handed over; `owner` keeps them alive.
+// A constant's contents; `owner` keeps them alive.
 struct ConstantSource {
   const void* data = nullptr;
   std::shared_ptr<void> owner;
@@ -28,7 +28,7 @@ struct Buffer {
   int index = 0;           // of the input, output or constant
   std::size_t offset = 0;  // in the arena
   std::size_t nbytes = 0;
-  int over = kAnyInput;  // an output: the input in whose memory it may lie
+  int over = kAnyInput;  // for an output: the input whose memory it may reuse
 
   static constexpr int kNoInput = -1, kAnyInput = -2;
 };
@@ -50,14 +50,15 @@ class Program {
   void task(TaskDef task);
   // A run goes through the tasks `times` times; inputs and outputs advance by these bytes after each.
   void repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps);
-  // `image`: constants as constant_image() of an equal program gave them, used where they lie; with it, only
+  // `image`: constants as constant_image() of an equal program gave them, used in place; with it, only
   // the contents of plain_constants() are read. Raises InvalidArgument where the program is not equal.
   void finalize(std::size_t arena_bytes, ConstantSource image = {}, std::size_t image_bytes = 0,
                 const std::string& layout = {});
 
   // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
-  // the run could tell, for each output (none: an empty list).
-  ShapeReport run(void* const* inputs, void* const* outputs);
+  // the run could tell, for each output (none: an empty list). On another device than its own a program works
+  // in that device's memory and threads; the constants are read where they are.
+  ShapeReport run(void* const* inputs, void* const* outputs, Device* where = nullptr);
   // The same in memory of memory_bytes() that the caller keeps: what is in the arena before and after the run
   // is the caller's affair.
   ShapeReport run_in(char* memory, void* const* inputs, void* const* outputs);
@@ -101,7 +102,9 @@ class Program {
   int add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes);
   std::unique_ptr<Context> take_context();
   void give_context(std::unique_ptr<Context> context);
-  ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory = nullptr);
+  ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory = nullptr,
+                      Device* where = nullptr);
+  void announce(Device& device);  // a device that it runs on
 
   std::string name_;
   Device& device_;
@@ -129,6 +132,7 @@ class Program {
   std::size_t held_offset_ = 0;    // where that begins, from the arena's start
 
   std::mutex mutex_;
+  std::vector<Device*> elsewhere_;  // other devices that it has run on
   std::vector<std::unique_ptr<Context>> free_;
 };
 

@@ -14,7 +14,7 @@
 
 namespace npu {
 
-// Where bytes lie: relative to something that is known only when a run begins, or fixed.
+// The location of some bytes: fixed, or relative to a base known only when a run begins.
 struct Location {
   // Held: what a loop keeps between its steps, behind the arena's scratch memory.
   enum class Space : std::uint8_t { Constant, Arena, Input, Output, Held };

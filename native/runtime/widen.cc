@@ -17,7 +17,7 @@ namespace {
 
 bool is_half(const View& view) { return view.dtype == DType::Float16 || view.dtype == DType::BFloat16; }
 
-// A dense float32 view whose axes lie in memory in the order of the original's.
+// A dense float32 view with the axis order of the original in memory.
 View wide_view(const View& view, int buffer) {
   std::vector<std::size_t> order(view.dims.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -59,7 +59,7 @@ Grid cheapest_grid(std::int64_t parts, std::int64_t panels, Cost&& cost) {
   return best;
 }
 
-// The pixels of some tiles, as whole rows of tiles, if those of all images lie in order.
+// The pixels of some tiles, as whole rows of tiles, if those of all images are in order.
 template <class T>
 Ahead pixels_ahead(const Tiles& all, const Image& image, std::int64_t distance, const T* first,
                    const Range& tiles) {

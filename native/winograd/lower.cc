@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 #include "winograd/grid.h"
 #include "winograd/winograd.h"
 
@@ -25,7 +26,7 @@ using winograd::Range;
 using winograd::Tiles;
 using winograd::Transforms;
 
-struct Plan {
+struct Params {
   const Transforms* transforms = nullptr;
   Image source{}, target{};
   std::int64_t source_image = 0, target_image = 0;
@@ -75,27 +76,27 @@ bool is_channel_vector(const View& view, const View& y) {
 }
 
 // Additions and clipping, in that order, are what the inverse transform can apply.
-bool read_post_ops(const Lowering& low, std::size_t next, Plan& plan) {
+bool read_post_ops(const Lowering& low, std::size_t next, Params& params) {
   for (const std::string& text : low.attrs().texts("post_ops")) {
-    if (plan.clip) return false;
+    if (params.clip) return false;
     if (text == "relu") {
-      plan.clip = true;
-      plan.low = 0.0f;
+      params.clip = true;
+      params.low = 0.0f;
     } else if (text.rfind("clip", 0) == 0) {
       const std::size_t first = text.find(','), second = text.find(',', first + 1);
       if (first == std::string::npos || second == std::string::npos) return false;
-      plan.clip = true;
-      std::from_chars(text.data() + first + 1, text.data() + second, plan.low);
-      std::from_chars(text.data() + second + 1, text.data() + text.size(), plan.high);
-    } else if (text == "sum" && !plan.residual_is_target && plan.residual_input < 0) {
-      plan.residual_is_target = true;
-    } else if (text == "add" && plan.bias_input < 0 && is_channel_vector(low.input(next), low.output(0))) {
-      plan.bias_input = static_cast<int>(next++);
-    } else if (text == "add" && !plan.residual_is_target && plan.residual_input < 0) {
+      params.clip = true;
+      std::from_chars(text.data() + first + 1, text.data() + second, params.low);
+      std::from_chars(text.data() + second + 1, text.data() + text.size(), params.high);
+    } else if (text == "sum" && !params.residual_is_target && params.residual_input < 0) {
+      params.residual_is_target = true;
+    } else if (text == "add" && params.bias_input < 0 && is_channel_vector(low.input(next), low.output(0))) {
+      params.bias_input = static_cast<int>(next++);
+    } else if (text == "add" && !params.residual_is_target && params.residual_input < 0) {
       const View& operand = low.input(next);
       const View& y = low.output(0);
       if (operand.dims != y.dims || operand.strides != y.strides || operand.dtype != y.dtype) return false;
-      plan.residual_input = static_cast<int>(next++);
+      params.residual_input = static_cast<int>(next++);
     } else {
       return false;
     }
@@ -128,65 +129,66 @@ Filter filter_of(const View& w, bool transposed) {
 
 // Few channels: transformed sources and results fit the second-level cache. Many: the weights, which are read
 // once for each chunk, are what counts.
-std::int64_t largest_chunk(const Plan& plan) {
-  if (plan.channels() <= 128) return 36;
-  return plan.channels() <= 256 ? 24 : 66;
+std::int64_t largest_chunk(const Params& params) {
+  if (params.channels() <= 128) return 36;
+  return params.channels() <= 256 ? 24 : 66;
 }
 
-Grid grid_of(const Plan& plan) {
-  const std::int64_t chunk = largest_chunk(plan);
-  return winograd::cheapest_grid(omp_get_max_threads(), plan.panels(), [&](const Grid& grid) {
-    const std::int64_t tiles = (plan.tiles.count() + grid.along_tiles - 1) / grid.along_tiles;
+Grid grid_of(const Params& params) {
+  const std::int64_t chunk = largest_chunk(params);
+  return winograd::cheapest_grid(omp_get_max_threads(), params.panels(), [&](const Grid& grid) {
+    const std::int64_t tiles = (params.tiles.count() + grid.along_tiles - 1) / grid.along_tiles;
     const std::int64_t reads = (tiles + chunk - 1) / chunk * winograd::kReadCost;
-    const std::int64_t outputs = plan.outputs() / grid.along_panels;
+    const std::int64_t outputs = params.outputs() / grid.along_panels;
     return tiles * winograd::kPatchCost +
-           outputs * (reads + (plan.constant_filter ? 0 : winograd::kFilterCost));
+           outputs * (reads + (params.constant_filter ? 0 : winograd::kFilterCost));
   });
 }
 
-std::optional<Plan> make_plan(const Lowering& low, bool transposed) {
+std::optional<Params> make_params(const Lowering& low, bool transposed) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
   const View& w = low.input(1);
   const View& y = low.output(0);
   const bool f32 = x.dtype == DType::Float32 && y.dtype == DType::Float32;
-  Plan plan;
-  plan.bf16 = x.dtype == DType::BFloat16 && y.dtype == DType::BFloat16;
-  plan.transforms = winograd::transforms();
-  if (!plan.transforms || !(f32 || plan.bf16) || x.strides[1] != 1 || y.strides[1] != 1) return std::nullopt;
-  const std::int64_t lanes = plan.transforms->lanes;
+  Params params;
+  params.bf16 = x.dtype == DType::BFloat16 && y.dtype == DType::BFloat16;
+  params.transforms = winograd::transforms();
+  if (!params.transforms || !(f32 || params.bf16) || x.strides[1] != 1 || y.strides[1] != 1)
+    return std::nullopt;
+  const std::int64_t lanes = params.transforms->lanes;
   if (x.dims[1] % lanes || y.dims[1] % lanes || y.elements() == 0) return std::nullopt;
-  plan.source = image_of(x);
-  plan.target = image_of(y);
-  plan.source_image = x.strides[0];
-  plan.target_image = y.strides[0];
-  plan.filter = filter_of(w, transposed);
-  plan.bf16_filter = w.dtype == DType::BFloat16;
-  if (plan.filter.channels != x.dims[1] || plan.filter.outputs != y.dims[1]) return std::nullopt;
-  plan.constant_filter = low.is_constant(w);
+  params.source = image_of(x);
+  params.target = image_of(y);
+  params.source_image = x.strides[0];
+  params.target_image = y.strides[0];
+  params.filter = filter_of(w, transposed);
+  params.bf16_filter = w.dtype == DType::BFloat16;
+  if (params.filter.channels != x.dims[1] || params.filter.outputs != y.dims[1]) return std::nullopt;
+  params.constant_filter = low.is_constant(w);
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
-  plan.pad_top = transposed ? 2 - pads[0] : pads[0];
-  plan.pad_left = transposed ? 2 - pads[1] : pads[1];
-  plan.tiles = Tiles::of(y.dims[0], plan.target.height, plan.target.width);
-  if (low.attrs().flag("has_bias")) plan.bias_input = 2;
-  if (!read_post_ops(low, plan.bias_input < 0 ? 2 : 3, plan)) return std::nullopt;
-  plan.grid = grid_of(plan);
-  const std::int64_t chunks = (plan.tiles_of_part() + largest_chunk(plan) - 1) / largest_chunk(plan);
-  plan.chunk = (plan.tiles_of_part() + chunks - 1) / chunks;
-  return plan;
+  params.pad_top = transposed ? 2 - pads[0] : pads[0];
+  params.pad_left = transposed ? 2 - pads[1] : pads[1];
+  params.tiles = Tiles::of(y.dims[0], params.target.height, params.target.width);
+  if (low.attrs().flag("has_bias")) params.bias_input = 2;
+  if (!read_post_ops(low, params.bias_input < 0 ? 2 : 3, params)) return std::nullopt;
+  params.grid = grid_of(params);
+  const std::int64_t chunks = (params.tiles_of_part() + largest_chunk(params) - 1) / largest_chunk(params);
+  params.chunk = (params.tiles_of_part() + chunks - 1) / chunks;
+  return params;
 }
 
 class BoundWinograd : public BoundStep {
  public:
-  explicit BoundWinograd(const Plan& plan) : plan_(plan) {}
+  explicit BoundWinograd(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) {
-        if (plan_.bf16) {
-          compute<std::uint16_t>(part, plan_.transforms->source_bf16, plan_.transforms->target_bf16);
+        if (params_.bf16) {
+          compute<std::uint16_t>(part, params_.transforms->source_bf16, params_.transforms->target_bf16);
         } else {
-          compute<float>(part, plan_.transforms->source_f32, plan_.transforms->target_f32);
+          compute<float>(part, params_.transforms->source_f32, params_.transforms->target_f32);
         }
       }
     });
@@ -207,28 +209,28 @@ class BoundWinograd : public BoundStep {
 
   Buffer buffer(std::int64_t part) const {
     auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) +
-                                           static_cast<std::size_t>(part) * plan_.buffer_bytes());
-    float* targets = first + kPlanes * plan_.source_plane();
-    return {first, targets, targets + kPlanes * plan_.target_plane()};
+                                           static_cast<std::size_t>(part) * params_.buffer_bytes());
+    float* targets = first + kPlanes * params_.source_plane();
+    return {first, targets, targets + kPlanes * params_.target_plane()};
   }
 
   template <class T>
   void compute(std::int64_t part, Transforms::Read<T> read, Transforms::Write<T> write) const {
-    const Range tiles = plan_.grid.tiles(part, plan_.tiles.count());
-    const Range panels = plan_.grid.panels(part, plan_.panels());
+    const Range tiles = params_.grid.tiles(part, params_.tiles.count());
+    const Range panels = params_.grid.panels(part, params_.panels());
     const Buffer at = buffer(part);
-    for (std::int64_t first = tiles.first; first < tiles.last; first += plan_.chunk) {
-      const Range chunk{first, std::min(first + plan_.chunk, tiles.last)};
+    for (std::int64_t first = tiles.first; first < tiles.last; first += params_.chunk) {
+      const Range chunk{first, std::min(first + params_.chunk, tiles.last)};
       read_tiles<T>(chunk, read, at.sources);
-      const Range after{chunk.last, std::min(chunk.last + plan_.chunk, tiles.last)};
+      const Range after{chunk.last, std::min(chunk.last + params_.chunk, tiles.last)};
       for (std::int64_t panel = panels.first; panel < panels.last; ++panel) {
-        const Image target_panel{plan_.target.height, plan_.target.width, plan_.panel_width(panel),
-                                 plan_.target.row, plan_.target.pixel};
+        const Image target_panel{params_.target.height, params_.target.width, params_.panel_width(panel),
+                                 params_.target.row, params_.target.pixel};
         Next next;
-        next.target = winograd::pixels_ahead(plan_.tiles, target_panel, plan_.target_image,
+        next.target = winograd::pixels_ahead(params_.tiles, target_panel, params_.target_image,
                                              static_cast<const T*>(target) + panel * kPanel, chunk);
         if (panel == panels.first)
-          next.source = winograd::pixels_ahead(plan_.tiles, plan_.source, plan_.source_image,
+          next.source = winograd::pixels_ahead(params_.tiles, params_.source, params_.source_image,
                                                static_cast<const T*>(source), after);
         const float* weights = filter_planes(panel, panel - panels.first, first == tiles.first, at);
         multiply(panel, weights, chunk.count(), next, at);
@@ -239,10 +241,10 @@ class BoundWinograd : public BoundStep {
 
   template <class T>
   void read_tiles(const Range& tiles, Transforms::Read<T> read, float* planes) const {
-    for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += plan_.source_row()) {
-      const Tiles::Place p = plan_.tiles.place(t);
-      read(plan_.source, static_cast<const T*>(source) + p.image * plan_.source_image, p.y - plan_.pad_top,
-           p.x - plan_.pad_left, planes, plan_.source_plane());
+    for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += params_.source_row()) {
+      const Tiles::Place p = params_.tiles.place(t);
+      read(params_.source, static_cast<const T*>(source) + p.image * params_.source_image,
+           p.y - params_.pad_top, p.x - params_.pad_left, planes, params_.source_plane());
     }
   }
 
@@ -253,41 +255,42 @@ class BoundWinograd : public BoundStep {
 
   void multiply(std::int64_t panel, const float* weights, std::int64_t tiles, const Next& next,
                 const Buffer& at) const {
-    const std::int64_t width = plan_.panel_width(panel);
-    const std::int64_t plane = winograd::filter_plane(plan_.channels(), width);
+    const std::int64_t width = params_.panel_width(panel);
+    const std::int64_t plane = winograd::filter_plane(params_.channels(), width);
     for (std::int64_t p = 0; p < kPlanes; ++p) {
-      winograd::Product product{at.sources + p * plan_.source_plane(),
-                                plan_.source_row(),
+      winograd::Product product{at.sources + p * params_.source_plane(),
+                                params_.source_row(),
                                 1,
                                 weights + p * plane,
                                 width,
-                                at.targets + p * plan_.target_plane(),
+                                at.targets + p * params_.target_plane(),
                                 kPanel,
                                 tiles,
                                 width,
-                                plan_.channels(),
+                                params_.channels(),
                                 false};
       product.ahead[0] = next.target.share(kPlanes, p);
       product.ahead[1] = next.source.share(kPlanes, p);
       if (!next.source.blocks && p + 1 < kPlanes) {
         product.ahead[1] = {reinterpret_cast<const char*>(product.b + plane), plane * 4, 0, 1};
       }
-      plan_.transforms->multiply(product);
+      params_.transforms->multiply(product);
     }
   }
 
   // The transformed weights of a panel, made for the first chunk of tiles unless they are constant.
   const float* filter_planes(std::int64_t panel, std::int64_t index, bool first, const Buffer& at) const {
-    const std::int64_t stride = winograd::filter_panel(plan_.channels());
-    if (plan_.constant_filter) return static_cast<const float*>(filter) + panel * stride;
+    const std::int64_t stride = winograd::filter_panel(params_.channels());
+    if (params_.constant_filter) return static_cast<const float*>(filter) + panel * stride;
     float* planes = at.filter + index * stride;
     if (!first) return planes;
-    const Filter part = plan_.filter.part(panel * kPanel, plan_.panel_width(panel), 0, plan_.channels());
-    const std::int64_t plane = winograd::filter_plane(plan_.channels(), plan_.panel_width(panel));
-    if (plan_.bf16_filter) {
-      plan_.transforms->filter_bf16(part, static_cast<const std::uint16_t*>(filter), planes, plane);
+    const Filter part =
+        params_.filter.part(panel * kPanel, params_.panel_width(panel), 0, params_.channels());
+    const std::int64_t plane = winograd::filter_plane(params_.channels(), params_.panel_width(panel));
+    if (params_.bf16_filter) {
+      params_.transforms->filter_bf16(part, static_cast<const std::uint16_t*>(filter), planes, plane);
     } else {
-      plan_.transforms->filter_f32(part, static_cast<const float*>(filter), planes, plane);
+      params_.transforms->filter_f32(part, static_cast<const float*>(filter), planes, plane);
     }
     return planes;
   }
@@ -296,46 +299,23 @@ class BoundWinograd : public BoundStep {
   void write_tiles(const Range& tiles, std::int64_t panel, Transforms::Write<T> write,
                    const float* planes) const {
     const std::int64_t output = panel * kPanel;
-    Image image = plan_.target;
-    image.channels = plan_.panel_width(panel);
-    const auto* extra = static_cast<const T*>(plan_.residual_is_target ? target : residual);
-    const Epilogue epilogue{bias ? static_cast<const float*>(bias) + output : nullptr, plan_.clip, plan_.low,
-                            plan_.high};
+    Image image = params_.target;
+    image.channels = params_.panel_width(panel);
+    const auto* extra = static_cast<const T*>(params_.residual_is_target ? target : residual);
+    const Epilogue epilogue{bias ? static_cast<const float*>(bias) + output : nullptr, params_.clip,
+                            params_.low, params_.high};
     for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += kPanel) {
-      const Tiles::Place p = plan_.tiles.place(t);
-      const std::int64_t at = p.image * plan_.target_image + output;
-      write(image, epilogue, planes, plan_.target_plane(), p.y, p.x, extra ? extra + at : nullptr,
+      const Tiles::Place p = params_.tiles.place(t);
+      const std::int64_t at = p.image * params_.target_image + output;
+      write(image, epilogue, planes, params_.target_plane(), p.y, p.x, extra ? extra + at : nullptr,
             static_cast<T*>(target) + at);
     }
   }
 
-  const Plan& plan_;
+  const Params& params_;
 };
 
-struct Places {
-  Location source, target, filter, buffers;
-  std::optional<Location> residual, bias;
-};
-
-class WinogradStep : public Step {
- public:
-  WinogradStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundWinograd>(plan_);
-    binder.address(&bound->source, places_.source);
-    binder.address(&bound->target, places_.target);
-    binder.address(&bound->filter, places_.filter);
-    binder.address(&bound->buffers, places_.buffers);
-    if (places_.residual) binder.address(&bound->residual, *places_.residual);
-    if (places_.bias) binder.address(&bound->bias, *places_.bias);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using WinogradStep = KernelStep<BoundWinograd, Params>;
 
 Location prepare_weights(Lowering& low, const View& w, const Filter& filter) {
   const bool bf16 = w.dtype == DType::BFloat16;
@@ -356,28 +336,32 @@ Location prepare_weights(Lowering& low, const View& w, const Filter& filter) {
 
 void lower_winograd(Lowering& low, bool transposed) {
   if (!winograd::transforms()) low.reject("Winograd's algorithm needs AVX2");
-  const std::optional<Plan> plan = make_plan(low, transposed);
-  if (!plan)
+  const std::optional<Params> params = make_params(low, transposed);
+  if (!params)
     low.reject("it is no 3x3 convolution of whole vectors of channels, or has other post-operations");
   const View& y = low.output(0);
   const double pixels = static_cast<double>((transposed ? low.input(0) : y).elements());
-  const std::int64_t others = transposed ? plan->outputs() : plan->channels();
+  const std::int64_t others = transposed ? params->outputs() : params->channels();
   const double flops = 2.0 * pixels * 9.0 * static_cast<double>(others);
-  low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
+  low.describe("winograd_4x4:" + std::to_string(params->transforms->lanes * 32), "acdb", flops);
 
-  Places places;
-  places.source = low.at(low.input(0));
-  places.target = low.at(y);
-  places.filter =
-      plan->constant_filter ? prepare_weights(low, low.input(1), plan->filter) : low.at(low.input(1));
-  places.buffers = low.scratch(static_cast<std::size_t>(plan->grid.parts()) * plan->buffer_bytes());
-  if (plan->residual_input >= 0) {
-    places.residual = low.at(low.input(static_cast<std::size_t>(plan->residual_input)));
+  WinogradStep::Places places;
+  places.emplace_back(&BoundWinograd::source, low.at(low.input(0)));
+  places.emplace_back(&BoundWinograd::target, low.at(y));
+  places.emplace_back(&BoundWinograd::filter, params->constant_filter
+                                                  ? prepare_weights(low, low.input(1), params->filter)
+                                                  : low.at(low.input(1)));
+  places.emplace_back(&BoundWinograd::buffers,
+                      low.scratch(static_cast<std::size_t>(params->grid.parts()) * params->buffer_bytes()));
+  if (params->residual_input >= 0) {
+    places.emplace_back(&BoundWinograd::residual,
+                        low.at(low.input(static_cast<std::size_t>(params->residual_input))));
   }
-  if (plan->bias_input >= 0) {
-    places.bias = low.at(low.input(static_cast<std::size_t>(plan->bias_input)));
+  if (params->bias_input >= 0) {
+    places.emplace_back(&BoundWinograd::bias,
+                        low.at(low.input(static_cast<std::size_t>(params->bias_input))));
   }
-  low.emit(std::make_unique<WinogradStep>(*plan, places));
+  low.emit(std::make_unique<WinogradStep>(*params, std::move(places)));
 }
 
 }  // namespace npu

@@ -7,6 +7,7 @@
 #include "convolution/partial_sums.h"
 #include "convolution/weight_target.h"
 #include "core/parallel.h"
+#include "runtime/kernel_step.h"
 #include "winograd/grid.h"
 #include "winograd/lower.h"
 #include "winograd/winograd.h"
@@ -37,10 +38,10 @@ struct Side {
   bool is_gradient = false;
 };
 
-struct Plan {
+struct Params {
   const Transforms* transforms = nullptr;
   bool bf16 = false;
-  Side rows, columns;  // the columns' channels lie side by side in the weights
+  Side rows, columns;  // the columns' channels are contiguous in the weights
   int rows_input = 0;
   Tiles tiles;
   Grid grid;
@@ -76,15 +77,15 @@ struct Target {
 
 class BoundGradient : public BoundStep {
  public:
-  explicit BoundGradient(const Plan& plan) : plan_(plan) {}
+  explicit BoundGradient(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(plan_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.grid.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) {
-        plan_.bf16 ? compute<std::uint16_t>(part) : compute<float>(part);
+        params_.bf16 ? compute<std::uint16_t>(part) : compute<float>(part);
       }
     });
-    if (plan_.grid.along_tiles > 1) add_sums_of_parts();
+    if (params_.grid.along_tiles > 1) add_sums_of_parts();
   }
 
   void* rows = nullptr;
@@ -100,47 +101,48 @@ class BoundGradient : public BoundStep {
 
   Buffer buffer(std::int64_t part) const {
     auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) +
-                                           static_cast<std::size_t>(part) * plan_.buffer_bytes());
-    float* columns = first + kPlanes * plan_.chunk * plan_.row_line();
-    return {first, columns, columns + kPlanes * plan_.chunk * plan_.column_line()};
+                                           static_cast<std::size_t>(part) * params_.buffer_bytes());
+    float* columns = first + kPlanes * params_.chunk * params_.row_line();
+    return {first, columns, columns + kPlanes * params_.chunk * params_.column_line()};
   }
 
   // Sums over some of the tiles go to memory of their own, but for the first.
   Target target_of(std::int64_t part) const {
-    const std::int64_t apart = part % plan_.grid.along_tiles;
-    if (apart == 0) return {static_cast<float*>(target), plan_.target_row, plan_.tap_row, plan_.tap_column};
-    const std::int64_t tap = plan_.row_count() * plan_.column_count();
-    return {static_cast<float*>(partial) + (apart - 1) * plan_.partial_elements(), plan_.column_count(),
+    const std::int64_t apart = part % params_.grid.along_tiles;
+    if (apart == 0)
+      return {static_cast<float*>(target), params_.target_row, params_.tap_row, params_.tap_column};
+    const std::int64_t tap = params_.row_count() * params_.column_count();
+    return {static_cast<float*>(partial) + (apart - 1) * params_.partial_elements(), params_.column_count(),
             3 * tap, tap};
   }
 
   template <class T>
   Transforms::Read<T> transform_of(const Side& side) const {
     if constexpr (sizeof(T) == 2) {
-      return side.is_gradient ? plan_.transforms->gradient_bf16 : plan_.transforms->source_bf16;
+      return side.is_gradient ? params_.transforms->gradient_bf16 : params_.transforms->source_bf16;
     } else {
-      return side.is_gradient ? plan_.transforms->gradient_f32 : plan_.transforms->source_f32;
+      return side.is_gradient ? params_.transforms->gradient_f32 : params_.transforms->source_f32;
     }
   }
 
   template <class T>
   void compute(std::int64_t part) const {
-    const Range tiles = plan_.grid.tiles(part, plan_.tiles.count());
-    const Range panels = plan_.grid.panels(part, plan_.panels());
+    const Range tiles = params_.grid.tiles(part, params_.tiles.count());
+    const Range panels = params_.grid.panels(part, params_.panels());
     const Buffer at = buffer(part);
-    Side own = plan_.columns;
-    own.image.channels = std::min(panels.last * kPanel, plan_.column_count()) - panels.first * kPanel;
+    Side own = params_.columns;
+    own.image.channels = std::min(panels.last * kPanel, params_.column_count()) - panels.first * kPanel;
     const T* own_columns = static_cast<const T*>(columns) + panels.first * kPanel;
     std::int64_t first = tiles.first;
     do {  // once at least: a part without tiles adds nothing, but writes that
-      const Range chunk{first, std::min(first + plan_.chunk, tiles.last)};
-      const Range after{chunk.last, std::min(chunk.last + plan_.chunk, tiles.last)};
-      read_tiles(plan_.rows, static_cast<const T*>(rows), chunk, at.rows, plan_.row_line());
-      read_tiles(own, own_columns, chunk, at.columns, plan_.column_line());
+      const Range chunk{first, std::min(first + params_.chunk, tiles.last)};
+      const Range after{chunk.last, std::min(chunk.last + params_.chunk, tiles.last)};
+      read_tiles(params_.rows, static_cast<const T*>(rows), chunk, at.rows, params_.row_line());
+      read_tiles(own, own_columns, chunk, at.columns, params_.column_line());
       const Ahead ahead[] = {
-          winograd::pixels_ahead(plan_.tiles, plan_.rows.image, plan_.rows.distance,
+          winograd::pixels_ahead(params_.tiles, params_.rows.image, params_.rows.distance,
                                  static_cast<const T*>(rows), after),
-          winograd::pixels_ahead(plan_.tiles, own.image, own.distance, own_columns, after)};
+          winograd::pixels_ahead(params_.tiles, own.image, own.distance, own_columns, after)};
       multiply(part, chunk.count(), own.image.channels, first > tiles.first, chunk.last == tiles.last, ahead,
                at);
       first = chunk.last;
@@ -152,29 +154,29 @@ class BoundGradient : public BoundStep {
                   std::int64_t line) const {
     const Transforms::Read<T> read = transform_of<T>(side);
     for (std::int64_t t = tiles.first; t < tiles.last; ++t, planes += line) {
-      const Tiles::Place p = plan_.tiles.place(t);
+      const Tiles::Place p = params_.tiles.place(t);
       read(side.image, images + p.image * side.distance, p.y - side.pad_top, p.x - side.pad_left, planes,
-           plan_.chunk * line);
+           params_.chunk * line);
     }
   }
 
   // All blocks of rows and columns for a chunk of tiles.
   void multiply(std::int64_t part, std::int64_t tiles, std::int64_t columns, bool add, bool last,
                 const Ahead ahead[2], const Buffer& at) const {
-    const Range panels = plan_.grid.panels(part, plan_.panels());
-    const std::int64_t blocks = panels.count() * plan_.row_blocks();
+    const Range panels = params_.grid.panels(part, params_.panels());
+    const std::int64_t blocks = panels.count() * params_.row_blocks();
     for (std::int64_t i = 0; i < blocks; ++i) {
-      const std::int64_t row = i % plan_.row_blocks() * kRows, column = i / plan_.row_blocks() * kPanel;
-      const std::int64_t high = std::min(kRows, plan_.row_count() - row),
+      const std::int64_t row = i % params_.row_blocks() * kRows, column = i / params_.row_blocks() * kPanel;
+      const std::int64_t high = std::min(kRows, params_.row_count() - row),
                          wide = std::min(kPanel, columns - column);
-      float* block = at.blocks + (plan_.in_one_chunk() ? 0 : i) * kPlanes * plan_.block_plane();
+      float* block = at.blocks + (params_.in_one_chunk() ? 0 : i) * kPlanes * params_.block_plane();
       for (std::int64_t p = 0; p < kPlanes; ++p) {
-        winograd::Product product{at.rows + p * plan_.chunk * plan_.row_line() + row,
+        winograd::Product product{at.rows + p * params_.chunk * params_.row_line() + row,
                                   1,
-                                  plan_.row_line(),
-                                  at.columns + p * plan_.chunk * plan_.column_line() + column,
-                                  plan_.column_line(),
-                                  block + p * plan_.block_plane(),
+                                  params_.row_line(),
+                                  at.columns + p * params_.chunk * params_.column_line() + column,
+                                  params_.column_line(),
+                                  block + p * params_.block_plane(),
                                   kPanel,
                                   high,
                                   wide,
@@ -182,48 +184,32 @@ class BoundGradient : public BoundStep {
                                   add};
         product.ahead[0] = ahead[0].share(blocks * kPlanes, i * kPlanes + p);
         product.ahead[1] = ahead[1].share(blocks * kPlanes, i * kPlanes + p);
-        plan_.transforms->multiply(product);
+        params_.transforms->multiply(product);
       }
       if (!last) continue;
       const Target to = target_of(part);
-      plan_.transforms->collect(block, plan_.block_plane(), high, wide,
-                                to.first + row * to.row + panels.first * kPanel + column, to.row, to.tap_row,
-                                to.tap_column);
+      params_.transforms->collect(block, params_.block_plane(), high, wide,
+                                  to.first + row * to.row + panels.first * kPanel + column, to.row,
+                                  to.tap_row, to.tap_column);
     }
   }
 
   void add_sums_of_parts() const {
-    const convolution::WeightRows weights{
-        3, 3, plan_.row_count(), plan_.column_count(), plan_.target_row, plan_.tap_row, plan_.tap_column};
+    const convolution::WeightRows weights{3,
+                                          3,
+                                          params_.row_count(),
+                                          params_.column_count(),
+                                          params_.target_row,
+                                          params_.tap_row,
+                                          params_.tap_column};
     convolution::add_partial_sums(weights, static_cast<float*>(target), static_cast<const float*>(partial),
-                                  plan_.grid.along_tiles - 1);
+                                  params_.grid.along_tiles - 1);
   }
 
-  const Plan& plan_;
+  const Params& params_;
 };
 
-struct Places {
-  Location rows, columns, target, buffers, partial;
-};
-
-class GradientStep : public Step {
- public:
-  GradientStep(const Plan& plan, const Places& places) : plan_(plan), places_(places) {}
-
-  std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundGradient>(plan_);
-    binder.address(&bound->rows, places_.rows);
-    binder.address(&bound->columns, places_.columns);
-    binder.address(&bound->target, places_.target);
-    binder.address(&bound->buffers, places_.buffers);
-    binder.address(&bound->partial, places_.partial);
-    return bound;
-  }
-
- private:
-  Plan plan_;
-  Places places_;
-};
+using GradientStep = KernelStep<BoundGradient, Params>;
 
 bool all_are(const Dims& list, std::int64_t value) {
   return std::all_of(list.begin(), list.end(), [&](std::int64_t v) { return v == value; });
@@ -247,64 +233,70 @@ bool is_plain_3x3(const Lowering& low) {
          all_are(attrs.integers("strides", {1}), 1) && all_are(attrs.integers("dilations", {1}), 1);
 }
 
-Grid grid_of(const Plan& plan) {
-  return winograd::cheapest_grid(omp_get_max_threads(), plan.panels(), [&](const Grid& grid) {
-    const std::int64_t rows = plan.row_count(), columns = plan.column_count() / grid.along_panels;
-    return plan.tiles.count() / grid.along_tiles * winograd::kPatchCost * (rows + columns) +
-           rows * columns * kCollectCost + (grid.along_tiles > 1 ? rows * plan.column_count() * kAddCost : 0);
+Grid grid_of(const Params& params) {
+  return winograd::cheapest_grid(omp_get_max_threads(), params.panels(), [&](const Grid& grid) {
+    const std::int64_t rows = params.row_count(), columns = params.column_count() / grid.along_panels;
+    return params.tiles.count() / grid.along_tiles * winograd::kPatchCost * (rows + columns) +
+           rows * columns * kCollectCost +
+           (grid.along_tiles > 1 ? rows * params.column_count() * kAddCost : 0);
   });
 }
 
-std::optional<Plan> make_plan(const Lowering& low) {
+std::optional<Params> make_params(const Lowering& low) {
   if (!is_plain_3x3(low)) return std::nullopt;
   const View& x = low.input(0);
   const View& dy = low.input(1);
   const WeightTarget target(low.output(0));
-  Plan plan;
-  plan.transforms = winograd::transforms();
-  if (!plan.transforms || x.dims[1] % plan.transforms->lanes || dy.dims[1] % plan.transforms->lanes ||
+  Params params;
+  params.transforms = winograd::transforms();
+  if (!params.transforms || x.dims[1] % params.transforms->lanes || dy.dims[1] % params.transforms->lanes ||
       low.input(1).elements() == 0) {
     return std::nullopt;
   }
-  plan.tiles = Tiles::of(dy.dims[0], dy.dims[2], dy.dims[3]);
-  plan.bf16 = x.dtype == DType::BFloat16;
+  params.tiles = Tiles::of(dy.dims[0], dy.dims[2], dy.dims[3]);
+  params.bf16 = x.dtype == DType::BFloat16;
   const Dims pads = low.attrs().integers("pads_begin", {0, 0});
-  plan.rows = side_of(x, pads, false);
-  plan.columns = side_of(dy, pads, true);
-  plan.target_row = target.strides()[1];
+  params.rows = side_of(x, pads, false);
+  params.columns = side_of(dy, pads, true);
+  params.target_row = target.strides()[1];
   if (target.strides()[0] != 1) {
-    std::swap(plan.rows, plan.columns);
-    plan.rows_input = 1;
-    plan.target_row = target.strides()[0];
+    std::swap(params.rows, params.columns);
+    params.rows_input = 1;
+    params.target_row = target.strides()[0];
   }
-  plan.tap_row = target.strides()[2];
-  plan.tap_column = target.strides()[3];
-  plan.grid = grid_of(plan);
-  const std::int64_t chunks = (plan.tiles_of_part() + kMaxChunk - 1) / kMaxChunk;
-  plan.chunk = (plan.tiles_of_part() + chunks - 1) / chunks;
-  return plan;
+  params.tap_row = target.strides()[2];
+  params.tap_column = target.strides()[3];
+  params.grid = grid_of(params);
+  const std::int64_t chunks = (params.tiles_of_part() + kMaxChunk - 1) / kMaxChunk;
+  params.chunk = (params.tiles_of_part() + chunks - 1) / chunks;
+  return params;
 }
 
 }  // namespace
 
 void lower_winograd_gradient(Lowering& low) {
   if (!winograd::transforms()) low.reject("Winograd's algorithm needs AVX2");
-  const std::optional<Plan> plan = make_plan(low);
-  if (!plan) low.reject("it is no gradient of a 3x3 kernel with whole vectors of channels");
+  const std::optional<Params> params = make_params(low);
+  if (!params) low.reject("it is no gradient of a 3x3 kernel with whole vectors of channels");
   const View& dw = low.output(0);
   const double flops =
       2.0 * static_cast<double>(low.input(1).elements()) * static_cast<double>(dw.elements() / dw.dims[0]);
-  low.describe("winograd_4x4:" + std::to_string(plan->transforms->lanes * 32), "acdb", flops);
-  Places places;
-  places.rows = low.at(low.input(static_cast<std::size_t>(plan->rows_input)));
-  places.columns = low.at(low.input(static_cast<std::size_t>(1 - plan->rows_input)));
+  low.describe("winograd_4x4:" + std::to_string(params->transforms->lanes * 32), "acdb", flops);
+  GradientStep::Places places;
+  places.emplace_back(&BoundGradient::rows, low.at(low.input(static_cast<std::size_t>(params->rows_input))));
+  places.emplace_back(&BoundGradient::columns,
+                      low.at(low.input(static_cast<std::size_t>(1 - params->rows_input))));
   const WeightTarget target(dw);
-  places.target = target.place(low);
-  places.buffers = low.scratch(static_cast<std::size_t>(plan->grid.parts()) * plan->buffer_bytes());
-  places.partial = low.scratch(
-      static_cast<std::size_t>((plan->grid.along_tiles - 1) * plan->partial_elements()) * sizeof(float));
-  low.emit(std::make_unique<GradientStep>(*plan, places));
-  target.finish(low, places.target);
+  const Location place = target.place(low);
+  places.emplace_back(&BoundGradient::target, place);
+  places.emplace_back(&BoundGradient::buffers,
+                      low.scratch(static_cast<std::size_t>(params->grid.parts()) * params->buffer_bytes()));
+  places.emplace_back(
+      &BoundGradient::partial,
+      low.scratch(static_cast<std::size_t>((params->grid.along_tiles - 1) * params->partial_elements()) *
+                  sizeof(float)));
+  low.emit(std::make_unique<GradientStep>(*params, std::move(places)));
+  target.finish(low, place);
 }
 
 }  // namespace npu

@@ -30,7 +30,7 @@ struct Image {
   std::int64_t pixel;  // elements between two pixels
 };
 
-// Weights of any layout as a convolution takes them: strides in elements, `first` is where element 0 lies. A
+// Weights of any layout as a convolution takes them: strides in elements, `first` is where element 0 is. A
 // transposed convolution has negative kernel strides.
 struct Filter {
   std::int64_t outputs, channels;
