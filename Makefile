@@ -32,7 +32,7 @@ MAIN_PARTS := DOCTESTS ENGINE KERNELS REPOSITORY MODELS PARSERS TRAINING TORCH T
 
 # TensorFlow 2.15 is the last version with Keras 2 and estimators; it needs Python 3.11 or older. The tests of TensorFlow 2
 # that depend on the version of TensorFlow or Keras run there too, the others in `make test-all` only.
-VERSIONED := $(addprefix tests/tensorflow/test_,compatibility.py device.py device_variables.py eager.py export.py functions_keras.py scripts.py)
+VERSIONED := $(addprefix tests/tensorflow/test_,compatibility.py device.py device_variables.py distribution.py eager.py export.py functions_keras.py scripts.py)
 V1_DOCTESTS := --doctest-modules src/npu_bridge/contrib_training.py
 V1 := tests/tensorflow_v1 tests/models/tf215
 UNVERSIONED = $(filter-out $(VERSIONED),$(wildcard tests/tensorflow/test_*.py))
@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize conformance programs clean help
+.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize test-cuda conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,10 +110,17 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN_TF215)/python benchmarks/tensorflow_inference.py
 	$(BIN_TF215)/python benchmarks/tensorflow_v1.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/recurrence.py
 	$(BIN)/python benchmarks/pytorch.py
 	$(BIN)/python benchmarks/pytorch_eager.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/post_ops.py
+	$(BIN)/python benchmarks/trees.py
+
+test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
+	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
+	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
+	python3 -m benchmarks.cuda --alone
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
 	$(BIN)/python -m tests.sanitize address,undefined

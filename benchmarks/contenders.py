@@ -100,10 +100,10 @@ class Runner:
     answer: Callable[[Any], Arrays]
 
 
-def limit_threads() -> None:
+def limit_threads(threads: int = THREADS) -> None:
     """Give every library the same number of threads; to be called before any of them is imported."""
     for name in ("NPU_NUM_THREADS", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
-        os.environ[name] = str(THREADS)
+        os.environ[name] = str(threads)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers that starts during a measurement
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -18,9 +18,12 @@ console = Console(width=None if Console().is_terminal else 160, highlight=False)
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, burst_seconds: float = 0.1
+    calls: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    burst_seconds: float = 0.1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Times of each call, taken in rounds that visit every contender in turn.
+    """Times of each call by a clock, taken in rounds that visit every contender in turn.
 
     Each visit starts with one call that is not timed, which lets the worker threads of the contender before
     it go to sleep; then calls are timed for `burst_seconds`, at least one. The order turns by one place a
@@ -32,19 +35,18 @@ def interleave(
         shift = number % max(len(names), 1)
         for name in names[shift:] + names[:shift]:
             calls[name]()
-            times[name] += _burst(calls[name], burst_seconds)
+            times[name] += _burst(calls[name], burst_seconds, clock)
     return times
 
 
-def _burst(call: Callable[[], Any], seconds: float) -> list[float]:
+def _burst(call: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> list[float]:
     taken: list[float] = []
     start = time.perf_counter()
     while True:
-        begin = time.perf_counter()
+        begin = clock()
         call()
-        end = time.perf_counter()
-        taken.append(end - begin)
-        if end - start >= seconds:
+        taken.append(clock() - begin)
+        if time.perf_counter() - start >= seconds:
             return taken
 
 

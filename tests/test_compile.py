@@ -351,6 +351,7 @@ def test_whatever_cannot_be_compiled_or_loaded_is_a_ge_error(source):
         ("NPU_PROFILE", "/proc/nosuch", "1, and paths that can be written"),
         ("NPU_OP_SELECT_IMPLMODE", "nosuch", "high_performance"),
         ("NPU_CACHE_BYTES", "nosuch", "positive numbers"),
+        ("NPU_COMPILE_GC", "nosuch", "paused"),
         ("NPU_INTERNAL_ERRORS", "nosuch", "raise"),
         ("NPU_MAX_ISA", "nosuch", "avx2"),
         ("NPU_NUM_THREADS", "nosuch", "whole numbers"),

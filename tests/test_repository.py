@@ -232,25 +232,30 @@ DOCUMENTED = [
 
 @pytest.mark.parametrize("path", DOCUMENTED)
 def test_examples_in_documents_run(path: Path, tmp_path: Path) -> None:
-    """The blocks of a document run in order, in one process, with the names that `_SETTING` makes."""
+    """The blocks of a document run in order, in one process, with the names and files that `_SETTING` makes."""
+    blocks = code_blocks(path)
+    files = [_MODEL_FILES] if "resnet50." in "".join(blocks) else []
     script = tmp_path / "document.py"
-    script.write_text("\n".join([_SETTING, *code_blocks(path)]))
+    script.write_text("\n".join([_SETTING, *files, *blocks]))
     run_python([str(script)], cwd=tmp_path)
 
 
-_SETTING = f"""
+_SETTING = """
+import ge
+import numpy as np
+x_array = np.ones((8, 128), np.float32)
+w, b = np.ones((128, 4), np.float32), 1.0
+"""
+
+_MODEL_FILES = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 import shutil
-import ge
-import numpy as np
 from benchmarks.models import onnx_file, zoo
 model = zoo(small=True)["resnet50"]
 shutil.copy(onnx_file(model, 1), "resnet50.onnx")
 ge.compile("resnet50.onnx").save("resnet50.om")
 x = model.inputs(1)[0]
-x_array = np.ones((8, 128), np.float32)
-w, b = np.ones((128, 4), np.float32), 1.0
 del model
 """
 
@@ -270,7 +275,7 @@ def run_python(arguments: list[str], cwd: Path = ROOT, environment: dict[str, st
     return done.stdout
 
 
-EXAMPLES = ("keras_training.py", "onnx_file.py", "pytorch_compile.py")
+EXAMPLES = ("keras_training.py", "mirrored_training.py", "onnx_file.py", "pytorch_compile.py")
 # The packages that users import; modules inside of them are not public.
 PUBLIC = {"acl", "ge", "hccl", "npu_bridge", "npu_device", "tbe", "tf_adapter", "torch_npu", "torchair"}
 
@@ -307,6 +312,7 @@ RUNS = {
         *("--models", "lstm", "--precisions", "fp32"),
     ],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
+    "ensembles of trees": ["benchmarks/trees.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
     "PyTorch models": [
         *("benchmarks/pytorch.py", "--quick", "--models", "bert", "dlrm", "--modes", "infer", "train"),
@@ -325,6 +331,8 @@ RUNS = {
     ],
     "accuracy": ["benchmarks/accuracy.py", "--quick", "--subjects", "lstm"],
     "TensorFlow": ["benchmarks/tensorflow_inference.py", "--quick", "--models", "MobileNetV2", "BERT"],
+    "recurrent layers": ["benchmarks/recurrence.py", "--quick", "--batches", "2", "--cases", "tf.scan"],
+    "several NPUs": ["benchmarks/scaling.py", "--quick", "--models", "BERT", "--batch", "2"],
     "generated kernels": ["benchmarks/kernels.py", "--quick"],
     "the workbench of operators": [
         "-m",

@@ -109,7 +109,7 @@ def returns_value(*defaults: Any) -> Callable[[Callable[P, Any]], Callable[P, An
 
 
 def plain(default: Any) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """A function that answers with its value alone; with `default` when it fails."""
+    """A function that returns only its value, or `default` when it fails."""
 
     def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(function)

@@ -72,7 +72,7 @@ class Memory:
         return block if address + nbytes <= block.address + block.nbytes else None
 
     def starts_in_block(self, address: int) -> bool:
-        """Whether an address lies in some block, whatever the length of the range."""
+        """True if an address is in some block, whatever the length of the range."""
         block = self.find(address)
         return block is not None and address < block.address + block.nbytes
 
@@ -122,7 +122,7 @@ def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
 
 
 def check_range(address: Any, nbytes: Any, *, write: bool) -> Block | None:
-    """Refuse a range that is not memory of this process; return the block of ours that it lies in, if any."""
+    """Refuse a range that is not memory of this process; return the block of ours that contains it, if any."""
     if not isinstance(address, int) or not isinstance(nbytes, int) or address <= 0 or nbytes < 0:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{address!r} with {nbytes!r} bytes is not a memory range")
     block = memory.find(address, nbytes)

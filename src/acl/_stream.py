@@ -13,7 +13,7 @@ from typing import Any
 from acl import constants as c
 from acl._conventions import AclError, code_of
 
-__all__ = ["Event", "Reports", "Stream", "reports"]
+__all__ = ["CallbackQueues", "Event", "Stream", "reports"]
 
 POLL_SECONDS = 0.05
 EXIT_SECONDS = 5.0
@@ -133,8 +133,8 @@ class Event:
         stream.submit(wait)
 
 
-class Reports:
-    """Callbacks of streams, run by the threads that subscribed for them."""
+class CallbackQueues:
+    """Queues of stream callbacks, drained by the threads that subscribed to them."""
 
     def __init__(self) -> None:
         self._threads: dict[int, queue.SimpleQueue[Callable[[], None]]] = {}
@@ -199,7 +199,7 @@ class Reports:
         callback()
 
 
-reports = Reports()
+reports = CallbackQueues()
 
 
 def close_all() -> None:

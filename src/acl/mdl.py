@@ -103,7 +103,7 @@ def load_from_file(model_path: str) -> int:
 
 @returns_value(0)
 def load_from_mem(model: int, model_size: int) -> int:
-    """Load an .om file that lies in memory. Returns (model_id, ret)."""
+    """Load an .om file from memory. Returns (model_id, ret)."""
     return _load(ptr_to_bytes(model, model_size))
 
 
@@ -573,7 +573,7 @@ def _gear(loaded: Loaded, feeds: Dataset) -> int:
 
 
 def _addresses(data: Dataset, ports: list[Any], side: str, code: int) -> tuple[list[int], list[object]]:
-    """The checked addresses of a dataset's buffers, and the blocks they lie in."""
+    """The checked addresses of a dataset's buffers, and the blocks they are in."""
     items = data.items[: len(ports)] if side == "input" and len(data.items) == len(ports) + 1 else data.items
     if len(items) != len(ports):
         raise AclError(code, f"the model has {len(ports)} {side}s, the dataset {len(data.items)} buffers")

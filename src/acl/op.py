@@ -81,7 +81,7 @@ set_attr_list_string = _setter(_each(str), "Set texts.")
 
 @returns_code
 def set_model_dir(model_dir: str) -> None:
-    """Use the operators compiled by `atc --singleop` that lie in a directory. Returns ret."""
+    """Use the operators of a directory, as compiled by `atc --singleop`. Returns ret."""
     from ge.model import om
 
     folder = Path(model_dir)
@@ -95,7 +95,7 @@ def set_model_dir(model_dir: str) -> None:
 
 @returns_code
 def load(model: int, model_size: int) -> None:
-    """Use a compiled operator that lies in memory. Returns ret."""
+    """Use a compiled operator from memory. Returns ret."""
     from acl.util import ptr_to_bytes
     from ge.model import om
 

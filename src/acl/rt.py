@@ -210,7 +210,7 @@ def query_event_status(event: int) -> int:
 
 @returns_value(c.ACL_EVENT_WAIT_STATUS_NOT_READY)
 def query_event_wait_status(event: int) -> int:
-    """(status, ret): ACL_EVENT_WAIT_STATUS_COMPLETE once nobody waits for the event any more."""
+    """(status, ret): ACL_EVENT_WAIT_STATUS_COMPLETE once nothing waits for the event any more."""
     done = events.get(event).complete
     return c.ACL_EVENT_WAIT_STATUS_COMPLETE if done else c.ACL_EVENT_WAIT_STATUS_NOT_READY
 

@@ -28,7 +28,7 @@ _TOKEN = re.compile(r'\s*([A-Za-z_][\w]*|[{}:;,]|-?[\d.][\w.+-]*|"[^"]*"|\'[^\']
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """How the bytes of an image lie: channels a pixel, or planes."""
+    """The byte layout of an image: interleaved channels, or planes."""
 
     channels: int
     semi_planar: bool = False  # Y plane, then interleaved U and V at half resolution

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
-from ge.build.handover import NOTHING, Handover
-from ge.collection import collection_paused
+from ge.build.resident import NOTHING, ResidentValues
+from ge.collection import compile_scope
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.engines.algorithms import unknown_names
@@ -62,8 +62,8 @@ def compile_graph(
 ) -> Model:
     """Compile a GE graph (left as it is) and load it.
 
-    donated: pairs (output, input) of positions. The output is the input's new value and takes its memory: whoever runs
-    the program by addresses gives the same one for both.
+    donated: pairs (output, input) of positions. The output is the input's new value and takes its memory:
+    callers that pass addresses pass the same one for both.
     """
     plan = compile_plan(graph, options, name, donated)
     try:
@@ -72,17 +72,17 @@ def compile_graph(
         raise GeError("E10506", f"the runtime refuses {name}: {error}") from error
 
 
-@collection_paused()
+@compile_scope()
 def compile_plan(
     graph: ir.Graph,
     options: CompileOptions | None = None,
     name: str = "model",
     donated: Sequence[Donation] = (),
-    handover: Handover = NOTHING,
+    resident: ResidentValues = NOTHING,
 ) -> Plan:
     """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`.
 
-    handover: inputs and outputs that stay in the arena between this program and others, and are no ports.
+    resident: inputs and outputs that stay in the arena between this program and others, and are not ports.
     """
     options = options if options is not None else CompileOptions.from_environment()
     options = replace(options, disabled_passes=switched_off(options.disabled_passes))
@@ -91,16 +91,16 @@ def compile_plan(
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
     dump_graph(graph, "parse", options, name)
     whole = [
-        [desc_of(v) for i, v in enumerate(values) if i not in handed]
-        for values, handed in ((graph.inputs, handover.given), (graph.outputs, handover.left))
+        [desc_of(v) for i, v in enumerate(values) if i not in in_arena]
+        for values, in_arena in ((graph.inputs, resident.given), (graph.outputs, resident.left))
     ]
-    fixed = {"split_batch"} if donated or handover else set()  # memory that others share has the whole batch
+    fixed = {"split_batch"} if donated or resident else set()  # memory that others share has the whole batch
     optimize(graph, replace(options, disabled_passes=options.disabled_passes | fixed), name)
     place(graph, options.target)
     for unknown in unknown_names(graph, options):
         facts.add_note(graph, f"the implementation of '{unknown}' has no effect: no product is called so")
     dump_graph(graph, "place", options, name)
-    plan = build_plan(graph, options, name, donated, handover)
+    plan = build_plan(graph, options, name, donated, resident)
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
     plan.report["target"] = {"name": options.target.name, "isa": options.target.isa}

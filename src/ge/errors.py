@@ -132,6 +132,12 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         except RecursionError as error:
             raise GeError("E10017", "the model is nested too deeply", remedy="flatten it") from error
         except Exception as error:
+            if (
+                isinstance(error, TypeError)
+                and error.__traceback__ is not None
+                and not error.__traceback__.tb_next
+            ):
+                raise  # the arguments do not fit the function
             cause = f"internal error: {type(error).__name__}: {error}"
             raise GeError("E10099", cause, remedy="report it with the model") from error
 

@@ -2,7 +2,7 @@
 
 A front door may send work to the host for two reasons. A typed refusal (`GeError`, `UnsupportedTask`) is part of the
 contract. Any other exception is a defect of ours: the host runs the work so that the user's program goes on, and
-`absorb` makes sure that somebody hears of it.
+`absorb` counts and reports it.
 """
 
 from __future__ import annotations

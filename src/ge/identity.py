@@ -9,6 +9,7 @@ from ge import ops, versions
 from ge.model import kernels
 from ge.options import CompileOptions
 from ge.options.table import raw_environment
+from npu_runtime import environment
 
 __all__ = ["compile_identity", "process_identity"]
 
@@ -25,4 +26,5 @@ def compile_identity(options: CompileOptions) -> str:
 
 def process_identity() -> tuple[object, ...]:
     """What may change within a process and decides a compile with the environment's options; cheap to find."""
-    return (raw_environment(), ops.fingerprint(), npu_runtime.num_threads())
+    device = environment.text("NPU_DEVICE")
+    return (raw_environment(), device, ops.fingerprint(), npu_runtime.num_threads())

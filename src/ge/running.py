@@ -1,4 +1,4 @@
-"""Single operators by type: what they give, and running them on arrays."""
+"""Single operators by type: their output descriptions, and running them on arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the costs of the machine at hand: `python -m ge.tune` times implementations against each other.
+"""Measures the costs of the current machine: `python -m ge.tune` times implementations against each other.
 
 Each entry of a cost table is a crossover: the size from which, or up to which, one implementation is faster than those
 after it in its operator's list. A small graph is compiled at several sizes, once with the implementation forced on and

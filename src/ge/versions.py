@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -50,6 +51,7 @@ def describe() -> str:
     return "\n".join(f"{name:<22} {value}" for name, value in facts.items() if value)
 
 
+@functools.cache
 def _installed(package: str) -> str:
     try:
         return metadata.version(package)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from ge.parsers.tensorflow.tensor import CHECKED
-from npu_bridge.drafts import Draft
+from npu_bridge.candidates import CandidatePart
 from npu_bridge.partition import ASSERT, ENDS, Partition, Region, is_free
 from npu_bridge.variables import (
     is_update,
@@ -38,7 +38,7 @@ class PartGraph:
         self.flat = FlatGraph(f"geop_{index}")
         self.taken: dict[str, tuple[str, Any]] = {}  # tensor name -> argument, tensor
 
-    def draft(self) -> Draft:
+    def candidate(self) -> CandidatePart:
         """What the part computes, reads and writes."""
         controls: dict[str, None] = {}
         for name in self.members:
@@ -53,10 +53,10 @@ class PartGraph:
         self.flat.results = [(t.op.name, t.value_index) for t in outputs]
         self.flat.effects = self._effects()
         written = frozenset(place for place, name in enumerate(self.taken) if name in self.written)
-        return Draft(self.flat, [t for _, t in self.taken.values()], outputs, list(controls), written)
+        return CandidatePart(self.flat, [t for _, t in self.taken.values()], outputs, list(controls), written)
 
     def _outputs(self) -> list[Any]:
-        """The tensors that somebody outside reads."""
+        """The tensors that are read outside the part."""
         tensors = (t for name in self.members for t in self.region.operations[name].outputs)
         return [
             t
@@ -71,7 +71,7 @@ class PartGraph:
         return any(name in self.region.operations and name not in self.inside for name in readers)
 
     def _effects(self) -> list[str]:
-        """The operations that must run though nobody reads their results; in a branch or a loop, what ends it."""
+        """The operations that must run although their results are unused; in a branch or a loop, what ends it."""
         ends: dict[str, list[str]] = {}
         for names in self.cut.units:
             inner = {producer for n in names for producer in self.region.inputs[n]}
@@ -155,7 +155,7 @@ class PartGraph:
 
 
 def _must_run(operation: Any) -> bool:
-    """Whether a part holds an operation although nobody reads its results."""
+    """True if a part must keep an operation whose results are unused."""
     return operation.type == ASSERT or bool(updated_variables(operation))
 
 

@@ -188,7 +188,7 @@ def _updates(region: Region) -> list[tuple[str, ...]]:
 
 
 def _idle_reads(region: Region, reasons: Mapping[str, str]) -> list[str]:
-    """Reads of variables that only the host uses; those that are just waited for are nobody's."""
+    """Reads of variables that only the host uses; reads that are only control dependencies belong to neither side."""
     used: set[str] = set()  # by the NPU
     waited: set[str] = set()
     read: set[str] = set()
@@ -389,7 +389,7 @@ def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
             break
         reasons.update(
             dict.fromkeys(
-                apart[0], "a host operation lies between its uses of one TensorArray, stack or reference"
+                apart[0], "a host operation is between its uses of one TensorArray, stack or reference"
             )
         )
     parts: dict[int, list[str]] = defaultdict(list)

@@ -50,10 +50,10 @@ def session(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> A
             results = results + [tf.convert_to_tensor(s) for s in slopes]
         start = tf.global_variables_initializer()
     config = tf.ConfigProto(allow_soft_placement=True)
-    if device != "/CPU:0":
-        custom = config.graph_options.rewrite_options.custom_optimizers.add()
-        custom.name = "NpuOptimizer"
-        custom.parameter_map["precision_mode"].s = b"must_keep_origin_dtype"
+    custom = config.graph_options.rewrite_options.custom_optimizers.add()
+    custom.name = "NpuOptimizer"
+    custom.parameter_map["use_off_line"].b = device != "/CPU:0"
+    custom.parameter_map["precision_mode"].s = b"must_keep_origin_dtype"
     found = []
     with tf.Session(graph=graph, config=config) as opened:
         opened.run(start)
@@ -93,6 +93,8 @@ class SessionDoor(version_2.TensorFlowDoor):
         "assign": (0.5, _eagerly(_assign)),
     }
     modes = {"session": 1.0}  # noqa: RUF012
+    one_mode = True
+    statements = 7
     roles = {"fed": 0.85, "constant": 0.15}  # noqa: RUF012
     names = {"tf": tf, "np": np}  # noqa: RUF012
     imports = (

@@ -22,8 +22,7 @@ from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.options import CompileOptions
 from ge.parsers.tensorflow.convert import HANDLERS
-from npu_bridge.drafts import UNKNOWN_SIZES, Draft, Verdict, judge
-from npu_bridge.handover import hand_over
+from npu_bridge.candidates import UNKNOWN_SIZES, CandidatePart, Verdict, judge
 from npu_bridge.part_graphs import DROPPED, PartGraph
 from npu_bridge.partition import (
     Partition,
@@ -34,7 +33,8 @@ from npu_bridge.partition import (
     may_wait,
     partition,
 )
-from npu_bridge.report import Report
+from npu_bridge.resident import keep_resident
+from npu_bridge.run_report import RunReport
 from npu_bridge.variables import (
     is_resource,
     read_resource,
@@ -43,8 +43,8 @@ from npu_bridge.variables import (
     updated_variables,
 )
 from tf_adapter.graphs import Functions
-from tf_adapter.handover import Layout
 from tf_adapter.parts import register_part
+from tf_adapter.resident import Layout
 
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
@@ -58,7 +58,7 @@ class Rewritten:
 
     fetches: tuple[Any, ...]
     targets: tuple[Any, ...]
-    report: Report
+    report: RunReport
     parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
     unseen: bool = False  # whether some of them were not compiled beforehand
     repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
@@ -154,7 +154,7 @@ class Rewriter:
         reasons.update({n: r for n, r in self._refused.items() if n in region.operations})
         work, verdicts = self._divided(region, reasons, wanted, fed, options)
         if not work.cut.parts:
-            return Rewritten(tuple(fetches), tuple(targets), Report.of(region, work.cut))
+            return Rewritten(tuple(fetches), tuple(targets), RunReport.of(region, work.cut))
         ids = [work.add_part(index, verdict, options) for index, verdict in enumerate(verdicts)]
         work.add_hosts()
         self._count += 1
@@ -162,11 +162,11 @@ class Rewriter:
         return Rewritten(
             tuple(work.tensor(t, made) if t.name not in fed else t for t in fetches),
             tuple(dict.fromkeys([*(work.operation(o, made) for o in targets), *work.ends(made)])),
-            Report.of(
+            RunReport.of(
                 region,
                 work.cut,
                 {**self._sizes, **_known_sizes(fed, verdicts)},
-                {v.draft.outputs[j].name for v in verdicts for j in v.draft.left},
+                {v.candidate.outputs[j].name for v in verdicts for j in v.candidate.left},
             ),
             tuple(ids),
             any(verdict.lowered is None for verdict in verdicts),
@@ -266,47 +266,49 @@ class _Work:
         functions = Functions(_library(self.region))
         sizes, values = dict(learned), dict(fed)
         found: list[Verdict] = []
-        for draft in self._drafts():
-            verdict = judge(draft, functions, values, sizes, options, _layout_for(draft, found))
+        for candidate in self._candidate_parts():
+            verdict = judge(candidate, functions, values, sizes, options, _layout_for(candidate, found))
             if verdict.lowered is not None:
                 sizes.update(verdict.sizes)
                 values.update(verdict.constants)
             found.append(verdict)
         return found
 
-    def _drafts(self) -> list[Draft]:
+    def _candidate_parts(self) -> list[CandidatePart]:
         """What the parts compute, and what they leave to each other in the device's memory."""
         parts = range(len(self.cut.parts))
-        drafts = [PartGraph(self.region, self.cut, index, self.wanted).draft() for index in parts]
-        return hand_over(self.region, self.cut, drafts, self.wanted)
+        candidates = [PartGraph(self.region, self.cut, index, self.wanted).candidate() for index in parts]
+        return keep_resident(self.region, self.cut, candidates, self.wanted)
 
     def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:
         """Add the operation of a part, reads of its variables before it, assignments behind; returns its number."""
-        draft = verdict.draft
-        self.results.update({t.name: (index, position) for position, t in enumerate(draft.outputs)})
+        candidate = verdict.candidate
+        self.results.update({t.name: (index, position) for position, t in enumerate(candidate.outputs)})
         part = register_part(
-            draft.graph,
+            candidate.graph,
             Functions(_library(self.region)),
             options,
-            host_fallback=not draft.written and not draft.has_loops(),
-            variables=draft.written,
-            assigned=draft.assigned,
+            host_fallback=not candidate.written and not candidate.has_loops(),
+            variables=candidate.written,
+            assigned=candidate.assigned,
             ready=verdict.ready(),
-            given=draft.given,
-            left=draft.left,
+            given=candidate.given,
+            left=candidate.left,
         )
         waits = [self.done_names[other] for other in range(index) if self._conflict(other, index)]
-        handles = [p for p, t in enumerate(draft.inputs) if is_resource(t)]
-        reads = {p: self._add_read(index, draft, p, waits) for p in handles}
+        handles = [p for p, t in enumerate(candidate.inputs) if is_resource(t)]
+        reads = {p: self._add_read(index, candidate, p, waits) for p in handles}
         node = self.copies.definition.node.add(name=self.part_names[index], op="NpuGraph")
         node.attr["graph"].i = part
-        results = [*draft.outputs, *(draft.inputs[p] for p in draft.assigned)]
-        node.attr["Tin"].list.type.extend(_types(draft.inputs, draft.given))
-        node.attr["Tout"].list.type.extend(_types(results, draft.left))
-        node.input.extend(reads[p] if p in reads else self._reference(t) for p, t in enumerate(draft.inputs))
-        self._add_controls(node, draft.controls)
+        results = [*candidate.outputs, *(candidate.inputs[p] for p in candidate.assigned)]
+        node.attr["Tin"].list.type.extend(_types(candidate.inputs, candidate.given))
+        node.attr["Tout"].list.type.extend(_types(results, candidate.left))
+        node.input.extend(
+            reads[p] if p in reads else self._reference(t) for p, t in enumerate(candidate.inputs)
+        )
+        self._add_controls(node, candidate.controls)
         node.input.extend(f"^{name}" for name in waits)
-        self._add_assignments(index, draft)
+        self._add_assignments(index, candidate)
         return part
 
     def _conflict(self, first: int, second: int) -> bool:
@@ -322,25 +324,25 @@ class _Work:
         by_reference = (read_variable(t.op) for o in operations for t in o.inputs)
         return written | read | {t.name for t in by_reference if t is not None}, written
 
-    def _add_read(self, index: int, draft: Draft, place: int, waits: Sequence[str]) -> str:
+    def _add_read(self, index: int, candidate: CandidatePart, place: int, waits: Sequence[str]) -> str:
         """The value of a variable that a part uses, as it is when the part begins."""
-        tensor = draft.inputs[place]
+        tensor = candidate.inputs[place]
         node = self.copies.definition.node.add(
             name=f"{self.part_names[index]}_read_{place}", op="ReadVariableOp"
         )
         node.attr["dtype"].type = type_of(tensor).as_datatype_enum
         node.input.append(self._reference(tensor))
-        self._add_controls(node, draft.controls)
+        self._add_controls(node, candidate.controls)
         node.input.extend(f"^{name}" for name in waits)
         return str(node.name)
 
-    def _add_assignments(self, index: int, draft: Draft) -> None:
-        if not draft.assigned:
+    def _add_assignments(self, index: int, candidate: CandidatePart) -> None:
+        if not candidate.assigned:
             return
         part = self.part_names[index]
         done = []
-        for place, result in draft.assigned.items():
-            tensor = draft.inputs[place]
+        for place, result in candidate.assigned.items():
+            tensor = candidate.inputs[place]
             node = self.copies.definition.node.add(name=f"{part}_assign_{place}", op="AssignVariableOp")
             node.attr["dtype"].type = type_of(tensor).as_datatype_enum
             node.input.extend([self._reference(tensor), f"{part}:{result}"])
@@ -401,7 +403,7 @@ class _Work:
         return tensor if copy is None else made[copy].outputs[tensor.value_index]
 
     def ends(self, made: Mapping[str, Any]) -> list[Any]:
-        """What has to be waited for although nobody may ask for it: new values of variables."""
+        """What a run must wait for even if it is not fetched: new values of variables."""
         return [
             made[done] for done, part in zip(self.done_names, self.part_names, strict=True) if done != part
         ]
@@ -414,18 +416,18 @@ class _Work:
         return operation if copy is None else made[copy]
 
 
-def _types(tensors: Sequence[Any], handed: Collection[int]) -> list[int]:
-    """Types of a part's inputs or results; what is handed over is the number of the memory it lies in."""
+def _types(tensors: Sequence[Any], resident: Collection[int]) -> list[int]:
+    """Types of a part's inputs or results; a resident value is the number of its arena."""
     plain = [int(type_of(t).as_datatype_enum) for t in tensors]
-    return [int(tf.int64.as_datatype_enum) if i in handed else kind for i, kind in enumerate(plain)]
+    return [int(tf.int64.as_datatype_enum) if i in resident else kind for i, kind in enumerate(plain)]
 
 
-def _layout_for(draft: Draft, verdicts: Sequence[Verdict]) -> Layout | None:
+def _layout_for(candidate: CandidatePart, verdicts: Sequence[Verdict]) -> Layout | None:
     """Where another part leaves what a part is given; None when that is not known yet."""
-    if not draft.given:
+    if not candidate.given:
         return None
-    names = {draft.inputs[i].name for i in draft.given}
-    maker = next(v for v in verdicts if any(t.name in names for t in v.draft.outputs))
+    names = {candidate.inputs[i].name for i in candidate.given}
+    maker = next(v for v in verdicts if any(t.name in names for t in v.candidate.outputs))
     return maker.lowered.left if maker.lowered is not None else None
 
 
@@ -435,7 +437,7 @@ def _unsized(
     """Parts whose inputs' sizes were not known, when updates of variables are on the host for that reason."""
     if UNKNOWN_SIZES not in work.cut.reasons.values():
         return ()
-    unsure = [(part, v.draft.inputs) for part, v in zip(ids, verdicts, strict=True) if v.lowered is None]
+    unsure = [(part, v.candidate.inputs) for part, v in zip(ids, verdicts, strict=True) if v.lowered is None]
     return tuple((part, tuple(t.name for t in inputs)) for part, inputs in unsure)
 
 

@@ -14,8 +14,8 @@ from tensorflow.python.client import pywrap_tf_session as tf_session
 
 from npu_bridge.estimator.npu.util import iterations_of
 from npu_bridge.options import OPTIMIZER, SessionOptions
-from npu_bridge.report import Report
 from npu_bridge.rewrite import Rewritten, rewriter_of
+from npu_bridge.run_report import RunReport
 from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 from tf_adapter.parts import refusals_of, shapes_of
@@ -27,7 +27,7 @@ _ATTEMPTS = 16
 _INLINE = config_pb2.RunOptions(inter_op_thread_pool=-1)
 
 
-def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> Report:
+def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> RunReport:
     """Which operation of a run would be on which side, and why.
 
     print(partition_report(sess, [train_op, loss], [x, y]))
@@ -122,7 +122,7 @@ def offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _inline_options() -> Any:
-    """Options of a run on the calling thread alone.
+    """Options for a run entirely on the calling thread.
 
     A part then begins at once instead of when one of TensorFlow's threads has woken up, and always on the same thread,
     whose team of workers is still awake.

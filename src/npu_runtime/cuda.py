@@ -12,6 +12,7 @@ from pathlib import Path
 
 try:
     from npu_runtime._cuda import (
+        Attention,
         Convolution,
         CudaError,
         CudaUnavailable,
@@ -34,6 +35,7 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "Attention",
     "Convolution",
     "CudaError",
     "CudaUnavailable",

@@ -26,8 +26,11 @@ __all__ = [
 VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
     "NPU_CACHE_DIR": "folder of compiled kernels, tuned choices and measured costs",
+    "NPU_COMPILE_GC": "paused: Python collects no garbage while a model is compiled",
     "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
     "NPU_CUDA_DRIVER": "simulated: GPUs are simulated on the host",
+    "NPU_DEVICE": "cuda: models are compiled for the GPU of this machine unless they name a target",
+    "NPU_DEVICE_CORES": "cores of each device, such as 0-3;4-7: one device a set; sets may share cores",
     "NPU_DEVICE_COUNT": "devices that share this machine",
     "NPU_DISABLE_PASSES": "passes that do not run",
     "NPU_DUMP": "stages whose graphs are written, or all",
@@ -116,8 +119,13 @@ def number(name: str, otherwise: float, *, zero: bool = False) -> float:
 
 
 def check_counts() -> None:
-    """Warn of counts that native code does not understand; it takes its defaults instead."""
+    """Warn of counts and cores that native code does not understand; it takes its defaults instead."""
+    from npu_runtime._native import parse_cores
+
     for name in _COUNTS:
         value = text(name).strip()
         if value and not value.isdecimal():
             warn(name, value, "whole numbers")
+    cores = text("NPU_DEVICE_CORES")
+    if cores and not parse_cores(cores):
+        warn("NPU_DEVICE_CORES", cores, "sets of cores that this process may use, such as 0-3;4-7")

@@ -39,7 +39,7 @@ class Described:
         """Of a variable: its number, the same in every call. 0 for everything else."""
     @property
     def address(self) -> int:
-        """Of a tensor: where its contents lie."""
+        """Address of a tensor's contents."""
     def numpy(self) -> np.ndarray[Any, Any]:
         """The value on the same memory, read only; kept alive and unchanged by the array."""
 
@@ -113,13 +113,15 @@ class FunctionPlan:
         """
     @staticmethod
     def steps(
-        steps: Sequence[tuple[str, Sequence[tuple[str, int, int]], int]],
+        steps: Sequence[tuple[str, Sequence[tuple[str, int, int]], int, int, int]],
         results: Sequence[tuple[str, int, int]],
         *,
         specialised: Sequence[int] = ...,
         name: str = "",
     ) -> FunctionPlan:
-        """Call functions one after the other, each with a plan of its own: (name, inputs, number of results).
+        """Call functions one after the other, each with its own plan: (name, inputs, number of results, NPU, stage).
+
+        NPU -1 is the one that is called. Steps of a stage other than -1 run at the same time, each on its NPU.
 
         Inputs of a step and results of the whole are ("input", i, 0), an input of the function, or ("step", s, j),
         result j of an earlier step s.
@@ -210,10 +212,10 @@ def new_part(device: int = 0, given: Sequence[int] = ..., left: Sequence[int] = 
     in the same arena. In the graph, all of them are one number (int64) that stands for that memory.
     """
 
-def handover_layout(number: int) -> int:
+def arena_layout(number: int) -> int:
     """The layout of the memory that a number in the graph stands for, as the plan of the part that left it says."""
 
-def handover_bytes(number: int, offset: int, nbytes: int) -> bytes:
+def arena_bytes(number: int, offset: int, nbytes: int) -> bytes:
     """A copy of some of that memory."""
 
 def drop_part(part: int) -> None: ...

@@ -26,8 +26,8 @@ from tbe.expr import (
     unary,
 )
 from tbe.kernel import Kernel, build
+from tbe.kernel_sequence import KernelSequence, in_two_steps, split_into_kernels
 from tbe.lower import Unfusable
-from tbe.partition import Partition, in_two_steps, partition
 from tbe.schedule import Schedule, schedule
 from tbe.serialize import apply_json, fingerprint, from_json, to_json
 from tbe.substitute import substitute
@@ -45,7 +45,7 @@ __all__ = [
     "DTYPES",
     "DType",
     "Kernel",
-    "Partition",
+    "KernelSequence",
     "Scalar",
     "Schedule",
     "Tensor",
@@ -67,7 +67,6 @@ __all__ = [
     "iota",
     "numpy_dtype",
     "pad",
-    "partition",
     "placeholder",
     "reduce",
     "reshape",
@@ -77,6 +76,7 @@ __all__ = [
     "schedule",
     "select",
     "slice",
+    "split_into_kernels",
     "substitute",
     "take",
     "to_json",

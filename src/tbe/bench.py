@@ -43,9 +43,9 @@ from tbe.tuning import Tuning, forget, remember, tuning_file, tuning_of
 from tbe.widen import widened
 
 __all__ = [
+    "Measurement",
     "Memory",
     "Reference",
-    "Report",
     "bandwidth",
     "graph_text",
     "main",
@@ -252,8 +252,8 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was measured of an operator."""
+class Measurement:
+    """Accuracy and speed of an operator."""
 
     worst_ulp: list[float]
     mean_ulp: list[float]
@@ -292,7 +292,7 @@ def measure(
     outputs: Sequence[e.Tensor],
     arrays: Sequence[np.ndarray],
     reference: Reference | None = None,
-) -> Report:
+) -> Measurement:
     """Error and time of an expression on arrays."""
     runner = Runner(inputs, outputs)
     results = runner(*arrays)
@@ -312,7 +312,7 @@ def measure(
         [float(x.max(initial=0)) for x in errors],
         [float(x.mean()) if x.size else 0.0 for x in errors],
     )
-    return Report(worst, mean, seconds, moved, flops, limit, right.source)
+    return Measurement(worst, mean, seconds, moved, flops, limit, right.source)
 
 
 def _in_double(

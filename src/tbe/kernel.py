@@ -56,16 +56,19 @@ def build(
     name: str | None = None,
     plan: Schedule | None = None,
     tuning: Tuning | None = None,
+    *,
+    aligned: bool = True,
 ) -> Kernel:
     """Compile `outputs` as one kernel of `inputs`; raises Unfusable when that cannot be.
 
     `plan` may be the schedule of the same inputs and outputs, to save making it again. `tuning` overrides the choices
-    kept for the expression.
+    kept for the expression. On a GPU, buffers begin at multiples of 16 bytes unless `aligned` is false.
     """
     if target in cuda.ARCHITECTURES:
-        return _on_grid(cuda.build(inputs, outputs, target, name, plan), target)
+        return _on_grid(cuda.build(inputs, outputs, target, name, plan, aligned=aligned), target)
     if target == "simulated":
-        return _on_grid(cuda.build(inputs, outputs, "sm_90", name, plan, simulated=True), target)
+        threads = cuda.build(inputs, outputs, "sm_90", name, plan, simulated=True, aligned=aligned)
+        return _on_grid(threads, target)
     machine = machine_for(target)
     hashed = structure(inputs, outputs)
     identity = fingerprint(inputs, outputs) if tuning is None else f"{hashed} {tuning.given()}"

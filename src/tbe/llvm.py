@@ -295,7 +295,7 @@ class _NestWriter(Elements):
     # -- an outer lane: blocks of lanes, each through all stages ------------------------------------------
 
     def _chunk_in_order(self, chunk: Value) -> None:
-        """Reductions whose accumulators lie on the stack: the loops run as the operands lie in memory.
+        """Reductions with accumulators on the stack: the loops follow the operands' memory order.
 
         Several steps of the innermost loop are added to an accumulator at a time, in their order.
         """

@@ -45,7 +45,7 @@ _NOMINAL_LANES = 16
 _GRAIN_NS = 20_000.0
 _LONG_ROW = 8192
 _CHUNK = 4096
-_ORDERED_LANES = 256  # lanes from which accumulators lie on the stack
+_ORDERED_LANES = 256  # lanes from which accumulators are on the stack
 _ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
 _ORDERED_ROWS = 8
 _ORDERED_AGAIN = 6.0  # vector instructions that may be done anew for each row
@@ -113,7 +113,7 @@ class Nest:
     row_ns: float = 0.0
     rows_per_unit: int = 1
     tuning: Tuning = field(default_factory=Tuning)
-    in_order: bool = False  # accumulators lie on the stack, so that the operands are read as they lie
+    in_order: bool = False  # accumulators are on the stack, so that operands are read in memory order
 
     @property
     def outer(self) -> list[LoopVar]:
@@ -153,7 +153,7 @@ class Schedule:
     flops: int
     bytes_moved: int
     aliases: list[tuple[int, int]]  # (input, output) pairs that may share memory
-    streams: bool = False  # whether outputs are written past the caches, where they lie aligned
+    streams: bool = False  # whether aligned outputs bypass the caches
 
 
 def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
@@ -473,7 +473,8 @@ class _Planner:
         full = t.size == size
         if not full and t.size != math.prod(v.extent for v in kept):
             raise Unfusable(f"an output of shape {t.shape} beside loops of {size} elements")
-        over = order if full else kept
+        # Loops may stand in the order of a reduction's operand; results are stored in their own.
+        over = order if full else sorted(kept, key=lambda v: v.bit)
         position = linear([Index(((v, 1),), 0) for v in over], [v.extent for v in over])
         at = space.lowering.arith.unravel(position, t.shape)
         value = space.lowering.lower(t, at)

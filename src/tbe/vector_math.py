@@ -8,6 +8,7 @@ little more than half a unit in the last place.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -95,6 +96,14 @@ _SIN64 = (
 _COS64 = (
     -1.1357447962835113e-11, 2.0875681865609739e-9, -2.7557314056469822e-7, 2.4801587288491704e-5,
     -1.3888888888872598e-3, 4.1666666666666591e-2,
+)  # fmt: skip
+# the binary digits of 2/pi, 64 in a word
+_TWO_OVER_PI = (
+    0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561,
+    0xB7246E3A424DD2E0, 0x06492EEA09D1921C, 0xFE1DEB1CB129A73E, 0xE88235F52EBB4484,
+    0xE99C7026B45F7E41, 0x3991D639835339F4, 0x9C845F8BBDF9283B, 0x1FF897FFDE05980F,
+    0xEF2F118B5A0A6D1F, 0x6D367ECF27CB09B7, 0x4F463F669E5FEA2D, 0x7527BAC7EBE5F17B,
+    0x3D0739F78A5292EA, 0x6BFB5FB11F8D5D08, 0x56033046FC7B6BAB, 0xF0CFBC209AF4361D,
 )  # fmt: skip
 # (atan t - t) / t^3 as a polynomial of t^2, |t| <= tan(pi/8)
 _ATAN64 = (
@@ -604,18 +613,87 @@ def _atanh(b: Builder, x: Value) -> Value:
 
 
 def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Whole n and r + low with x = n pi/2 + r + low, |r| <= pi/4; good up to about 1e15, only bounded beyond."""
+    """Whole n (mod 4 for large x) and r + low with x = n pi/2 + r + low, |r| <= pi/4.
+
+    The usual reduction subtracts n times three parts of pi/2. A branch takes vectors with an argument for which
+    n would not be exact to one that multiplies by the digits of 2/pi that matter.
+    """
     n = _round(b, b.fmul(x, b.like(x, 2.0 / math.pi)))
     minus = b.fneg(n)
     r = b.fma(minus, b.like(x, _PI_2[0]), x)
     second = b.fmul(minus, b.like(x, _PI_2[1]))
     second_low = b.fma(minus, b.like(x, _PI_2[1]), b.fneg(second))
-    total = b.fadd(r, second)
-    back = b.fsub(total, r)
-    low = b.fadd(b.fsub(r, b.fsub(total, back)), b.fsub(second, back))
+    total, low = _two_sum(b, r, second)
     low = b.fadd(low, b.fma(minus, b.like(x, _PI_2[2]), second_low))
-    low = b.select(b.fcmp("olt", _abs(b, x), b.like(x, 2.0**50)), low, b.like(x, 0.0))
-    return n, _clamp(b, total, -0.8, 0.8), low
+    usual = (n, total, low)
+    large = b.fcmp("oge", _abs(b, x), b.like(x, 2.0**40))
+    before, slow, done = b.block, b.label("large"), b.label("reduced")
+    b.line(f"br i1 {_any(b, large).name}, label %{slow}, label %{done}")
+    b.start_block(slow)
+    exact = [b.select(large, v, u) for v, u in zip(_large_quarter_turns(b, x), usual, strict=True)]
+    b.line(f"br label %{done}")
+    after = b.block
+    b.start_block(done)
+    n, r, low = (
+        b.emit(f"phi {x.ty} [{u.name}, %{before}], [{v.name}, %{after}]", x.elem, x.lanes)
+        for u, v in zip(usual, exact, strict=True)
+    )
+    return n, r, low
+
+
+def _large_quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """n mod 4 and r + low with x = n pi/2 + r + low for 2**40 <= |x| < inf, by the method of Payne and Hanek.
+
+    x is an integer m times 2**k. Digits of 2**k 2/pi worth 4 or more do not change n mod 4; of the others, 192 leave
+    an error below 2**-137 in m 2**k 2/pi, which comes no nearer than 2**-62 to an integer.
+    """
+
+    def word(value: int) -> Value:
+        return b.const("i64", x.lanes, value)
+
+    def real(digits: Value, scale: float) -> Value:
+        """A nonnegative integer below 2**52 times a power of two."""
+        shifted = b.bitcast(b.op("or", digits, word(0x433 << 52)), "double")
+        return b.fmul(b.fsub(shifted, b.like(x, 2.0**52)), b.like(x, scale))
+
+    low_half, bits = word(2**32 - 1), b.bitcast(_abs(b, x), "i64")
+    mantissa = b.op("or", b.op("and", bits, word(2**52 - 1)), word(1 << 52))
+    # the first digit is to be worth 2 after multiplication by 2**k; 64 zeros stand before the table
+    start = b.op("sub", b.op("lshr", bits, word(52)), word(1075 + 2 - 64))
+    chosen = [word(value) for value in (0, *_TWO_OVER_PI)]
+    for bit in (4, 3, 2, 1, 0):
+        step, count = 1 << bit, 4 + (1 << bit) - 1
+        skips = b.icmp("ne", b.op("and", start, word(64 * step)), word(0))
+        chosen = [
+            b.select(skips, chosen[i + step], chosen[i]) if i + step < len(chosen) else chosen[i]
+            for i in range(min(count, len(chosen)))
+        ]
+    shift = b.op("and", start, word(63))
+    window = [b.intrinsic("fshl", *pair, shift) for pair in itertools.pairwise(chosen)]
+    digits: list[Value] = []  # of 32 bits, the lowest first
+    for whole in reversed(window):
+        digits += [b.op("and", whole, low_half), b.op("lshr", whole, word(32))]
+    product = [word(0)] * len(digits)
+    factors = [b.op("and", mantissa, low_half), b.op("lshr", mantissa, word(32))]
+    for place, factor in enumerate(factors):
+        carry = word(0)
+        for i in range(place, len(digits)):
+            total = b.op("add", b.op("mul", factor, digits[i - place]), b.op("add", product[i], carry))
+            product[i], carry = b.op("and", total, low_half), b.op("lshr", total, word(32))
+    # the top digit has two bits before the point; half a quarter turn is added, so that n rounds to nearest
+    top = b.op("add", product[-1], word(1 << 29))
+    n = real(b.op("and", b.op("lshr", top, word(30)), word(3)), 1.0)
+    high = b.fsub(real(b.op("and", top, word(2**30 - 1)), 2.0**-30), b.like(x, 0.5))
+    low = b.like(x, 0.0)
+    for i, digit in enumerate(reversed(product[1:-1])):
+        high, lost = _two_sum(b, high, real(digit, 2.0 ** (-62 - 32 * i)))
+        low = b.fadd(low, lost)
+    r = b.fmul(high, b.like(x, _PI_2[0]))
+    rest = b.fma(high, b.like(x, _PI_2[0]), b.fneg(r))
+    rest = b.fadd(rest, b.fma(high, b.like(x, _PI_2[1]), b.fmul(low, b.like(x, _PI_2[0]))))
+    negative = b.fcmp("olt", x, b.like(x, 0.0))
+    n, r, rest = (b.select(negative, b.fneg(v), v) for v in (n, r, rest))
+    return n, r, rest
 
 
 def _sin_cos(b: Builder, r: Value, low: Value) -> tuple[Value, Value]:
@@ -750,7 +828,7 @@ def _acos(b: Builder, x: Value) -> Value:
 
 
 def _nearest_step(b: Builder, a: Value, step: float) -> tuple[Value, Value]:
-    """The number of the multiple of a step nearest to a, and how far a lies from it."""
+    """The index of the multiple of a step nearest to a, and the distance to it."""
     magic = b.like(a, 1.5 * 2.0**23)  # its last bit counts ones
     shifted = b.muladd(a, b.like(a, 1.0 / step), magic)
     return b.bitcast(shifted, "i32"), b.muladd(b.fsub(shifted, magic), b.like(a, -step), a)
@@ -1096,7 +1174,7 @@ def _remainder(b: Builder, x: Value, divisor: Value) -> Value:
 
 
 def _power_near(b: Builder, x: Value, divisor: Value, limit: float) -> Value:
-    """divisor times a power of two, such that x over it lies a little below `limit`."""
+    """divisor times a power of two, such that x over it is a little below `limit`."""
     kind, bits, bias = ("i32", 23, 127) if x.elem == "float" else ("i64", 52, 1023)
     mask = b.const(kind, x.lanes, ((1 << (31 if kind == "i32" else 63)) - 1) ^ ((1 << bits) - 1))
     gap = b.op("sub", b.op("and", b.bitcast(x, kind), mask), b.op("and", b.bitcast(divisor, kind), mask))

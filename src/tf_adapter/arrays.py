@@ -1,10 +1,10 @@
 """NumPy arrays that become tensors of the device: copied once.
 
 TensorFlow copies an array, so that the tensor does not change with it, and copies the copy into memory of its own where
-its address suits no tensor. Most large arrays of NumPy lie at such addresses: of those the second copy is enough.
+its address suits no tensor. Most large NumPy arrays have such addresses: for them the second copy is enough.
 Others are copied straight to memory of TensorFlow's, in which a variable can be written: a variable in memory of
-NumPy's would be copied when it changes first. What datasets are made of is copied to pages of its own, which the system
-has back when the dataset is gone.
+NumPy's would be copied when it changes first. The arrays of a dataset are copied to pages of their own, which go
+back to the system with the dataset.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _is_large(value: Any) -> bool:
 
 
 def _lies_askew(array: np.ndarray) -> bool:
-    """Whether an array lies where no tensor can."""
+    """True if the address of an array does not suit a tensor."""
     return array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT != 0
 
 
 def _mapped_copy(array: np.ndarray) -> np.ndarray:
-    """A copy in pages of its own, where a tensor can lie."""
+    """A copy in pages of its own, at an address that suits a tensor."""
     pages = np.frombuffer(mmap.mmap(-1, array.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     copy = pages.view(array.dtype).reshape(array.shape)
     copy[...] = array

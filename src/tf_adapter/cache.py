@@ -34,6 +34,7 @@ __all__ = ["clear", "directory", "find", "key", "size", "store"]
 
 MOST = 32  # models kept in memory
 HASHED_BYTES = 32 << 20  # contents of variables that are hashed even when there is no directory
+_COLOCATION = "_class"  # names of other nodes
 _MOST_CONSTANTS = 1 << 20  # bytes of results that are mere constants in a file
 
 _models: BoundedCache[str, tuple[Model, Ports]] = BoundedCache(MOST)
@@ -70,7 +71,8 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     described = [(d.kind, d.dtype, tuple(d.shape)) for d in request.inputs]
     counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
     variables = (sorted(request.bind), sorted(request.kept))
-    facts = (described, counters, variables, compile_identity(options))
+    named = list(request.graph.nodes) if options.op_precision or options.op_implementation else []
+    facts = (described, counters, variables, named, compile_identity(options))
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)
@@ -78,7 +80,10 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
 
 
 class _Content:
-    """Feeds the content of graphs to a hash; functions count by their content, not by their name."""
+    """Feeds the content of graphs to a hash; functions and nodes count by their content, not by their name.
+
+    So the replicas of a strategy, whose nodes have names of their own, share models.
+    """
 
     def __init__(self, functions: Functions, hasher: Any) -> None:
         self.functions = functions
@@ -86,17 +91,24 @@ class _Content:
         self.numbers: dict[str, int] = {}
 
     def graph(self, graph: FlatGraph) -> None:
-        shape = (graph.args, graph.results, graph.effects)
+        place = {name: number for number, name in enumerate(graph.nodes)}
+        results = [(place[name], index) for name, index in graph.results]
+        shape = ([place[a] for a in graph.args], results, [place[e] for e in graph.effects])
         self.hasher.update(repr(shape).encode())
         for node in graph.nodes.values():
             op = "_Arg" if node.op == ARGUMENT else node.op
-            self._node(node.name, op, node.inputs, node.controls, node.attr)
+            inputs = [(place[name], index) for name, index in node.inputs]
+            self._node(place[node.name], op, inputs, [place[c] for c in node.controls], node.attr)
         self._rest()
 
-    def _node(self, name: str, op: str, inputs: Any, controls: Any, attr: Any) -> None:
+    def _node(self, name: Any, op: str, inputs: Any, controls: Any, attr: Any) -> None:
         names = called_functions(op, attr) if op != ARGUMENT else []
         called = [self.numbers.setdefault(n, len(self.numbers)) for n in names]
-        plain = {k: attr[k].SerializeToString() for k in sorted(attr) if not _names_function(attr[k])}
+        plain = {
+            k: attr[k].SerializeToString()
+            for k in sorted(attr)
+            if k != _COLOCATION and not _names_function(attr[k])
+        }
         self.hasher.update(repr((name, op, inputs, controls, called, plain)).encode())
 
     def _rest(self) -> None:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 from npu_runtime import tensorflow as native
 from tf_adapter import functions, profiling
-from tf_adapter.functions import HostRun, NpuRun, Plan, StepsRun, StructureRun
-from tf_adapter.handover import number_of
+from tf_adapter.functions import FunctionRun, HostRun, NpuRun, StepsRun, StructureRun
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
+from tf_adapter.resident import number_of
 
 __all__ = ["function_compile", "npu_plan"]
 
+_compiling = threading.RLock()
 
-@collection_paused()
+
+@compile_scope()
 def function_compile(
     name: str, attrs: bytes, inputs: Sequence[Described], previous: Any, changed: Sequence[int]
 ) -> Any:
     """The device's plan for a call of a function."""
-    before: Plan | None = getattr(previous, "run", None)
+    before: FunctionRun | None = getattr(previous, "run", None)
     host = functions.host_step(name)
     if host is not None:
         return _plan(host, inputs)
-    run = functions.plan_function(name, inputs, None if before is None else list(changed), before)
+    with _compiling:  # of equal functions on several NPUs, one is compiled and the others find its model
+        run = functions.plan_function(name, inputs, None if before is None else list(changed), before)
     if options.explain and not functions.is_step(name):
         _explain(name)
     plan = _plan(run, inputs)
@@ -41,7 +45,7 @@ def _explain(name: str) -> None:
         print(found.text(), flush=True)
 
 
-def _plan(run: Plan, inputs: Sequence[Described]) -> Any:
+def _plan(run: FunctionRun, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
         return native.FunctionPlan.host(run.function, escapes=run.keeps, operator=run.operator)
     if isinstance(run, StructureRun):

@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 
 from ge.compatibility import Patch, PatchTable
 from npu_runtime import tensorflow as native
-from tf_adapter import calls, channel, crossing, device, loops
+from tf_adapter import calls, channel, crossing, device, distribution, loops
 from tf_adapter.arrays import converting_for_datasets, converting_once
 from tf_adapter.options import options
 
@@ -232,6 +232,20 @@ PATCHES = PatchTable(
             "tensorflow.python.distribute.mirrored_strategy:all_local_devices",
             _npus_first,
             without="MirroredStrategy needs the list of NPUs as its argument",
+        ),
+        Patch(
+            "tensorflow.python.distribute.mirrored_strategy:MirroredExtended._make_collective_ops_with_fallbacks",
+            distribution.without_collectives,
+            without="MirroredStrategy over NPUs needs cross_device_ops=tf.distribute.ReductionToOneDevice()",
+        ),
+        Patch(
+            "tensorflow.python.distribute.cross_device_ops:AllReduceCrossDeviceOps._batch_all_reduce",
+            distribution.all_reduce_here,
+            without="MirroredStrategy over NPUs cannot take NcclAllReduce or HierarchicalCopyAllReduce",
+            needs=(
+                "tensorflow.python.distribute.cross_device_ops:_simple_reduce",
+                "tensorflow.python.distribute.cross_device_ops:_simple_gather",
+            ),
         ),
         *(
             Patch(

@@ -16,7 +16,7 @@ from tensorflow.python.framework import op_def_registry
 
 import ge.ops  # noqa: F401  (declares operators and plugins)
 from ge import faults
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 from ge.compiler import compile_graph
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.ir.types import TensorDesc
@@ -124,7 +124,7 @@ def _attrs_follow(definition: op_def_pb2.OpDef) -> bool:
     return all(attr.name in known for attr in definition.attr)
 
 
-@collection_paused()
+@compile_scope()
 def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> native.FunctionPlan | None:
     """A model of one operator, or None where the host is to run it."""
     strange = next((given for given in inputs if given.kind != "tensor"), None)

@@ -23,7 +23,7 @@ from ge.ir.types import TENSORS
 from ge.parsers.tensorflow.convert import Refusal
 from tf_adapter import functions
 from tf_adapter.flops import estimate
-from tf_adapter.functions import HostRun, NpuRun, Report, StepsRun
+from tf_adapter.functions import FunctionReport, HostRun, NpuRun, StepsRun
 from tf_adapter.graphs import ARGUMENT
 from tf_adapter.partition import Step
 from tf_adapter.structure import called_by
@@ -283,10 +283,14 @@ def report(name: str) -> Explanation | None:
     return Explanation(name, rows, _steps(found))
 
 
-def _chosen(found: Report) -> dict[str, str]:
+def _chosen(found: FunctionReport) -> dict[str, str]:
     """Which implementation the nodes have for which there were custom operators."""
     if isinstance(found.plan, StepsRun):
-        inner = (functions.last_report(n) for n, _, _ in found.plan.steps if functions.step_of(n).on_npu)
+        inner = (
+            functions.last_report(s.function)
+            for s in found.plan.steps
+            if functions.step_of(s.function).on_npu
+        )
         return {node: words for one in inner if one is not None for node, words in _chosen(one).items()}
     words: dict[str, list[str]] = {}
     for row in ge.explain(found.plan.lowered.model) if isinstance(found.plan, NpuRun) else ():
@@ -295,9 +299,9 @@ def _chosen(found: Report) -> dict[str, str]:
     return {node: " | ".join(dict.fromkeys(said)) for node, said in words.items()}
 
 
-def _steps(found: Report) -> tuple[str, ...]:
+def _steps(found: FunctionReport) -> tuple[str, ...]:
     if isinstance(found.plan, StepsRun):
-        return tuple(_kind(functions.step_of(n)) for n, _, _ in found.plan.steps)
+        return tuple(_kind(functions.step_of(s.function)) for s in found.plan.steps)
     return ("host",) if isinstance(found.plan, HostRun) else ("NPU",)
 
 
@@ -312,10 +316,10 @@ def _turns(step: Step) -> str:
 def _kind(step: Step) -> str:
     if step.structure:
         return "loop" if "While" in step.graph.nodes[step.structure].op else "branch"
-    return "NPU" if step.on_npu else "host"
+    return ("NPU" if step.npu < 0 else f"NPU:{step.npu}") if step.on_npu else "host"
 
 
-def _places(found: Report) -> dict[str, tuple[str, int, str, str]]:
+def _places(found: FunctionReport) -> dict[str, tuple[str, int, str, str]]:
     """Place, step, reason and remedy of every node."""
     if isinstance(found.plan, HostRun):
         whole = Refusal("", "nothing in this function is worth a crossing to the NPU")
@@ -323,7 +327,8 @@ def _places(found: Report) -> dict[str, tuple[str, int, str, str]]:
         return {n: ("host", 0, w.reason, w.remedy) for n, w in why.items()}
     places = dict.fromkeys(found.graph.nodes, ("NPU", 0, "", ""))
     if isinstance(found.plan, StepsRun):
-        for index, (name, _, _) in enumerate(found.plan.steps):
+        for index, called in enumerate(found.plan.steps):
+            name = called.function
             step = functions.step_of(name)
             inner = functions.last_report(name) if step.on_npu else None
             late = _places(inner) if inner is not None else {}

@@ -11,9 +11,9 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,12 +24,12 @@ from ge.errors import OutOfMemoryError, UserCodeError
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow.convert import Refusal
 from npu_runtime.bounded import BoundedCache
-from tf_adapter import partition, structure
+from tf_adapter import over_npus, partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle
 from tf_adapter.lowering import Described, Lowered, Refused, lower
 from tf_adapter.options import options
 
-__all__ = ["HostRun", "NpuRun", "Plan", "StepsRun", "StructureRun", "forget", "plan_function"]
+__all__ = ["FunctionRun", "HostRun", "NpuRun", "StepsRun", "StructureRun", "forget", "plan_function"]
 
 MOST_FUNCTIONS = 256
 PATIENCE = 20  # calls without a change after which variables become part of the model again
@@ -55,12 +55,22 @@ class NpuRun:
     patience: int = 0
 
 
+class CalledStep(NamedTuple):
+    """A call of a function as a step of another."""
+
+    function: str
+    sources: tuple[partition.Source, ...]
+    results: int
+    npu: int = -1  # the NPU that runs it; -1: the one that runs the whole
+    stage: int = -1  # steps of one stage run at the same time; -1: alone
+
+
 @dataclass(frozen=True)
 class StepsRun:
     """The function is a row of calls of other functions."""
 
     name: str
-    steps: tuple[tuple[str, tuple[partition.Source, ...], int], ...]  # name, inputs, number of results
+    steps: tuple[CalledStep, ...]
     sources: tuple[partition.Source, ...]
     specialised: tuple[int, ...] = ()  # inputs whose values it is made for
 
@@ -86,7 +96,7 @@ class StructureRun:
     made: int
 
 
-Plan = NpuRun | StepsRun | HostRun | StructureRun
+FunctionRun = NpuRun | StepsRun | HostRun | StructureRun
 
 
 @dataclass
@@ -99,17 +109,17 @@ class Known:
     written: frozenset[int] = frozenset()
     compiles: int = 0
     patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
-    cuts: dict[Any, tuple[Plan, Mapping[str, Refusal]]] = field(default_factory=dict)
-    report: Report | None = None  # of the last compile
+    cuts: dict[Any, tuple[FunctionRun, Mapping[str, Refusal]]] = field(default_factory=dict)
+    report: FunctionReport | None = None  # of the last compile
 
 
 @dataclass(frozen=True)
-class Report:
-    """What became of a function for some inputs."""
+class FunctionReport:
+    """How a function was compiled for one set of input shapes."""
 
     function: str
     graph: FlatGraph
-    plan: Plan
+    plan: FunctionRun
     refused: Mapping[str, Refusal]
     shapes: tuple[tuple[int, ...] | None, ...] = ()  # of tensors and variables among the inputs
 
@@ -126,6 +136,10 @@ def known(name: str) -> Known:
         return found
     functions = Functions()
     graph = read_function(name, functions)
+    if name in _steps:  # TensorFlow's form of a step does not say where its nodes are
+        placed = _steps[name].graph.nodes
+        for node in graph.nodes.values():
+            node.npu = placed[node.name].npu if node.name in placed else None
     written = partition.written_arguments(graph, functions)
     made = Known(name, graph, functions, frozenset(graph.args.index(a) for a in written))
     return _known.put(name, made)
@@ -160,8 +174,11 @@ def forget() -> None:
 
 
 def plan_function(
-    name: str, inputs: Sequence[Described], changed: Sequence[int] | None = None, previous: Plan | None = None
-) -> Plan:
+    name: str,
+    inputs: Sequence[Described],
+    changed: Sequence[int] | None = None,
+    previous: FunctionRun | None = None,
+) -> FunctionRun:
     """How to run a function for given inputs.
 
     changed: variables of the previous plan whose value changed (an empty list: they have settled); None for the
@@ -177,6 +194,8 @@ def plan_function(
     settled = Settled(
         function.graph, partition.host_nodes(function.graph, function.functions, _variables(function, inputs))
     )
+    if not settled.refused and over_npus.spans(settled.graph):
+        return _over_npus(function, settled, inputs)
     for _ in range(MOST_SETTLING):
         found = _lowered(function, settled, inputs, bind)
         fresh = _conditions(settled.graph, found)
@@ -293,7 +312,7 @@ def _compute(graph: FlatGraph) -> list[str]:
 
 
 def _policy(
-    function: Known, inputs: Sequence[Described], changed: Sequence[int] | None, previous: Plan | None
+    function: Known, inputs: Sequence[Described], changed: Sequence[int] | None, previous: FunctionRun | None
 ) -> tuple[list[int], tuple[int, ...], int]:
     """Which variables become part of the model, which ones may later, and after how many calls."""
     free = [
@@ -315,36 +334,61 @@ def _policy(
 
 def _mixed(
     function: Known, settled: Settled, refused: Mapping[str, Refusal], inputs: Sequence[Described]
-) -> Plan:
+) -> FunctionRun:
     if not options.allow_host_fallback:
         _complain(refused, "Set tf_adapter.options.allow_host_fallback = True to run them on the host.")
     if not context.context().soft_device_placement:
         nodes = settled.graph.nodes
-        asked = {name: why for name, why in refused.items() if name in nodes and nodes[name].on_npu}
+        asked = {name: why for name, why in refused.items() if name in nodes and nodes[name].npu is not None}
         _complain(asked, "Call tf.config.set_soft_device_placement(True) to run them on the host.")
-    key = (settled.choices, frozenset(refused), options.fingerprint())
+    return _cached_cut(function, settled, refused, inputs, _cut)
+
+
+def _over_npus(function: Known, settled: Settled, inputs: Sequence[Described]) -> FunctionRun:
+    """A function whose nodes are on several NPUs: their steps run at the same time."""
+    return _cached_cut(function, settled, {}, inputs, _cut_over_npus)
+
+
+def _cached_cut(
+    function: Known,
+    settled: Settled,
+    refused: Mapping[str, Refusal],
+    inputs: Sequence[Described],
+    make: Callable[[Known, Settled, Mapping[str, Refusal]], tuple[FunctionRun, Mapping[str, Refusal]]],
+) -> FunctionRun:
+    key = (make, settled.choices, frozenset(refused), options.fingerprint())
     if key not in function.cuts:
         while len(function.cuts) >= MOST_CUTS:
             function.cuts.pop(next(iter(function.cuts)))
-        function.cuts[key] = _cut(function, settled, refused)
+        function.cuts[key] = make(function, settled, refused)
     plan, why = function.cuts[key]
     return _reported(function, plan, why, inputs, settled.graph)
 
 
 def _cut(
     function: Known, settled: Settled, refused: Mapping[str, Refusal]
-) -> tuple[Plan, Mapping[str, Refusal]]:
+) -> tuple[FunctionRun, Mapping[str, Refusal]]:
     structures = structure.by_the_device(settled.graph, function.functions, refused)
     done = partition.cut(settled.graph, refused, structures)
     on_npu = any(step.on_npu or step.structure for step in done.steps)
     if not on_npu and not structure.worthwhile(settled.graph, function.functions):
         return _host_run(function), done.refused
+    return _steps_run(function, settled, done), done.refused
+
+
+def _cut_over_npus(
+    function: Known, settled: Settled, refused: Mapping[str, Refusal]
+) -> tuple[FunctionRun, Mapping[str, Refusal]]:
+    return _steps_run(function, settled, over_npus.cut(settled.graph)), refused
+
+
+def _steps_run(function: Known, settled: Settled, done: partition.Cut) -> StepsRun:
     steps = []
     for step in done.steps:
         name = _register(step, function.functions)
-        steps.append((name, step.sources, len(step.graph.results)))
+        steps.append(CalledStep(name, step.sources, len(step.graph.results), step.npu, step.stage))
     special = tuple(sorted(settled.specialised))
-    return StepsRun(function.name, tuple(steps), done.sources, special), done.refused
+    return StepsRun(function.name, tuple(steps), done.sources, special)
 
 
 def _register(step: partition.Step, functions: Functions) -> str:
@@ -371,13 +415,13 @@ def _complain(refused: Mapping[str, Refusal], remedy: str) -> None:
 
 def _reported(
     function: Known,
-    plan: Plan,
+    plan: FunctionRun,
     refused: Mapping[str, Refusal],
     inputs: Sequence[Described],
     graph: FlatGraph | None = None,
-) -> Plan:
+) -> FunctionRun:
     shapes = tuple(None if d.kind == "host" else tuple(d.shape) for d in inputs)
-    function.report = Report(function.name, graph or function.graph, plan, refused, shapes)
+    function.report = FunctionReport(function.name, graph or function.graph, plan, refused, shapes)
     return plan
 
 
@@ -391,6 +435,6 @@ def step_of(name: str) -> partition.Step:
     return _steps[name]
 
 
-def last_report(name: str) -> Report | None:
+def last_report(name: str) -> FunctionReport | None:
     """What became of a function at its last compile."""
     return known(name).report

@@ -49,10 +49,20 @@ class FlatNode:
     attr: dict[str, attr_value_pb2.AttrValue]
     types: tuple[int, ...]  # element types of its outputs (DataType numbers)
     device: str = ""
-    on_npu: bool = False  # the program places it there by name
+    npu: int | None = None  # the NPU that the program names for it
 
 
 _API, _DEVICE = "api_implements", "api_preferred_device"
+
+
+def _npu_of(device: str) -> int | None:
+    """The number of the NPU that a node is placed on.
+
+    >>> _npu_of("/job:localhost/replica:0/task:0/device:NPU:2"), _npu_of("/device:CPU:0")
+    (2, None)
+    """
+    _, found, number = device.rpartition(":NPU:")
+    return int(number) if found and number.isdecimal() else None
 
 
 def _operands(function: function_pb2.FunctionDef) -> list[list[int]]:
@@ -396,7 +406,7 @@ class _Reader:
                 [prefix + i[1:] for i in proto.input if i.startswith("^")],
                 dict(proto.attr),
                 output_types(self.functions, proto.op, proto.attr),
-                on_npu=":NPU:" in proto.device,
+                npu=_npu_of(proto.device),
             )
             made[node.name] = node
         graph.nodes = made
@@ -452,6 +462,8 @@ class _Reader:
             node.controls = [c for c in node.controls if c not in given]
             if call.controls and is_stateful(node.op):
                 node.controls.append(start)
+            if node.npu is None:
+                node.npu = call.npu
             nodes[node.name] = node
         results = [settle(ref) for ref in body.results]
         end = f"{call.name}/.end"

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from tensorflow.core.framework import attr_value_pb2
 
-from ge.build.handover import Handover
+from ge.build.resident import ResidentValues
 from ge.compiler import compile_plan
 from ge.ir import facts
 from ge.ir.types import TensorDesc
@@ -22,8 +22,8 @@ from ge.parsers.tensorflow.parser import Attempt, Parsed, VariableSpec, attempt_
 from ge.passes.cleanup.dead_code import DeadCode
 from tf_adapter import cache
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Functions, tensor_names
-from tf_adapter.handover import Layout, Place
 from tf_adapter.randomness import Counter, steps_of, with_counters
+from tf_adapter.resident import Layout, Place
 
 __all__ = ["Described", "Lowered", "Ports", "Refused", "Request", "lower"]
 
@@ -180,8 +180,8 @@ def lower(
         given or {},
         frozenset(left),
     )
-    handed = bool(request.given or request.left)
-    key = None if host or specialise or handed else cache.key(request, functions, options)
+    stays = bool(request.given or request.left)
+    key = None if host or specialise or stays else cache.key(request, functions, options)
     found = cache.find(key)
     if found is not None:
         model, ports = found
@@ -198,22 +198,22 @@ def lower(
         return Refused(attempt.refused, attempt.unknown, attempt.settled, frozenset(request.specialised))
     _keep_types(request.graph, attempt.parsed.graph)
     ports = _ports(request, attempt.parsed)
-    handover = _handover(request, ports)
+    resident = _resident(request, ports)
     donated = _donated(ports, request.kept)
-    layout_of = [desc_of(attempt.parsed.graph.outputs[k]) for k in handover.left]
-    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, donated, handover)
+    layout_of = [desc_of(attempt.parsed.graph.outputs[k]) for k in resident.left]
+    plan = compile_plan(attempt.parsed.graph, options, name or graph.name, donated, resident)
     places = [
         Place(ports.outputs[k][1], offset, desc.dtype, tuple(desc.shape))
-        for k, offset, desc in zip(handover.left, plan.left, layout_of, strict=True)
+        for k, offset, desc in zip(resident.left, plan.left, layout_of, strict=True)
     ]
-    ports = _without(ports, handover)
+    ports = _without(ports, resident)
     model = cache.store(None if ports.specialised else key, plan, ports)
     return Lowered(model, ports, len(graph.results), tuple(places))
 
 
-def _handover(request: Request, ports: Ports) -> Handover:
-    """What of a model's operands is handed over between parts."""
-    return Handover(
+def _resident(request: Request, ports: Ports) -> ResidentValues:
+    """The operands of a model that stay in the arena between parts."""
+    return ResidentValues(
         {
             k: request.given[i]
             for k, (kind, i) in enumerate(ports.inputs)
@@ -223,12 +223,12 @@ def _handover(request: Request, ports: Ports) -> Handover:
     )
 
 
-def _without(ports: Ports, handover: Handover) -> Ports:
-    """The ports of a model whose caller does not see what is handed over."""
+def _without(ports: Ports, resident: ResidentValues) -> Ports:
+    """The ports of a model without its resident values, which the caller does not see."""
     return replace(
         ports,
-        inputs=tuple(p for k, p in enumerate(ports.inputs) if k not in handover.given),
-        outputs=tuple(p for k, p in enumerate(ports.outputs) if k not in handover.left),
+        inputs=tuple(p for k, p in enumerate(ports.inputs) if k not in resident.given),
+        outputs=tuple(p for k, p in enumerate(ports.outputs) if k not in resident.left),
     )
 
 

@@ -5,7 +5,7 @@
         model(x)                                  # an operator that would run on the host is an error here
 
 Options are those of the process, like tf.config's. A change takes part in the key of every compiled function
-(`fingerprint`) and is told to whoever keeps compiled code (`subscribe`).
+(`fingerprint`) and is announced to the caches of compiled code (`subscribe`).
 
 TensorFlow's own switches count as well:
 * tf.config.optimizer.set_experimental_options: `auto_mixed_precision` True allows float16 inside models,
@@ -24,12 +24,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ge.options import CompileOptions, PrecisionMode, compile_options
 from ge.options.record import fingerprint
 from ge.options.table import Option, from_environment, tell_idle, unknown, view
-from ge.target import Target
+from ge.target import Target, host
+from npu_runtime.environment import warn
 
 __all__ = ["Options", "options", "start", "tell_of_precision"]
 
@@ -171,6 +173,9 @@ class Options:
     def compile_options(self) -> CompileOptions:
         """The options of a compile."""
         chosen = compile_options(self.given(), CompileOptions())
+        if chosen.target.kind == "cuda":
+            warn("NPU_DEVICE", "cuda", "cpu: TensorFlow's tensors are in the memory of the host")
+            chosen = replace(chosen, target=host())
         tell_of_precision(chosen.precision_mode, chosen.target)
         return chosen
 

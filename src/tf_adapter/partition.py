@@ -3,7 +3,7 @@
 1. A node stays on the host when no plugin maps it, when it does something that only the host can do (print,
    check, look up, call Python), when it handles something that the NPU has no type for, or when a loop or
    branch holds such a node.
-2. Lists of tensors (variants) exist on one side only: whoever shares one with a host node follows it there.
+2. Lists of tensors (variants) exist on one side only: nodes that share one with a host node stay on the host.
 3. Steps alternate between host and NPU. A node's step follows all steps it depends on, by data or, where it
    changes state, by order; so nothing ever waits for a later step. A loop or branch that the device runs itself,
    turn by turn, is a step of its own.
@@ -37,10 +37,14 @@ from tf_adapter.graphs import read_function as _read
 from tf_adapter.randomness import COUNTED
 
 __all__ = [
+    "FREE",
+    "HEAVY",
     "Alone",
     "Cut",
+    "Cutter",
     "Source",
     "Step",
+    "Writer",
     "cut",
     "host_nodes",
     "keeps_variables",
@@ -51,12 +55,12 @@ __all__ = [
 
 _RESOURCE = tf.resource.as_datatype_enum
 _VARIANT = tf.variant.as_datatype_enum
-_READS = frozenset(
+READS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
     | {"DisableCopyOnRead"}
 )
 STRUCTURE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
-_FREE = frozenset({"Const"})
+FREE = frozenset({"Const"})
 _NO_EFFECT = frozenset({"Const", "NoOp", "Identity", "IdentityN"}) | COUNTED
 
 # What only the host can do, although a compiled model may do without.
@@ -132,7 +136,7 @@ class _Classifier:
     ) -> dict[str, Refusal]:
         found = {}
         for node in graph.nodes.values():
-            if node.op == ARGUMENT or node.op in _FREE or (outermost and node.op in COUNTED):
+            if node.op == ARGUMENT or node.op in FREE or (outermost and node.op in COUNTED):
                 continue
             refusal = self._node(graph, node, variables)
             if refusal is not None:
@@ -147,7 +151,7 @@ class _Classifier:
             return Refusal(node.op, reason, _REMEDIES.get(node.op) or remedy_of(node.op))
         if node.op in COUNTED:
             return Refusal(node.op, "its state is the host's inside loops and branches", _STATELESS_REMEDY)
-        known = node.op in EFFECTS or node.op in _READS or node.op in STRUCTURE
+        known = node.op in EFFECTS or node.op in READS or node.op in STRUCTURE
         if is_stateful(node.op) and not known:
             return Refusal(node.op, "it has an effect outside of the model")
         return self._types(graph, node, variables) or self._called(node)
@@ -162,7 +166,7 @@ class _Classifier:
             elif number == _VARIANT:
                 if source.op == ARGUMENT:
                     return Refusal(node.op, "a list of tensors comes from outside of the function")
-            elif not _device_type(number) and source.op not in _FREE:
+            elif not _device_type(number) and source.op not in FREE:
                 return Refusal(node.op, f"no engine accepts {_type_name(number)}")
         for number in node.types:
             if number == _RESOURCE and "While" in node.op:
@@ -245,7 +249,7 @@ def _written(graph: FlatGraph, functions: Functions, seen: dict[str, set[int]]) 
     for node in graph.nodes.values():
         taken = [(k, place[n]) for k, (n, _) in enumerate(node.inputs) if n in place]
         taken = [(k, i) for k, i in taken if graph.nodes[graph.args[i]].types[0] == _RESOURCE]
-        if not taken or node.op in _READS:
+        if not taken or node.op in READS:
             continue
         if node.op not in STRUCTURE:
             found.update(i for _, i in taken)
@@ -264,7 +268,7 @@ def keeps_variables(graph: FlatGraph) -> bool:
     resources = {a for a in graph.args if graph.nodes[a].types[0] == _RESOURCE}
     return any(
         any(name in resources for name, _ in node.inputs)
-        and not (node.op in _READS or node.op in EFFECTS or node.op in STRUCTURE)
+        and not (node.op in READS or node.op in EFFECTS or node.op in STRUCTURE)
         and any(t in (_RESOURCE, _VARIANT) for t in node.types)
         for node in graph.nodes.values()
     )
@@ -273,7 +277,7 @@ def keeps_variables(graph: FlatGraph) -> bool:
 Alone = tuple[str, tuple[tuple[str, bytes], ...], tuple[int, ...], int, tuple[int, ...]]
 """Name, attributes, arguments of the function that it takes, number of outputs, those that the function returns."""
 
-# What moves batches in and out of a step: alone in a function, it takes a fraction of the time that its call takes.
+# Operators that move batches in and out of a step: a function of only these takes less time than its call.
 _MOVES = frozenset(
     {"IteratorGetNext", "IteratorGetNextAsOptional"} | {"OptionalFromValue", "OptionalGetValue"}
 )
@@ -318,6 +322,8 @@ class Step:
     on_npu: bool
     sources: tuple[Source, ...]
     structure: str = ""  # the loop or branch that is all of it, for the device to run
+    npu: int = -1  # the NPU that runs it; -1: the one that runs the function
+    stage: int = -1  # steps of one stage run at the same time; -1: alone
 
 
 @dataclass(frozen=True)
@@ -336,7 +342,7 @@ def cut(graph: FlatGraph, refused: Mapping[str, Refusal], structures: Collection
     """
     all_refused = dict(refused)
     _follow_lists(graph, all_refused)
-    cutter = _Cutter(graph, frozenset(structures))
+    cutter = Cutter(graph, frozenset(structures))
     for _ in range(len(graph.nodes)):
         stages = cutter.stages(all_refused)
         moved = cutter.crossing_lists(stages, all_refused) or cutter.too_small(stages, all_refused)
@@ -344,11 +350,11 @@ def cut(graph: FlatGraph, refused: Mapping[str, Refusal], structures: Collection
             break
         all_refused.update(moved)
         _follow_lists(graph, all_refused)
-    return _Writer(graph, cutter, cutter.stages(all_refused), all_refused).write()
+    return Writer(graph, cutter, cutter.stages(all_refused), all_refused).write()
 
 
 @dataclass
-class _Cutter:
+class Cutter:
     """Assigns nodes to stages: the host's, the NPU's, and those of one loop or branch each, in turns."""
 
     graph: FlatGraph
@@ -375,7 +381,7 @@ class _Cutter:
             for other, _ in node.inputs:
                 if not self.has_effect(nodes[other]):
                     found |= nearest[other]
-                elif nodes[other].op not in _READS:
+                elif nodes[other].op not in READS:
                     found.add(other)
             nearest[name] = found
             if self.has_effect(node):
@@ -411,7 +417,7 @@ class _Cutter:
         for name in reversed(self.order):
             node = self.graph.nodes[name]
             limit = latest.get(name)
-            light = node.op in LIGHT and (not self.has_effect(node) or node.op in _READS)
+            light = node.op in LIGHT and (not self.has_effect(node) or node.op in READS)
             if name in stage and light and name not in refused and limit is not None:
                 stage[name] = max(stage[name], limit - (limit - _NPU) % _SIDES)
             if name in stage:
@@ -422,7 +428,7 @@ class _Cutter:
     def _stages(self, refused: Collection[str], floor: Mapping[str, int]) -> dict[str, int]:
         nodes = self.graph.nodes
         return assign_stages(
-            [n for n in self.order if nodes[n].op not in (ARGUMENT, "NoOp") and nodes[n].op not in _FREE],
+            [n for n in self.order if nodes[n].op not in (ARGUMENT, "NoOp") and nodes[n].op not in FREE],
             lambda name: [*(n for n, _ in nodes[name].inputs), *self.before.get(name, ())],
             lambda name: _STRUCTURE if name in self.structures else _HOST if name in refused else _NPU,
             _SIDES,
@@ -439,7 +445,7 @@ class _Cutter:
                 if self.graph.type_of(ref) != _VARIANT or here == there or None in (here, there):
                     continue
                 if node.name not in refused:
-                    reason = f"a host node lies between it and the list of tensors from {ref[0]}"
+                    reason = f"a host node is between it and the list of tensors from {ref[0]}"
                     moved[node.name] = Refusal(node.op, reason)
         return moved
 
@@ -461,14 +467,14 @@ class _Cutter:
 
 def effects_order(graph: FlatGraph) -> dict[str, set[str]]:
     """The nodes with effects, and the nearest ones that must run before each."""
-    return _Cutter(graph).before
+    return Cutter(graph).before
 
 
-class _Writer:
+class Writer:
     """Writes stages as graphs of their own."""
 
     def __init__(
-        self, graph: FlatGraph, cutter: _Cutter, stages: Mapping[str, int], refused: Mapping[str, Refusal]
+        self, graph: FlatGraph, cutter: Cutter, stages: Mapping[str, int], refused: Mapping[str, Refusal]
     ) -> None:
         self.graph = graph
         self.cutter = cutter
@@ -480,7 +486,11 @@ class _Writer:
         for name in cutter.order:
             if name in stages:
                 self.members[self.index[stages[name]]].append(name)
-        if used[-1] % _SIDES == _STRUCTURE and any(n not in stages for n, _ in graph.results):
+        if (
+            cutter.structures
+            and used[-1] % _SIDES == _STRUCTURE
+            and any(n not in stages for n, _ in graph.results)
+        ):
             self.members.append([])  # a step for constants among the results
         self.produced = self._produced()
 
@@ -489,7 +499,7 @@ class _Writer:
         return Cut(steps, tuple(self._source(ref) for ref in self.graph.results), self.refused)
 
     def _home(self, name: str) -> int:
-        """The step of a node; constants that nobody else has are made by the last."""
+        """The step of a node; constants that no other step has belong to the last."""
         return self.index[self.stages[name]] if name in self.stages else len(self.members) - 1
 
     def _produced(self) -> list[list[Ref]]:
@@ -527,7 +537,7 @@ class _Writer:
         piece.effects = [
             n
             for n in self.members[place]
-            if self.cutter.has_effect(self.graph.nodes[n]) and self.graph.nodes[n].op not in _READS
+            if self.cutter.has_effect(self.graph.nodes[n]) and self.graph.nodes[n].op not in READS
         ]
         on_npu = any(n not in self.refused for n in members)
         structure = next((n for n in members if n in self.cutter.structures), "")
@@ -540,7 +550,7 @@ class _Writer:
         node = self.graph.nodes[ref[0]]
         if ref[0] in members:
             return ref
-        if node.op in _FREE:
+        if node.op in FREE:
             piece.nodes.setdefault(node.name, replace(node, controls=[]))
             return ref
         if ref not in taken:

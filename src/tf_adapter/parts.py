@@ -1,4 +1,4 @@
-"""Parts of host graphs that run on the NPU: what stands behind the `graph` attribute of an NpuGraph operation."""
+"""Parts of host graphs that run on the NPU: what the `graph` attribute of an NpuGraph operation refers to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
 from ge import faults
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 from ge.errors import GeError, OutOfMemoryError, UserCodeError
 from ge.options import CompileOptions
 from npu_runtime import tensorflow as native
 from tf_adapter.graphs import FlatGraph, Functions
-from tf_adapter.handover import Given, given_inputs, layout_of, packed
 from tf_adapter.lowering import Described, Lowered, lower
+from tf_adapter.resident import Given, given_inputs, layout_of, packed
 
 __all__ = ["Known", "drop_part", "part_compile", "part_run", "refusals_of", "register_part", "shapes_of"]
 
@@ -117,7 +117,7 @@ def shapes_of(number: int) -> tuple[tuple[int, ...], ...]:
         return _parts[number].shapes if number in _parts else ()
 
 
-@collection_paused()
+@compile_scope()
 def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     """The device's plan for a part; None where the host has to run it (`part_run`)."""
     from tf_adapter.callbacks import npu_plan
@@ -164,9 +164,9 @@ def _unpacked(part: _Part, inputs: Sequence[Described]) -> tuple[int, list[Descr
     """The layout of what another part left, and all inputs, with that in its place."""
     if not part.given:
         return 0, list(inputs)
-    handover = int(inputs[min(part.given)].numpy())
-    layout = native.handover_layout(handover)
-    lying = given_inputs(layout_of(layout), handover)
+    arena = int(inputs[min(part.given)].numpy())
+    layout = native.arena_layout(arena)
+    lying = given_inputs(layout_of(layout), arena)
     return layout, [lying[part.given[i]] if i in part.given else given for i, given in enumerate(inputs)]
 
 

@@ -1,8 +1,8 @@
-"""Stateful random operators of a function as stateless ones whose counter is handed in.
+"""Rewrites the stateful random operators of a function as stateless ones with an explicit counter.
 
 TensorFlow's RandomUniform and its kin keep a Philox generator in the kernel: its key is the attribute `seed`,
 the upper half of its counter `seed2`, and every call moves the counter on by 256 for each number drawn. Here the
-counter is an argument of the function; whoever calls it does the moving, so that the numbers are the same. Operators
+counter is an argument of the function; the caller advances it, so that the numbers are the same. Operators
 in branches of version-1 graphs draw only when their branch is taken: there the counter is a variable that the program
 itself moves.
 """

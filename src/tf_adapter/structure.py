@@ -46,7 +46,7 @@ def by_the_device(graph: FlatGraph, functions: Functions, refused: Collection[st
 
 
 def _callable(graph: FlatGraph, node: FlatNode, functions: Functions) -> bool:
-    """Whether a loop or branch is worth calling from here, and made of what can be handed over."""
+    """True if a loop or branch is worth calling from here and all its operands can cross."""
     if not any(_heavy(name, functions, set()) for name in called_functions(node.op, node.attr)):
         return False
     constants = (graph.nodes[n] for n, _ in node.inputs if graph.nodes[n].op == "Const")

@@ -10,8 +10,8 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 
-from ge.collection import collection_paused
-from torchair import decompositions, partition, recurrent, sink_slices, sizes
+from ge.collection import compile_scope
+from torchair import decompositions, joint_graph, recurrent, sink_slices, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -47,7 +47,7 @@ def _static_inputs() -> list[int]:
 
 
 def _returned() -> int | None:
-    """How many results of a forward graph are not there for the backward graph alone, where that is known."""
+    """Number of forward outputs the user sees (excludes saved activations), if known."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return getattr(metadata, "num_forward_returns", None)
@@ -88,7 +88,7 @@ def get_npu_backend(
     return sizes.traced_for_npu(backend)
 
 
-@collection_paused()
+@compile_scope()
 def compile_graphs(
     module: fx.GraphModule,
     example_inputs: list[Any],
@@ -110,7 +110,7 @@ def compile_graphs(
         fw_compiler=get_compiler(config, "forward"),
         bw_compiler=get_compiler(config, "backward"),
         inference_compiler=keeper,  # type: ignore[arg-type]
-        partition_fn=partition.cut,
+        partition_fn=joint_graph.split_joint_graph,
         decompositions={**decompositions.table(), **(extra or {})},
         keep_inference_input_mutations=True,
     )

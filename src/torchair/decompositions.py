@@ -1,4 +1,4 @@
-"""Which ATen operators are taken apart before they are mapped: those of the core set that no plugin takes whole."""
+"""The ATen operators to decompose before mapping: those of the core set that have no plugin."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ge import faults
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 from ge.compiler import compile_graph
 from ge.errors import UserCodeError
 from ge.explanation import Placement, explain
@@ -24,23 +24,23 @@ from npu_runtime import Fetcher, TaskError
 from torchair.faults import as_torch_says
 from torchair.gears import gears_of
 from torchair.lowering import Layout, NpuPart, Refusal, lower
-from torchair.plan import Plan, form_of
+from torchair.plan import FunctionPlan, form_of
 from torchair.symbolic import SymbolicPlan
 
-__all__ = ["CompiledGraph", "Report", "observe"]
+__all__ = ["CompiledGraph", "GraphReport", "observe"]
 
 MAX_SHAPES = 8  # programs kept for one graph of symbolic sizes
-HOT_CALLS = 4  # calls with the same sizes before a graph of symbolic sizes is compiled for them alone
+HOT_CALLS = 4  # calls with the same sizes before a graph of symbolic sizes is specialised for them
 MAX_COUNTED = 4096  # sizes whose calls are counted
 _LINE = 64  # bytes of memory that come at once
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
-_observers: list[list[Report]] = []  # gradients are compiled in threads of their own
+_observers: list[list[GraphReport]] = []  # gradients are compiled in threads of their own
 
 
 @dataclass
-class Report:
-    """What one compiled graph is made of."""
+class GraphReport:
+    """How one graph was compiled: NPU and host parts, and the reasons for the host ones."""
 
     name: str
     kind: str
@@ -60,8 +60,8 @@ class observe:
     ...     model(x)
     """
 
-    def __enter__(self) -> list[Report]:
-        self.found: list[Report] = []
+    def __enter__(self) -> list[GraphReport]:
+        self.found: list[GraphReport] = []
         _observers.append(self.found)
         return self.found
 
@@ -69,7 +69,7 @@ class observe:
         _observers[:] = [sink for sink in _observers if sink is not self.found]
 
 
-def _tell(report: Report) -> None:
+def _tell(report: GraphReport) -> None:
     for sink in list(_observers):
         sink.append(report)
 
@@ -110,7 +110,7 @@ class CompiledGraph:
         self.gears: dict[tuple[int, int], tuple[int, ...]] = {}
         self.lock = threading.RLock()
         self.on_compile = on_compile
-        self.reports: list[Report] = []
+        self.reports: list[GraphReport] = []
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -207,9 +207,9 @@ class CompiledGraph:
             self.general[folded] = self._opened(args, folded)
         return self.general[folded]
 
-    @collection_paused()
+    @compile_scope()
     def _opened(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
-        report = Report(self.module._get_name(), self.kind)
+        report = GraphReport(self.module._get_name(), self.kind)
         self.reports.append(report)
 
         def count() -> None:
@@ -226,7 +226,7 @@ class CompiledGraph:
         finally:
             _tell(report)
 
-    def _given_up(self, report: Report, error: Exception) -> Callable[[list[Any]], Any]:
+    def _given_up(self, report: GraphReport, error: Exception) -> Callable[[list[Any]], Any]:
         if isinstance(error, UserCodeError):
             raise error
         if isinstance(error, faults.REFUSALS):
@@ -242,9 +242,9 @@ class CompiledGraph:
         """The graph as it is, call by call."""
         return self.module(*args)
 
-    @collection_paused()
+    @compile_scope()
     def _compiled(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
-        report = Report(self.module._get_name(), self.kind)
+        report = GraphReport(self.module._get_name(), self.kind)
         self.reports.append(report)
         self.compiles += 1
         try:
@@ -265,7 +265,7 @@ class CompiledGraph:
             report.programs = len(models)
             report.choices = [row for model in models for row in explain(model) if row.choice]
             training = self.kind != "inference" and not self.numbers
-            plan = Plan(form_of(self.module, self.places, lowered, values), models, lowered, training)
+            plan = FunctionPlan(form_of(self.module, self.places, lowered, values), models, lowered, training)
             if self.on_compile is not None:
                 self.on_compile(plan)
             return plan.fastest()

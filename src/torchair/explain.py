@@ -11,7 +11,7 @@ import torch
 
 from torchair.backend import get_npu_backend
 from torchair.config import CompilerConfig
-from torchair.executable import Report, observe
+from torchair.executable import GraphReport, observe
 
 __all__ = ["Explanation", "explain"]
 
@@ -20,7 +20,7 @@ __all__ = ["Explanation", "explain"]
 class Explanation:
     """The graphs of a model and who runs their calls."""
 
-    graphs: tuple[Report, ...]
+    graphs: tuple[GraphReport, ...]
 
     @property
     def npu_calls(self) -> int:

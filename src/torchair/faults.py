@@ -10,6 +10,8 @@ _RUNTIME = (
     "aten.gather:",
     "aten.scatter",
     "aten.index_add:",
+    "aten.index_select: INDICES",
+    "aten.masked_scatter:",
 )  # whose kernels raise RuntimeError for an index
 
 

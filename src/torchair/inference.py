@@ -26,12 +26,12 @@ from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 from torchair.gears import set_dim_gears
 from torchair.kept import Changed, Digests, StoredGraph, Unkept
-from torchair.plan import Plan
+from torchair.plan import FunctionPlan
 
 __all__ = ["cache_compile", "set_dim_gears"]
 
 _log = logging.getLogger("torchair")
-_NO_CACHE = {  # AOT Autograd's own files take inductor's results alone
+_NO_CACHE = {  # AOT Autograd's own files take only inductor's results
     "force_autograd_cache": False,
     "bundled_autograd_cache": False,
     "strict_autograd_cache": False,
@@ -51,7 +51,7 @@ def cache_compile(
 ) -> Callable[..., Any]:
     """A method of a module, compiled for inference and kept on disk for other processes.
 
-    The files lie in `cache_dir` (NPU_CACHE_DIR, or `.torchair_cache` in the working directory), apart for each rank.
+    The files are in `cache_dir` (NPU_CACHE_DIR, or `.torchair_cache` in the working directory), one folder a rank.
     Files are found by the model's structure, versions and sizes of inputs, and used where Dynamo's guards hold and
     parameters and source code are the same. Each set of sizes is a file of its own, whatever `dynamic` says. A
     method that cannot be traced whole is compiled but not kept; the log `torchair` says why.
@@ -243,7 +243,7 @@ class _Tracer:
     def __init__(self, config: CompilerConfig) -> None:
         self.config = config
         self.graphs: list[CompiledGraph] = []
-        self.plans: list[Plan] = []
+        self.plans: list[FunctionPlan] = []
 
     def __call__(self, module: fx.GraphModule, example_inputs: list[Any], **options: Any) -> _Live:
         with torch._functorch.config.patch(_NO_CACHE):
@@ -263,7 +263,7 @@ class _Tracer:
             raise Unkept("debug.run_eagerly leaves it to ATen")
         tell = graph.on_compile
 
-        def remember(plan: Plan) -> None:
+        def remember(plan: FunctionPlan) -> None:
             self.plans.append(plan)
             if tell is not None:
                 tell(plan)

@@ -29,7 +29,7 @@ from ge.model.container import Section, read_sections, write_sections
 from ge.model.model import Model
 from torchair.faults import as_torch_says
 from torchair.layouts import array_of
-from torchair.plan import Plan, PlanForm
+from torchair.plan import FunctionPlan, FunctionPlanData
 
 __all__ = ["Changed", "Digests", "StoredGraph", "Unkept", "load", "save"]
 
@@ -48,7 +48,7 @@ class Changed(Exception):
 class StoredGraph(SerializableCallable):
     """A graph from a file: its plan, and the arguments that the programs hold as constants."""
 
-    def __init__(self, form: PlanForm, constants: Sequence[int]) -> None:
+    def __init__(self, form: FunctionPlanData, constants: Sequence[int]) -> None:
         self.form = form
         self.constants = tuple(constants)
         self.bound: list[tuple[int, int, int]] | None = None  # position, address, version
@@ -64,7 +64,7 @@ class StoredGraph(SerializableCallable):
 
     def attach(self, models: Sequence[Model]) -> None:
         """Give the graph its programs."""
-        self.plan = Plan(self.form, models).fastest()
+        self.plan = FunctionPlan(self.form, models).fastest()
 
     def __call__(self, *args: Any) -> Any:
         if self.bound is None:
@@ -230,6 +230,6 @@ def _function(traced: bytes, scope: dict[str, Any]) -> AOTCompiledFunction:
     from torch._logging import trace_structured
 
     with compile_context(CompileContext(get_compile_id({}))), get_metrics_context():
-        # A first short entry: without TORCH_TRACE nobody writes the log, but PyTorch finds out by its first entry only.
+        # A first short entry: without TORCH_TRACE there is no log, but PyTorch notices only at the first entry.
         trace_structured("torchair_kept_graph")
         return AOTCompiledFunction.deserialize(traced, scope)

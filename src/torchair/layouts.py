@@ -46,7 +46,7 @@ def desc_of(value: Any) -> TensorDesc | None:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of axes in which a tensor lies densely in memory; None when it has gaps or overlaps, or open sizes.
+    """The axis order in which a tensor is dense in memory; None if it has gaps, overlaps or open sizes.
 
     >>> memory_order((2, 3, 4), (12, 1, 3))
     (0, 2, 1)

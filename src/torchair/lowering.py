@@ -42,7 +42,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory: its shape, strides, and the order of its axes there."""
+    """The memory layout of a tensor: shape, strides and axis order."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -61,7 +61,7 @@ class Layout:
 
 @dataclass
 class NpuPart:
-    """A part of the graph for the NPU: its graph, the nodes it reads and gives, how they lie in memory."""
+    """A part of the graph for the NPU: its graph, the nodes it reads and produces, and their layouts."""
 
     graph: ir.Graph
     inputs: list[fx.Node]
@@ -99,7 +99,7 @@ def lower(
 ) -> Lowered:
     """Cut a graph into steps; `values` are fake results of concrete shape, `constants` inputs that do not change.
 
-    `free` results are read by the backward graph alone and may lie in memory in any order.
+    `free` results are read only by the backward graph and may have any axis order in memory.
     """
     return _Lowering(module, values, constants, layouts, free).run()
 
@@ -182,7 +182,7 @@ class _Lowering:
         return isinstance(value, (int, float, bool)) or _is_sizes(value)
 
     def _give_back_makers(self, body: Sequence[fx.Node]) -> None:
-        """Tensors made from nothing for ATen calls alone are made by ATen."""
+        """Tensors that only ATen calls read are created by ATen."""
         for node in reversed(body):
             if self.is_host(node) or node.target is operator.getitem:
                 continue

@@ -1,4 +1,4 @@
-"""Plans: the steps of a compiled graph over a list of values, as plain data (`PlanForm`) and ready to run (`Plan`)."""
+"""Host and NPU steps of a compiled graph: `FunctionPlan`, ready to run, and `FunctionPlanData`, plain data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torchair.recycling import LARGE_BYTES, Recycler
 
 __all__ = [
     "Former",
+    "FunctionPlan",
+    "FunctionPlanData",
     "HostStep",
     "NpuStep",
-    "Plan",
-    "PlanForm",
     "ProgramForm",
     "form_of",
     "getter",
@@ -61,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ProgramForm:
-    """How a program is called: how its inputs lie, what its outputs are, which of them take an input's memory."""
+    """The calling convention of a program: input layouts, outputs, and the outputs that reuse an input's memory."""
 
     inputs: tuple[Layout, ...]
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
@@ -112,7 +112,7 @@ def _host_step(
 
 
 @dataclass(frozen=True)
-class PlanForm:
+class FunctionPlanData:
     """The steps of a graph over a list of values: its arguments first, then one slot a node."""
 
     arguments: int
@@ -124,7 +124,7 @@ class PlanForm:
 
 def form_of(
     module: fx.GraphModule, places: Sequence[fx.Node], lowered: Lowered, values: dict[fx.Node, Any]
-) -> PlanForm:
+) -> FunctionPlanData:
     """The plan of a lowered graph."""
     return Former(module, places, values).form(lowered)
 
@@ -140,7 +140,7 @@ class Former:
             n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)
         }
 
-    def form(self, lowered: Lowered) -> PlanForm:
+    def form(self, lowered: Lowered) -> FunctionPlanData:
         steps: list[NpuStep | HostStep] = []
         for step in lowered.steps:
             if isinstance(step, NpuPart):
@@ -151,7 +151,7 @@ class Former:
         output = next(n for n in self.module.graph.nodes if n.op == "output")
         returned = tuple(self.argument(r) for r in output.args[0])
         writes = tuple((self.slots[t], self.argument(v)) for t, v in lowered.writes)
-        return PlanForm(self.arguments, len(self.slots), tuple(steps), returned, writes)
+        return FunctionPlanData(self.arguments, len(self.slots), tuple(steps), returned, writes)
 
     def host_step(self, node: fx.Node) -> HostStep:
         """A call as ATen runs it."""
@@ -229,7 +229,7 @@ class Program:
         return self._on_devices(results) if self.moved else results
 
     def on_arguments(self, reads: Sequence[int], arguments: int) -> Callable[[list[Any]], list[torch.Tensor]]:
-        """The program as a function of a graph's arguments: a short way where all of them lie as they should."""
+        """The program as a function of a graph's arguments: a fast path where all of them have the expected layout."""
         if self.donated or self.moved or not all(self.plain):
             return lambda args: self([args[r] for r in reads])
         count, run, makers = len(reads), self.run, self.makers
@@ -272,7 +272,7 @@ def _nbytes(output: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> int
     return math.prod(output[0]) * output[2].itemsize
 
 
-class Plan:
+class FunctionPlan:
     """A plan with its programs loaded: a function of a list of arguments.
 
     training: other operators of PyTorch run between the calls. The memory of large results is kept for those of the
@@ -281,7 +281,7 @@ class Plan:
 
     def __init__(
         self,
-        form: PlanForm,
+        form: FunctionPlanData,
         models: Sequence[ge.Model],
         lowered: Lowered | None = None,
         training: bool = False,

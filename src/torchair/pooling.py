@@ -1,4 +1,4 @@
-"""Gradients of maximum pooling that find the maxima again, so that the forward graph need not keep where they are."""
+"""Max-pooling gradients that recompute the positions of the maxima, so that the forward graph need not save them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recurrent layers as operators of their own: one direction of one layer a call, which keeps what its gradient needs.
 
 PyTorch's tracing writes most layers out step by step, draws no numbers for the dropout between layers, and takes an
-LSTM whose weights alone need gradients for one of inference. So calls of layers in Dynamo's graphs are replaced before
+LSTM with gradients of its weights only for one of inference. So calls of layers in Dynamo's graphs are replaced before
 that: in training a layer keeps its gates, and its gradient reads them. Where the operators are left to ATen (open
 sizes), the layer is ATen's own, and its gradient runs it again.
 """
@@ -89,7 +89,7 @@ def layers(function: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:
 def _is_plain(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether the arguments are those of whole sequences, with states as wide as the layer, of one type."""
     if not isinstance(args[3], bool) or torch._C._functorch.peek_interpreter_stack() is not None:
-        return False  # packed sequences have their weights there; transforms know PyTorch's own calls alone
+        return False  # packed sequences have their weights there; transforms know only PyTorch's own calls
     x, given, weights, has_biases, count, _, _, bidirectional, batch_first = args
     states = [given] if isinstance(given, Tensor) else list(given)
     steps = x.shape[1 if batch_first else 0]
@@ -186,7 +186,7 @@ def _run_backward(
     kept: Tensor,
     *grads: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """The layer again, as ATen differentiates it: `kept` is for the NPU alone."""
+    """The layer as ATen differentiates it: only the NPU uses `kept`."""
     given = [x, h, c, w, r, bias, recurrent_bias]
     with torch.enable_grad(), torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutogradCPU):
         again = [None if t is None else t.detach().requires_grad_() for t in given]

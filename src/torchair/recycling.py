@@ -1,4 +1,4 @@
-"""Memory of large results, used again once nobody holds them.
+"""Reuses the storage of large outputs once their reference count drops to zero.
 
 A training step gives gradients and activations of hundreds of megabytes, which the next step frees and asks for anew:
 fresh pages for all of them cost a tenth of the step.
@@ -38,7 +38,7 @@ class Recycler:
         self._kept: list[torch.UntypedStorage] = []  # one at most; taken by one thread at a time
 
     def __call__(self) -> torch.Tensor:
-        """A tensor whose contents are whatever lies there."""
+        """A tensor with undefined contents."""
         try:
             taken = [self._kept.pop()]
         except IndexError:

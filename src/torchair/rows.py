@@ -1,4 +1,4 @@
-"""Graphs of symbolic sizes: which values are rows of a common, open number, and which calls keep rows apart.
+"""Graphs of symbolic sizes: which values share an open number of rows, and which calls are row-independent.
 
 1. The open sizes of a value stand in its leading axes, in an order; one combination of them is a unit, and the rest of
    the value is a row of fixed size for each unit, in the order of the memory of a contiguous tensor.
@@ -216,7 +216,7 @@ def _axes_after(axes: Any, source: fx.Node, known: Known) -> bool:
 
 
 def _along(position: int, default: Any = None) -> Callable[[fx.Node, Known], bool]:
-    """The first argument alone has rows, and the call works along axes given as an argument."""
+    """Only the first argument has rows, and the call works along axes given as an argument."""
 
     def rule(node: fx.Node, known: Known) -> bool:
         source: Any = node.args[0]

@@ -1,9 +1,9 @@
-"""Slices moved towards the arguments in Dynamo's graphs: what nobody reads of a value is not computed.
+"""Slice sinking in Dynamo's graphs: push slices toward the arguments so that unused rows are never computed.
 
-A classifier that reads the first token of a transformer needs the other tokens of the last block as keys and values
-alone; one that predicts the next token needs the last. The slice is moved up through every call whose result is read
-by it alone: products, normalisations, activations, residual sums, attention's queries. This is done before PyTorch
-differentiates the graph, so its gradients and what is kept for them become as small.
+A classifier that reads only the first token of a transformer needs the other tokens of the last block only as keys and
+values; a model that predicts the next token needs only the last. The slice moves up through every call of which it is
+the only reader: products, normalisations, activations, residual sums, attention's queries. This happens before PyTorch
+differentiates the graph, so that gradients and saved activations shrink too.
 """
 
 from __future__ import annotations
@@ -451,7 +451,7 @@ def _reshaped(node: fx.Node, part: Slice) -> Call | None:
 
 
 def _regrouped(node: fx.Node, part: Slice) -> Call | None:
-    """`flatten` and `unflatten`, which name the axes they change alone."""
+    """`flatten` and `unflatten`, which name only the axes they change."""
     axis = _same_axis(_value(node.args[0]), _value(node), part.axis)
     if axis is None:
         return None

@@ -15,14 +15,12 @@ from torch._dynamo import callback_handler
 from torch.fx.experimental import _config
 from torch.utils import _pytree as pytree
 
-from ge.collection import collection_paused
+from ge.collection import compile_scope
 
 __all__ = ["register", "traced_for_npu"]
 
 _MARK = "_torchair_backend"
-_before: list[
-    tuple[bool, collection_paused | None]
-] = []  # what to go back to after each trace that is under way
+_before: list[tuple[bool, compile_scope | None]] = []  # what to go back to after each trace that is under way
 
 
 def traced_for_npu(backend: Any) -> Any:
@@ -55,7 +53,7 @@ def _has_empty(arguments: Any) -> bool:
 def _begin(_: Any) -> None:
     compiler, arguments = _tracing()
     ours = compiler is not None and _is_ours(compiler)
-    _before.append((bool(_config.backed_size_oblivious), collection_paused().__enter__() if ours else None))
+    _before.append((bool(_config.backed_size_oblivious), compile_scope().__enter__() if ours else None))
     if ours and not _has_empty(arguments):
         _config.backed_size_oblivious = True
 

@@ -129,13 +129,13 @@ def _sources(places: Sequence[fx.Node]) -> dict[Symbol, tuple[int, int | None]]:
 
 
 def _own_tensors(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
-    """The tensors that the graph itself holds (`torch.tensor(2.)` in the traced code): nobody changes them."""
+    """The tensors that the graph itself holds (`torch.tensor(2.)` in the traced code): they never change."""
     held = {n: operator.attrgetter(str(n.target))(module) for n in module.graph.nodes if n.op == "get_attr"}
     return {n: value for n, value in held.items() if isinstance(value, torch.Tensor)}
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor that lies densely in memory, its axes in this order."""
+    """The strides of a dense tensor with this axis order in memory."""
     stored = contiguous_strides([shape[a] for a in order])
     strides = [0] * len(order)
     for axis, stride in zip(order, stored, strict=True):
@@ -306,7 +306,7 @@ class SymbolicPlan:
         self.slots = len(former.slots)
 
     def _wanted(self) -> set[fx.Node]:
-        """ATen's calls that somebody reads; values that parts make themselves may have no reader left."""
+        """ATen's calls with readers; values that parts make themselves may have none left."""
         output = next(n for n in self.module.graph.nodes if n.op == "output")
         found = {*output.all_input_nodes, *(v for _, v in self.writes)}
         found.update(n for part in self.parts for n in part.reads)
@@ -337,14 +337,14 @@ class _Port:
     def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
         return _dense(shape, self.order)
 
-    def lies(self, tensor: torch.Tensor) -> bool:
+    def is_laid_out(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's rows can be read one after another."""
         if self.order == tuple(range(len(self.order))):
             return tensor.is_contiguous()
         return memory_order(tensor.shape, tensor.stride()) == self.order
 
     def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.lies(tensor):
+        if self.is_laid_out(tensor):
             return tensor
         fresh = torch.empty_strided(
             tensor.shape, self.strides(tensor.shape), dtype=tensor.dtype, device=tensor.device
@@ -418,7 +418,7 @@ class _Part:
         return _Port(node, order, shape, value.element_size())
 
     def place(self, former: Former) -> None:
-        """Tell where values lie in the list of all values."""
+        """Set the positions of values in the list of all values."""
         self.slots_in = {n: former.slot(n) for n in self.reads}
         self.slots_out = [former.slot(n) for n in self.makes]
 
@@ -431,7 +431,7 @@ class _Part:
         for node in self.makes:
             order, lead = _order(node), self.plan.rows[node].lead
             if order is not None and order[:lead] != tuple(range(lead)):
-                reason = "its rows do not lie one after another in memory"
+                reason = "its rows are not consecutive in memory"
                 found[node if node.target is not operator.getitem else node.args[0]] = Refusal(  # type: ignore[index]
                     node.name, str(node.target), reason
                 )
@@ -467,7 +467,10 @@ class _Part:
     def _fake(self, node: fx.Node, sizes: Sizes) -> torch.Tensor:
         value = node.meta["val"]
         if not self.plan.rows[node].order:
-            shape, stride = ([_at(d, {}) for d in ds] for ds in (value.shape, value.stride()))
+            shape, stride = [_at(d, {}) for d in value.shape], value.stride()
+            known = all(isinstance(d, int) or d.node.expr.is_Integer for d in stride)
+            # What is cut out of a tensor of open size is laid out anew.
+            stride = [_at(d, {}) for d in stride] if known else self._port(node).strides(shape)
             return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
         if node not in self.reads and node not in self.makes:
             return _plain(value, sizes)
@@ -578,7 +581,7 @@ def _moved(result: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's elements as they lie in memory."""
+    """A dense tensor's elements in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 

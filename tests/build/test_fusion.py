@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ge.build.form_units import form_units
 from ge.build.fusion import MAX_NODES, fuse
-from ge.build.partition import partition
 from ge.engines import place
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
@@ -232,7 +232,7 @@ def long_graph(count: int):
 def test_groups_are_bounded_and_cover_every_node():
     graph = long_graph(160)
     place(graph, host())
-    parts = partition(graph, CompileOptions())
+    parts = form_units(graph, CompileOptions())
     sizes = [len(u.nodes) for u in parts.units]
     assert sum(sizes) == len(list(graph)) and max(sizes) <= MAX_NODES
 
@@ -243,7 +243,7 @@ def test_fusion_takes_linear_time():
     for count in (1_000, 4_000):
         graph = long_graph(count)
         place(graph, host())
-        aliases = partition(graph, CompileOptions(disabled_passes=frozenset({"vector_fusion"}))).aliases
+        aliases = form_units(graph, CompileOptions(disabled_passes=frozenset({"vector_fusion"}))).aliases
         start = time.thread_time()
         fuse(graph, aliases, host())
         seconds.append(time.thread_time() - start)

@@ -11,7 +11,7 @@ import pytest
 
 import tbe
 from ge.build.kernel_store import KernelStore, open_store
-from ge.build.kernels import KernelBook, KernelCache
+from ge.build.kernels import KernelCache, KernelTable
 from ge.model import keys
 
 
@@ -130,11 +130,11 @@ def test_several_writers_at_once(store: KernelStore) -> None:
 def test_a_later_process_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two books with caches of their own stand for two processes."""
     monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "cache"))
-    first = KernelBook("host", KernelCache())
+    first = KernelTable("host", KernelCache())
     first.add(*_expression(56), "later")
     first.compile()
     monkeypatch.setattr(tbe, "build", lambda *_, **__: pytest.fail("compiled again"))
-    second = KernelBook("host", KernelCache())
+    second = KernelTable("host", KernelCache())
     second.add(*_expression(56), "later")
     second.compile()
     assert second.kernel(0) == first.kernel(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import ge.build.partition
+import ge.build.form_units
 from ge.compiler import compile_graph
 from ge.ops.builder import GraphBuilder
 from ge.ops.interpret import interpret
@@ -36,7 +36,7 @@ def step(layers: int = LAYERS) -> Any:
 def model(early: bool, monkeypatch: Any) -> Any:
     pairs = [(i, i) for i in range(LAYERS)]
     if not early:
-        monkeypatch.setattr(ge.build.partition, "updates_early", lambda graph, units, *_: units)
+        monkeypatch.setattr(ge.build.form_units, "updates_early", lambda graph, units, *_: units)
     return compile_graph(step(), donated=pairs)
 
 

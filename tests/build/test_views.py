@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ge.compiler import compile_graph
+from ge.errors import GeError
+from ge.ops.interpret import interpret
 from ge.ops.views import reshape_view
+from ge.options import CompileOptions
 from ge.plan import View
-from tests.support.small_graphs import compiled, floats, kinds
+from tests.support.small_graphs import compiled, floats, graph_of, kinds
 
 
 @settings(max_examples=200, deadline=None)
@@ -159,3 +163,37 @@ def test_inception_branches_are_written_side_by_side():
 
     model = compiled(build)
     assert sorted(kinds(model)) == ["conv", "conv", "conv", "kernel", "kernel", "pool"]
+
+
+def test_checked_columns_cost_no_copy():
+    """Columns of a table of indices are checked where they are; the kernel that gathers reads the table itself."""
+
+    def build(b):
+        ids = b.input("ids", (6, 3), "int64")
+        columns = [b.op("Slice", ids, starts=[0, i], ends=[6, i + 1]) for i in range(3)]
+        columns = [
+            b.op("Checked", b.op("Reshape", c, shape=[6]), limits=[1 + 2**i]) for i, c in enumerate(columns)
+        ]
+        rows = [b.op("Gather", floats(1 + 2**i, 4), c, axis=0) for i, c in enumerate(columns)]
+        return b.op("Concat", *rows, axis=1)
+
+    graph, ids = graph_of(build), np.array([[1, 2, 4], [0, 1, 3]] * 3)
+    model = compile_graph(graph, CompileOptions(), "test")
+    np.testing.assert_array_equal(model(ids), interpret(graph, [ids])[0])
+    assert kinds(model) == ["check"] * 3 + ["kernel"]
+    assert [t.outputs for t in model.plan.tasks[:3]] == [[]] * 3
+    with pytest.raises(GeError, match=r"\[4\] = 3 is not in \[0, 3\)"):
+        model(np.array([[1, 2, 4]] * 4 + [[1, 3, 4]] * 2))
+
+
+def test_a_check_of_computed_numbers_stays_between_two_kernels():
+    def build(b):
+        ids = b.op("Add", b.input("ids", (6,), "int64"), np.int64(1))
+        return b.op("Add", b.op("Gather", floats(8, 4), b.op("Checked", ids, limits=[8]), axis=0), 1.0)
+
+    graph = graph_of(build)
+    model = compile_graph(graph, CompileOptions(), "test")
+    np.testing.assert_array_equal(model(np.arange(6)), interpret(graph, [np.arange(6)])[0])
+    assert kinds(model) == ["kernel", "check", "kernel"]
+    with pytest.raises(GeError, match=r"\[5\] = 8 is not in \[0, 8\)"):
+        model(np.arange(2, 8))

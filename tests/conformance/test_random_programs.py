@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import parser
 
 from ge.conformance.programs import hunt, judge, load_door
 from ge.conformance.programs.generate import generate
 from ge.conformance.programs.judge import Reference, difference
+from ge.conformance.programs.onnx_reference import Evaluator
 from ge.conformance.programs.record import Input, Noise, Program, Statement, Value
 from ge.conformance.programs.shrink import shrink
 
@@ -158,6 +161,67 @@ def test_tolerances_are_measured_only_for_results_that_are_off(monkeypatch: pyte
 def test_zero_stays_zero_whatever_the_slope() -> None:
     expected = _expected("y = PRelu (x0, x1)", np.float32([0.0, -1.0]), np.float32([np.inf, 2.0]))
     np.testing.assert_array_equal(expected.array, np.float32([0.0, -2.0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "arrays", "wanted"),
+    [
+        (
+            "MaxPool <pads = [0, 1, 0, 0], kernel_shape = [1, 2]> (x0)",
+            [np.float32([[[[1, 2, 0]]]])],
+            [[[[1, 2, 2]]]],
+        ),
+        (
+            "MaxPool <strides = [2], kernel_shape = [2], ceil_mode = 1> (x0)",
+            [np.float32([[[1, 2, 0]]])],
+            [[[2, 0]]],
+        ),
+        (
+            "AveragePool <pads = [1, 0], kernel_shape = [2]> (x0)",
+            [np.float32([[[np.nan, 2, 4]]])],
+            [[[np.nan, np.nan, 3]]],
+        ),
+        (
+            "AveragePool <pads = [1, 0], kernel_shape = [2], count_include_pad = 1> (x0)",
+            [np.float32([[[2, 4]]])],
+            [[[1, 3]]],
+        ),
+        ("LpPool <kernel_shape = [2]> (x0)", [np.float32([[[3, 4, 0]]])], [[[5, 4]]]),
+        (
+            "OneHot (x0, x1, x2)",
+            [np.int64([1]), np.int64(2), np.float32([-0.77647, 0.0223279])],
+            [[-0.77647, 0.0223279]],
+        ),
+        ("Clip (x0, x1, x2)", [np.array(3, np.float16)] * 3, 3),
+        ("LogSoftmax <axis = 0> (x0)", [np.float32([-1e5, 0])], [-1e5, 0]),
+        ("ReduceSum <keepdims = 0> (x0)", [np.full(4096, 1, np.float16)], 4096),
+    ],
+)
+def test_the_reference_follows_the_definition(text: str, arrays: list[np.ndarray], wanted: object) -> None:
+    (found,) = _evaluated(text, arrays)
+    np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
+
+
+@pytest.mark.parametrize(
+    ("text", "arrays"),
+    [
+        ("Split (x0, x1)", [np.zeros(3, np.float32), np.int64([1, 1])]),
+        ("ReverseSequence <time_axis = 0, batch_axis = 1> (x0, x1)", [np.zeros((1, 1)), np.int64([2])]),
+        ("ScatterElements (x0, x1, x2)", [np.zeros(3), np.int64([0]), np.zeros(2)]),
+        ("ScatterND (x0, x1, x2)", [np.zeros(3), np.int64([[0]]), np.zeros(2)]),
+    ],
+)
+def test_the_reference_refuses_what_is_not_defined(text: str, arrays: list[np.ndarray]) -> None:
+    with pytest.raises(ValueError):
+        _evaluated(text, arrays)
+
+
+def _evaluated(text: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    names = ["y", "z"] if text.startswith("Split") else ["y"]
+    node = parser.parse_node(f"{', '.join(names)} = {text}")
+    graph = onnx.helper.make_graph([node], "one", [], [onnx.ValueInfoProto(name=n) for n in names])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
+    return list(Evaluator(model).run(names, {f"x{i}": a for i, a in enumerate(arrays)}))
 
 
 # -- shrinking -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ge.hybrid import Groups, assign_stages, follow, in_order
+from ge.hybrid import Groups, assign_levels, assign_stages, follow, in_order
 
 
 def random_graph(seed: int) -> tuple[list[int], dict[int, list[int]], dict[int, int], int]:
@@ -84,3 +84,11 @@ def test_groups_are_joined_and_followed() -> None:
     follow([("a", "b", "c"), ("x", "y")], reasons, "it belongs to a loop with")
     assert reasons.keys() == {"a", "b", "c"}
     assert reasons["c"] == "it belongs to a loop with b: it writes text"
+
+
+def test_sides_that_run_at_the_same_time_wait_for_each_other_between_levels() -> None:
+    before = {"b0": ["a0"], "sum0": ["b0", "a1"], "sum1": ["b0", "a1"], "end0": ["sum0", "sum1"]}
+    levels = assign_levels(
+        ["a0", "a1", "b0", "sum0", "sum1", "end0"], lambda n: before.get(n, []), lambda n: int(n[-1])
+    )
+    assert levels == {"a0": 0, "b0": 0, "a1": 0, "sum0": 1, "sum1": 1, "end0": 2}

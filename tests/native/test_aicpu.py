@@ -718,26 +718,3 @@ def test_kernels_refuse_wrong_operands(op: str) -> None:
 def test_an_unknown_kernel_is_named() -> None:
     with pytest.raises(rt.UnsupportedTask, match="'nothing'"):
         run("nothing", [], [])
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_checked_numbers_pass_or_are_named(dtype: str) -> None:
-    x = np.array([[0, 3], [2, 4]], dtype)
-
-    def checked(**attrs: Any) -> Array:
-        return run("checked", [x], [(dtype, x.shape)], **attrs)[0]
-
-    np.testing.assert_array_equal(checked(limits=[5]), x)
-    np.testing.assert_array_equal(checked(limits=[3, 5]), x)
-    with pytest.raises(rt.TaskError, match=r"rows\[1,1\] = 4 is not in \[0, 4\)"):
-        checked(limits=[4], what="rows")
-    with pytest.raises(rt.TaskError, match=r"\[0,0\] = 0 is not in \[1, 5\)"):
-        checked(limits=[5], least=1)
-    with pytest.raises(rt.TaskError, match=r"zero at \[0,0\] of d$") as caught:
-        checked(what="d", message="zero at {place} of {what}")
-    assert (caught.value.task, caught.value.kind) == ("checked", "division")
-    if dtype.startswith("int"):
-        x = np.array([-4, -5], dtype)
-        with pytest.raises(rt.TaskError, match=r"\[1\] = -5 is not in \[-4, 4\)") as caught:
-            checked(limits=[4], from_end=True)
-        assert caught.value.kind == "index"

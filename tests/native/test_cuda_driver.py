@@ -96,6 +96,29 @@ def test_a_captured_graph_runs_when_launched() -> None:
     assert end.milliseconds_since(begin) >= 0.0
 
 
+def test_a_stream_that_waits_takes_part_in_the_capture() -> None:
+    first, second = cuda.Stream(0), cuda.Stream(0)
+    begin, end = cuda.Event(0), cuda.Event(0)
+    memory = cuda.Memory(0, 16)
+    for joined in (True, False):
+        first.begin_capture()
+        begin.record(first)
+        second.wait(begin)
+        second.fill(memory.address, 7, 16)
+        end.record(second)
+        if not joined:
+            with pytest.raises(cuda.CudaError):
+                cuda.Graph(first)
+            continue
+        first.wait(end)
+        graph = cuda.Graph(first)
+        assert graph.nodes == 1
+        graph.launch(first)
+        back = np.empty(16, np.uint8)
+        memory.download(first, back)
+        np.testing.assert_array_equal(back, 7)
+
+
 def test_code_the_driver_refuses_is_an_error() -> None:
     with pytest.raises(cuda.CudaError, match="INVALID_IMAGE"):
         cuda.Module(0, b".version 7.0 nothing")

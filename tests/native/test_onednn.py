@@ -131,6 +131,21 @@ def test_binary_post_ops_broadcast(name: str, shape: tuple[int, ...]) -> None:
     close(y, expected, 1e-5)
 
 
+def test_a_row_of_a_wider_tensor_is_no_slow_operand() -> None:
+    """The stride of a single row says nothing; with one of its own the library had but its reference product."""
+    x, w, whole = randn(1, 16), randn(16, 16, seed=1), randn(1, 48, seed=2)
+    y = np.zeros((1, 16), np.float32)
+    program = rt.Program("row")
+    buffers = [program.input(i, a.nbytes) for i, a in enumerate((x, w, whole))]
+    inputs = [view(b, a) for b, a in zip(buffers[:2], (x, w), strict=True)]
+    inputs.append((buffers[2], "float32", (1, 16), (48, 1), 32))
+    program.task("matmul", "row", inputs, [view(program.output(0, y.nbytes), y)], {"post_ops": ["add"]})
+    program.finalize(0)
+    program.run([x, w, whole], [y])
+    close(y, x @ w + whole[:, 32:], 1e-5)
+    assert "ref" not in str(program.task_info()[0]["impl"])
+
+
 def test_sum_adds_to_what_the_output_held() -> None:
     x, w = randn(4, 8), randn(8, 6, seed=1)
     y = randn(4, 6, seed=2)

@@ -183,6 +183,43 @@ def test_the_environment_says_how_many(settings: dict[str, str], count: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("cores", "threads"),
+    [
+        ("{0}", [1]),
+        ("{0};{0}", [1, 1]),
+        ("{0},{0};{0}", [2, 1]),
+        ("{0}-{0};{0}", [1, 1]),
+        ("", [1, 1, 1]),
+        ("nosuch", [1, 1, 1]),
+        ("{0};-1", [1, 1, 1]),
+        ("{0};", [1]),
+        ("100000", [1, 1, 1]),
+        ("{0};;{0}", [1, 1, 1]),
+    ],
+)
+def test_devices_are_sets_of_cores(cores: str, threads: list[int]) -> None:
+    """A text that is no list of sets is not used, with a warning."""
+    core = min(os.sched_getaffinity(0))
+    one_core = f"import os; os.sched_setaffinity(0, {{{core}}})"
+    command = (
+        f"{one_core}; import npu_runtime as rt; print([rt.num_threads(i) for i in range(rt.device_count())])"
+    )
+    settings = {"NPU_DEVICE_CORES": cores.format(core), "NPU_DEVICE_COUNT": "3"}
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", command],
+        env=others | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if cores and len(threads) == 3:
+        assert "NPU_DEVICE_CORES" in found.stderr and found.returncode
+    else:
+        assert found.stdout.strip() == str(threads), found.stderr
+
+
+@pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
         ("0::/\n", {}, None),

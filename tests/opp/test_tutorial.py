@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "custom_operators.md"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FRAMEWORKS = {"train_torch.py": "torch", "train_tensorflow.py": "tensorflow"}
@@ -62,6 +64,7 @@ def test_output_is_compared() -> None:
     assert not matches("loss 0.1000, weight 1.109", "loss 0.0000, weight 1.1...")
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"

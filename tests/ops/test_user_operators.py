@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -580,6 +581,81 @@ def test_code_without_a_time_limit_runs_in_this_process(monkeypatch: pytest.Monk
     assert set(seen) == {os.getpid()}
 
 
+def _operator(compute: Any) -> type[Operator]:
+    members = {"x": Input("T", FLOATS), "y": Output("T"), "compute": staticmethod(compute)}
+    return ops.register(type("Local", (Operator,), {"__module__": __name__, **members}))
+
+
+def test_code_runs_in_a_child_of_a_process_that_is_kept() -> None:
+    """This process, which has threads, does not fork; the other one does, and has none."""
+    from ge import isolation
+
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        raise RuntimeError(f"parent {os.getppid()}")
+
+    for size in (3, 4):
+        operator = _operator(compute)
+        with pytest.raises(ge.GeError, match=r"parent \d+") as caught:
+            ge.run_operator("Local", sample(size))
+        process = isolation._WORKER._process
+        assert f"parent {process.pid}" in str(caught.value)
+        with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
+            assert "Threads:\t1\n" in file.read()
+        ops.unregister(operator)
+
+
+def test_code_sees_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * float(os.environ["FACTOR_OF_A_TEST"])
+
+    for factor in (2, 3):
+        monkeypatch.setenv("FACTOR_OF_A_TEST", str(factor))
+        operator = _operator(compute)
+        assert ge.run_operator("Local", np.ones(factor, np.float32))[0] == factor
+        ops.unregister(operator)
+
+
+def test_code_may_use_what_is_around_it() -> None:
+    """Closures, globals, recursion and a base class's method reach the process that traces."""
+    factor = np.float32(2)
+
+    def power(x: tbe.Tensor, n: int) -> tbe.Tensor:
+        return x if n == 1 else x * power(x, n - 1)
+
+    class Base(Operator):
+        x = Input("T", FLOATS)
+        y = Output("T")
+
+        @classmethod
+        def scaled(cls, x: tbe.Tensor) -> tbe.Tensor:
+            return x * float(factor)
+
+    class Around(Base):
+        @classmethod
+        def scaled(cls, x: tbe.Tensor) -> tbe.Tensor:
+            return super().scaled(x) + float(sample(1).size)
+
+        @staticmethod
+        def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+            return Around.scaled(power(x, 3))
+
+    ops.register(Around)
+    x = sample(5)
+    np.testing.assert_allclose(ge.run_operator("Around", x), 2 * x**3 + 1, rtol=1e-5)
+
+
+def test_code_that_cannot_be_sent_is_an_error_with_a_remedy() -> None:
+    lock = threading.Lock()
+
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        with lock:
+            return x
+
+    _operator(compute)
+    with pytest.raises(ge.GeError, match=r"(?s)E10606.*cannot pickle '_thread.lock'.*NPU_OPP_TIMEOUT=0"):
+        ge.run_operator("Local", sample(3))
+
+
 def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from ge import isolation
 
@@ -588,6 +664,9 @@ def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatc
         gradient = None
 
     ops.register(Breaking)
+    ge.describe_operator(
+        "Breaking", [TensorDesc((11, 3), "float32")]
+    )  # what its code says is known from here on
     read, started = isolation._WORKER._line, isolation._WORKER._started
 
     def stopped() -> Any:
@@ -595,10 +674,10 @@ def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatc
         process.send_signal(signal.SIGSTOP)  # it takes the request, and cannot answer
         return process
 
-    def killed(process: Any) -> bytes:
+    def killed(process: Any, seconds: float) -> bytes:
         process.terminate()
         process.send_signal(signal.SIGCONT)
-        return read(process)
+        return read(process, seconds)
 
     monkeypatch.setattr(isolation._WORKER, "_started", stopped)
     monkeypatch.setattr(isolation._WORKER, "_line", killed)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ge.errors import GeError
+from ge.ops.builder import GraphBuilder
 from ge.ops.interpret import interpret
 from tests.ops.op_support import check, folded, graph_of
 
@@ -199,3 +200,13 @@ def test_what_does_not_fit_is_refused_by_name(
     with pytest.raises(GeError, match=words) as caught:
         graph_of(type_, [np.zeros(s, np.float32) for s in shapes], **attrs)
     assert caught.value.operator == type_
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "dtype"), [(2.5, -1e4, "float32"), (3, -7, "int64"), (True, False, "bool")]
+)
+def test_numbers_beside_a_condition_keep_their_own_type(x: Any, y: Any, dtype: str) -> None:
+    b = GraphBuilder("net")
+    b.output(b.op("Select", b.input("c", (2,), "bool"), x, y))
+    (found,) = interpret(b.graph, [np.asarray([True, False])])
+    assert found.dtype == dtype and list(found) == [x, y]

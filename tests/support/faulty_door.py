@@ -34,5 +34,5 @@ def door() -> Door:
         n: o for n, o in found.operators.items() if n in ("Neg", "Add", "Mul", "Reshape", "If")
     }
     if "FAULT" in os.environ:  # operators are tried one by one as programs are made
-        type(found).accepts = lambda *arguments: True  # type: ignore[method-assign]
+        type(found).accepts = type(found).accepts_all = lambda *arguments: True  # type: ignore[method-assign]
     return found

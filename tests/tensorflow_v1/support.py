@@ -20,6 +20,33 @@ def has_keras2() -> bool:
     return Version(metadata.version("tensorflow-cpu")) < Version("2.16")
 
 
+class Worker:
+    """A process that runs scripts of `scripts` one after another; what starting TensorFlow takes is paid once."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.tensorflow_v1.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+
+    def run(self, script: str, *arguments: str, folder: Path) -> Any:
+        """The JSON that a script prints last."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(
+            json.dumps([str(SCRIPTS / script), arguments, str(folder)]), file=self._process.stdin, flush=True
+        )
+        answer = json.loads(self._process.stdout.readline() or '{"error": "the process ended"}')
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+
 def run_script(script: str, *arguments: str, folder: Path) -> Any:
     """Run a script of `scripts` through `python -m npu_bridge run`; its last line of output is JSON."""
     done = subprocess.run(

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tensorflow_v1.support import has_keras2, run_script
+from tests.tensorflow_v1.support import Worker, has_keras2
 
 NAMES = ["lenet", "resnet", "word2vec", "seq2seq", "ctr", "gan", "dqn"] + ["lstm"] * has_keras2()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run_script("networks.py", *NAMES, folder=tmp_path_factory.mktemp("networks"))
+def trained(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return worker.run("networks.py", *NAMES, folder=tmp_path_factory.mktemp("networks"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,16 +27,16 @@ def test_losses_equal_plain_tensorflow(name: str, trained: Any) -> None:
     assert ours["losses"][0] != ours["losses"][-1]
 
 
-def test_only_the_retained_operators_are_on_the_host(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("retained.py")
+def test_only_the_retained_operators_are_on_the_host(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("retained.py")
     assert found["host"] == ["AddV2", "Mul"]
     assert found["cost"] == pytest.approx(found["expected"], rel=1e-6)
     assert found["parts"] == 2
 
 
-def test_gradients_of_loops(run_v1: Callable[..., Any]) -> None:
+def test_gradients_of_loops(run_v1_shared: Callable[..., Any]) -> None:
     """Stacks are on the NPU unless a branch decides what is kept; assertions fail on either side."""
-    found = run_v1("loops.py")
+    found = run_v1_shared("loops.py")
     for name, on_npu in (("lengths", True), ("branches", False), ("unequal", True)):
         ours, plain = found[name]
         np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)

@@ -17,8 +17,8 @@ needs_keras2 = pytest.mark.skipif(
 )
 
 
-def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("sessions.py")
+def test_sessions_do_what_tensorflow_documents(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("sessions.py")
     assert found["totals"] == [84.0, 276.0, 468.0]
     assert (found["end"], found["wrong"]) == ("OutOfRangeError", "InvalidArgumentError")
     assert found["v"] == found["restored"] == [1.75] * 3
@@ -32,8 +32,8 @@ def test_sessions_do_what_tensorflow_documents(run_v1: Callable[..., Any]) -> No
     assert (found["fed_middle"], found["after"]) == (6.0, 2.5)
 
 
-def test_random_operators_go_on_from_run_to_run(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("random_state.py")
+def test_random_operators_go_on_from_run_to_run(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("random_state.py")
     sessions = found.pop("unseeded")
     assert len({tuple(values) for values in sessions}) == len(sessions)
     assert ("keras" in found) == has_keras2()
@@ -43,8 +43,8 @@ def test_random_operators_go_on_from_run_to_run(run_v1: Callable[..., Any]) -> N
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=case)
 
 
-def test_iterators_give_every_element_once(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("iterators.py")
+def test_iterators_give_every_element_once(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("iterators.py")
     data = np.arange(48, dtype="f").reshape(12, 4) / 24
     squares = [float(np.sum(np.square(data[k : k + 5]))) for k in (0, 5, 10)]
     shot = found["one_shot"]
@@ -65,8 +65,8 @@ def test_iterators_give_every_element_once(run_v1: Callable[..., Any]) -> None:
     assert ours["update"] == "npu"
 
 
-def test_what_porting_tools_add_changes_no_number(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("helpers.py")
+def test_what_porting_tools_add_changes_no_number(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("helpers.py")
     for name, trained in found["trained"].items():
         np.testing.assert_allclose(trained["losses"], found["reference"], rtol=1e-5, err_msg=name)
         assert (trained["parts"], trained["kept"]) == (1, []), name
@@ -83,9 +83,9 @@ def test_what_porting_tools_add_changes_no_number(run_v1: Callable[..., Any]) ->
     assert min(found["dumped"]) > 2
 
 
-def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
+def test_sizes_that_a_run_shows_are_learned(run_v1_shared: Callable[..., Any]) -> None:
     """Updates move to the NPU once the sizes around them are known; batches of another size are right too."""
-    found = run_v1("sizes.py")
+    found = run_v1_shared("sizes.py")
     for source, resource, ours, plain in found["trained"]:
         np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5, err_msg=f"{source} {resource}")
         assert ours["update"] == "npu", (source, resource)
@@ -97,8 +97,8 @@ def test_sizes_that_a_run_shows_are_learned(run_v1: Callable[..., Any]) -> None:
     )
 
 
-def test_mixed_computing_cuts_where_the_host_is_needed(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("mixed.py")
+def test_mixed_computing_cuts_where_the_host_is_needed(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("mixed.py")
     assert found["loss"] == pytest.approx(found["expected"], rel=1e-5)
     assert found["summary"] == pytest.approx(found["mean"], rel=1e-5)
     assert found["parts"] == 2  # one on either side of the Python function
@@ -112,7 +112,7 @@ def test_mixed_computing_cuts_where_the_host_is_needed(run_v1: Callable[..., Any
 
 
 def test_tensors_between_parts_stay_in_the_devices_memory(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("handover.py")
+    found = run_v1("resident.py")
     for ours, plain in found["trained"]:
         np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-4)
         assert ours["parts"] == 4
@@ -124,7 +124,9 @@ def test_tensors_between_parts_stay_in_the_devices_memory(run_v1: Callable[..., 
 
 
 @needs_keras2
-@pytest.mark.parametrize(("mode", "iterations"), [("mixed", "1"), ("full", "10")])
+@pytest.mark.parametrize(
+    ("mode", "iterations"), [pytest.param("mixed", "1", marks=pytest.mark.slow), ("full", "10")]
+)
 def test_estimators_train_evaluate_predict_and_export(
     mode: str, iterations: str, run_v1: Callable[..., Any]
 ) -> None:
@@ -137,7 +139,7 @@ def test_estimators_train_evaluate_predict_and_export(
 
 
 @needs_keras2
-@pytest.mark.parametrize("mode", ["mixed", "full"])
+@pytest.mark.parametrize("mode", ["mixed", pytest.param("full", marks=pytest.mark.slow)])
 def test_keras_in_a_session(mode: str, run_v1: Callable[..., Any]) -> None:
     found = run_v1("keras_mode.py", mode)
     assert found["losses"][-1] < 0.5 * found["losses"][0]
@@ -159,19 +161,19 @@ def test_keras_models_as_estimators_and_recurrent_layers(run_v1: Callable[..., A
 
 
 @needs_keras2
-def test_contrib_by_its_equivalents(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("contrib.py")
+def test_contrib_by_its_equivalents(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("contrib.py")
     assert found["losses"][-1] < 0.5 * found["losses"][0]
     assert found["width"] == 16
     assert "tf.contrib.layers.no_such_layer has no equivalent" in found["missing"]
 
 
-def test_recurrent_layers_equal_numpy(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("recurrent.py")
+def test_recurrent_layers_equal_numpy(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("recurrent.py")
     assert max(found["errors"]) < 1e-6
     assert found["gradients"] == [[10, 24], [24]]
 
 
-def test_variants_do_not_cross_between_parts_and_host(run_v1: Callable[..., Any]) -> None:
-    found = run_v1("variants.py")
+def test_variants_do_not_cross_between_parts_and_host(run_v1_shared: Callable[..., Any]) -> None:
+    found = run_v1_shared("variants.py")
     assert found == {key: [[8.0, 0.0, 0.0, 8.0], [1.0, 3.0, 5.0, 7.0]] for key in ("known", "unknown")}

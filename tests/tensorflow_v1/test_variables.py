@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tensorflow_v1.support import has_keras2, run_script
+from tests.tensorflow_v1.support import Worker, has_keras2
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run_script("variables.py", folder=tmp_path_factory.mktemp("variables"))
+def trained(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return worker.run("variables.py", folder=tmp_path_factory.mktemp("variables"))
 
 
 def test_every_optimizer_is_one_part_and_equals_tensorflow(trained: Any) -> None:
@@ -29,9 +29,9 @@ def test_every_optimizer_is_one_part_and_equals_tensorflow(trained: Any) -> None
         assert others == [], case
 
 
-def test_values_are_those_that_tensorflow_shows(run_v1: Callable[..., Any]) -> None:
+def test_values_are_those_that_tensorflow_shows(run_v1_shared: Callable[..., Any]) -> None:
     """Snapshots, orders of reads and updates, branches with effects, tables too large to copy."""
-    found = run_v1("states.py")
+    found = run_v1_shared("states.py")
     for kind in ("reference", "resource"):
         ours, plain = found[kind]
         for name, wanted in plain["values"].items():

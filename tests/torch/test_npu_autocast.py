@@ -125,3 +125,29 @@ def test_scaled_steps_are_left_out_where_gradients_overflow() -> None:
         scaler.update()
         assert weight.tolist() == expected
     assert scaler.get_scale() == 4.0
+
+
+def _product_and_cast(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, object]:
+    """A product, and the node of the backward graph that casts the weight."""
+    product = x @ weight
+    assert product.grad_fn is not None
+    return product, product.grad_fn.next_functions[1][0]
+
+
+def test_a_weight_is_cast_once_in_a_region() -> None:
+    weight, x = torch.ones(4, 4, device="npu", requires_grad=True), torch.ones(2, 4, device="npu")
+    with torch.autocast("npu"):
+        with torch.no_grad():
+            assert (x @ weight).dtype is torch.bfloat16  # a cast without a gradient is not used again
+        (first, one), (second, two) = _product_and_cast(x, weight), _product_and_cast(x, weight)
+        assert one is two
+        with torch.no_grad():
+            weight += 1
+        changed, _ = _product_and_cast(x, weight)
+        assert changed.tolist() == [[8.0] * 4] * 2
+    (first + second + changed).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[6.0] * 4] * 4
+    with torch.autocast("npu"):
+        assert _product_and_cast(x, weight)[1] is not one
+    with torch.autocast("npu", cache_enabled=False):
+        assert _product_and_cast(x, weight)[1] is not _product_and_cast(x, weight)[1]

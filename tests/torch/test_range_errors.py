@@ -25,6 +25,10 @@ CASES: dict[str, Case] = {  # function, good, bad, the operator that the error n
     "scatter": (lambda i: X.scatter(0, i[:, None], 2.0), [0, 1, 4], [[0, 5, 2], [0, -1, 2]], "scatter"),
     "scatter_add": (lambda i: X.scatter_add(0, i[:, None], X[:3]), [0, 1, 4], [[0, 5, 2]], "scatter_add"),
     "take": (lambda i: X.take(i), [0, 19, -20], [[0, 20, 1], [-21, 0, 0]], "take"),
+    "put": (lambda i: X.put(i, X[0, :3]), [0, 19, -20], [[0, 20, 1], [-21, 0, 0]], "put"),
+    "put and add": (lambda i: X.put(i, X[0, :3], True), [0, 0, -20], [[0, 20, 1], [-40, 0, 0]], "put"),
+    "index_select of columns": (lambda i: X.index_select(1, i), [0, 1, 3], [[0, 1, 4], [0, -1, 2]], "INDICES"),
+    "masked_scatter": (lambda i: X[:3, 0].masked_scatter(i > 0, X[1, :2]), [0, 1, 2], [[1, 2, 3]], "masked_scatter"),
     "cross_entropy": (lambda i: F.cross_entropy(SCORES, i), [0, -100, 2], [[0, 5, 2], [0, -1, 2]], "Target"),
     "nll_loss2d": (lambda i: F.nll_loss(PLANES, i.view(3, 1, 1)), [0, 3, 1], [[0, 4, 2]], "Target"),
     "max_unpool2d": (

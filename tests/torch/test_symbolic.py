@@ -19,7 +19,7 @@ from torch.fx.experimental import _config
 from torch.nn import functional as F
 
 import torchair
-from torchair.executable import Report, observe
+from torchair.executable import GraphReport, observe
 from torchair.symbolic import Ladder, cover
 
 
@@ -48,7 +48,7 @@ def compiled(function: Any, dynamic: bool | None = True) -> Any:
     return torch.compile(function, backend=torchair.get_npu_backend(), dynamic=dynamic)
 
 
-def same(function: Any, shapes: list[tuple[int, ...]], dynamic: bool | None = True) -> list[Report]:
+def same(function: Any, shapes: list[tuple[int, ...]], dynamic: bool | None = True) -> list[GraphReport]:
     """Compiled and eager results agree for all shapes."""
     run = compiled(function, dynamic)
     with torch.no_grad(), observe() as reports:
@@ -97,6 +97,24 @@ HELD: dict[str, Any] = {
 def test_tensors_and_sizes_in_the_code_of_an_open_graph(name: str) -> None:
     """Also where a size is 0 or 1."""
     same(HELD[name], [(2, 3, 4), (1, 3, 4), (3, 1, 4), (2, 0, 4), (0, 3, 4), (33, 5, 4)])
+
+
+CUT: dict[str, Any] = {  # of fixed size, with strides that are open
+    "a column": lambda x: (x[:, 0] * 2 + x[:, -1]).exp(),
+    "columns": lambda x: x[:, 1:3].sin() @ torch.ones(2, 3),
+    "a turned column": lambda x: x.t()[:2].cos().sum(0),
+    "a written column": lambda x: (
+        torch.zeros_like(x).index_fill(1, torch.tensor(0), 2.0)[:, :2] * x[:, :2].neg()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_parts_of_fixed_size_of_an_open_tensor(name: str) -> None:
+    run = torch.compile(CUT[name], backend="npu")
+    for columns in (4, 7, 9, 3):
+        x = torch.randn(3, columns)
+        torch.testing.assert_close(run(x), CUT[name](x))
 
 
 def test_gradients_with_a_tensor_in_the_code() -> None:

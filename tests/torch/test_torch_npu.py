@@ -338,56 +338,6 @@ print("trained")
     assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True", "trained"]
 
 
-def test_collectives_over_two_processes(tmp_path: Path) -> None:
-    script = f"""
-import torch, torch_npu
-import torch.distributed as dist, torch.multiprocessing as mp
-
-def work(rank):
-    dist.init_process_group("hccl", init_method="file://{tmp_path}/rendezvous", rank=rank, world_size=2)
-    x = torch.full((3,), rank + 1.0).npu()
-    dist.all_reduce(x)
-    assert x.tolist() == [3.0] * 3 and x.device.type == "npu"
-    parts = [torch.zeros(2, device="npu") for _ in range(2)]
-    dist.all_gather(parts, torch.full((2,), float(rank)).npu())
-    assert [p.tolist() for p in parts] == [[0.0, 0.0], [1.0, 1.0]]
-    y = torch.full((2,), float(rank)).npu()
-    dist.broadcast(y, 1)
-    assert y.tolist() == [1.0, 1.0]
-    dist.barrier()
-    z = torch.full((2,), rank + 1.0).npu()
-    dist.reduce(z, 0)
-    assert rank or z.tolist() == [3.0, 3.0]
-    gathered = [torch.zeros(1, device="npu") for _ in range(2)] if rank == 0 else None
-    dist.gather(torch.full((1,), float(rank)).npu(), gathered, 0)
-    assert rank or [g.item() for g in gathered] == [0.0, 1.0]
-    share = torch.zeros(1, device="npu")
-    dist.scatter(share, [torch.full((1,), 7.0 + k).npu() for k in range(2)] if rank == 0 else None, 0)
-    assert share.item() == 7.0 + rank
-    swapped = [torch.zeros(1, device="npu") for _ in range(2)]
-    dist.all_to_all(swapped, [torch.full((1,), 10.0 * rank + k).npu() for k in range(2)])
-    assert [s.item() for s in swapped] == [float(rank), 10.0 + rank]
-    if rank == 0:
-        dist.send(torch.full((2,), 5.0).npu(), 1)
-    else:
-        got = torch.zeros(2, device="npu")
-        dist.recv(got, 0)
-        assert got.tolist() == [5.0, 5.0] and got.device.type == "npu"
-    sums = torch.zeros(1, device="npu")
-    dist.reduce_scatter(sums, [torch.full((1,), rank + 1.0 + k).npu() for k in range(2)])
-    assert sums.item() == 3.0 + 2 * rank
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).npu())
-    model(torch.full((1, 2), rank + 1.0).npu()).sum().backward()
-    assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    mp.spawn(work, nprocs=2)
-    print("done")
-"""
-    assert "done" in _run(script, tmp_path)
-
-
 def test_values_of_one_device_are_not_mixed_up_with_numbers() -> None:
     x: Any = torch.ones(2, device="npu")
     assert (x * 2 + x.sum()).tolist() == [4.0, 4.0]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from ge.conformance.programs import load_door
 from ge.conformance.programs.hunt import hunt
+from ge.conformance.programs.judge import Reference
+from ge.conformance.programs.record import Input, Noise, Program, Role, Statement, Value
 
 COUNT = 300
 
@@ -15,3 +19,11 @@ def test_programs_agree_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.failures, [f"{f.text}\n" for f in found.failures]
     assert found.statuses["pass"] > 0.85 * COUNT
     assert found.judged > 0.8 * found.elements
+
+
+def test_a_constant_that_is_written_in_place_is_a_state() -> None:
+    tripled = Value("y", "float32", (2,))
+    write = Statement("write", "{0}.mul_(3)", ("x",), (tripled,), (), Noise.RESULT)
+    constant = Input.given("x", np.ones(2, np.float32), Role.CONSTANT)
+    reference = Reference(load_door("torch"), Program((constant,), (write,), (tripled,), ("eager",)), "eager")
+    assert [int(results[0][0]) for results in reference.exact][:2] == [3, 9]

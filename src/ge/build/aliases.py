@@ -1,4 +1,4 @@
-"""Aliases: which values need no memory of their own because they are views of another value's memory.
+"""Alias analysis: which values are views of another value's memory and need none of their own.
 
 1. Reshape and Identity always look at their input's memory.
 2. A Slice or Split whose result is one contiguous piece does so too.
@@ -7,8 +7,10 @@
 4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that reads it,
    where the primitive can write with those strides and all other readers can read them (kernels read their part of the
    whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there. A
-   Concat that one kernel alone reads is left to that kernel.
-5. A value returned to the caller is a view only of memory that the caller gave.
+   Concat whose only reader is one kernel is left to that kernel.
+5. A check looks at its input's memory, unless a kernel makes that: the kernel could not be joined with what reads the
+   checked numbers.
+6. A value returned to the caller is a view only of memory that the caller gave.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, Pattern, lookup, pattern_of
 from ge.plan import View
+from ge.target import Target
 
-__all__ = ["Aliases", "find_aliases", "root_of"]
+__all__ = ["Aliases", "find_aliases", "is_free", "root_of"]
 
 _CONCAT_SHARE = 0.5  # of a Concat's bytes must be saved by writing in place for the rest to be copied
 
@@ -51,22 +54,30 @@ def root_of(value: ir.Value, aliases: Aliases) -> ir.Value:
     return value
 
 
-def find_aliases(graph: ir.Graph, *, strided: bool = True) -> Aliases:
+def is_free(node: ir.Node, aliases: Aliases) -> bool:
+    """True if a node has nothing to do: its outputs are views, and it checks nothing."""
+    return node in aliases.forward and not lookup(node.op_type).may_fail
+
+
+def find_aliases(graph: ir.Graph, target: Target, *, strided: bool = True) -> Aliases:
     """Decide for every movement of a graph; `strided` allows views that are not contiguous."""
-    return _Finder(graph, strided).find()
+    return _Finder(graph, target, strided).find()
 
 
 class _Finder:
-    def __init__(self, graph: ir.Graph, strided: bool) -> None:
+    def __init__(self, graph: ir.Graph, target: Target, strided: bool) -> None:
         self.graph = graph
+        self.target = target
         self.strided = strided
         self.result = Aliases()
         self.views: dict[ir.Value, View] = {}  # supposed so far
+        self.visited: set[ir.Node] = set()
         self.trail: list[tuple[ir.Value, View | None, ir.Node | None]] = []  # what `_written_as` changed
 
     def find(self) -> Aliases:
         for node in self.graph:
             self._forward(node)
+            self.visited.add(node)
         if self.strided:
             for node in reversed(self.graph):
                 self._backward(node)
@@ -118,7 +129,7 @@ class _Finder:
         source = node.inputs[0]
         assert source is not None
         whole = is_whole_view(node)
-        if constant_of(source) is not None and not whole:
+        if (constant_of(source) is not None and not whole) or self._checks_a_kernel(node):
             return
         if any(facts.storage_dtype(v) != facts.storage_dtype(source) for v in node.outputs):
             assert not whole, f"{node.name} is stored in another type than what it views"
@@ -130,6 +141,20 @@ class _Finder:
         for value, view in zip(node.outputs, views, strict=True):
             if view is not None:
                 self.views[value] = view
+
+    def _checks_a_kernel(self, node: ir.Node) -> bool:
+        """Whether a node checks what a kernel makes; movements not yet decided on count as views."""
+        if not lookup(node.op_type).may_fail:
+            return False
+        value = node.inputs[0]
+        maker = None if value is None else value.producer()
+        while maker is not None and (maker in self.result.forward or self._may_become_view(maker)):
+            value = maker.inputs[0]
+            maker = None if value is None else value.producer()
+        return maker is not None and facts.engine(maker) == Engine.VECTOR.value
+
+    def _may_become_view(self, node: ir.Node) -> bool:
+        return node not in self.visited and (is_view(node) or _is_free_cast(node))
 
     def _worth(self, node: ir.Node, views: list[View | None]) -> bool:
         gain = False
@@ -158,14 +183,14 @@ class _Finder:
             if node is ignore:
                 continue
             engine = facts.engine(node)
-            if engine == Engine.AI_CORE.value and accepts_input(node.op_type, index, view):
+            if engine == Engine.AI_CORE.value and accepts_input(node, index, view, self.target):
                 by_cube = True
             elif _is_free_cast(node):
                 readable, cube = self._readable(node.outputs[0], view)
                 if not readable:
                     return False, False
                 by_cube |= cube
-            elif is_view(node):
+            elif is_view(node) and not self._checks_a_kernel(node):
                 for number, result in enumerate(node.outputs):
                     beyond = view_forward(node, number, view)
                     if beyond is None:
@@ -197,13 +222,14 @@ class _Finder:
         mark = len(self.trail)
         placed = [self._written_as(v, node, i, view_backward(node, i, whole)) for i, v in enumerate(parts)]
         share = sum(desc_of(v).nbytes for v, ok in zip(parts, placed, strict=True) if ok and not _fuses(v))
-        if share >= _CONCAT_SHARE * max(desc_of(node.outputs[0]).nbytes, 1) and any(placed):
+        enough = share >= _CONCAT_SHARE * max(desc_of(node.outputs[0]).nbytes, 1) and any(placed)
+        if enough and (all(placed) or self.target.kind == "cpu"):  # a GPU has no copies to strided memory
             self.result.joined.add(node)
         else:
             self._undo(mark)
 
     def _read_by_one_kernel(self, value: ir.Value) -> bool:
-        """Whether a vector node alone reads a value; it can then concatenate as it reads."""
+        """True if the value's only consumer is a vector node, which can concatenate as it reads."""
         readers = value.consumers()
         if value.is_graph_output() or len(readers) != 1:
             return False
@@ -228,7 +254,9 @@ class _Finder:
         """Whether a node can leave its result in a view of another value's memory."""
         engine = facts.engine(source)
         if engine == Engine.AI_CORE.value:
-            return accepts_output(source.op_type, view)
+            return accepts_output(source, view, self.target)
+        if self.target.kind != "cpu":
+            return view.contiguous and engine == Engine.VECTOR.value
         if engine == Engine.VECTOR.value and source.op_type == "Concat" and not view.contiguous:
             parts = [v for v in source.inputs if v is not None]
             ready = [
@@ -240,7 +268,7 @@ class _Finder:
         return view.contiguous and engine in (Engine.VECTOR.value, Engine.AI_CPU.value)
 
     def _through(self, node: ir.Node, view: View) -> bool:
-        """Let what a Reshape views be written so that the Reshape's result comes to lie as the view says."""
+        """Choose the layout of a Reshape's source so that the Reshape's result has the layout of the view."""
         if not _is_whole(node):
             return False
         source = node.inputs[0]

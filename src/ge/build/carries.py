@@ -1,8 +1,8 @@
-"""Loop states without copies: a new state is computed where the old one lies when nothing reads the old one any more.
+"""Loop states without copies: compute a new state in place of the old one once the old one has no more readers.
 
 1. Each turn of a loop ends by copying its new states over the old ones; initial states are copied in before it.
 2. The copy goes when the new state's memory is first written after the last read of the old state in the body, or by a
-   task that may write over it; the new state then lies where the old one did.
+   task that may write over it; the new state then replaces the old one in memory.
 3. A new state that is also an old state, a constant, or another state's new value keeps its copy.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ge.build.draft import Draft
+from ge.build.plan_builder import PlanBuilder
 from ge.plan import View
 
 __all__ = ["Carry", "coalesce_carries"]
@@ -24,49 +24,49 @@ class Carry:
     first: int
 
 
-def coalesce_carries(draft: Draft, carries: list[Carry]) -> None:
+def coalesce_carries(builder: PlanBuilder, carries: list[Carry]) -> None:
     """Remove the copies that are not needed (they stay in the list of tasks, without effect)."""
     for carry in carries:
-        task = draft.tasks[carry.task]
+        task = builder.tasks[carry.task]
         new, old = task.inputs[0], task.outputs[0]
-        if _replaceable(draft, carry, new, old):
-            _put_in_place(draft, carry, new.buffer, old)
-            draft.dropped.add(carry.task)
+        if _replaceable(builder, carry, new, old):
+            _put_in_place(builder, carry, new.buffer, old)
+            builder.dropped.add(carry.task)
 
 
-def _replaceable(draft: Draft, carry: Carry, new: View, old: View) -> bool:
-    made = draft.storages[new.buffer]
-    if made.kind != "arena" or new.buffer == old.buffer or made.first <= draft.times[carry.first - 1]:
+def _replaceable(builder: PlanBuilder, carry: Carry, new: View, old: View) -> bool:
+    made = builder.storages[new.buffer]
+    if made.kind != "arena" or new.buffer == old.buffer or made.first <= builder.times[carry.first - 1]:
         return False
     if not (new.contiguous and old.contiguous and new.offset == 0 and old.nbytes == made.nbytes):
         return False
-    for number in range(carry.first, len(draft.tasks)):
-        task = draft.tasks[number]
-        if number == carry.task or number in draft.dropped:
+    for number in range(carry.first, len(builder.tasks)):
+        task = builder.tasks[number]
+        if number == carry.task or number in builder.dropped:
             continue
         if any(v.buffer == old.buffer for v in task.outputs):
             return False
-        if not any(v.buffer == old.buffer for v in task.inputs) or draft.times[number] < made.first:
+        if not any(v.buffer == old.buffer for v in task.inputs) or builder.times[number] < made.first:
             continue
-        if draft.times[number] > made.first or not _over(draft, number, new.buffer, old.buffer):
+        if builder.times[number] > made.first or not _over(builder, number, new.buffer, old.buffer):
             return False
     return True
 
 
-def _over(draft: Draft, number: int, new: int, old: int) -> bool:
+def _over(builder: PlanBuilder, number: int, new: int, old: int) -> bool:
     """Whether a task that reads the old state may write the new one over it."""
-    task = draft.tasks[number]
+    task = builder.tasks[number]
     if sum(v.buffer == old for v in task.inputs) != 1:
         return False
     return any(
         share.post_op < 0
         and task.inputs[share.input].buffer == old
         and task.outputs[share.output].buffer == new
-        for share in draft.shares.get(number, ())
+        for share in builder.shares.get(number, ())
     )
 
 
-def _put_in_place(draft: Draft, carry: Carry, new: int, old: View) -> None:
+def _put_in_place(builder: PlanBuilder, carry: Carry, new: int, old: View) -> None:
     """Let every use of the new state's memory be a use of the old state's."""
 
     def moved(view: View) -> View:
@@ -74,9 +74,9 @@ def _put_in_place(draft: Draft, carry: Carry, new: int, old: View) -> None:
             replace(view, buffer=old.buffer, offset=view.offset + old.offset) if view.buffer == new else view
         )
 
-    for task in draft.tasks[carry.first :]:
+    for task in builder.tasks[carry.first :]:
         task.inputs = [moved(v) for v in task.inputs]
         task.outputs = [moved(v) for v in task.outputs]
-    made = draft.storages[new]
-    draft.storages[old.buffer].touch(made.first)
+    made = builder.storages[new]
+    builder.storages[old.buffer].touch(made.first)
     made.first = made.last = -1

@@ -1,4 +1,4 @@
-"""Donated inputs: outputs that are the new values of inputs, and lie in the same memory.
+"""Donated inputs: an output that is the new value of an input takes the input's memory.
 
 The caller passes one address for both. Hence:
 1. Units that read an old value run before the unit that writes the new one, where dependencies allow it.
@@ -17,8 +17,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ge.build.aliases import Aliases, root_of
-from ge.build.draft import Draft
 from ge.build.inplace import accumulate
+from ge.build.plan_builder import PlanBuilder
 from ge.build.units import Unit
 from ge.errors import GeError
 from ge.ir.values import desc_of
@@ -95,27 +95,27 @@ Leave = Callable[
 ]  # by a task's number: its inputs and outputs that may be one
 
 
-def settle_donations(draft: Draft, donated: Sequence[Donation]) -> int:
-    """Make every pair safe to share one address; how many new values have to be copied at the end."""
-    places = {(s.kind, s.index): s.id for s in draft.storages if s.kind in ("input", "output")}
+def settle_donations(builder: PlanBuilder, donated: Sequence[Donation]) -> int:
+    """Make it safe for each pair to share one address; returns the number of new values to copy at the end."""
+    places = {(s.kind, s.index): s.id for s in builder.storages if s.kind in ("input", "output")}
     pairs = [(places["output", output], places["input", source]) for output, source in donated]
-    same = _copies_to_themselves(draft, pairs)
-    tasks = [(n, t) for n, t in enumerate(draft.tasks) if n not in draft.dropped and n not in same]
-    late = _Walk(tasks, pairs, lambda number, task: _shared(draft, number, task)).late()
-    draft.dropped.update(number for number, pair in same.items() if pair not in late)
+    same = _copies_to_themselves(builder, pairs)
+    tasks = [(n, t) for n, t in enumerate(builder.tasks) if n not in builder.dropped and n not in same]
+    late = _Walk(tasks, pairs, lambda number, task: _shared(builder, number, task)).late()
+    builder.dropped.update(number for number, pair in same.items() if pair not in late)
     old_of = {new: old for new, old in pairs if (new, old) not in late}
     for number, task in tasks:
         for new in {v.buffer for v in task.outputs} & old_of.keys():
-            _accumulate_over(draft, number, new, old_of[new])
-    _make_elsewhere(draft, [new for new, old in pairs if (new, old) in late])
+            _accumulate_over(builder, number, new, old_of[new])
+    _make_elsewhere(builder, [new for new, old in pairs if (new, old) in late])
     return len(late)
 
 
-def _copies_to_themselves(draft: Draft, pairs: Sequence[Pair]) -> dict[int, Pair]:
+def _copies_to_themselves(builder: PlanBuilder, pairs: Sequence[Pair]) -> dict[int, Pair]:
     """Copies of an old value to its own new one, which do nothing in place."""
     wanted = set(pairs)
     found: dict[int, Pair] = {}
-    for number, task in enumerate(draft.tasks):
+    for number, task in enumerate(builder.tasks):
         if task.kind == "copy":
             source, target = task.inputs[0], task.outputs[0]
             pair = (target.buffer, source.buffer)
@@ -124,11 +124,11 @@ def _copies_to_themselves(draft: Draft, pairs: Sequence[Pair]) -> dict[int, Pair
     return found
 
 
-def _shared(draft: Draft, number: int, task: Task) -> list[tuple[int, int]]:
+def _shared(builder: PlanBuilder, number: int, task: Task) -> list[tuple[int, int]]:
     """Where a task may write over what it reads."""
     return [
         (share.input, share.output)
-        for share in draft.shares.get(number, ())
+        for share in builder.shares.get(number, ())
         if _same_place(task.inputs[share.input], task.outputs[share.output])
     ]
 
@@ -138,41 +138,41 @@ def _same_place(source: View, target: View) -> bool:
     return source.offset == target.offset and (whole or source.strides == target.strides)
 
 
-def _accumulate_over(draft: Draft, number: int, new: int, old: int) -> None:
+def _accumulate_over(builder: PlanBuilder, number: int, new: int, old: int) -> None:
     """Where a primitive adds the old value it writes over, let it accumulate."""
-    task = draft.tasks[number]
-    for share in draft.shares.get(number, ()):
+    task = builder.tasks[number]
+    for share in builder.shares.get(number, ()):
         source = task.inputs[share.input].buffer if share.input < len(task.inputs) else -1
         if share.post_op >= 0 and source == old and task.outputs[share.output].buffer == new:
-            accumulate(draft, number, share)
+            accumulate(builder, number, share)
             return
 
 
-def _make_elsewhere(draft: Draft, outputs: Sequence[int]) -> None:
+def _make_elsewhere(builder: PlanBuilder, outputs: Sequence[int]) -> None:
     """Let new values be made in the arena and copied to their places at the end."""
     if not outputs:
         return
     elsewhere: dict[int, int] = {}
     for new in outputs:
-        place = draft.storages[new]
-        made = draft.storage("arena", place.nbytes, label=f"output{place.index}.made")
+        place = builder.storages[new]
+        made = builder.storage("arena", place.nbytes, label=f"output{place.index}.made")
         made.first, made.last = place.first, place.last
         place.first = place.last = -1
         elsewhere[new] = made.id
-    for task in draft.tasks:
+    for task in builder.tasks:
         task.inputs = [replace(v, buffer=elsewhere.get(v.buffer, v.buffer)) for v in task.inputs]
         task.outputs = [replace(v, buffer=elsewhere.get(v.buffer, v.buffer)) for v in task.outputs]
     for new in outputs:
-        size = draft.storages[new].nbytes
+        size = builder.storages[new].nbytes
         whole = View(new, "uint8", (size,), (1,))
-        draft.emit(Task("copy", "donate", [replace(whole, buffer=elsewhere[new])], [whole], engine="view"))
+        builder.emit(Task("copy", "donate", [replace(whole, buffer=elsewhere[new])], [whole], engine="view"))
 
 
 # -- the walk ----------------------------------------------------------------------------------------------------
 
 
 class _Walk:
-    """A walk through tasks, loops twice, that knows which old values are gone and finds who reads them all the same."""
+    """Walks the tasks, loop bodies twice, and finds the tasks that read an old value after it was overwritten."""
 
     def __init__(self, tasks: Sequence[tuple[int, Task]], pairs: Sequence[Pair], leave: Leave) -> None:
         self.leave = leave

@@ -19,7 +19,7 @@ __all__ = ["Expression", "express"]
 
 @dataclass(frozen=True)
 class Expression:
-    """A kernel to be: placeholders for values read from memory, expressions for values written to it."""
+    """The expression of one kernel: placeholders for values it loads, expressions for values it stores."""
 
     inputs: tuple[tbe.Tensor, ...]
     outputs: tuple[tbe.Tensor, ...]

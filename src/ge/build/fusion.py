@@ -1,7 +1,7 @@
-"""Fusion: vector nodes that hand values to one another are grouped, each group to be one kernel.
+"""Fusion: groups vector nodes with their producers and consumers; each group becomes one kernel.
 
 1. A node joins the group of a node it reads from, so that the value between them is not read from memory; it is not
-   written either when nobody else needs it.
+   written either when nothing else reads it.
 2. Elementwise nodes of one shape always fit. Anything else is asked of `tbe.schedule`, which knows what one kernel can
    do; the verdict is remembered by structure, so that repeated layers are asked about once.
 3. A value smaller than its reader's result is recomputed there only when it is cheap and has no other reader.
@@ -10,8 +10,8 @@
 5. Views are not members: a group looks through them.
 6. Sums of columns do not join what they add up where that is kept anyway and takes long to compute: they are formed in
    a pass of their own, which would compute it again.
-7. What is made again does not join the group of what was made before: it would be made there, and kept. Neither does a
-   node that lies far behind in the graph, when what it reads is kept for most of that way anyway.
+7. A recomputed node does not join the group of its original, where it would be computed early and kept. Neither does a
+   node much later in the graph, when its inputs stay live for most of that distance anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In-place: a task whose input dies with it may write its output over that input.
+"""In-place updates: a task may overwrite an input that it is the last to read.
 
 1. A kernel that reads an input only at the position it writes may write there.
 2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum"), unless
@@ -15,50 +15,50 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ge.build.draft import Draft, Share, Storage
+from ge.build.plan_builder import PlanBuilder, Share, Storage
 from ge.plan import Task, View
 
 __all__ = ["accumulate", "merge_in_place"]
 
 
-def merge_in_place(draft: Draft, occupied: Collection[int] = ()) -> list[int]:
-    """Let outputs take their dying inputs' memory; the representative of each storage's memory.
+def merge_in_place(builder: PlanBuilder, occupied: Collection[int] = ()) -> list[int]:
+    """Let outputs take the memory of inputs that die; returns the representative of each storage.
 
     occupied: outputs of the program (by index) whose memory holds something else at first.
     """
-    return _Merging(draft, occupied).run()
+    return _Merging(builder, occupied).run()
 
 
 class _Merging:
-    def __init__(self, draft: Draft, occupied: Collection[int]) -> None:
-        self.draft = draft
+    def __init__(self, builder: PlanBuilder, occupied: Collection[int]) -> None:
+        self.builder = builder
         self.occupied = frozenset(occupied)
-        self.owner = list(range(len(draft.storages)))
+        self.owner = list(range(len(builder.storages)))
 
     def run(self) -> list[int]:
-        for number, task in enumerate(self.draft.tasks):
-            if number in self.draft.dropped:
+        for number, task in enumerate(self.builder.tasks):
+            if number in self.builder.dropped:
                 continue
-            for share in self.draft.shares.get(number, ()):
+            for share in self.builder.shares.get(number, ()):
                 if self._share(number, task, share):
                     break
         self._move_to_callers()
         return [self._find(index) for index in range(len(self.owner))]
 
     def _move_to_callers(self) -> None:
-        """Let tasks name the caller's memory itself where something is made in it; nothing is left in the arena."""
+        """Let tasks write directly to the caller's memory where an output is made in it, instead of the arena."""
         moved = {
             index: owner
             for index in range(len(self.owner))
-            if (owner := self._find(index)) != index and self.draft.storages[owner].kind == "output"
+            if (owner := self._find(index)) != index and self.builder.storages[owner].kind == "output"
         }
         if not moved:
             return
-        for task in self.draft.tasks:
+        for task in self.builder.tasks:
             task.inputs = [replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in task.inputs]
             task.outputs = [replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in task.outputs]
         for index in moved:
-            self.draft.storages[index].nbytes = 0
+            self.builder.storages[index].nbytes = 0
             self.owner[index] = index
 
     def _find(self, index: int) -> int:
@@ -68,11 +68,11 @@ class _Merging:
         return index
 
     def _storage(self, view: View) -> Storage:
-        return self.draft.storages[self._find(view.buffer)]
+        return self.builder.storages[self._find(view.buffer)]
 
     def _share(self, number: int, task: Task, share: Share) -> bool:
         source, target = self._storage(task.inputs[share.input]), self._storage(task.outputs[share.output])
-        time = self.draft.times[number]
+        time = self.builder.times[number]
         if source is target or source.kind != "arena" or not self._takes(target, source):
             return False
         if source.last != time or target.first != time:
@@ -88,9 +88,9 @@ class _Merging:
         kept.first, kept.last = source.first, max(source.last, target.last)
         kept.nbytes = max(source.nbytes, target.nbytes)
         if share.post_op >= 0:
-            accumulate(self.draft, number, share)
+            accumulate(self.builder, number, share)
         if task.kind == "copy":
-            self.draft.dropped.add(number)
+            self.builder.dropped.add(number)
         return True
 
     def _takes(self, target: Storage, source: Storage) -> bool:
@@ -108,10 +108,10 @@ def _same_place(source: View, target: View) -> bool:
     )
 
 
-def accumulate(draft: Draft, number: int, share: Share) -> None:
+def accumulate(builder: PlanBuilder, number: int, share: Share) -> None:
     """Turn the addition of an operand into accumulation into the output, which then has its memory."""
-    task = draft.tasks[number]
-    draft.shares.pop(number, None)
+    task = builder.tasks[number]
+    builder.shares.pop(number, None)
     post_ops = list(task.attrs["post_ops"])
     post_ops[share.post_op] = "sum"
     task.attrs["post_ops"] = post_ops

@@ -2,7 +2,7 @@
 
 1. A file is named by what decides the machine code: expression and version of the generator (its fingerprint), target,
    processor, compiler.
-2. It is sealed with the user's own key: code that somebody else put there, or that was damaged, is not run but made
+2. It is sealed with the user's own key: code from elsewhere, or damaged code, is not run but generated
    again.
 3. Files are written aside and moved into place, so that several processes may use one folder.
 4. The oldest files go when the folder outgrows its limit.
@@ -45,7 +45,7 @@ class KernelStore:
         self._limit = limit_bytes
 
     def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
-        """A kernel stored before by this user for this machine; whatever is wrong with it, it is not there."""
+        """A kernel that this user stored for this machine; a damaged file counts as a miss."""
         name = _name(fingerprint, target)
         try:
             path = self.folder / name

@@ -13,11 +13,11 @@ from ge.build.kernel_store import KernelStore, open_store
 from ge.plan import KernelImage
 from npu_runtime.bounded import BoundedCache
 
-__all__ = ["KernelBook", "KernelCache", "shared_cache"]
+__all__ = ["KernelCache", "KernelTable", "shared_cache"]
 
 
 class KernelCache:
-    """Compiled kernels by fingerprint and target; a bounded, thread-safe memory of this process."""
+    """A bounded, thread-safe cache of compiled kernels by fingerprint and target."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self._kernels: BoundedCache[tuple[str, str], tbe.Kernel] = BoundedCache(capacity)
@@ -51,7 +51,7 @@ class _Entry:
 
 
 @dataclass
-class KernelBook:
+class KernelTable:
     """The kernels that the tasks of one plan need."""
 
     target: str
@@ -67,7 +67,7 @@ class KernelBook:
         *,
         isolated: bool = False,
     ) -> int:
-        """The index of the kernel for an expression, shared with an equal one asked for before.
+        """The index of the kernel for an expression; equal expressions share one.
 
         One with user code in it is compiled in isolation, in another process.
         Raises tbe.Unfusable when one kernel cannot compute it.

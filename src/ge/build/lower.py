@@ -13,10 +13,10 @@ import tbe
 from ge.build.aliases import Aliases
 from ge.build.carries import Carry, coalesce_carries
 from ge.build.donate import Donation
-from ge.build.draft import Draft, Share
 from ge.build.expression import Expression, express
-from ge.build.kernels import KernelBook
-from ge.build.partition import partition
+from ge.build.form_units import form_units
+from ge.build.kernels import KernelTable
+from ge.build.plan_builder import PlanBuilder, Share
 from ge.build.units import Unit
 from ge.build.views import is_whole_view, view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
@@ -31,31 +31,33 @@ from ge.options import CompileOptions
 from ge.plan import Task, View
 from ge.target import Target
 
-__all__ = ["Workshop", "lower_graph"]
+__all__ = ["LoweringContext", "lower_graph"]
 
 
 @dataclass
-class Workshop:
-    """What all blocks of a model share while it is lowered."""
+class LoweringContext:
+    """State shared by all blocks of a model during lowering."""
 
-    draft: Draft
-    kernels: KernelBook
+    builder: PlanBuilder
+    kernels: KernelTable
     options: CompileOptions
     donated: tuple[Donation, ...] = ()
 
 
 def lower_graph(
-    graph: ir.Graph, shop: Workshop, inputs: Sequence[View], outputs: Sequence[View], block: int = 0
+    graph: ir.Graph, context: LoweringContext, inputs: Sequence[View], outputs: Sequence[View], block: int = 0
 ) -> None:
     """Emit the tasks of a graph that reads its inputs from given views and leaves its outputs in given views."""
-    _GraphLowering(graph, shop, block, outputs).lower(inputs)
+    _GraphLowering(graph, context, block, outputs).lower(inputs)
 
 
 class _GraphLowering:
-    def __init__(self, graph: ir.Graph, shop: Workshop, block: int, outputs: Sequence[View]) -> None:
+    def __init__(
+        self, graph: ir.Graph, context: LoweringContext, block: int, outputs: Sequence[View]
+    ) -> None:
         self.graph = graph
-        self.shop = shop
-        self.draft = shop.draft
+        self.context = context
+        self.builder = context.builder
         self.block = block
         self.targets = list(outputs)
         self.views: dict[ir.Value, View] = {}
@@ -63,8 +65,8 @@ class _GraphLowering:
         self.aliases = Aliases()
 
     def lower(self, inputs: Sequence[View]) -> None:
-        donated = self.shop.donated if self.block == 0 else ()
-        parts = partition(self.graph, self.shop.options, donated)
+        donated = self.context.donated if self.block == 0 else ()
+        parts = form_units(self.graph, self.context.options, donated)
         self.aliases = parts.aliases
         self.views.update(zip(self.graph.inputs, inputs, strict=True))
         late = self._claim_outputs()
@@ -78,10 +80,10 @@ class _GraphLowering:
             if self._whole_source(value) not in given:
                 self._copy(self.view(value), target, value.name or "output")
 
-    # -- where values lie --------------------------------------------------------------------------------------
+    # -- locations of values --------------------------------------------------------------------------------------
 
     def _claim_outputs(self) -> list[tuple[ir.Value, View]]:
-        """Let results be written straight into the caller's memory; what cannot be is copied there at the end."""
+        """Write results straight into the caller's memory where possible; copy the others at the end."""
         late: list[tuple[ir.Value, View]] = []
         for value, target in zip(self.graph.outputs, self.targets, strict=True):
             root = self._whole_source(value)
@@ -106,7 +108,7 @@ class _GraphLowering:
         return value
 
     def view(self, value: ir.Value) -> View:
-        """Where a value lies."""
+        """The view of a value."""
         known = self.views.get(value)
         if known is None:
             known = self.views[value] = self._locate(value)
@@ -114,7 +116,7 @@ class _GraphLowering:
 
     def _locate(self, value: ir.Value) -> View:
         if constant_of(value) is not None:
-            return self.draft.constant(value)
+            return self.builder.constant(value)
         node = value.producer()
         if node in self.aliases.forward:
             return self._forward(node, value)
@@ -124,7 +126,7 @@ class _GraphLowering:
             assert view is not None, f"{value.name} cannot be a view of {by.name}"
             return view
         desc = desc_of(value)
-        return self.draft.arena(TensorDesc(desc.shape, facts.storage_dtype(value)), label=value.name or "")
+        return self.builder.arena(TensorDesc(desc.shape, facts.storage_dtype(value)), label=value.name or "")
 
     def _forward(self, node: ir.Node, value: ir.Value) -> View:
         source = node.inputs[0]
@@ -138,12 +140,12 @@ class _GraphLowering:
         return view
 
     def contiguous(self, value: ir.Value) -> View:
-        """Where a value lies in one piece; a strided one is copied once."""
+        """The contiguous view of a value; a strided one is copied once."""
         view = self.view(value)
         if view.contiguous:
             return view
         if value not in self.copies:
-            copy = self.draft.arena(view.desc, label=f"{value.name}.copy")
+            copy = self.builder.arena(view.desc, label=f"{value.name}.copy")
             self._copy(view, copy, value.name or "")
             self.copies[value] = copy
         return self.copies[value]
@@ -169,8 +171,8 @@ class _GraphLowering:
             return
         task.block = self.block
         if node is not None:
-            self.draft.nodes[len(self.draft.tasks)] = node
-        self.draft.emit(task, shares)
+            self.builder.nodes[len(self.builder.tasks)] = node
+        self.builder.emit(task, shares)
 
     # -- units -------------------------------------------------------------------------------------------------
 
@@ -186,24 +188,29 @@ class _GraphLowering:
                 inputs.append(None)
                 continue
             view = self.view(value)
-            inputs.append(view if accepts_input(node.op_type, index, view) else self.contiguous(value))
+            fits = accepts_input(node, index, view, self.context.options.target)
+            inputs.append(view if fits else self.contiguous(value))
         wanted = [self.view(v) for v in node.outputs]
-        outputs = [v if accepts_output(node.op_type, v) else self.draft.arena(v.desc) for v in wanted]
+        outputs = [
+            v if accepts_output(node, v, self.context.options.target, n) else self.builder.arena(v.desc)
+            for n, v in enumerate(wanted)
+        ]
         task = operator.task(op, inputs, outputs)
-        task.attrs.update(precision_attrs(node, self.shop.options))
+        task.attrs.update(precision_attrs(node, self.context.options))
         self._describe(task, unit, operator.flops(op))
-        self.emit(task, _accumulations(task, self.shop.options.target), node)
+        self.emit(task, _accumulations(task, self.context.options.target), node)
         for view, target in zip(outputs, wanted, strict=True):
             self._copy(view, target, node.name or "")
 
     def lower_vector(self, unit: Unit) -> None:
-        """A generated kernel; several where one cannot give all results."""
+        """A generated kernel, or several where one cannot compute all results."""
         if unit.nodes[0] in self.aliases.joined:
             self._join(unit.nodes[0])
             return
         kernel = express(unit.nodes, unit.outputs, self.aliases)
         # A large reduction that one core would do on its own.
-        serial = bool(tbe.in_two_steps(kernel.outputs, self.shop.options.target.cores)[1])
+        target = self.context.options.target
+        serial = bool(tbe.in_two_steps(kernel.outputs, target.cores, target.kind == "cuda")[1])
         try:
             (self._emit_kernels if serial else self._emit_kernel)(unit, kernel)
         except tbe.Unfusable as error:
@@ -215,14 +222,15 @@ class _GraphLowering:
     def _emit_kernel(self, unit: Unit, kernel: Expression) -> None:
         index = self._kernel(unit, kernel.inputs, kernel.outputs)
         wanted = [self.view(v) for v in unit.outputs]
-        outputs = [v if v.contiguous else self.draft.arena(v.desc) for v in wanted]
+        outputs = [v if v.contiguous else self.builder.arena(v.desc) for v in wanted]
         self._run_kernel(unit, index, [self.contiguous(v) for v in kernel.reads], outputs)
         for view, target in zip(outputs, wanted, strict=True):
             self._copy(view, target, unit.name)
 
     def _emit_kernels(self, unit: Unit, kernel: Expression) -> None:
         """Several kernels for what one cannot compute, with values of their own between them."""
-        parts = tbe.partition(kernel.inputs, kernel.outputs, self.shop.options.target.cores)
+        target = self.context.options.target
+        parts = tbe.split_into_kernels(kernel.inputs, kernel.outputs, target.cores, target.kind == "cuda")
         indices = [self._kernel(unit, step.inputs, step.outputs) for step in parts.steps]
         places = {number: self.contiguous(v) for number, v in enumerate(kernel.reads)}
         for number, value in zip(parts.outputs, unit.outputs, strict=True):
@@ -231,7 +239,7 @@ class _GraphLowering:
         for step, index in zip(parts.steps, indices, strict=True):
             for number in step.writes:
                 if number not in places:
-                    places[number] = self.draft.arena(TensorDesc(*parts.values[number]))
+                    places[number] = self.builder.arena(TensorDesc(*parts.values[number]))
             reads, writes = ([places[n] for n in side] for side in (step.reads, step.writes))
             self._run_kernel(unit, index, reads, writes)
         for number, value in zip(parts.outputs, unit.outputs, strict=True):
@@ -239,12 +247,12 @@ class _GraphLowering:
 
     def _kernel(self, unit: Unit, inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor]) -> int:
         isolated = any(is_custom(lookup(n.op_type)) for n in unit.nodes)
-        return self.shop.kernels.add(inputs, outputs, _symbol(unit), isolated=isolated)
+        return self.context.kernels.add(inputs, outputs, _symbol(unit), isolated=isolated)
 
     def _run_kernel(self, unit: Unit, index: int, inputs: Sequence[View], outputs: Sequence[View]) -> None:
         task = Task("kernel", unit.name, list(inputs), list(outputs), {"kernel": index})
         self._describe(task, unit, sum(lookup(n.op_type).flops(NodeView.of(n)) for n in unit.nodes))
-        self.emit(task, [Share(i, o) for i, o in self.shop.kernels.aliases(index)])
+        self.emit(task, [Share(i, o) for i, o in self.context.kernels.aliases(index)])
 
     def _join(self, node: ir.Node) -> None:
         """The parts of a Concat that were not written in place."""
@@ -257,21 +265,22 @@ class _GraphLowering:
                 self._copy(self.view(value), target, node.name or "")
 
     def lower_aicpu(self, unit: Unit) -> None:
-        """A C++ kernel."""
+        """A C++ kernel; one that only looks at its input has no output of its own."""
         node = unit.last
         op = NodeView.of(node)
         operator = lookup(node.op_type)
-        inputs = [self.contiguous(v) for v in node.inputs if v is not None]
-        outputs = [self.view(v) for v in node.outputs]
+        looks = node in self.aliases.forward
+        inputs = [self.view(v) if looks else self.contiguous(v) for v in node.inputs if v is not None]
+        outputs = [] if looks else [self.view(v) for v in node.outputs]
         present = [v is not None for v in node.inputs]
         attrs = {"op": operator.aicpu, **operator.kernel_attrs(op)}
         if not all(present):
             attrs["present"] = [int(p) for p in present]
         self._check_dynamic(node)
-        task = Task("aicpu", unit.name, inputs, outputs, attrs)
+        task = Task(operator.task_kind, unit.name, inputs, outputs, attrs)
         self._describe(task, unit, operator.flops(op))
         sized = any(has_dynamic_size(v) for v in node.outputs)
-        self.emit(task, [Share(0, 0)] if operator.overwrites else (), sized=sized)
+        self.emit(task, [Share(0, 0)] if operator.overwrites and outputs else (), sized=sized)
 
     def _check_dynamic(self, node: ir.Node) -> None:
         if any(v.uses() for v in node.outputs if has_dynamic_size(v)):
@@ -310,8 +319,8 @@ class _GraphLowering:
             Task("if", node.name or "If", [condition], [], attrs, Engine.CONTROL.value, facts.origin(node))
         )
         for graph, block in ((op.then_branch, then_block), (op.else_branch, else_block)):
-            lower_graph(graph, self.shop, captures, outputs, block)
-        self.draft.hold(outputs, self.draft.tick())
+            lower_graph(graph, self.context, captures, outputs, block)
+        self.builder.hold(outputs, self.builder.tick())
 
     def lower_loop(self, node: ir.Node) -> None:
         """The body becomes a block; states live in memory of their own, and each turn ends by copying the new ones."""
@@ -327,34 +336,34 @@ class _GraphLowering:
             assert source is not None
             self._copy(source, state, f"{value.name}.initial")
         go_on = self._flag(condition)
-        counter = self.draft.arena(TensorDesc((), "int64"), label=f"{node.name}.counter")
+        counter = self.builder.arena(TensorDesc((), "int64"), label=f"{node.name}.counter")
         body_block = self._new_block()
         attrs = {"body_block": body_block}
         task_inputs = [go_on] if trip is None else [trip, go_on]
-        start = self.draft.tick()
-        self.draft.hold(scans, start)
+        start = self.builder.tick()
+        self.builder.hold(scans, start)
         self.emit(
             Task("while", node.name or "Loop", task_inputs, [counter], attrs, "control", facts.origin(node))
         )
-        first_task = len(self.draft.tasks)
+        first_task = len(self.builder.tasks)
         counted = [has_dynamic_size(v) for v in node.outputs[count:]]
         body = _Body(self, op.body, body_block, counter, go_on, states, scans, counted)
         body.lower(captures)
-        end = self.draft.tick()
-        read = [v for task in self.draft.tasks[first_task:] for v in (*task.inputs, *task.outputs)]
-        outside = [v for v in read if self.draft.storages[v.buffer].first <= start]
-        self.draft.hold([*outside, *states, *scans, counter, *task_inputs], end)
+        end = self.builder.tick()
+        read = [v for task in self.builder.tasks[first_task:] for v in (*task.inputs, *task.outputs)]
+        outside = [v for v in read if self.builder.storages[v.buffer].first <= start]
+        self.builder.hold([*outside, *states, *scans, counter, *task_inputs], end)
 
     def _flag(self, condition: View | None) -> View:
-        flag = self.draft.arena(TensorDesc((), "bool"), label="condition")
+        flag = self.builder.arena(TensorDesc((), "bool"), label="condition")
         if condition is None:
-            condition = self.draft.new_constant(np.asarray(True), TensorDesc((), "bool"))
+            condition = self.builder.new_constant(np.asarray(True), TensorDesc((), "bool"))
         self._copy(condition, flag, "condition")
         return flag
 
     def _new_block(self) -> int:
-        block = self.draft.blocks
-        self.draft.blocks += 1
+        block = self.builder.blocks
+        self.builder.blocks += 1
         return block
 
 
@@ -373,25 +382,25 @@ class _Body:
 
     def lower(self, captures: Sequence[View]) -> None:
         """Emit the body, then store scan outputs and carry the states over."""
-        draft = self.outer.draft
-        first = len(draft.tasks)
-        results = [draft.arena(desc_of(v), label=f"{v.name}.next") for v in self.graph.outputs]
+        builder = self.outer.builder
+        first = len(builder.tasks)
+        results = [builder.arena(desc_of(v), label=f"{v.name}.next") for v in self.graph.outputs]
         inputs = [self.counter, self.go_on, *self.states, *captures]
-        lower_graph(self.graph, self.outer.shop, inputs, results, self.block)
+        lower_graph(self.graph, self.outer.context, inputs, results, self.block)
         new_states = results[1 : 1 + len(self.states)]
         stacked = results[1 + len(self.states) :]
         for value, scan, counted in zip(stacked, self.scans, self.counted, strict=True):
             attrs = {"counted": True} if counted else {}
-            draft.emit(
+            builder.emit(
                 Task("scan_store", "scan", [value, self.counter], [scan], attrs, "control", (), self.block)
             )
         carries: list[Carry] = []
         for source, target in zip([results[0], *new_states], [self.go_on, *self.states], strict=True):
             if 0 not in target.shape:
-                carries.append(Carry(len(draft.tasks), first))
-                draft.emit(Task("copy", "carry", [source], [target], {}, "control", (), self.block))
-        if "in_place" not in self.outer.shop.options.disabled_passes:
-            coalesce_carries(draft, carries)
+                carries.append(Carry(len(builder.tasks), first))
+                builder.emit(Task("copy", "carry", [source], [target], {}, "control", (), self.block))
+        if "in_place" not in self.outer.context.options.disabled_passes:
+            coalesce_carries(builder, carries)
 
 
 _LOWER: dict[Engine, Callable[[_GraphLowering, Unit], None]] = {

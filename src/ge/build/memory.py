@@ -149,7 +149,7 @@ def _best_fit(taken: list[tuple[int, int]], nbytes: int) -> int:
 
 
 class _Timeline:
-    """The pieces placed so far by time: a segment tree answers who is alive at a moment, a list who starts when."""
+    """The pieces placed so far, by time: a segment tree of live pieces, and a list of starting points."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""Order: updates of donated inputs run as soon as they can, so that gradients do not wait for them in memory."""
+"""Order: updates of donated inputs run as early as possible, so that gradients are freed soon."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class _Ordering:
 
     def _change_behind(self, unit: Unit, reader: Unit) -> int:
         """How much memory in use changes by a unit that runs right behind another."""
-        alone = {v for v in self.writes[unit] & self.reads[reader] if self.left[v] == 1}
-        freed = sum(_nbytes(v) for v in alone)
+        last = {v for v in self.writes[unit] & self.reads[reader] if self.left[v] == 1}
+        freed = sum(_nbytes(v) for v in last)
         return self._taken(reader) - freed
 
 

@@ -1,23 +1,23 @@
-"""What fills the memory of a model when it needs the most: the tensors in use then, by the nodes that make them."""
+"""The tensors that are live at a model's memory peak, by the nodes that make them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ge.build.draft import Draft, Storage
+from ge.build.plan_builder import PlanBuilder, Storage
 
 __all__ = ["peak_tensors"]
 
 MOST = 64  # tensors that are listed
 
 
-def peak_tensors(draft: Draft, used: Sequence[Storage]) -> list[dict[str, Any]]:
+def peak_tensors(builder: PlanBuilder, used: Sequence[Storage]) -> list[dict[str, Any]]:
     """The tensors in use at the moment when the most memory is, largest first: name, shape, type and bytes."""
     moment = _fullest(used)
     alive = sorted((s for s in used if s.first <= moment <= s.last), key=lambda s: -s.nbytes)[:MOST]
-    number = {time: i for i, time in enumerate(draft.times)}
-    return [_described(draft, item, number.get(item.first)) for item in alive]
+    number = {time: i for i, time in enumerate(builder.times)}
+    return [_described(builder, item, number.get(item.first)) for item in alive]
 
 
 def _fullest(used: Sequence[Storage]) -> int:
@@ -33,8 +33,8 @@ def _fullest(used: Sequence[Storage]) -> int:
     return moment
 
 
-def _described(draft: Draft, item: Storage, number: int | None) -> dict[str, Any]:
-    task = None if number is None else draft.tasks[number]
+def _described(builder: PlanBuilder, item: Storage, number: int | None) -> dict[str, Any]:
+    task = None if number is None else builder.tasks[number]
     views = [] if task is None else [v for v in (*task.outputs, *task.inputs) if v.buffer == item.id]
     name = item.label if task is None else (task.origin[-1] if task.origin else task.name)
     shape, dtype = (list(views[0].shape), views[0].dtype) if views else ([], "")

@@ -17,10 +17,10 @@ __all__ = ["Unit", "in_order", "sources_of", "unit_of"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """One task to be: a node of an engine, or a group of vector nodes compiled to one kernel.
+    """A future task: one node, or a group of vector nodes compiled to one kernel.
 
-    `nodes` are in topological order. `inputs` are read from memory, `outputs` written to it; what lies between
-    stays in registers.
+    `nodes` are in topological order. `inputs` are read from memory, `outputs` written to it; values in between
+    stay in registers.
     """
 
     engine: Engine

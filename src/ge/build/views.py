@@ -1,4 +1,4 @@
-"""The views that nodes declare (`Operator.views`): what is looked at instead of computed."""
+"""The views that nodes declare (`Operator.views`): memory reinterpreted instead of copied."""
 
 from __future__ import annotations
 

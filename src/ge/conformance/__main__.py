@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ge.conformance.cases import KINDS, Case, collect
+from ge.conformance.ort import ort
 from ge.conformance.pool import run_cases
 from ge.conformance.programs.command import programs
 from ge.conformance.suites.command import suites
@@ -29,6 +30,7 @@ def _group() -> None:
 
 app.command()(suites)
 app.command()(programs)
+app.command()(ort)
 
 
 @app.command()

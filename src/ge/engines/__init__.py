@@ -1,4 +1,4 @@
-"""Engines: who can run a node, asked in order of preference; the first that accepts gets it, with a reason."""
+"""Engines: what can run a node. Asked in order of preference; the first that accepts gets it, with a reason."""
 
 from ge.engines.placement import ENGINES, EngineRule, place, placement_of
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ge.implementations import choose
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ge.implementations import DECOMPOSED, Operation, choose
+from ge.ir.types import numpy_dtype
 from ge.ops.base import NodeView, Operator, lookup
 from ge.ops.nn.tasks import operation_of, why_decomposed
 from ge.plan import View
@@ -11,6 +16,7 @@ from ge.target import Target
 __all__ = ["accepts_input", "accepts_output", "refuse_aicore"]
 
 _EIGHT_BIT = frozenset({"int8", "uint8"})
+_GPU_ALIGNMENT = 16  # bytes that a thread reads at once
 
 
 def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str:
@@ -27,13 +33,33 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
     return "" if choice.name else choice.reason or "no library of the GPU has it"
 
 
-def accepts_input(type_: str, index: int, view: View) -> bool:
+def accepts_input(node: ir.Node, index: int, view: View, target: Target) -> bool:
     """Whether a primitive reads this view of an operand as fast as a contiguous one."""
-    rules = lookup(type_).strided_inputs
-    return view.contiguous or (index < len(rules) and rules[index](view))
+    rules = lookup(node.op_type).strided_inputs
+    fits = view.contiguous or (index < len(rules) and rules[index](view))
+    return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {index: view}, {}))
 
 
-def accepts_output(type_: str, view: View) -> bool:
+def accepts_output(node: ir.Node, view: View, target: Target, index: int = 0) -> bool:
     """Whether a primitive writes this view as fast as a contiguous one."""
-    rule = lookup(type_).strided_output
-    return view.contiguous or (rule is not None and rule(view))
+    rule = lookup(node.op_type).strided_output
+    fits = view.contiguous or (rule is not None and rule(view))
+    return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {}, {index: view}))
+
+
+def _runs_on_gpu(
+    node: ir.Node, target: Target, inputs: Mapping[int, View], outputs: Mapping[int, View]
+) -> bool:
+    """Whether a library takes these views, which begin at addresses that it can read vectors from."""
+    views = (*inputs.values(), *outputs.values())
+    if any(v.offset * numpy_dtype(v.dtype).itemsize % _GPU_ALIGNMENT for v in views):
+        return False
+    if all(v.contiguous for v in views):
+        return True
+    op, operator = NodeView.of(node), lookup(node.op_type)
+    assert operator.task is not None
+    dense = [None if d is None else View.of(0, d) for d in op.inputs]
+    given = [inputs.get(i, view) for i, view in enumerate(dense)]
+    results = [outputs.get(i, View.of(0, d)) for i, d in enumerate(op.outputs)]
+    choice = choose(Operation.of(operator.task(op, given, results)), target)
+    return choice.name not in ("", DECOMPOSED)

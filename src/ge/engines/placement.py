@@ -53,8 +53,6 @@ def _refuse_vector(operator: type[Operator], op: NodeView, target: Target) -> st
 
 
 def _refuse_aicpu(operator: type[Operator], op: NodeView, target: Target) -> str:
-    if target.kind == "cuda":
-        return "AI CPU kernels run on the host, which takes no part in the programs of a GPU"
     return "" if operator.aicpu else "the operator has no AI CPU kernel"
 
 
@@ -123,6 +121,8 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
         why_not = rule.refuse(operator, view, target)
         if not why_not:
             reasons = [*_origin_words(operator, node, rule), *against]
+            if rule.engine is Engine.AI_CPU and target.kind == "cuda":
+                reasons.append("it runs on the host, between copies from and to the GPU")
             return rule.engine, "; ".join([reason for reason in reasons if reason])
         if rule.engine in (
             refusals(operator, view) if custom else {operator.engine}

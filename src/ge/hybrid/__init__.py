@@ -1,5 +1,5 @@
-"""Cutting a graph between host and device, for all front doors: nodes are whatever a door calls them."""
+"""Partitions a graph between host and device, for all front doors; a node is whatever the door calls one."""
 
-from ge.hybrid.stages import Groups, assign_stages, follow, in_order
+from ge.hybrid.stages import Groups, assign_levels, assign_stages, follow, in_order
 
-__all__ = ["Groups", "assign_stages", "follow", "in_order"]
+__all__ = ["Groups", "assign_levels", "assign_stages", "follow", "in_order"]

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["Groups", "assign_stages", "follow", "in_order"]
+__all__ = ["Groups", "assign_levels", "assign_stages", "follow", "in_order"]
 
 N = TypeVar("N", bound=Hashable)
 
@@ -47,6 +47,25 @@ def assign_stages(
             taken.add(stage)
         stages[node] = stage
     return stages
+
+
+def assign_levels(
+    nodes: Iterable[N], before: Callable[[N], Iterable[N]], side: Callable[[N], int]
+) -> dict[N, int]:
+    """The level of each node where all sides run at the same time; `nodes` come in an order in which they can run.
+
+    A node's level is at least that of every node of its side that it waits for, and above that of every node of
+    another side: nothing in a level waits for another side in the same level.
+
+    >>> assign_levels(["a0", "a1", "sum0"], lambda n: ["a0", "a1"] if n == "sum0" else [], lambda n: int(n[-1]))
+    {'a0': 0, 'a1': 0, 'sum0': 1}
+    """
+    levels: dict[N, int] = {}
+    for node in nodes:
+        own = side(node)
+        waits = (levels[other] + (side(other) != own) for other in before(node) if other in levels)
+        levels[node] = max(waits, default=0)
+    return levels
 
 
 class Groups(Generic[N]):

@@ -128,7 +128,7 @@ class Candidate:
         return 1.0
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The same by operations and bytes alone, for a target that nobody has measured."""
+        """The same from operations and bytes, for a target without measurements."""
         return 1.0
 
 

@@ -41,7 +41,7 @@ MAX_NESTING = 64
 ALIGN = 64
 
 # Tasks whose views may have any strides; all others read and write their tensors contiguously.
-STRIDED = frozenset({"matmul", "conv", "deconv", "pool", "reorder", "lrn", "resample", "rnn"})
+STRIDED = frozenset({"matmul", "conv", "deconv", "pool", "reorder", "lrn", "resample", "rnn", "check"})
 BUFFERS = ("arena", "constant", "input", "output")
 NO_BLOCK = -1
 BLOCK_ATTRIBUTES = ("then_block", "else_block", "body_block")
@@ -206,7 +206,7 @@ class ConstantPool:
             desc = TensorDesc(shape(fields["shape"], what), dtype(fields["dtype"], what))
             offset = integer(fields["offset"], what)
             if offset % ALIGN or offset + desc.nbytes > weights.nbytes:
-                raise malformed(what, "lies outside the weights")
+                raise malformed(what, "is outside the weights")
             raw = (
                 np.frombuffer(weights, np.uint8, desc.nbytes, offset)
                 if desc.nbytes
@@ -272,7 +272,7 @@ class KernelPool:
 def _code(place: Any, objects: memoryview, what: str) -> bytes:
     offset, size = (integer(v, what) for v in items(place, what, exactly=2))
     if offset + size > objects.nbytes:
-        raise malformed(what, "lies outside the machine code")
+        raise malformed(what, "is outside the machine code")
     return bytes(objects[offset : offset + size])
 
 
@@ -377,7 +377,7 @@ def _decode_buffer(data: Any, arena_bytes: int, sizes: Mapping[str, Sequence[int
     buffer = Buffer(kind, integer(nbytes, what), integer(offset, what), integer(index, what, 0, MAX_COUNT))
     if kind == "arena":
         if buffer.offset + buffer.nbytes > arena_bytes:
-            raise malformed(what, "lies outside the arena")
+            raise malformed(what, "is outside the arena")
     elif buffer.index >= len(sizes[kind]) or buffer.nbytes > sizes[kind][buffer.index]:
         raise malformed(what, f"does not match the model's {kind}s")
     return buffer

@@ -153,7 +153,7 @@ def _offsets(sections: Mapping[str, Section]) -> tuple[list[int], int]:
 def read_file(path: str | os.PathLike[str]) -> memoryview:
     """A file of sections in memory of our own: what happens to the file later does not reach the model.
 
-    A mapped file would change under the model when somebody writes to it, and end the process when it is cut short.
+    A mapped file would change under the model when it is written to, and crash the process when it is truncated.
     """
     with open(path, "rb", buffering=0, opener=_open_regular) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Machine code of generated kernels in model files: which of it fits this machine, and making it anew."""
+"""Machine code of generated kernels in model files: which of it fits this machine, and regenerating the rest."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _create_key() -> bytes | None:
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
         try:
-            os.link(temporary, path)  # whoever comes first wins; a key that exists is never replaced
+            os.link(temporary, path)  # the first process wins; an existing key is never replaced
         finally:
             temporary.unlink()
     except OSError:

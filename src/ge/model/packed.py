@@ -60,7 +60,7 @@ def write(model: Model, path: Path) -> Path:
 
 
 def _stored(arrays: list[np.ndarray | None]) -> tuple[list[dict[str, Any]], memoryview]:
-    """Where each array lies in one block of memory, and the block."""
+    """The offset of each array in one block of memory, and the block."""
     places, end = [], 0
     for array in arrays:
         places.append(end if array is not None else _ABSENT)

@@ -19,6 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ge.errors import GeError, UserCodeError
@@ -327,22 +328,25 @@ def _digest(project: Project) -> str:
     return hasher.hexdigest()
 
 
+def _load_all(spec: PackageSpec, staged: Path) -> bool:
+    from ge.ops.custom import packages
+
+    packages.load_library(spec, staged)
+    for operator in packages.operators_of(spec, staged):
+        code = getattr(operator.compute, "__self__", None)
+        if code is not None:
+            code.load()
+    return True
+
+
 def _trial(spec: PackageSpec, staged: Path, root: Path) -> None:
     """Load every file of a package once, in a process of its own."""
-    from ge.ops.custom import guard, packages
+    from ge.ops.custom import guard
 
     who = UserCodeError("E10610", "", location=str(staged))
 
-    def load() -> bool:
-        packages.load_library(spec, staged)
-        for operator in packages.operators_of(spec, staged):
-            code = getattr(operator.compute, "__self__", None)
-            if code is not None:
-                code.load()
-        return True
-
     try:
-        guard.run_apart(load, who)
+        guard.run_apart(partial(_load_all, spec, staged), who)
     except GeError as error:
         raise GeError(
             error.code,

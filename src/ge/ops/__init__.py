@@ -21,7 +21,7 @@ from ge.ops.base import (
     registered,
     unregister,
 )
-from ge.ops.flow import control  # noqa: F401  the families register their operators when they are loaded
+from ge.ops.flow import control, scan  # noqa: F401  the families register their operators when they are loaded
 from ge.ops.image import resize, vision, warp  # noqa: F401  the families register their operators when they are loaded
 from ge.ops.math import (  # noqa: F401  the families register their operators when they are loaded
     activation,
@@ -37,6 +37,9 @@ from ge.ops.math import (  # noqa: F401  the families register their operators w
     sparse,
     tensorflow_casts,
 )
+from ge.ops.microsoft import attention as attention_layers  # noqa: F401  (plugins only, as the next line's)
+from ge.ops.microsoft import blocked, fused, quantised  # noqa: F401
+from ge.ops.ml import features, linear, trees  # noqa: F401  the families register their operators when they are loaded
 from ge.ops.nn import (  # noqa: F401  the families register their operators when they are loaded
     attention,
     convolution,

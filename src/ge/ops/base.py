@@ -24,7 +24,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -49,6 +49,7 @@ __all__ = [
     "Operator",
     "Output",
     "Pattern",
+    "adopt",
     "candidates",
     "dataflow_of",
     "fail",
@@ -197,6 +198,7 @@ class Operator:
     pattern: ClassVar[Pattern] = Pattern.OPAQUE
     engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
+    task_kind: ClassVar[str] = "aicpu"  # of the runtime, for an operator with a C++ kernel
     overwrites: ClassVar[bool] = False  # the kernel may write its first output over its first input
     dataflow: ClassVar[Dataflow | None] = None  # what passes may know of it (see ge.ops.dataflow)
     views: ClassVar[Views | None] = None  # of an operator that only moves data (see ge.ops.views)
@@ -496,7 +498,7 @@ _TRAITS = (
 def _own_traits(operator: type[Operator]) -> None:
     """Leave a user's operator the traits that it declares itself.
 
-    Those of a base class of the library hold for that class alone; a port or attribute may have a trait's name.
+    Those of a base class of the library hold for that class only; a port or attribute may have a trait's name.
     """
     for name in _TRAITS:
         owner = next(c for c in operator.__mro__ if name in vars(c))
@@ -509,6 +511,13 @@ def registered_custom() -> list[type[Operator]]:
     """The user's operators by type, those of one type in the order in which they came."""
     types = dict.fromkeys(operator.type for operator in _CUSTOM)
     return [operator for type_ in sorted(types) for operator in _REGISTRY[type_] if operator in _CUSTOM]
+
+
+def adopt(operators: Iterable[type[Operator]]) -> None:
+    """Have another process's custom operators in force here, as they are there."""
+    for operator in operators:
+        _REGISTRY.setdefault(operator.type, []).append(operator)
+        _CUSTOM.add(operator)
 
 
 def is_custom(operator: type[Operator]) -> bool:

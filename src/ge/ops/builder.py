@@ -96,8 +96,8 @@ class GraphBuilder:
     def op(self, type_: str, *inputs: Operand, name: str = "", **attrs: Any) -> Any:
         """Add a node and return its output, or a tuple of outputs when it has several.
 
-        NumPy arrays and Python numbers become constants (numbers take the element type of the first
-        tensor that is not a bool).
+        NumPy arrays and Python numbers become constants. A number takes the element type of a tensor that shares its
+        port's type, else of the first tensor that is not a bool; beside bools only it keeps a type of its own.
         """
         results = self.ops(type_, inputs, name=name, **attrs)
         return results[0] if len(results) == 1 else results
@@ -108,7 +108,7 @@ class GraphBuilder:
         """Like `op`, but always returns a tuple."""
         from ge.ops.custom.selection import expanded, select
 
-        values = self._operands(inputs)
+        values = self._operands(type_, inputs)
         label = name or (self.origin[0] if self.origin else "")
         operator, view, passed_over = select(type_, label, values, attrs)
         if operator.expand is not None:
@@ -135,7 +135,7 @@ class GraphBuilder:
         """Like `ops`, for a node that a user writes: a run with a wrong index or a divisor of zero fails."""
         from ge.ops.math.checks import checked_inputs
 
-        values = checked_inputs(self, type_, self._operands(inputs), attrs)
+        values = checked_inputs(self, type_, self._operands(type_, inputs), attrs)
         return self.ops(type_, values, name=name, **attrs)
 
     def _append(
@@ -184,23 +184,38 @@ class GraphBuilder:
             assert array.shape == desc.shape, f"{operator.type}: folded {array.shape}, inferred {desc.shape}"
         return [np.asarray(a, numpy_dtype(d.dtype)) for a, d in zip(result, descs, strict=True)]
 
-    def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
-        dtypes = [desc_of(v).dtype for v in inputs if isinstance(v, ir.Value)]
-        like = next((d for d in dtypes if d != "bool"), dtypes[0] if dtypes else None)
-        values = [self._operand(v, like) for v in inputs]
+    def _operands(self, type_: str, inputs: Sequence[Operand]) -> list[ir.Value | None]:
+        values = [self._operand(type_, inputs, index) for index in range(len(inputs))]
         while values and values[-1] is None:
             values.pop()
         return values
 
-    def _operand(self, item: Operand, like: str | None) -> ir.Value | None:
+    @staticmethod
+    def _type_beside(type_: str, inputs: Sequence[Operand], index: int) -> str | None:
+        """The element type that a number takes from the tensors beside it, None where it keeps its own."""
+        from ge.ops.base import lookup
+
+        dtypes = {i: desc_of(v).dtype for i, v in enumerate(inputs) if isinstance(v, ir.Value)}
+        ports = list(lookup(type_).prototype.inputs.values())
+        group = ports[index].group if index < len(ports) else ""
+        for other, dtype in dtypes.items():
+            if group and other < len(ports) and ports[other].group == group:
+                return dtype
+        found = next((d for d in dtypes.values() if d != "bool"), None)
+        return "bool" if found is None and dtypes and isinstance(inputs[index], bool) else found
+
+    def _operand(self, type_: str, inputs: Sequence[Operand], index: int) -> ir.Value | None:
+        item = inputs[index]
         if item is None:
             return None
         if isinstance(item, ir.Value):
             return self._own(item)
         if isinstance(item, (bool, int, float)):
             kinds = ((bool, "bool"), (int, "int64"), (float, "float32"))
-            default = next(name for kind, name in kinds if isinstance(item, kind))
-            return self.constant(np.asarray(item, numpy_dtype(like or default)))
+            own = next(name for kind, name in kinds if isinstance(item, kind))
+            return self.constant(
+                np.asarray(item, numpy_dtype(self._type_beside(type_, inputs, index) or own))
+            )
         return self.constant(item)
 
     def _own(self, value: ir.Value) -> ir.Value:

@@ -1,8 +1,9 @@
 """Dataflow: which places of its inputs an operator's outputs depend on, declared with the operator.
 
-Passes that cut batches into steps, push slices toward the inputs or move transposes ask an operator's `dataflow` two
-questions: which parts of the inputs does a part of the outputs need, and how does the operator work on inputs whose
-axes are in another order. An operator that answers takes part in all of these passes, a user's as well:
+Passes that cut batches into steps, push slices toward the inputs, move transposes or take work out of loops ask an
+operator's `dataflow` three questions: which parts of the inputs does a part of the outputs need, how does the operator
+work on inputs whose axes are in another order, and how on many inputs at once that are stacked along a new first axis.
+An operator that answers takes part in all of these passes, a user's as well:
 
     class Swoosh(Operator):
         x, y = Input("T", FLOATS), Output("T")
@@ -32,8 +33,11 @@ __all__ = [
     "Reordered",
     "Rows",
     "Sliced",
+    "Stack",
+    "Stacked",
     "aligned_part",
     "check_promise",
+    "joined_rows",
 ]
 
 
@@ -107,6 +111,25 @@ class Reordered:
     first_only: bool = False
 
 
+@dataclass(frozen=True)
+class Stack:
+    """Inputs of `count` runs of a node at once: those in `inputs` have one more axis in front, over the runs."""
+
+    count: int
+    inputs: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """How a node works on stacked inputs: changed attributes, other shapes of stacked inputs, inputs that must be
+    stacked as well. Outputs are reshaped to one more axis in front where they come otherwise.
+    """
+
+    attrs: dict[str, Any] = field(default_factory=dict)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    also: frozenset[int] = frozenset()
+
+
 class Dataflow:
     """What is known of an operator's dataflow; this one says nothing."""
 
@@ -117,6 +140,18 @@ class Dataflow:
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
         """How the node works when inputs of this order are given in their source's order; None where it does not."""
         return None
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        """How the node does many runs at once; None where it does not."""
+        return None
+
+
+def joined_rows(op: NodeView, stack: Stack) -> Stacked | None:
+    """The rows of all runs as one batch, where only the first input has rows."""
+    first = op.inputs[0]
+    if stack.inputs != {0} or first is None or not first.rank:
+        return None
+    return Stacked(shapes={0: (stack.count * first.shape[0], *first.shape[1:])})
 
 
 def check_promise(op: NodeView, promised: Sequence[int], made: Sequence[int]) -> None:
@@ -151,6 +186,15 @@ class Aligned(Dataflow):
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
         return Reordered(order.perm) if op.outputs[0].rank == len(order.perm) else None
 
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        """Runs lie along the first axis of every stacked input: those of lower rank get axes of one element."""
+        rank = op.outputs[0].rank
+        shapes = {}
+        for index in stack.inputs:
+            shape = op.inputs[index].shape  # type: ignore[union-attr]
+            shapes[index] = (stack.count, *(1,) * (rank - len(shape)), *shape)
+        return Stacked(shapes=shapes)
+
 
 @dataclass(frozen=True)
 class Rows(Dataflow):
@@ -164,12 +208,15 @@ class Rows(Dataflow):
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         return Sliced({0: part}) if part.axis in self.axes else None
 
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        return joined_rows(op, stack) if 0 in self.axes else None
+
 
 @dataclass(frozen=True)
 class OverAxes(Dataflow):
     """Along the axes that an attribute names everything depends on everything; along the others, place on place.
 
-    Further inputs (scales) lie along the named axes.
+    Further inputs (scales) are along the named axes.
     """
 
     attribute: str = "axes"
@@ -190,5 +237,14 @@ class OverAxes(Dataflow):
         if not self.reorders:
             return None
         axes = order.axes(self._axes(op))
+        return Reordered(order.perm, self._changed(op, axes))
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        if stack.inputs != {0}:
+            return None
+        rank = op.inputs[0].rank  # type: ignore[union-attr]
+        return Stacked(self._changed(op, [a % rank + 1 for a in self._axes(op)]))
+
+    def _changed(self, op: NodeView, axes: list[int]) -> dict[str, Any]:
         single = isinstance(getattr(op, self.attribute), int)
-        return Reordered(order.perm, {self.attribute: axes[0] if single else axes})
+        return {self.attribute: axes[0] if single else axes}

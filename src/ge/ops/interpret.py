@@ -52,6 +52,8 @@ def _run(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]
         return _branch(view, arrays)
     if node.op_type == "Loop":
         return _loop(view, arrays)
+    if node.op_type == "Scan":
+        return _scan(view, arrays)
     with np.errstate(all="ignore"):
         result = lookup(node.op_type).evaluate(view, arrays)
     if result is None:
@@ -62,6 +64,20 @@ def _run(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]
 def _branch(op: Any, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     taken = op.then_branch if np.asarray(arrays[0]).reshape(-1)[0] else op.else_branch
     return interpret(taken, [np.asarray(a) for a in arrays[1:]])
+
+
+def _scan(op: Any, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    last = op.num_states + op.num_rows
+    states, stacks = list(arrays[: op.num_states]), arrays[op.num_states : last]
+    rows: list[list[np.ndarray]] = []
+    for step in range(op.steps):
+        place = op.steps - 1 - step if op.reverse else step
+        fed = [*states, *(np.asarray(s)[place] for s in stacks), *arrays[last:]]
+        results = interpret(op.body, fed)
+        states = list(results[: op.num_states])
+        rows.append(results[op.num_states :])
+    order = reversed(rows) if op.reverse else rows
+    return [*states, *(np.stack(column) for column in zip(*order, strict=True))]  # type: ignore[list-item]
 
 
 def _loop(op: Any, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

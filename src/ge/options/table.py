@@ -44,7 +44,7 @@ DECIDES = {
     "run": "what happens besides compiling",
     "start": "fixed once the devices are registered",
     "means": "another name for one or more options above",
-    "door": "read by its door alone",
+    "door": "read only by its front door",
     "idle": "accepted, checked, and without effect",
 }
 GROUPS = (

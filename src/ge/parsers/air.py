@@ -119,7 +119,7 @@ def _report_unknown(graph: ir.Graph, name: str) -> None:
 
 
 def _rebuild(graph: ir.Graph, shapes: Mapping[str, Sequence[int]]) -> ir.Graph:
-    """The graph made again node by node through the builder."""
+    """Rebuild the graph node by node through the builder."""
     builder = GraphBuilder(graph.name or "main")
     values: dict[ir.Value, ir.Value] = {}
     for value in graph.inputs:

@@ -44,9 +44,10 @@ from ge.passes.precision.lower_precision import LowerPrecision
 from ge.passes.precision.sink_casts import SinkCasts
 from ge.passes.precision.store_narrow import StoreNarrow
 from ge.passes.precision.widen_unsupported import WidenUnsupported
+from ge.passes.recurrence.fission import Fission
 from ge.passes.recurrence.fuse_recurrent import FuseRecurrent
 from ge.passes.recurrence.fuse_recurrent_training import FuseRecurrentTraining
-from ge.passes.recurrence.hoist_products import HoistProducts
+from ge.passes.recurrence.raise_loops import LowerScans, RaiseLoops
 
 __all__ = ["STAGES", "Stage", "fusion_names", "optimize", "pass_names", "switch_names", "switched_off"]
 
@@ -78,7 +79,6 @@ STAGES: tuple[Stage, ...] = (
         "patterns",
         (
             FuseRecurrent(),
-            FuseRecurrentTraining(),
             FuseSoftmax(),
             FuseNormalisation(),
             FuseActivations(),
@@ -88,9 +88,8 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("attention", (FuseAttention(), *_TIDY), fixpoint=False),
-    Stage(
-        "merge", (SinkSlices(), HoistProducts(), MergeMatmuls(), BroadcastMatmuls(), *_TIDY), fixpoint=False
-    ),
+    Stage("loops", (RaiseLoops(), Fission(), FuseRecurrentTraining(), _ALGEBRA, *_TIDY)),
+    Stage("merge", (SinkSlices(), MergeMatmuls(), BroadcastMatmuls(), LowerScans(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),

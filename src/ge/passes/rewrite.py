@@ -165,7 +165,7 @@ def _identity(graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Remove the nodes whose outputs nobody uses, then their producers likewise."""
+    """Remove nodes whose outputs are unused, then their producers likewise."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

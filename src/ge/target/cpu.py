@@ -1,4 +1,4 @@
-"""CPU targets: the machine at hand, and named ones with fixed values."""
+"""CPU targets: the current machine, and named ones with fixed values."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def host() -> Target:
 
 
 def named(name: str) -> Target:
-    """The target of a name: "host" (this machine), "portable" (any x86-64), "avx2", "avx512", "avx512_bf16", "amx", or
-    the architecture of a GPU ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100").
+    """The target of a name: "host" (this machine, or its GPU with NPU_DEVICE=cuda), "portable" (any x86-64), "avx2",
+    "avx512", "avx512_bf16", "amx", or the architecture of a GPU ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100").
 
     Everything about a target other than "host" is fixed: its plans are the same wherever they are made.
 
@@ -63,7 +63,7 @@ def named(name: str) -> Target:
     'sse41'
     """
     if name == "host":
-        return host()
+        return cuda.present() if environment.choice("NPU_DEVICE", ("cpu", "cuda")) == "cuda" else host()
     if name in cuda.NAMES:
         return cuda.named(name)
     if name not in _NAMED:

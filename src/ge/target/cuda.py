@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ge.errors import GeError
 from ge.target.target import Target
 
-__all__ = ["NAMES", "architecture_of", "named"]
+__all__ = ["NAMES", "architecture_of", "named", "present"]
 
 # Multiprocessors and bytes of the second-level cache of the largest part of each architecture.
 _ARCHITECTURES = {
@@ -28,6 +29,23 @@ def named(name: str) -> Target:
     """
     cores, cache = _ARCHITECTURES[name]
     return Target(name, name, "cuda", cores, cache, kind="cuda")
+
+
+def present() -> Target:
+    """The target of the first GPU of this machine; raises a GeError that says why there is none."""
+    from npu_runtime import cuda
+
+    try:
+        architecture = str(cuda.describe(0)["architecture"])
+    except cuda.CudaUnavailable as error:
+        raise GeError(
+            "E10031", f"NPU_DEVICE=cuda: {error}", remedy="unset NPU_DEVICE to use the CPU"
+        ) from error
+    if architecture not in _ARCHITECTURES:
+        raise GeError(
+            "E10010", f"NPU_DEVICE=cuda: the GPU is {architecture}", remedy=f"use one of {', '.join(NAMES)}"
+        )
+    return named(architecture)
 
 
 def architecture_of(report: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tbe.dsl.registry import Call, current_call
 from tbe.dsl.tensor import Tensor
 from tbe.kernel import Kernel
 from tbe.kernel import build as build_kernel
-from tbe.partition import Partition, partition
+from tbe.kernel_sequence import KernelSequence, split_into_kernels
 
 __all__ = [
     "Built",
@@ -73,16 +73,16 @@ class Built:
     outputs: list[e.Tensor]
     dynamic: bool = False
     call: Call | None = None
-    _parts: Partition | None = field(default=None, repr=False)
+    _parts: KernelSequence | None = field(default=None, repr=False)
     _kernels: list[Kernel] | None = field(default=None, repr=False)
 
     @property
-    def parts(self) -> Partition:
+    def parts(self) -> KernelSequence:
         """The kernels to be, and the values between them."""
         if self.dynamic:
             raise ValueError(f"{self.name} was built for unknown dimensions; use specialise()")
         if self._parts is None:
-            self._parts = partition(self.inputs, self.outputs)
+            self._parts = split_into_kernels(self.inputs, self.outputs)
         return self._parts
 
     @property

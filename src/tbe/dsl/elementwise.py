@@ -83,52 +83,24 @@ def _beside(x: e.Tensor, value: Any, what: str = "the scalar") -> e.Tensor:
 # -- two tensors ----------------------------------------------------------------------------------------------
 
 
-@dsl_function
-def vadd(lhs: Any, rhs: Any) -> Any:
-    """lhs + rhs.
+def _of_two(name: str, operation: str, meaning: str) -> Any:
+    """The function of that name: one operation on two tensors of the same shape and type."""
 
-    >>> import numpy as np, tbe
-    >>> x = tbe.placeholder((2,), "float32")
-    >>> tbe.evaluate([vadd(x, x)], {x: np.array([1, 2], np.float32)})[0].tolist()
-    [2.0, 4.0]
-    """
-    return e.binary("add", *_pair(lhs, rhs))
+    def function(lhs: Any, rhs: Any) -> Any:
+        return e.binary(operation, *_pair(lhs, rhs))
 
-
-@dsl_function
-def vsub(lhs: Any, rhs: Any) -> Any:
-    """lhs - rhs."""
-    return e.binary("sub", *_pair(lhs, rhs))
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = meaning
+    return dsl_function(function)
 
 
-@dsl_function
-def vmul(lhs: Any, rhs: Any) -> Any:
-    """lhs * rhs."""
-    return e.binary("mul", *_pair(lhs, rhs))
-
-
-@dsl_function
-def vdiv(lhs: Any, rhs: Any) -> Any:
-    """lhs / rhs; integers are divided towards zero."""
-    return e.binary("div", *_pair(lhs, rhs))
-
-
-@dsl_function
-def vmod(lhs: Any, rhs: Any) -> Any:
-    """lhs - floor(lhs / rhs) * rhs, without its rounding errors."""
-    return e.binary("mod", *_pair(lhs, rhs))
-
-
-@dsl_function
-def vmax(lhs: Any, rhs: Any) -> Any:
-    """The greater one; NaN where either is NaN."""
-    return e.binary("max", *_pair(lhs, rhs))
-
-
-@dsl_function
-def vmin(lhs: Any, rhs: Any) -> Any:
-    """The lesser one; NaN where either is NaN."""
-    return e.binary("min", *_pair(lhs, rhs))
+vadd = _of_two("vadd", "add", "lhs + rhs.")
+vsub = _of_two("vsub", "sub", "lhs - rhs.")
+vmul = _of_two("vmul", "mul", "lhs * rhs.")
+vdiv = _of_two("vdiv", "div", "lhs / rhs; integers are divided towards zero.")
+vmod = _of_two("vmod", "mod", "lhs - floor(lhs / rhs) * rhs, without its rounding errors.")
+vmax = _of_two("vmax", "max", "The greater one; NaN where either is NaN.")
+vmin = _of_two("vmin", "min", "The lesser one; NaN where either is NaN.")
 
 
 @dsl_function

@@ -13,7 +13,7 @@ from tbe import expr as e
 from tbe.dsl.tracing import compute_function, is_operator_class, load_operator, of_class, trace
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.kernel import Kernel, build
-from tbe.partition import partition
+from tbe.kernel_sequence import split_into_kernels
 from tbe.serialize import fingerprint
 
 __all__ = ["Runner", "run_operator", "runner"]
@@ -125,7 +125,7 @@ class Runner:
         import npu_runtime
 
         self.outputs = [(t.shape, numpy_dtype(t.dtype)) for t in outputs]
-        self.parts = partition(inputs, outputs)
+        self.parts = split_into_kernels(inputs, outputs)
         self.kernels = list(kernels or (build(s.inputs, s.outputs, plan=s.plan) for s in self.parts.steps))
         self.program = npu_runtime.Program("operator")
         self._assemble(npu_runtime, len(inputs))

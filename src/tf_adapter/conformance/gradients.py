@@ -102,7 +102,7 @@ class _Problem:
         return list(tape.gradient(results, watched, output_gradients=[_weights(r) for r in results]))
 
     def connected(self) -> _Problem:
-        """The problem with the sources alone that TensorFlow has a gradient by."""
+        """The problem restricted to the sources that TensorFlow has gradients for."""
         import tensorflow as tf
 
         found = self._derived([tf.constant(a) for a in self.arrays])
@@ -147,7 +147,7 @@ def check(case: Case, mode: str) -> dict[str, Any]:
 
 
 def reached(case: Case) -> set[str]:
-    """The registered gradients that a case needs, by tracing it for the CPU alone."""
+    """The registered gradients that a case needs, by tracing it for the CPU only."""
     import tensorflow as tf
 
     constants, arrays = case.arguments()

@@ -94,51 +94,18 @@ op(
     _dtypes=["float32"],
     _ulps=1024,
 )
-op(
-    "NonMaxSuppression",
-    boxes=_float(_BOXES),
-    scores=_float(_SCORES),
-    max_output_size=3,
-    iou_threshold=0.5,
-    _dtypes=["float32"],
-)
-op(
-    "NonMaxSuppressionV2",
-    boxes=_float(_BOXES),
-    scores=_float(_SCORES),
-    max_output_size=3,
-    iou_threshold=0.5,
-    _dtypes=["float32"],
-)
-op(
-    "NonMaxSuppressionV3",
-    boxes=_float(_BOXES),
-    scores=_float(_SCORES),
-    max_output_size=3,
-    iou_threshold=0.5,
-    score_threshold=0.1,
-    _dtypes=["float32"],
-)
-op(
-    "NonMaxSuppressionV4",
-    boxes=_float(_BOXES),
-    scores=_float(_SCORES),
-    max_output_size=3,
-    iou_threshold=0.5,
-    score_threshold=0.1,
-    pad_to_max_output_size=Each(True, False),
-    _dtypes=["float32"],
-)
-op(
-    "NonMaxSuppressionV5",
-    boxes=_float(_BOXES),
-    scores=_float(_SCORES),
-    max_output_size=3,
-    iou_threshold=0.5,
-    score_threshold=0.1,
-    soft_nms_sigma=Each(0.0, 0.5),
-    _dtypes=["float32"],
-)
+_NMS: dict[str, Any] = {
+    "boxes": _float(_BOXES),
+    "scores": _float(_SCORES),
+    "max_output_size": 3,
+    "iou_threshold": 0.5,
+    "_dtypes": ["float32"],
+}
+op("NonMaxSuppression", **_NMS)
+op("NonMaxSuppressionV2", **_NMS)
+op("NonMaxSuppressionV3", **_NMS, score_threshold=0.1)
+op("NonMaxSuppressionV4", **_NMS, score_threshold=0.1, pad_to_max_output_size=Each(True, False))
+op("NonMaxSuppressionV5", **_NMS, score_threshold=0.1, soft_nms_sigma=Each(0.0, 0.5))
 op(
     "NonMaxSuppressionWithOverlaps",
     overlaps=I(np.eye(4), "float32"),

@@ -24,30 +24,11 @@ op("Conv2D", **_CONV, strides=Each([1, 1, 1, 1], [1, 2, 2, 1]), padding=PADDINGS
 op("Conv2D", **_CONV, strides=[1, 1, 1, 1], padding="SAME", dilations=[1, 2, 2, 1])
 op("Conv2D", **_CONV, strides=[1, 1, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 1, 2, 0, 1, 0, 0])
 op("Conv2D", input=V(2, 7, 8, 4), filter=V(1, 1, 2, 6), strides=[1, 1, 1, 1], padding="SAME")
-op(
-    "Conv2DBackpropInput",
-    input_sizes=[2, 7, 8, 4],
-    filter=V(3, 3, 4, 6),
-    out_backprop=V(2, 4, 4, 6),
-    strides=[1, 2, 2, 1],
-    padding="SAME",
-)
-op(
-    "Conv2DBackpropInput",
-    input_sizes=[2, 7, 8, 4],
-    filter=V(3, 3, 4, 6),
-    out_backprop=V(2, 5, 6, 6),
-    strides=[1, 1, 1, 1],
-    padding="VALID",
-)
-op(
-    "Conv2DBackpropFilter",
-    input=V(2, 7, 8, 4),
-    filter_sizes=[3, 3, 4, 6],
-    out_backprop=V(2, 4, 4, 6),
-    strides=[1, 2, 2, 1],
-    padding="SAME",
-)
+_STRIDED: dict[str, Any] = {"out_backprop": V(2, 4, 4, 6), "strides": [1, 2, 2, 1], "padding": "SAME"}
+_VALID: dict[str, Any] = {"out_backprop": V(2, 5, 6, 6), "strides": [1, 1, 1, 1], "padding": "VALID"}
+op("Conv2DBackpropInput", input_sizes=[2, 7, 8, 4], filter=V(3, 3, 4, 6), **_STRIDED)
+op("Conv2DBackpropInput", input_sizes=[2, 7, 8, 4], filter=V(3, 3, 4, 6), **_VALID)
+op("Conv2DBackpropFilter", input=V(2, 7, 8, 4), filter_sizes=[3, 3, 4, 6], **_STRIDED)
 op("Conv", input=V(2, 7, 8, 4), filter=V(3, 3, 4, 6), strides=[1, 1, 1, 1], padding=PADDINGS)
 op(
     "DepthwiseConv2dNative",
@@ -56,22 +37,9 @@ op(
     strides=Each([1, 1, 1, 1], [1, 2, 2, 1]),
     padding=PADDINGS,
 )
-op(
-    "DepthwiseConv2dNativeBackpropInput",
-    input_sizes=[2, 7, 8, 3],
-    filter=V(3, 3, 3, 2),
-    out_backprop=V(2, 7, 8, 6),
-    strides=[1, 1, 1, 1],
-    padding="SAME",
-)
-op(
-    "DepthwiseConv2dNativeBackpropFilter",
-    input=V(2, 7, 8, 3),
-    filter_sizes=[3, 3, 3, 2],
-    out_backprop=V(2, 7, 8, 6),
-    strides=[1, 1, 1, 1],
-    padding="SAME",
-)
+_SAME: dict[str, Any] = {"out_backprop": V(2, 7, 8, 6), "strides": [1, 1, 1, 1], "padding": "SAME"}
+op("DepthwiseConv2dNativeBackpropInput", input_sizes=[2, 7, 8, 3], filter=V(3, 3, 3, 2), **_SAME)
+op("DepthwiseConv2dNativeBackpropFilter", input=V(2, 7, 8, 3), filter_sizes=[3, 3, 3, 2], **_SAME)
 op("Conv3D", input=V(1, 4, 5, 6, 2), filter=V(2, 3, 3, 2, 4), strides=[1, 1, 2, 1, 1], padding=PADDINGS)
 op(
     "Conv3DBackpropInputV2",

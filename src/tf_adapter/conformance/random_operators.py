@@ -58,7 +58,7 @@ def _binary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.5
 _unary("math.square", NUMBERS)
 _unary("abs negative sign", NUMBERS, FLUSHED)
 _unary("nn.relu nn.relu6", REAL, FLUSHED)
-_unary("math.ceil math.floor math.round math.rint", FLOATS, EXACT, 0.25)
+_unary("math.ceil math.floor math.round math.rint", FLOATS, FLUSHED, 0.25)
 _unary("math.is_nan math.is_inf math.is_finite", FLOATS, EXACT, 0.25)
 _unary("identity stop_gradient zeros_like ones_like", None, EXACT, 0.25)
 _unary("logical_not", ("bool",), EXACT)
@@ -98,7 +98,7 @@ def _cast(d: Draw) -> Call:
         return Call(f"tf.cast(tf.clip_by_value({inner}, {low}, 100), tf.{to})", [x], noise=EXACT)
     if x.dtype in COMPLEX and to not in COMPLEX:
         return Call("tf.math.abs({0})", [x])
-    return Call(f"tf.cast({{0}}, tf.{to})", [x], noise=EXACT)
+    return Call(f"tf.cast({{0}}, tf.{to})", [x], noise=FLUSHED)
 
 
 @_add("where", 1.2)
@@ -151,7 +151,7 @@ _ORDERED = "tf.where(tf.math.is_nan({0}), tf.zeros_like({0}), {0})"
 @_add("nn.softmax nn.log_softmax argmax argmin", 0.4)
 def _along(n: str, d: Draw) -> Call:
     x = d.pick(FLOATS if n.startswith("nn") else REAL, (1, 2, 3, 4))
-    place = _ORDERED if n.startswith("arg") and x.dtype in FLOATS else "{0}"
+    place = _ORDERED if n != "nn.log_softmax" and x.dtype in FLOATS else "{0}"
     return Call(f"tf.{n}({place}, {d.axis(x)})", [x], noise=UNIT if n == "nn.log_softmax" else SUMS)
 
 
@@ -213,8 +213,12 @@ def _depthwise(d: Draw) -> Call:
 
 @_add("max_pool2d avg_pool2d", 0.4)
 def _pool(n: str, d: Draw) -> Call:
-    pad = d.choice(["SAME", "VALID"])
-    return Call(f"tf.nn.{n}({{0}}, {d.integer(1, 3)}, {d.integer(1, 2)}, '{pad}')", [_image(d)], noise=SUMS)
+    pad, window, stride = d.choice(["SAME", "VALID"]), d.integer(1, 3), d.integer(1, 2)
+    x = _image(d)
+    if pad == "VALID":  # TensorFlow crashes where no window fits
+        window = min(window, *x.shape[1:3])
+    noise = Noise.WINDOW if n == "max_pool2d" else SUMS  # its kernels differ in the maximum of NaN
+    return Call(f"tf.nn.{n}({{0}}, {window}, {stride}, '{pad}')", [x], noise=noise)
 
 
 @_add("batch_normalization", 0.3)
@@ -359,7 +363,8 @@ def _scatter(d: Draw) -> Call:
 @_add("unsorted_segment_sum unsorted_segment_max unsorted_segment_prod", 0.2)
 def _segment(n: str, d: Draw) -> Call:
     x = d.pick(REAL, (1, 2, 3))
-    return Call(f"tf.math.{n}({{0}}, {{1}}, 4)", [x, d.input("int32", x.shape[:1], "around:3")], noise=SUMS)
+    place = _ORDERED if n.endswith("max") and x.dtype in FLOATS else "{0}"
+    return Call(f"tf.math.{n}({place}, {{1}}, 4)", [x, d.input("int32", x.shape[:1], "around:3")], noise=SUMS)
 
 
 @_add("broadcast_to", 0.4)
@@ -451,18 +456,21 @@ def _boolean_mask(d: Draw) -> Call:
 
 @_add("nonzero", 0.2)
 def _nonzero(d: Draw) -> Call:
-    return Call("tf.where({0})", [d.pick(ranks=(1, 2))], noise=EXACT)
+    return Call("tf.where({0})", [d.pick(ranks=(1, 2))], noise=FLUSHED)
 
 
 @_add("unique", 0.2)
 def _unique(d: Draw) -> Call:
-    return Call("tf.unique({0})", [d.pick((*INTEGERS, "float32"), (1,))], results=2, noise=EXACT)
+    x = d.pick((*INTEGERS, "float32"), (1,))
+    place = _ORDERED if x.dtype == "float32" else "{0}"
+    return Call(f"tf.unique({place})", [x], results=2, noise=FLUSHED)
 
 
 @_add("bitcast", 0.2)
 def _bitcast(d: Draw) -> Call:
     x = d.pick(("float32", "int32", "uint32"))
-    return Call(f"tf.bitcast({{0}}, tf.{d.choice(['float32', 'int32', 'uint32'])})", [x], noise=SUMS)
+    place = _ORDERED if x.dtype == "float32" else "{0}"  # which NaN it is, is left open
+    return Call(f"tf.bitcast({place}, tf.{d.choice(['float32', 'int32', 'uint32'])})", [x], noise=SUMS)
 
 
 @_add("fft", 0.15)

@@ -51,7 +51,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument: its shape, where its values lie, and its type."""
+    """A tensor argument: its shape, the range of its values, and its type."""
 
     shape: tuple[int, ...]
     domain: str
@@ -198,9 +198,7 @@ _DOMAINS: dict[str, Make] = {
     "unit": _domain(lambda r, s: r.uniform(-0.95, 0.95, s), -1, 1),
     "share": _domain(lambda r, s: r.uniform(0.02, 0.98, s), 0, 1),
     "image": _domain(lambda r, s: r.uniform(0, 1, s), 0, 100),
-    "special": _domain(
-        _special, 1, 100
-    ),  # integers without zero: dividing by it is an error on the CPU alone
+    "special": _domain(_special, 1, 100),  # integers without zero: only the CPU raises an error for it
     "wide": _domain(lambda r, s: r.standard_normal(s) * 1e3, -120, 120),
     "nonzero": _domain(lambda r, s: r.uniform(0.5, 3, s) * r.choice([-1, 1], s), 1, 9),
     "spread": _domain(_spread, -100, 100),

@@ -25,7 +25,7 @@ def main(
     samples: Annotated[int, typer.Option(help="samples of each operator and type")] = 4,
     gradients: Annotated[bool, typer.Option(help="check gradients as well (float32)")] = True,
     dynamo: Annotated[
-        bool, typer.Option(help="through torch.compile as a whole, not AOT Autograd alone")
+        bool, typer.Option(help="through torch.compile as a whole, not only AOT Autograd")
     ] = False,
     eager: Annotated[bool, typer.Option(help="on tensors of the npu device, not compiled")] = False,
     every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,

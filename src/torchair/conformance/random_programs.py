@@ -13,7 +13,7 @@ import torch_npu
 import torchair  # noqa: F401  (the backend)
 from ge.conformance.programs.door import Door, Refused, Runs
 from ge.conformance.programs.python_door import PythonDoor
-from ge.conformance.programs.record import Program
+from ge.conformance.programs.record import Program, Role
 from torchair.conformance.random_operators import OPERATORS
 from torchair.conformance.samples import _untraceable
 
@@ -152,6 +152,10 @@ class TorchDoor(PythonDoor):
 
     def tensor(self, array: np.ndarray, role: str) -> Any:
         return tensor(array)
+
+    def has_state(self, program: Program) -> bool:
+        """Constants too are written in place."""
+        return any(i.role is not Role.FED for i in program.inputs)
 
     def array(self, tensor: Any) -> np.ndarray | None:
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torchair import decompositions
 from torchair.backend import get_compiler
-from torchair.executable import Report, observe
+from torchair.executable import GraphReport, observe
 
 __all__ = ["DTYPES", "Outcome", "check_sample", "name_of", "operators", "run_operator", "samples_of"]
 
@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.i
 # Relative and absolute tolerance; sums of the samples' numbers are taken in another order than eager mode takes them.
 _TOLERANCE = {torch.float32: (1.3e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch.float64: (1e-6, 1e-6)}
 _GRADIENT_TOLERANCE = (1e-3, 1e-3)
-# Their results are memory nobody wrote, numbers drawn afresh, or choices (signs, bases) that eager mode leaves open.
+# Their results are uninitialised memory, fresh random numbers, or choices (signs, bases) that eager mode leaves open.
 UNDEFINED = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
      "resize_as_",
@@ -310,7 +310,7 @@ def difference(
     return ""
 
 
-def _tally(outcome: Outcome, reports: Sequence[Report], label: str) -> None:
+def _tally(outcome: Outcome, reports: Sequence[GraphReport], label: str) -> None:
     clean = True
     for report in reports:
         if report.failure:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ge.conformance.programs.record import Block, Noise, Program, Statement, Value
+from ge.conformance.programs.record import Block, Noise, Program, Role, Statement, Value
 
 if TYPE_CHECKING:
     from ge.conformance.programs.generate import Draw
@@ -57,7 +57,9 @@ class Door(ABC):
     name: str
     operators: Mapping[str, tuple[float, Maker]]  # weight and maker by name
     dtypes: Mapping[str, float]  # weights of the element types of inputs
-    modes: Mapping[str, float]  # chance of each way to run
+    modes: Mapping[str, float]  # chance of each way to run, or its weight where a program has one
+    one_mode = False
+    statements = 12  # of a program, at most
     options: Mapping[str, float] = {}
     roles: Mapping[str, float] = {"fed": 1.0}
 
@@ -77,6 +79,10 @@ class Door(ABC):
         """False for what the door declares unsupported, so that programs are not made of refusals."""
         return True
 
+    def accepts_all(self, program: Program) -> bool:
+        """False if one of the statements outside of blocks may be unsupported: then each of them is asked about."""
+        return True
+
     @abstractmethod
     def reference(
         self, program: Program, runs: Runs, mode: str, rounding: Rounding | None
@@ -86,6 +92,10 @@ class Door(ABC):
     def same_reference(self, program: Program) -> bool:
         """True if all modes have one reference: nothing is random by the way it is called."""
         return True
+
+    def has_state(self, program: Program) -> bool:
+        """True if a run may change what the next run reads."""
+        return any(i.role is Role.STATE for i in program.inputs)
 
     def measurable(self, program: Program, mode: str) -> bool:
         """False if `rounding` would change more than what is rounded."""

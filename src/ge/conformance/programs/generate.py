@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -256,7 +257,7 @@ class Draw:
             return False
         results = tuple(Value(self.name(), a.dtype.name, a.shape) for a in arrays if a is not None)
         statement = Statement(**{**vars(draft), "results": results})
-        if not self.door.accepts(statement, self.values, self.tensors):
+        if self.depth and not self.door.accepts(statement, self.values, self.tensors):
             return False
         for value, tensor in zip(results, tensors, strict=True):
             self.values[value.name], self.tensors[value.name] = value, tensor
@@ -267,21 +268,33 @@ class Draw:
         """All of it."""
         with contextlib.suppress(_Stop):
             self.extend(statements)
+        modes = [weighted(self.rng, self.door.modes)] if self.door.one_mode else []
+        program = self._assembled()
+        if not self.door.accepts_all(program):
+            self._statements = list(self._accepted())
+            program = self._assembled()
+        modes = modes or [m for m, chance in self.door.modes.items() if self.chance(chance)]
+        return replace(program, modes=tuple(modes or list(self.door.modes)[:1]))
+
+    def _assembled(self) -> Program:
+        """The statements as a program: what none of them reads is a result, at times what one reads too."""
         read = set[str]().union(*(s.reads() for s in self._statements))
         made = [v for s in self._statements for v in s.results]
         results = [v for v in made if v.name not in read or self.chance(0.15)]
         used = [i for i in self.inputs if i.value.name in read]
-        modes = [m for m, chance in self.door.modes.items() if self.chance(chance)]
-        return Program(
-            tuple(used),
-            tuple(self._statements),
-            tuple(results),
-            tuple(modes or list(self.door.modes)[:1]),
-            tuple(sorted(self.options)),
-        )
+        return Program(tuple(used), tuple(self._statements), tuple(results), (), tuple(sorted(self.options)))
+
+    def _accepted(self) -> Iterator[Statement]:
+        """The statements that the door supports, without those that read what others would have given."""
+        missing = set[str]()
+        for statement in self._statements:
+            if statement.reads() & missing or not self.door.accepts(statement, self.values, self.tensors):
+                missing |= {v.name for v in statement.results}
+            else:
+                yield statement
 
 
-def generate(door: Door, seed: str, most: int = 12) -> Program:
+def generate(door: Door, seed: str) -> Program:
     """The program of a seed."""
     rng = random.Random(seed)
-    return Draw(door, rng).program(rng.randint(2, most))
+    return Draw(door, rng).program(rng.randint(2, door.statements))

@@ -26,7 +26,7 @@ EXACT = (
     "Abs Neg Relu Sign Ceil Floor Round Identity Not And Or Xor Equal Greater Less GreaterOrEqual LessOrEqual Max Min "
     "Clip IsNaN IsInf Where Cast CastLike Shape Size Reshape Flatten Squeeze Unsqueeze Transpose Concat Split Slice "
     "Gather GatherElements GatherND ScatterND ScatterElements Expand Tile Pad DepthToSpace SpaceToDepth Trilu EyeLike "
-    "OneHot Range Constant ConstantOfShape NonZero Compress Unique TopK ReverseSequence MaxPool GlobalMaxPool "
+    "OneHot Range Constant ConstantOfShape NonZero Compress Unique TopK ReverseSequence GlobalMaxPool "
     "ReduceMax ReduceMin BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift If Loop Scan ThresholdedRelu "
     "DequantizeLinear"
 )
@@ -39,6 +39,9 @@ SUMS = (
 UNIT = "LogSoftmax ReduceLogSumExp Softplus Mish Acosh Atanh Asinh Log Erf Gelu HardSwish HardSigmoid Celu Elu Selu"
 NOISE |= dict.fromkeys(EXACT.split(), Noise.NONE) | dict.fromkeys(SUMS.split(), Noise.ARGUMENTS)
 NOISE |= dict.fromkeys(UNIT.split(), Noise.UNIT) | dict.fromkeys(("Conv", "ConvTranspose"), Noise.WINDOW)
+NOISE["MaxPool"] = (
+    Noise.WINDOW
+)  # the maximum of NaN or of infinities alone is another one in each implementation
 # The reference implementation is wrong or inexact in other types, and nothing else runs them.
 _TYPES = {
     **dict.fromkeys(("Erf", "HardSwish", "LpPool", "AveragePool", "GlobalMaxPool"), ("float32",)),

@@ -63,7 +63,7 @@ def _consistent(program: Program) -> bool:
 
 
 def _pruned(program: Program) -> Program:
-    """Without what nobody reads."""
+    """Without unused statements."""
     statements = live(program.statements, {v.name for v in program.results})
     read = set[str]().union(*(s.reads() for s in statements)) | {v.name for v in program.results}
     return replace(
@@ -86,7 +86,7 @@ def _fewer_results(program: Program, known: Mapping[str, np.ndarray]) -> Iterato
 
 
 def _cut(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    """A statement's results become inputs; what was computed for them alone goes away. Latest first: largest cuts."""
+    """A statement's results become inputs; what only they needed goes away. Latest first: largest cuts."""
     for index in reversed(range(len(program.statements) - 1)):
         statement = program.statements[index]
         results = [v for v in statement.results if v.name in known]

@@ -33,7 +33,10 @@ def answer(door: Door, kind: str, text: str) -> dict[str, Any]:
         return {"text": test_file(door, Program.from_json(data), verdict_of(verdict), seed)}
     program = generate(door, text) if kind == "seed" else Program.from_json(text)
     verdict = check(door, program)
-    return {**dataclasses.asdict(verdict), "operators": program.operators(), "program": program.as_json()}
+    found = {**dataclasses.asdict(verdict), "operators": program.operators()}
+    return (
+        found if verdict.status in ("pass", "refused", "invalid") else {**found, "program": program.as_json()}
+    )
 
 
 def _values(door: Door, program: Program) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class Comparison:
 
     passed: list[str] = field(default_factory=list)  # on both
     skipped: list[str] = field(default_factory=list)  # on the NPU, by the suite itself
-    failed: dict[str, Outcome] = field(default_factory=dict)  # on the NPU only, and nobody knows why
+    failed: dict[str, Outcome] = field(default_factory=dict)  # on the NPU only, and not a known failure
     known: dict[str, str] = field(default_factory=dict)  # on the NPU only, with the reason
     mended: dict[str, str] = field(default_factory=dict)  # in the list, and they pass now
     missing: list[str] = field(default_factory=list)  # passed on the CPU and did not run on the NPU

@@ -1,6 +1,6 @@
-"""The code of custom operators, run in a process of its own: what it may do wrong stays there.
+"""The code of custom operators, run in a process of its own (`ge.isolation`), so that its faults stay there.
 
-A child of this process runs verification, inference and computation of an operator for one signature and hands
+A child of that process runs verification, inference and computation of an operator for one signature and hands
 back plain data: descriptions, and the tensor expression as text. Code that raises, does not end, breaks the
 process or returns something else gives an error that names the line in the operator's file.
 
@@ -10,32 +10,35 @@ NPU_OPP_TIMEOUT is the time limit in seconds of the processor's time; 0 runs the
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import gc
 import hashlib
 import json
 import os
 import re
-import resource
-import select
-import signal
-import sys
-import sysconfig
-import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 import tbe
+from ge import isolation
 from ge.errors import GeError, UserCodeError
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
-from ge.ops.base import Engine, NodeView, Operator, Pattern, plain_type, source_of
+from ge.ops.base import (
+    Engine,
+    NodeView,
+    Operator,
+    Pattern,
+    adopt,
+    candidates,
+    is_custom,
+    plain_type,
+    registered_custom,
+    source_of,
+)
 from npu_runtime import environment
 from npu_runtime.bounded import BoundedCache
 
@@ -53,17 +56,9 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT = 30.0
-WAITING = 90.0  # seconds more by the clock, for code that waits instead of working, and for busy machines
-GRACE = 3.0  # seconds between asking code to stop and ending its process
-MEMORY_BYTES = 8 << 30  # what the code may take beyond what the process has
 HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their contents
 KEPT = 4096
-
-_OURS = {
-    str(Path(__file__).resolve().parents[3] / name) + os.sep
-    for name in ("ge", "tbe", "te", "impl", "topi", "npu_runtime", "tf_adapter", "torchair")
-}
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+_MODULES = ("ge.ops", "tbe.dsl", *(f"ge.ops.custom.{name}" for name in ("search", "selection", "transfer")))
 
 
 @dataclass(frozen=True)
@@ -102,9 +97,13 @@ def objection(operator: type[Operator], op: NodeView) -> str:
     found = _OBJECTIONS.get(key)
     if found is None:
         who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
-        found = str(run_apart(lambda: str(operator.unsuitable(op) or ""), who))
+        found = str(run_apart(partial(_objection, operator, op), who, _namesakes(operator)))
         _OBJECTIONS.put(key, found)
     return found
+
+
+def _objection(operator: type[Operator], op: NodeView) -> str:
+    return str(operator.unsuitable(op) or "")
 
 
 def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
@@ -114,13 +113,13 @@ def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
     """
     if _REHEARSED.get(key):
         return
-
-    def attempt() -> None:
-        with contextlib.suppress(Exception):
-            work()
-
-    run_apart(attempt, who)
+    run_apart(partial(_drop_result, work), who)
     _REHEARSED.put(key, True)
+
+
+def _drop_result(work: Callable[[], Any]) -> None:
+    with contextlib.suppress(Exception):
+        work()
 
 
 def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
@@ -130,7 +129,8 @@ def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
 
     who = UserCodeError("E10601", "", node=node.name, operator=node.type)
     descs = [None if v is None else desc_of(v) for v in node.inputs]
-    rehearse(lambda: function(node), signature(function, node.attrs, descs, node.inputs), who)
+    trial = replace(node, parser=None)  # a parser holds the whole model
+    rehearse(partial(function, trial), signature(function, node.attrs, descs, node.inputs), who)
     return located(lambda: function(node), who, "the plugin", (Unsupported,))
 
 
@@ -165,7 +165,7 @@ def _digest(array: np.ndarray | None) -> str:
 
 def _trace(operator: type[Operator], op: NodeView) -> Traced:
     who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
-    answer = run_apart(lambda: _answer(operator, op), who)
+    answer = run_apart(partial(_answer, operator, op), who, _namesakes(operator))
     outputs = tuple(TensorDesc(tuple(shape), dtype) for shape, dtype in answer["outputs"])
     text = answer["expression"]
     return Traced(outputs, text, _pattern(text) if text else Pattern.OPAQUE)
@@ -271,70 +271,43 @@ def _limit() -> float:
     return environment.number("NPU_OPP_TIMEOUT", DEFAULT_LIMIT, zero=True)
 
 
-def run_apart(work: Callable[[], Any], who: UserCodeError) -> Any:
-    """What the work returns (plain data), from a child process. `who` is the error to complete if it fails."""
+def _namesakes(operator: type[Operator]) -> list[type[Operator]]:
+    """The custom operators among which a node's type tells this one."""
+    return [other for other in candidates(operator.type) if is_custom(other)][::-1]
+
+
+def run_apart(
+    work: Callable[[], Any], who: UserCodeError, operators: Sequence[type[Operator]] | None = None
+) -> Any:
+    """What the work returns (plain data), from a child process. `who` is the error to complete if it fails.
+
+    `operators` are the custom ones that the work can meet; by default all of them.
+    """
     limit = _limit()
-    if limit <= 0:
+    if limit <= 0 or isolation.is_child():
         return _settled(_attempt(work), who)
-    read, write = os.pipe()
-    log = os.memfd_create("opp")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child starts no threads and takes no locks
-        child = os.fork()
-    if child == 0:
-        os.close(read)
-        _child(work, write, log, limit)
-    os.close(write)
+    from ge.ops.custom import transfer
+
     try:
-        data, ended = _receive(read, limit + WAITING + GRACE)
-    finally:
-        os.close(read)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        status = _reap(child)
-    report = os.pread(log, 1 << 16, 0).decode(errors="replace")
-    os.close(log)
-    if data:
-        return _settled(json.loads(data), who)
-    if not ended:
-        raise _completed(who, f"the code did not end within {limit:g} s", _crash_line(report), "E10602")
-    raise _completed(who, f"the code {_death(status)}", _crash_line(report), "E10605")
+        request = transfer.packed(
+            partial(_in_child, registered_custom() if operators is None else operators, work)
+        )
+    except Exception as error:
+        cause = f"the code cannot be sent to the process that tries it: {_words(error)}"
+        raise _completed(who, cause, "", "E10606") from error
+    outcome = isolation.run(request, limit, _MODULES)
+    if outcome.answer is not None:
+        return _settled(outcome.answer, who)
+    line = _crash_line(outcome.trace)
+    if not outcome.in_time:
+        raise _completed(who, f"the code did not end within {limit:g} s", line, "E10602")
+    raise _completed(who, f"the code {outcome.death}", line, "E10605")
 
 
-def _child(work: Callable[[], Any], write: int, log: int, limit: float) -> NoReturn:
-    """Do the work, report and leave without any of the parent's clean-up."""
-    code = 1
-    try:
-        gc.disable()  # what the parent left behind is not the child's to finalise
-        faulthandler.enable(file=log)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError, ValueError):
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + MEMORY_BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        signal.signal(signal.SIGPROF, _stop)
-        signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_PROF, limit)
-        signal.setitimer(signal.ITIMER_REAL, limit + WAITING)
-        data = json.dumps(_attempt(work)).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.stdout.flush()
-        while data:
-            data = data[os.write(write, data) :]
-        code = 0
-    finally:
-        os._exit(code)
-
-
-class _TimeUp(BaseException):
-    """Raised in code that takes too long."""
-
-
-def _stop(_signal: int, _frame: Any) -> None:
-    raise _TimeUp
+def _in_child(operators: Sequence[type[Operator]], work: Callable[[], Any]) -> dict[str, Any]:
+    """Work with the parent's custom operators in force."""
+    adopt(operators)
+    return _attempt(work)
 
 
 def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
@@ -346,9 +319,8 @@ def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
         return {"refusal": fields}
     except _Wrong as error:
         return {"code": "E10603", "cause": f"the code is wrong: {error}", "line": error.line}
-    except _TimeUp as error:
-        cause = f"the code did not end within {_limit():g} s"
-        return {"code": "E10602", "cause": cause, "line": user_line(_frames(error))}
+    except isolation.TimeUp as error:
+        return {"code": "E10602", "cause": str(error), "line": user_line(_frames(error))}
     except (SystemExit, KeyboardInterrupt, Exception) as error:
         words = _words(_cause(error))
         return {"code": "E10601", "cause": f"the code raised {words}", "line": _line(error)}
@@ -392,36 +364,9 @@ def _completed(who: UserCodeError, cause: str, line: str, code: str = "") -> Use
 
 
 _REMEDIES = {
+    "E10606": "leave out what cannot be pickled, or set NPU_OPP_TIMEOUT=0 to run it in this process",
     "E10602": "look for a loop without end; NPU_OPP_TIMEOUT sets the time limit in seconds",
 }
-
-
-def _receive(read: int, seconds: float) -> tuple[bytes, bool]:
-    """What a child wrote, and whether it ended in time."""
-    parts: list[bytes] = []
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select([read], [], [], left)
-        if not ready:
-            break
-        part = os.read(read, 1 << 20)
-        if not part:
-            return b"".join(parts), True
-        parts.append(part)
-    return b"", False
-
-
-def _reap(child: int) -> int:
-    try:
-        return os.waitpid(child, 0)[1]
-    except ChildProcessError:  # the host program reaps children itself
-        return 0
-
-
-def _death(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"broke its process ({signal.Signals(os.WTERMSIG(status)).name})"
-    return f"ended its process with exit code {os.WEXITSTATUS(status)}"
 
 
 # -- lines --------------------------------------------------------------------------------------------------
@@ -433,9 +378,11 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
 
 def user_line(frames: Sequence[tuple[str, int, str]]) -> str:
     """The innermost of some frames (outermost first) that is in a user's file: "file:line in function"."""
+    from ge.ops.custom import transfer
+
     for file, line, name in reversed(frames):
         path = os.path.abspath(file)
-        if not any(path.startswith(own) for own in _OURS) and not path.startswith(_LIBRARIES):
+        if not path.startswith((*transfer.OURS, *transfer.INSTALLED)):
             return f"{file}:{line} in {name}"
     return ""
 

@@ -1,4 +1,4 @@
-"""The search path of custom operators: what lies there is loaded, and loaded anew when it changes.
+"""The search path of custom operators: operators found there are loaded, and reloaded when they change.
 
 Searched are the directories of NPU_OPP_PATH, those given with the option `opp_path`, and the directory into which
 `python -m ge.opp build` installs. Each may hold operator files (`*.py`) and packages (directories with a
@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ge.errors import GeError, UserCodeError
@@ -152,7 +153,7 @@ def _load_package(found: Found) -> None:
 def _load_file(found: Found, path: Path) -> None:
     """Run an operator file: first in a process of its own, then here."""
     who = UserCodeError("E10610", "", location=str(path))
-    guard.rehearse(lambda: _run(path), (str(path), found.stamp), who)
+    guard.rehearse(partial(_run, path), (str(path), found.stamp), who)
     operators, before = set(registered_custom()), plugins.declared()
     try:
         guard.located(lambda: _run(path), who, "the operator file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -105,7 +106,7 @@ def expanded(operator: type[Operator], builder: Any, view: NodeView, values: Seq
         return expand(builder, view, *values)
     who = UserCodeError("E10601", "", node=view.name, operator=plain_type(view.type))
     guard.rehearse(
-        lambda: expand(builder, view, *values),
+        partial(expand, builder, view, *values),
         guard.signature(operator, view.attrs, view.inputs, values),
         who,
     )

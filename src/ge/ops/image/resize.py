@@ -27,7 +27,7 @@ class Axis:
     roi: tuple[float, float] = (0.0, 1.0)
 
 
-# Where an output position lies in the input, by coordinate mode.
+# The input coordinate of an output position, by coordinate mode.
 _COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
     "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
     "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5 if a.out > 1 else i * 0.0,
@@ -147,7 +147,7 @@ def _axes_of(op: NodeView) -> list[tuple[int, Axis]]:
 
 
 def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[Any, np.ndarray]:
-    """x resized along one axis, and which output positions lie outside (and are extrapolated)."""
+    """x resized along one axis, and which output positions are outside (and are extrapolated)."""
     where = _COORDINATES[op.coordinates](np.arange(part.out, dtype=np.float64), part)
     beyond = np.zeros(part.out, bool)
     if op.coordinates == "tf_crop_and_resize":
@@ -304,7 +304,7 @@ def _scale_tf(n: Node, size: int, out: int) -> np.float32:
 
 
 def _places_tf(n: Node, size: int, out: int) -> np.ndarray:
-    """Where output positions lie in the input."""
+    """The input coordinates of output positions."""
     i = np.arange(out, dtype=np.float32)
     scale = _scale_tf(n, size, out)
     return (

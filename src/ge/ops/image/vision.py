@@ -347,7 +347,7 @@ def _deform_conv(n: Node) -> Results:
 class CropAndResize(Operator):
     """Boxes (R, 4) cut out of images (N, H, W, C) and resized; owners (R) tell which image each is from.
 
-    Boxes are y1, x1, y2, x2, from 0 to 1; what lies outside of the image has the extrapolation value.
+    Boxes are y1, x1, y2, x2, from 0 to 1; what is outside of the image has the extrapolation value.
     """
 
     x = Input("", NUMBERS)

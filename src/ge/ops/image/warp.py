@@ -180,7 +180,7 @@ def _crop_gradient(n: Node) -> Results:
 
 
 def _crop_places(n: Node, axis: int, out: int, size: int) -> tuple[Any, Any]:
-    """Where the samples of each box lie along an axis, as (boxes, out), and whether that is inside."""
+    """Sample coordinates of each box along an axis, as (boxes, out), and whether they are inside the image."""
     boxes = n.desc(1).shape[0]
     low, high = (n.op("Slice", n.inputs[1], starts=[0, i], ends=[boxes, i + 1]) for i in (axis, axis + 2))
     if out > 1:

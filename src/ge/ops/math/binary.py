@@ -236,6 +236,12 @@ def _where_zero(n: Node, index: int, value: Any, type_: str, *operands: Any) -> 
     return n.op("Select", zero, value, n.op(type_, *operands))
 
 
+@plugin(tensorflow="Digamma")
+def _digamma(n: Node) -> Results:
+    """NaN at zero as at the other poles; the operator gives the limit from one side."""
+    return _where_zero(n, 0, np.asarray(np.nan, numpy_dtype(n.desc().dtype)), "Digamma", n.inputs[0])
+
+
 @plugin(tensorflow="DivNoNan")
 def _div_no_nan(n: Node) -> Results:
     return _where_zero(n, 1, _zero(n), "Div", n.inputs[0], n.inputs[1])
@@ -330,7 +336,7 @@ _PLACED = {
 
 @plugin(onnx=list(_PLACED), since=1)
 def _placed(n: Node) -> Results:
-    """`axis` says where the second operand's first axis lies in the first's; a slope is along channels."""
+    """`axis` is the axis of the first operand that the second's first axis matches; a slope is along channels."""
     first, second = n.desc(0).shape, n.desc(1).shape
     axis = n.attr("axis", 1 if n.type == "PRelu" and len(second) == 1 else None)
     b = n.inputs[1]

@@ -1,4 +1,4 @@
-"""Numbers that must lie in a range: indices, class numbers, divisors. A run fails where one does not.
+"""Range checks for indices, class numbers and divisors: a value out of range fails the run.
 
 The failure is a `TaskError` of the runtime whose `kind` is "index" or "division". Its text is the node's own, so each
 framework's plugins give theirs; a front door turns it into the framework's error (`Model.run` into a `GeError`).
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import tbe
 from ge.errors import GeError
 from ge.ir.types import INTS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, candidates, register
 from ge.ops.dataflow import Dataflow, Part, Sliced
+from ge.ops.views import Same
 
 if TYPE_CHECKING:
     from ge.ops.builder import GraphBuilder
@@ -31,7 +33,7 @@ _REPLACE = "; divide by tf.where(divisor == 0, 1, divisor)"
 
 
 class Separate(Dataflow):
-    """Element by element; several limits lie along the last axis."""
+    """Element by element; several limits run along the last axis."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         last = part.axis == op.outputs[0].rank - 1
@@ -53,10 +55,18 @@ class Checked(Operator):
     what = Attr(str, "indices")
     message = Attr(str, INDEX)
     operator = Attr(str, "")  # the framework's operator that reads x
-    aicpu = "checked"
+    aicpu = "check"
+    task_kind = "check"
     overwrites = True
     dataflow = Separate()
+    views = Same()
     may_fail = True
+
+    @classmethod
+    def apply(cls, op: NodeView, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
+        """A kernel that reads checked numbers reads the numbers: the check is a task before it."""
+        assert tensors[0] is not None
+        return (tensors[0],)
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

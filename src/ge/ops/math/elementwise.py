@@ -85,7 +85,7 @@ _unary("Sigmoid", "sigmoid", cost=Cost.SLOW, onnx="Sigmoid", tensorflow="Sigmoid
 _unary("Softplus", "softplus", onnx="Softplus", tensorflow="Softplus")
 _unary("Relu", "relu", NUMBERS, onnx="Relu", tensorflow="Relu")
 _unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma")
-_unary("Digamma", "digamma", cost=Cost.EXPENSIVE, tensorflow="Digamma")
+_unary("Digamma", "digamma", cost=Cost.EXPENSIVE)
 
 
 @register
@@ -259,15 +259,38 @@ def erfinv(n: Node, x: Any) -> Any:
     return n.op("Select", at_end, n.op("Mul", x, float("inf")), inside)
 
 
+# The inverse of the normal distribution at p is t - log(t) / t - a polynomial in 1 / t, with t = sqrt(-2 * log(p)):
+# least squares at Chebyshev nodes from the smallest float32 number to _NDTRI_TAIL.
+_NDTRI_TAIL = 0.0018
+_NDTRI_TERMS = (
+    -4.37868957,
+    5.62204661,
+    -2.98437087,
+    0.750032254,
+    0.316907973,
+    0.911336261,
+    1.10099362e-04,
+)
+
+
+def _ndtri(n: Node, x: Any) -> Any:
+    """sqrt(2) * erfinv(2 * x - 1); near 0 and 1, where that has no digits left, by the distance from there."""
+    least = n.op("Minimum", x, n.op("Sub", 1.0, x))
+    centre = n.op("Mul", erfinv(n, n.op("Sub", n.op("Mul", x, 2.0), 1.0)), 2.0**0.5)
+    t = n.op("Sqrt", n.op("Mul", n.op("Log", least), -2.0))
+    z = n.op("Reciprocal", t)
+    correction = n.op("Add", n.op("Mul", n.op("Log", t), z), _polynomial(n, z, _NDTRI_TERMS))
+    below = n.op("Sub", correction, t)
+    tail = n.op("Select", n.op("Less", x, 0.5), below, n.op("Neg", below))
+    in_tail = n.op("And", n.op("Less", least, _NDTRI_TAIL), n.op("Greater", least, 0.0))
+    return n.op("Select", in_tail, tail, centre)
+
+
 @plugin(tensorflow=["Erfinv", "Ndtri"])
 def _inverse_error_function(n: Node) -> Results:
-    """Ndtri, the inverse of the normal distribution, is sqrt(2) * erfinv(2 * x - 1)."""
     if n.desc().dtype == "float64":
         raise Unsupported(f"{n.type} in double precision", "use float32")
-    if n.type == "Erfinv":
-        return erfinv(n, n.inputs[0])
-    inner = n.op("Sub", n.op("Mul", n.inputs[0], 2.0), 1.0)
-    return n.op("Mul", erfinv(n, inner), 2.0**0.5)
+    return erfinv(n, n.inputs[0]) if n.type == "Erfinv" else _ndtri(n, n.inputs[0])
 
 
 @plugin(tensorflow=["Conj", "Real"])

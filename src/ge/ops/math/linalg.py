@@ -169,7 +169,7 @@ def _summed(builder: Any, value: Any, names: list[str], kept: set[str]) -> tuple
 def _pair(
     builder: Any, a: tuple[Any, list[str]], b: tuple[Any, list[str]], kept: set[str]
 ) -> tuple[Any, list[str]]:
-    """The product of two operands, summed over the names nobody needs any more."""
+    """The product of two operands, summed over the subscripts that are no longer needed."""
     left, a_names = _summed(builder, a[0], a[1], kept | set(b[1]))
     right, b_names = _summed(builder, b[0], b[1], kept | set(a[1]))
     sizes = _sizes(left, a_names) | {

@@ -1,4 +1,4 @@
-"""Random numbers, repeatable from a seed or from a state that is handed in and out."""
+"""Random numbers, reproducible from a seed or from an explicit state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Random(Operator):
 
 
 def _fresh_seed() -> int:
-    """A seed nobody asked for: another one at every compile."""
+    """A seed where none was set: a new one for every compile."""
     return int(np.random.SeedSequence().entropy) & _MASK  # type: ignore[arg-type]
 
 

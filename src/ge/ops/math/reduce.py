@@ -8,7 +8,7 @@ from typing import Any
 import tbe
 from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced
+from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
@@ -44,6 +44,10 @@ class Reduced(Dataflow):
         axes = order.axes(gone := _reduced_axes(op))
         perm = order.perm if op.keepdims else order.without(gone)
         return Reordered(perm, {"axis": axes[0]} if "axis" in op.attrs else {"axes": axes})
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        axes = [a + 1 for a in _reduced_axes(op)]
+        return Stacked({"axis": axes[0]} if "axis" in op.attrs else {"axes": axes})
 
 
 def _reduced_axes(op: NodeView) -> tuple[int, ...]:

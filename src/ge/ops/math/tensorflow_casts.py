@@ -1,4 +1,4 @@
-"""TensorFlow's conversions of floats to integers, also of numbers that the integers have no place for.
+"""TensorFlow's conversions of floats to integers, including numbers out of range.
 
 1. Elements are truncated as `truncation` does, but where TensorFlow converts several at a time, which it does with
    all but a rest at the end of a tensor:

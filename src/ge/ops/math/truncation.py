@@ -1,4 +1,4 @@
-"""Floats to integers as the processor converts them, also numbers that the integers have no place for.
+"""Floats to integers as the processor converts them, including numbers out of range.
 
 C++ leaves those open, and so do the frameworks; their kernels give what the processor's instructions give:
 1. int32, int64: the least integer, for NaN too.

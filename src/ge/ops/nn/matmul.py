@@ -12,7 +12,7 @@ import numpy as np
 import tbe
 from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
-from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
+from ge.ops.dataflow import Dataflow, Part, Sliced, Stack, Stacked, aligned_part, joined_rows
 from ge.ops.math.reduce import widened
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.quantise import integer_matmul
@@ -41,6 +41,18 @@ class Product(Dataflow):
         if any(op.inputs[i].shape[p.axis] != size for i, p in parts.items()):
             return None
         return Sliced(parts)
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        """Rows of all runs by one matrix are one product; else there is one a run."""
+        a, b = op.inputs[:2]
+        assert a is not None and b is not None
+        if max(stack.inputs) > 1 or op.post_ops:
+            return None
+        if a.rank == b.rank == 2 and stack.inputs == {0} and not op.transpose_a:
+            return joined_rows(op, stack)
+        rank = max(a.rank, b.rank)
+        shapes = {i: op.inputs[i].shape for i in stack.inputs}  # type: ignore[union-attr]
+        return Stacked(shapes={i: (stack.count, *(1,) * (rank - len(s)), *s) for i, s in shapes.items()})
 
 
 @register

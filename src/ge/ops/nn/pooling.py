@@ -68,7 +68,7 @@ class Pooling(Operator):
         wide = any(
             p >= e for p, e in zip(window.pads_begin + window.pads_end, window.extents * 2, strict=True)
         )
-        return "a window lies entirely in the border" if wide else ""
+        return "a window is entirely in the border" if wide else ""
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -142,7 +142,7 @@ class MaxPool(Pooling):
 
 
 def _inside_counts(shape: Sequence[int], sizes: Sequence[int], window: Window) -> Any:
-    """How many elements of each window lie inside the space: a product over the axes."""
+    """The number of elements of each window inside the image: a product over the axes."""
     total: Any = None
     for axis, (size, kernel) in enumerate(zip(sizes, window.kernel, strict=True)):
         stride, hole, low = window.strides[axis], window.dilations[axis], window.pads_begin[axis]

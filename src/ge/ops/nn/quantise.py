@@ -35,7 +35,7 @@ _STORED = frozenset({"int8", "uint8", "int16", "uint16"})
 
 
 class Scaled(Dataflow):
-    """Element by element; scales and zero points lie along one axis, or are one number for all."""
+    """Element by element; scales and zero points run along one axis or are scalars."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         whole = all(d is None or d.size == 1 or d.rank == 1 for d in op.inputs[1:])

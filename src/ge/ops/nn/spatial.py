@@ -11,7 +11,7 @@ import numpy as np
 
 import tbe
 from ge.ops.base import NodeView
-from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced, Stack, Stacked, joined_rows
 from ge.ops.plugins import Node, Unsupported
 from ge.plan import View
 
@@ -132,6 +132,9 @@ class Images(Dataflow):
         if order.perm != channels_first_perm(len(order.perm), "channels_last"):
             return None
         return Reordered(order.perm, {"data_format": "channels_last"}, first_only=True)
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        return joined_rows(op, stack) if self.slices else None
 
 
 def channels_last_perm(rank: int, data_format: str) -> tuple[int, ...]:

@@ -127,10 +127,11 @@ class ConvGradWeight(Windowed):
         data, slope = (_wide(a).transpose(order) for a in arrays)
         n, o, positions = slope.shape[0], slope.shape[1], math.prod(slope.shape[2:])
         views = array_windows(data, _window(op), 0)
-        columns = views.reshape(n, op.groups, -1, positions, math.prod(op.kernel))
+        channels = data.shape[1] // op.groups
+        columns = views.reshape(n, op.groups, channels, positions, math.prod(op.kernel))
         rows = slope.reshape(n, op.groups, o // op.groups, positions)
         weight = np.einsum("ngop,ngcpk->gock", rows, columns, optimize=True)
-        weight = weight.reshape(o, -1, *op.kernel)
+        weight = weight.reshape(o, channels, *op.kernel)
         back = np.argsort(weight_perm(weight.ndim, op.weight_format))
         return [weight.transpose(back).astype(numpy_dtype(op.outputs[0].dtype))]
 
@@ -231,7 +232,7 @@ class MaxPoolGrad(PoolGrad):
         order = channels_first_perm(len(op.kernel) + 2, op.data_format)
         slope, data = (_wide(a).transpose(order) for a in arrays)
         views = array_windows(data, _window(op), -np.inf)
-        flat = views.reshape(*slope.shape, -1)
+        flat = views.reshape(*slope.shape, math.prod(op.kernel))
         chosen = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
         return _outcome(op, _spread(op, (chosen * slope[..., None]).reshape(views.shape), data.shape))
 
@@ -242,7 +243,7 @@ class MaxPoolGrad(PoolGrad):
 
 @register
 class AvgPoolGrad(PoolGrad):
-    """Each gradient is spread evenly over the elements of its window that lie in the image of the given shape."""
+    """Each gradient is spread evenly over the elements of its window that are in the image of the given shape."""
 
     incoming = Input("T", FLOATS)
     y = Output("T")

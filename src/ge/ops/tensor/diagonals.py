@@ -87,7 +87,7 @@ def _matrix_diag_part(n: Node) -> Results:
 def _spread(
     n: Node, diagonals: Any, batch: Sequence[int], shape: tuple[int, int], span: tuple[int, int]
 ) -> tuple[np.ndarray, Any]:
-    """Where diagonals lie in matrices, and matrices that hold them there (and anything elsewhere)."""
+    """A mask of the diagonals of matrices, and matrices with the diagonals' values there (anything elsewhere)."""
     row, column, there = _diagonal_grid(shape, *span, str(n.attr("align", "LEFT_LEFT")))
     source, hit = np.zeros(shape, np.int64), np.zeros(shape, bool)
     source[row[there], column[there]] = np.flatnonzero(there)

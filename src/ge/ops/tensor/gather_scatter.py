@@ -11,7 +11,7 @@ import tbe
 from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.math.checks import in_range, indices_of
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
@@ -69,6 +69,13 @@ class Picked(Dataflow):
         if op.batch_dims or op.inputs[1].rank != 1:  # type: ignore[union-attr]
             return None
         return Reordered(order.perm, {"axis": order.axis(op.axis)}, first_only=True)
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        """The same indices in all runs, or indices of all runs into the first axis of one tensor."""
+        axis = op.axis % op.inputs[0].rank  # type: ignore[union-attr]
+        if op.batch_dims or (stack.inputs != {0} and (stack.inputs != {1} or axis)):
+            return None
+        return Stacked({"axis": axis + 1} if 0 in stack.inputs else {})
 
 
 @register
@@ -472,7 +479,11 @@ _SCATTERS = {
 
 @plugin(tensorflow=list(_SCATTERS))
 def _tensor_scatter_tf(n: Node) -> Results:
-    updates = n.op("Neg", n.inputs[2]) if n.type == "TensorScatterSub" else n.inputs[2]
+    """A NaN among updates is neither the largest nor the smallest; a NaN that is there stays."""
+    updates: Any = n.op("Neg", n.inputs[2]) if n.type == "TensorScatterSub" else n.inputs[2]
+    if _SCATTERS[n.type] in ("max", "min") and n.desc().dtype in FLOATS:
+        least = float("-inf" if _SCATTERS[n.type] == "max" else "inf")
+        updates = n.op("Select", n.op("IsNan", updates), least, updates)
     indices = nd_indices(n, 1, n.desc().shape)
     return n.op("ScatterNd", n.inputs[0], indices, updates, reduction=_SCATTERS[n.type])
 

@@ -12,7 +12,7 @@ import tbe
 from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced
+from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced, Stack, Stacked
 from ge.ops.math.reduce import normal_axes
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.views import Views, box_view, piece_view, reshape_view
@@ -65,6 +65,9 @@ class Refolded(Dataflow):
         starts = {g: sum(len(groups[o][1]) for o in placed[: placed.index(g)]) for g in placed}
         perm = [starts[g] + k for g in range(len(groups)) for k in range(len(groups[g][1]))]
         return Reordered(tuple(perm), {"shape": shape})
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        return Stacked({"shape": [stack.count, *op.outputs[0].shape]})
 
 
 def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
@@ -141,6 +144,9 @@ class Permuted(Dataflow):
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         return Sliced({0: part.at(op.perm[part.axis])})
 
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        return Stacked({"perm": [0, *(p + 1 for p in op.perm)]})
+
 
 class TransposeViews(Views):
     """The input's axes in another order."""
@@ -180,13 +186,22 @@ class Transpose(Movement):
         return tbe.transpose(x, op.perm)
 
 
+class Repeated(Dataflow):
+    """An axis of the output need not be there in the input."""
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        shape, before = op.outputs[0].shape, op.inputs[0].shape  # type: ignore[union-attr]
+        aligned = (stack.count, *(1,) * (len(shape) - len(before)), *before)
+        return Stacked({"shape": [stack.count, *shape]}, {0: aligned})
+
+
 @register
 class BroadcastTo(Movement):
     """x repeated over a shape by NumPy's rules."""
 
     shape = Attr(list)
     pattern = Pattern.BROADCAST
-    dataflow = Dataflow()  # an axis of the output need not be there in x
+    dataflow = Repeated()
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -230,6 +245,10 @@ class Boxed(Dataflow):
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
         entries = {"starts": order.entries(op.starts), "ends": order.entries(op.ends)}
         return Reordered(order.perm, {**entries, "steps": order.entries(op.steps) if op.steps else None})
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        steps = [1, *op.steps] if op.steps else None
+        return Stacked({"starts": [0, *op.starts], "ends": [stack.count, *op.ends], "steps": steps})
 
 
 class SliceViews(Views):
@@ -276,6 +295,10 @@ class Joined(OverAxes):
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         along = op.axis % op.outputs[0].rank
         return None if part.axis == along else Sliced(dict.fromkeys(range(len(op.inputs)), part))
+
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        axis = op.axis % op.outputs[0].rank + 1
+        return Stacked({"axis": axis}, also=frozenset(range(len(op.inputs))))
 
 
 class ConcatViews(Views):
@@ -374,6 +397,9 @@ class Bordered(Dataflow):
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
         return Reordered(order.perm, {"low": order.entries(op.low), "high": order.entries(op.high)})
 
+    def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
+        return Stacked({"low": [0, *op.low], "high": [0, *op.high]})
+
 
 @register
 class Pad(Movement):
@@ -428,7 +454,7 @@ def _mirrored(i: tbe.Scalar, extent: int) -> tbe.Scalar:
     return tbe.binary("min", inside, 2 * extent - 1 - inside)
 
 
-# For each mode, the element of x found at a position that may lie outside of it.
+# For each mode, the element of x found at a position that may be outside of it.
 _BORDERS: dict[str, Callable[[tbe.Scalar, int], tbe.Scalar]] = {
     "edge": lambda i, extent: tbe.binary("min", tbe.binary("max", i, 0), extent - 1),
     "reflect": _reflected,

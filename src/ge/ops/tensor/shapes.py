@@ -99,7 +99,7 @@ def _data_format(n: Node) -> Results:
         table = n.builder.constant(np.asarray([target.index(c) for c in source], numpy_dtype(n.desc().dtype)))
         rank = np.asarray(len(source), numpy_dtype(n.desc().dtype))
         return n.op("Gather", table, n.op("Mod", n.inputs[0], rank), axis=0)
-    if n.desc().shape[0] != len(source):  # the spatial axes alone
+    if n.desc().shape[0] != len(source):  # only the spatial axes
         source, target = ("".join(c for c in text if c not in "NC") for text in (source, target))
     order = np.asarray([source.index(c) for c in target], np.int64)
     return n.op("Gather", n.inputs[0], n.builder.constant(order), axis=0)

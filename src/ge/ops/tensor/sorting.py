@@ -179,14 +179,19 @@ def distinct(x: np.ndarray, axis: int | None, in_order: bool) -> list[np.ndarray
     return [y, *(a.astype(np.int64) for a in (first, inverse, counts))]
 
 
-@register
-class NonZero(Operator):
-    """The positions of the nonzero elements, an axis a row (int64)."""
+class Positions(Operator):
+    """The positions of the nonzero elements (int64); their number is known only at run time."""
 
     x = Input("T", TENSORS)
     y = Output()
-    aicpu = "nonzero"
     dynamic_outputs = True
+
+
+@register
+class NonZero(Positions):
+    """The positions of the nonzero elements, an axis a row."""
+
+    aicpu = "nonzero"
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -200,13 +205,10 @@ class NonZero(Operator):
 
 
 @register
-class Where(Operator):
-    """The positions of the nonzero elements, an element a row (int64)."""
+class Where(Positions):
+    """The positions of the nonzero elements, an element a row."""
 
-    x = Input("T", TENSORS)
-    y = Output()
     aicpu = "where_indices"
-    dynamic_outputs = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

@@ -11,10 +11,10 @@ from ge.ops.math.checks import in_range, nonzero
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.parser import AtenNode
 
-__all__ = ["divisor_of", "places_of"]
+__all__ = ["OUTSIDE", "divisor_of", "places_of"]
 
 
-_OUTSIDE = "{what}{place} = {value} is out of bounds for dimension with size {size}"
+OUTSIDE = "{what}{place} = {value} is out of bounds for dimension with size {size}"
 
 
 def places_of(
@@ -24,7 +24,7 @@ def places_of(
     *,
     from_end: bool = False,
     what: str = "index",
-    text: str = _OUTSIDE,
+    text: str = OUTSIDE,
 ) -> Any:
     """Positions below an extent, in a type that kernels take; with from_end, negative ones count from the end."""
     wide = value if desc_of(value).dtype in ("int64", "int32") else n.op("Cast", value, to="int64")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.checks import places_of
+from ge.parsers.aten.checks import OUTSIDE, places_of
 from ge.parsers.aten.movement import axis_of
 from ge.parsers.aten.parser import AtenNode, aten
 
@@ -28,7 +28,9 @@ def _index_select(n: AtenNode) -> Any:
     x, axis = n.arg("self"), axis_of(n)
     if not desc_of(x).rank:
         return n.spread(x, n.out().shape)
-    rows = places_of(n, n.arg("index"), desc_of(x).shape[axis])
+    # PyTorch has a kernel of its own for the second axis, with another error.
+    text = "INDICES element is out of DATA bounds, id={value} axis_dim={size}" if axis == 1 else OUTSIDE
+    rows = places_of(n, n.arg("index"), desc_of(x).shape[axis], text=text)
     return n.op("Gather", x, n.shaped(rows, [desc_of(rows).size]), axis=axis)
 
 

@@ -104,7 +104,7 @@ FEW_CHANNELS = 4  # of a picture: vectors of channels would be mostly empty
 
 
 def _patches(n: AtenNode, x: Any, w: TensorDesc, pads: list[int], attrs: dict[str, Any]) -> Any | None:
-    """The windows of a picture as rows, where they lie side by side: a convolution is a product of them then."""
+    """The windows of an image as rows if they do not overlap: the convolution is then a matrix product."""
     batch, channels, *sizes = desc_of(x).shape
     kernel = list(w.shape[2:])
     is_tiled = attrs["strides"] == kernel and not any(s % k for s, k in zip(sizes, kernel, strict=True))

@@ -10,6 +10,7 @@ import numpy as np
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 from ge.ops.plugins import Unsupported
+from ge.parsers.aten.checks import places_of
 from ge.parsers.aten.movement import MAX_POSITIONS, axis_of
 from ge.parsers.aten.parser import AtenNode, aten
 
@@ -216,6 +217,7 @@ def _put(n: AtenNode) -> Any:
     adds = bool(n.arg("accumulate", False))
     if not desc_of(index).size or not desc.size or (adds and desc.dtype == "bool"):
         raise Unsupported(f"{desc_of(index)} places of {desc}")
+    index = places_of(n, index, desc.size, from_end=True)
     places = n.op("Select", n.op("Less", index, 0), n.op("Add", index, desc.size), index)
     made = _written(n, _flat(n, x), places, source, "add" if adds else "none")
     return n.shaped(made, desc.shape)
@@ -233,8 +235,8 @@ def _masked_scatter(n: AtenNode) -> Any:
     if not n.out().size or not desc_of(source).size:
         raise Unsupported("a mask over nothing")
     mask = _flat(n, n.spread(n.arg("mask"), shape))
-    place = n.op("Maximum", n.op("Sub", _ranks(n, mask), 1), 0)
-    place = n.op("Minimum", place, desc_of(source).size - 1)
+    place = n.op("Select", mask, n.op("Sub", _ranks(n, mask), 1), n.cast(0, "int64"))
+    place = places_of(n, place, desc_of(source).size, text="the mask has more than {size} true elements")
     taken = n.op("Gather", _flat(n, source), place, axis=0)
     return n.shaped(n.op("Select", mask, taken, _flat(n, n.spread(n.arg("self"), shape))), shape)
 

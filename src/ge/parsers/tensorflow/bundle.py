@@ -122,7 +122,7 @@ def _table(data: bytes, where: str) -> dict[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies."""
+    """The location of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -156,7 +156,7 @@ class Checkpoint:
         return [key.decode("utf-8", "replace") for key in self._raw if not key.startswith(b"\x00")]
 
     def entry(self, name: str) -> Entry:
-        """Where a tensor lies, its fields checked."""
+        """The location of a tensor, its fields checked."""
         raw = self._raw.get(name.encode())
         if raw is None:
             near = ", ".join(sorted(self.names())[:8])
@@ -179,7 +179,7 @@ class Checkpoint:
         if shape is None or any(d < 0 for d in shape):
             raise _malformed(self.where, f"tensor '{name}' has no complete shape")
         if not 0 <= proto.shard_id < self.shards or proto.offset < 0 or proto.size < 0:
-            raise _malformed(self.where, f"tensor '{name}' lies outside the shards")
+            raise _malformed(self.where, f"tensor '{name}' is outside the shards")
         return Entry(
             element_type(proto.dtype),
             shape,
@@ -328,7 +328,7 @@ def checkpoint_prefix(path: str | Path) -> Path:
         if not named.is_absolute() or not moved.with_name(moved.name + ".index").is_file():
             raise GeError(
                 "E10103",
-                f"the checkpoint '{named}' lies outside its folder",
+                f"the checkpoint '{named}' is outside its folder",
                 location=str(state_file),
                 remedy="give the checkpoint's own prefix",
             )

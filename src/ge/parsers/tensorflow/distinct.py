@@ -1,4 +1,4 @@
-"""Gradients of rows: tf.unique and segment sums as optimizers use them to sum what belongs to the same row.
+"""Sparse row gradients: tf.unique and segment sums, as optimizers use them to sum updates of the same row.
 
 How many distinct rows there are is known only at run time. The sums get a slot for every row asked for, of which the
 first so many are used; when a table is written, every row asked for is written, equal ones with equal values.
@@ -114,7 +114,7 @@ def _only_counts(body: Body, node: GraphNode) -> bool:
 
 
 def _ends_in_writes(body: Body, ref: Ref, seen: set[Ref]) -> bool:
-    """Whether a value goes through elementwise operators into row updates alone."""
+    """True if the value is used only by row updates, through elementwise operators."""
     if ref in seen:
         return True
     seen.add(ref)

@@ -223,7 +223,7 @@ class _Join:
     merge: GraphNode
     predicate: Ref
     sides: tuple[Ref, Ref]
-    tags: Tags  # the branches that the Merge itself lies in
+    tags: Tags  # the branches that the Merge itself is in
 
 
 class _Branches:

@@ -1,4 +1,4 @@
-"""Positions of what holds (tf.where of a condition), whose number is known only after the run.
+"""Positions where a condition holds (`tf.where`); their number is data-dependent.
 
 They are an output of the model, or choose the rows of a tensor (tf.boolean_mask), whose result is one;
 nothing else can be compiled for them.

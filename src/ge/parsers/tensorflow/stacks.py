@@ -1,4 +1,4 @@
-"""Stacks of version 1, by which a loop hands its intermediates to the loop of its gradient, as lists of tensors.
+"""Version-1 stacks, which carry a loop's intermediates to the loop of its gradient, as lists of tensors.
 
 A stack is a resource: pushes and pops are ordered by control edges. Once loops are restored, each stack becomes a
 list that travels along data edges: the forward loop makes it longer by one item a step, the backward loop takes one

@@ -115,7 +115,7 @@ def _slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A slice that lies within one part of a concatenation reads that part."""
+    """A slice within one part of a concatenation reads that part."""
     inner = producer(node.inputs[0], "Concat")
     if inner is None or not all(s > 0 for s in _steps(node)):
         return None

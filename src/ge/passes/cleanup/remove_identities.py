@@ -1,4 +1,4 @@
-"""Identities: nodes that hand on their input as it is."""
+"""Identities: nodes that return their input unchanged."""
 
 from __future__ import annotations
 

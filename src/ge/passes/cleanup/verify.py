@@ -1,4 +1,4 @@
-"""Verification: what every later stage takes for granted about a graph."""
+"""Verification: the invariants that later stages rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands of matrix products that are repeated along batch axes (keys and values shared by heads), left unrepeated."""
+"""Matrix products broadcast operands that were repeated along batch axes (keys and values shared by heads)."""
 
 from __future__ import annotations
 

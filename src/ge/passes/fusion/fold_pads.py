@@ -1,4 +1,4 @@
-"""Borders of zeros in front of convolutions and poolings."""
+"""Pad folding: zero padding becomes the padding of the convolution or pooling that reads it."""
 
 from __future__ import annotations
 

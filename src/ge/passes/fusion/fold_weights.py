@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.nn.spatial import weight_perm
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
@@ -44,7 +45,7 @@ def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _channel_axis(cube: ir.Node) -> int:
-    """The axis of a result along which its channels (columns) lie."""
+    """The channel (column) axis of a result."""
     rank = desc_of(cube.outputs[0]).rank
     if cube.op_type == "MatMul":
         return rank - 1
@@ -63,13 +64,13 @@ def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.n
     return np.broadcast_to(array.reshape(-1), (channels,))
 
 
-def _foldable(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
-    """The product a node's first operand comes from, and the node's constant for each of its channels."""
+def _foldable(node: ir.Node, dtypes: Collection[str]) -> tuple[ir.Node, np.ndarray] | None:
+    """The product of one of the types that a node's first operand comes from, and its constant for each channel."""
     cube = producer(node.inputs[0], *_CUBE)
     array = constant_of(node.inputs[1])
     if cube is None or array is None or not only_use(cube.outputs[0]) or attrs_of(cube)["post_ops"]:
         return None
-    if desc_of(node.outputs[0]) != desc_of(cube.outputs[0]) or desc_of(cube.outputs[0]).dtype != "float32":
+    if desc_of(node.outputs[0]) != desc_of(cube.outputs[0]) or desc_of(cube.outputs[0]).dtype not in dtypes:
         return None
     rank = desc_of(cube.outputs[0]).rank
     values = _per_channel(array, rank, _channel_axis(cube), _channels(cube))
@@ -79,12 +80,20 @@ def _foldable(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
 def _bias(cube: ir.Node) -> np.ndarray | None:
     """The constant bias of a product, zeros when it has none, None when it is computed."""
     value = cube.inputs[2] if len(cube.inputs) > 2 else None
-    return np.zeros(_channels(cube), np.float32) if value is None else constant_of(value)
+    if value is None:
+        return np.zeros(_channels(cube), numpy_dtype(desc_of(cube.outputs[0]).dtype))
+    return constant_of(value)
+
+
+def _moderate(factor: np.ndarray) -> bool:
+    """Whether a product scaled earlier or later overflows for no usual number: infinities and NaN stay the same."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.all(np.abs(factor) <= 2.0**32))
 
 
 def _scale_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    found = _foldable(node)
-    if found is None:
+    found = _foldable(node, ("float32",))
+    if found is None or not _moderate(found[1]):
         return None
     cube, factor = found
     weight, bias = constant_of(cube.inputs[1]), _bias(cube)
@@ -114,12 +123,12 @@ def _output_shape(cube: ir.Node, weight: np.ndarray) -> list[int]:
 
 
 def _shift_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    found = _foldable(node)
+    found = _foldable(node, {"float32"} | r.options.target.narrow_floats)
     if found is None:
         return None
     cube, shift = found
     bias = _bias(cube)
-    if bias is None:
+    if bias is None or (len(cube.inputs) > 2 and bias.dtype.itemsize == 2):
         return None
     r.stands_for(cube)
     return r.op_like(cube, [*cube.inputs[:2], (bias + shift).astype(bias.dtype)])
@@ -136,6 +145,8 @@ def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if inner is None or weight is None or factor is None or not only_use(inner.outputs[0]):
         return None
     source = inner.inputs[0]
+    if not _moderate(factor):
+        return None
     if source is None or desc_of(source) != desc_of(inner.outputs[0]) or desc_of(source).dtype != "float32":
         return None
     attrs = attrs_of(node)
@@ -266,7 +277,9 @@ def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
         ):
             continue
         number = constant_of(inner.inputs[1])
-        if number is None or number.size != 1 or desc_of(value) != desc_of(inner.inputs[0]):  # type: ignore[arg-type]
+        if number is None or number.size != 1 or not _moderate(number):
+            continue
+        if desc_of(value) != desc_of(inner.inputs[0]):  # type: ignore[arg-type]
             continue
         r.stands_for(inner)
         operands = [inner.inputs[0] if i == index else v for i, v in enumerate(node.inputs)]
@@ -295,7 +308,10 @@ def _no_batch_of_weights(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class FoldWeights(RewritePass):
-    """Fold constants into weights and biases of float32 products.
+    """Fold constants into weights and biases of products.
+
+    Factors are folded in float32 only: 16-bit weights would be rounded again. A bias is also folded into products of
+    16-bit floats that have none and that the target multiplies: their sums are rounded once then, not twice.
 
     1. BatchNorm by constant statistics is Mul and Add by a constant for each channel.
     2. A product (Conv, ConvTranspose, MatMul) times a constant for each channel has that factor in its weight and bias;

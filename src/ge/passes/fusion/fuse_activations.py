@@ -21,7 +21,8 @@ __all__ = ["FuseActivations"]
 Attrs = tuple[tuple[str, Any], ...]
 
 _MAX_NODES = 12
-_TOLERANCE = 3e-6
+# How far a region may be from a function; constants of 16-bit floats are rounded, as are all results.
+_TOLERANCES = {"float32": 3e-6, "float16": 2.0**-12, "bfloat16": 2.0**-9}
 _PARTS = frozenset(
     [
         "Add",
@@ -172,13 +173,14 @@ def _sorted(nodes: tuple[ir.Node, ...]) -> list[ir.Node]:
 
 
 def _recognise(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    if desc_of(node.outputs[0]).dtype != "float32" or not _promising(node):
+    tolerance = _TOLERANCES.get(desc_of(node.outputs[0]).dtype)
+    if tolerance is None or not _promising(node):
         return None
     for region in _regions(node):
         if desc_of(region.argument) != desc_of(node.outputs[0]):
             continue
         values = _values(region, node)
-        match = None if values is None else _match(values)
+        match = None if values is None else _match(values, tolerance)
         if match is not None:
             r.stands_for(*region.nodes)
             return r.op(match[0], region.argument, **dict(match[1]))
@@ -196,14 +198,16 @@ def _promising(node: ir.Node) -> bool:
     return False
 
 
-def _match(values: np.ndarray) -> tuple[str, Attrs] | None:
+def _match(values: np.ndarray, tolerance: float) -> tuple[str, Attrs] | None:
+    """The nearest function within the tolerance."""
     finite = np.abs(_probe()) <= 9  # beyond, a formula may overflow where the operator does not
+    errors = {}
     for type_, attrs in _CANDIDATES:
-        wanted = _known(type_, attrs)
-        error = np.abs(values - wanted)[finite]
-        if np.all(error <= _TOLERANCE * np.maximum(1, np.abs(wanted[finite]))):
-            return type_, attrs
-    return None
+        wanted = _known(type_, attrs)[finite]
+        error = float(np.max(np.abs(values[finite] - wanted) / np.maximum(1, np.abs(wanted))))
+        if error <= tolerance:  # not for NaN
+            errors[type_, attrs] = error
+    return min(errors, key=errors.__getitem__, default=None)
 
 
 def _swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -241,9 +245,9 @@ _ROOTS: tuple[str, ...] = ("Div", "Add", "Log", "Log1p", "Reciprocal", "Clip")
 class FuseActivations(RewritePass):
     """Recognise activations written out in simpler operators.
 
-    1. A region of elementwise nodes that computes one function of one float32 value, and that nothing else reads, is
-       replaced by Gelu (either form), Swish, HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that
-       function's values (within 3e-6) at probe points.
+    1. A region of elementwise nodes that computes one function of one value of float32 or a 16-bit float, and that
+       nothing else reads, is replaced by Gelu (either form), Swish, HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or
+       Tanh when it has that function's values at probe points: within 3e-6, or half a rounding of a 16-bit type.
     2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with a in 0..1 is LeakyRelu.
     3. A region with a reader outside is left alone.
     """

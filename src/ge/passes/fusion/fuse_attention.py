@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -20,9 +21,10 @@ from ge.passes.rewrite import Rewriter, attrs_of, only_use, producer, replace_no
 
 __all__ = ["FuseAttention"]
 
-_FLOATS = frozenset({"float32", "bfloat16"})
+_FLOATS = frozenset({"float32", "bfloat16", "float16"})
 _SAME = 1e-6  # relative difference of scales that are one number
 _NOTHING = -1e9  # scores up to it have no weight beside any other
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 # -- matrices under transposes -------------------------------------------------------------------------------
@@ -381,13 +383,13 @@ class FuseAttention(Pass):
     1. softmax(q k' * scale + mask) v is Attention where the target has the task for it, in the type that it will run
        in: q, k and v are stacks of matrices with the same leading axes, under any transposes; the scale is a number
        that multiplies or divides the product; the mask is added, or a Select puts a number in the place of scores;
-       casts between float32 and bfloat16 on the way are left out.
+       casts between float types on the way are left out.
     2. The softmax is over the last axis. Scores have no other reader, weights none but the product with v.
     3. In training, weights are also read by the gradient of the softmax and by that of v. Where all of dq, dk and dv
        are made of them as the derivative says, with one scale and one mask, AttentionGrad makes the three.
     4. A constant mask that hides the keys after each query, and nothing else, is left to the operator.
     5. Not taken: scores or weights that are outputs of the graph, weights that are dropped or read by anything else, a
-       mask that learns, products that run in float16 or have precision modes of their own.
+       mask that learns, products that have precision modes of their own.
     """
 
     name = "fuse_attention"
@@ -404,13 +406,17 @@ class FuseAttention(Pass):
 
 def _runs(found: _Found, options: CompileOptions) -> bool:
     """Whether the target has the tasks, in the type that the products will run in."""
-    common = replace(options, op_precision={})  # a mode of its own may be meant for products alone
+    common = replace(options, op_precision={})  # a mode of its own may be meant only for products
     modes = {mode_of(node, given) for node in found.products for given in (options, common)}
     mode = modes.pop()
     q, k, v = (m.desc for m in (found.scores.q, found.scores.k, found.v))
     if modes or q.dtype not in _FLOATS or not q.dtype == k.dtype == v.dtype:
         return False
     mask = found.scores.mask_desc
+    if mask is not None and mask.dtype == "bool" and _adds_masks(options):
+        if found.gradient is not None or found.scores.fill > _NOTHING:
+            return False
+        mask = TensorDesc(mask.shape, "float32")
     scores = (*q.shape[:-1], k.shape[-2])
     if mask is not None and (len(mask.shape) > len(scores) or mask.shape[-1] != scores[-1]):
         return False
@@ -444,7 +450,7 @@ def _replace(graph: ir.Graph, found: _Found, options: CompileOptions) -> None:
     causal = _is_causal(found.scores)
     mask = None if causal else _mask(r, found.scores)
     attrs: dict[str, Any] = {"scale": found.scores.scale, "causal": causal}
-    if mask is not None and math.isfinite(found.scores.fill):
+    if mask is not None and math.isfinite(found.scores.fill) and not _adds_masks(options):
         attrs["fill"] = found.scores.fill
     y, sums = r.op("Attention", *operands, mask, **attrs)
     stand_ins = [(found.result.node, _result(r, found.result, y))]
@@ -467,6 +473,11 @@ def _result(r: Rewriter, product: _Product, value: ir.Value) -> ir.Value:
 
 def _mask(r: Rewriter, scores: _Scores) -> ir.Value | None:
     """The mask as the operator takes it: bools that keep keys, or float32."""
+    if scores.hidden is not None and _adds_masks(r.options):
+        none, hidden = 0.0, max(scores.fill, _LOWEST)
+        sides = (hidden, none) if scores.hides else (none, hidden)
+        numbers = [np.full((), side, np.float32) for side in sides]
+        return _as_matrix(r, r.op("Select", scores.hidden, *numbers))
     if scores.hidden is not None:
         return _as_matrix(r, r.op("Not", scores.hidden) if scores.hides else scores.hidden)
     if scores.mask is None:
@@ -475,13 +486,21 @@ def _mask(r: Rewriter, scores: _Scores) -> ir.Value | None:
     return _as_matrix(r, scores.mask if wide else r.op("Cast", scores.mask, to="float32"))
 
 
+def _adds_masks(options: CompileOptions) -> bool:
+    """Whether the target has masks that are added only: what hides a key is then a number that no score outweighs."""
+    return options.target.kind == "cuda"
+
+
 def _is_causal(scores: _Scores) -> bool:
     """Whether a constant mask hides the keys after each query and nothing else."""
     mask = constant_of(scores.mask if scores.mask is not None else scores.hidden)
     if mask is None or mask.ndim < 2:
         return False
     if scores.mask is not None:
-        kept, hidden = mask == 0, mask <= _NOTHING
+        lowest = float(
+            ml_dtypes.finfo(mask.dtype).min
+        )  # of a 16-bit float it is above what is nothing in float32
+        kept, hidden = mask == 0, mask <= max(_NOTHING, lowest)
     else:
         kept = ~mask if scores.hides else mask
         hidden = ~kept & (scores.fill <= _NOTHING)

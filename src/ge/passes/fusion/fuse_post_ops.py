@@ -187,7 +187,7 @@ def _fits(node: ir.Node, mine: int, other: int, target: Target) -> bool:
 
 
 def _belongs_to_a_kernel(node: ir.Node, operand: ir.Value) -> bool:
-    """Whether a kernel that makes the operand for this node alone can be one with a kernel that reads its result."""
+    """True if the kernel that makes the operand only for this node can fuse with a kernel that reads its result."""
     maker, result = operand.producer(), node.outputs[0]
     if maker is None or not only_use(operand) or not _is_elementwise(maker) or only_use(result):
         return False

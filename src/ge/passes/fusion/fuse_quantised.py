@@ -174,7 +174,7 @@ class FuseQuantised(RewritePass):
     """Run quantised models on integers.
 
     1. A Conv or MatMul of a dequantised 8-bit value and a dequantised constant int8 weight (without zero point) is a
-       QConv or QMatMul; its result is quantised there when a Quantize alone reads it, else float32.
+       QConv or QMatMul; its result is quantised there if its only reader is a Quantize, else float32.
     2. A Relu between the two goes when the grid has no negative values (uint8 with zero point 0).
     3. Movements and MaxPool between a Dequantize and a Quantize on one grid work on the integers.
     4. Quantize of Dequantize on one grid goes.

@@ -44,7 +44,7 @@ def _sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _open_product(value: ir.Value | None, target: Target) -> ir.Node | None:
-    """The QConv behind a dequantised value that nobody else reads."""
+    """The QConv behind a dequantised value with no other reader."""
     source = producer(value, "Dequantize")
     if source is None or value is None or not only_use(value) or grid_of(source) is None:
         return None
@@ -100,7 +100,7 @@ def _with_residual(
 class FuseQuantisedSums(RewritePass):
     """Add residuals inside integer convolutions.
 
-    1. The sum of a dequantised QConv, read by nobody else, and another dequantised 8-bit value of its shape, quantised
+    1. The sum of a dequantised QConv with no other reader and another dequantised 8-bit value of its shape, quantised
        again, is one QConv with a residual. A Relu in between goes when the grid has no negative values.
     2. The convolution's own result is bounded by its own grid as before, but no longer rounded to it: the sum is more
        exact than the graph as written.

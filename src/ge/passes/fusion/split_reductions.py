@@ -26,6 +26,8 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if len(axes) < 2 or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:
         return None
     kept = math.prod(n for i, n in enumerate(desc.shape[:-1]) if i not in axes)
+    if r.options.target.kind == "cuda":  # every column has threads of its own
+        kept *= desc.shape[-1]
     if kept >= r.options.target.rows:
         return None
     inner = _inner_axes(desc.shape, axes, kept, r.options.target.rows)

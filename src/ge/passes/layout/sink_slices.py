@@ -1,7 +1,7 @@
-"""Slice sinking: push slices toward the inputs, so that rows nobody reads are never computed.
+"""Slice sinking: push slices toward the inputs, so that unused rows are never computed.
 
 Contract of `sink_slices`:
-1. A node computes a part of its result when all its readers read that part alone, and the operator's dataflow says
+1. A node computes a part of its result when all its readers read only that part, and the operator's dataflow says
    which parts of its inputs that needs. A reader is a slice, or a node that itself computes a part.
 2. A node that may fail on its values is computed as a whole.
 3. Nothing changes unless a task of the AI Core (a product, an attention) becomes smaller. Results are the same.

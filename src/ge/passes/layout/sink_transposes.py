@@ -1,4 +1,4 @@
-"""Transposes moved down through operators that do not care about the order of axes, until they cancel."""
+"""Transpose sinking: transposes move down through operators that work in any axis order, until they cancel."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Memory: what is computed again rather than kept."""
+"""Memory: rematerialisation."""

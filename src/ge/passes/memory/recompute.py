@@ -1,4 +1,4 @@
-"""Recomputation: values that are needed again much later are made again there, instead of being kept in memory."""
+"""Rematerialisation: recompute a value before a late reader instead of keeping it in memory until then."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ _serial = itertools.count(1)
 class Recompute(Pass):
     """Trade arithmetic for memory, as `options.recompute` says.
 
-    0. "light": a large value that only vector operators read late is made again inside their kernels, element by
+    0. "light": a large value that only vector operators read late is recomputed inside their kernels, element by
        element, from values that are in memory then anyway, from small ones, or from one that takes no more memory where
        it has to be kept longer for it (or that replaces several such values): nothing more is read or written. One that
-       products or convolutions read late is made again by one pass of plain arithmetic over what is in memory anyway.
+       products or convolutions read late is recomputed by one pass of plain arithmetic over what is in memory anyway.
        A value that is in memory anyway and is widened for several vector operators is widened by each of them.
-    1. "vector": light, and a large value that nobody reads for a while is made again before its next reader, when
+    1. "vector": light, and a large value with a long gap between readers is recomputed before its next reader, when
        vector operators (activations, normalisations, element-wise work) make it from values that are in memory then or
        shortly before, from small ones, from inputs or from constants; or when one further value that is kept for it
        replaces several.
        None of them is made twice for the sake of another.
     2. "segments": light, and the work up to the moment when the most memory is in use is cut into about as many
        segments as a segment has values that are kept beyond it; of each but the last only what later ones read is kept,
-       the rest is made again, products and convolutions too, before its first late reader.
+       the rest is recomputed, products and convolutions too, before its first late reader.
     3. Outputs of the graph are kept. Operators with fresh results (random numbers), nested graphs and users' operators
        are not repeated: their values are kept.
-    4. What is made again stands right before its first late reader, is made once for all of them, and is marked, so
+    4. A recomputed value stands right before its first late reader, is computed once for all of them, and is marked, so
        that it is not joined with the original again.
     """
 
@@ -175,7 +175,7 @@ def _repeatable(node: ir.Node, engines: frozenset[Engine]) -> bool:
 
 
 def _light(graph: ir.Graph) -> bool:
-    """Rule 0, again while what was made again is made of values that can be."""
+    """Rule 0, repeated while inputs of recomputed values can be recomputed too."""
     rounds = 0
     while rounds < LIGHT_ROUNDS and _light_round(_Lives(graph)):
         rounds += 1
@@ -198,7 +198,7 @@ def _widen_for_each(lives: _Lives) -> bool:
 
 
 def _widens_what_is_stored(node: ir.Node) -> bool:
-    """Whether a node widens, for vector operators alone, a value that no vector operator makes."""
+    """True if the node widens a value that no vector operator makes, and only vector operators read it."""
     source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op_type != "Cast" or source is None or result.is_graph_output():
         return False
@@ -392,7 +392,7 @@ def _repeat_segment(lives: _Lives, part: Sequence[_Late]) -> bool:
 def _closure(
     lives: _Lives, values: Iterable[ir.Value], inside: Callable[[ir.Node], bool]
 ) -> dict[ir.Node, None]:
-    """The nodes of a segment that make some values from what lies before it, as far as they can be repeated."""
+    """The nodes of a segment that compute some values from its inputs, as far as they can be recomputed."""
     nodes: dict[ir.Node, None] = {}
     todo = list(values)
     while todo:

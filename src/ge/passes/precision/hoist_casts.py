@@ -1,4 +1,4 @@
-"""Casts taken out of loops: what comes from outside a loop is brought into its running type once."""
+"""Cast hoisting: a loop invariant is cast to the running type once, before the loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HoistCasts(RewritePass):
     """Take casts out of loops.
 
     1. A cast, in the body of a loop, of a value from outside is made once before the loop.
-    2. A value from outside that the body no longer reads is no longer handed to it.
+    2. A captured value that the body no longer reads is no longer an input of the loop.
     3. Casts of states and of what the body computes stay.
     """
 

@@ -19,7 +19,7 @@ _PASSING = frozenset({"Cast", "MaxPool", "AvgPool"})  # what channels have on av
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """How a weight lies: which numbers go into one sum, as channels times the taps of a window.
+    """The layout of a weight: which numbers go into one sum, as channels times the taps of a window.
 
     Rows (one for each output) come first, as (…, rows, channels, taps…), or last, as (…, taps…, channels, rows).
     """
@@ -35,7 +35,7 @@ def round_weights(
     """Float32 weights in a narrower type, rounded so that the errors of the sums they go into largely cancel.
 
     Rounding each weight to the nearest number leaves every sum with an error of its own, the same at every place of an
-    image and for every input, so that nothing later averages it out. Here weights that lie close to the middle between
+    image and for every input, so that nothing later averages it out. Here weights that are close to the middle between
     two numbers go to the other one where that makes up for the errors of the others: first among the taps of a window
     on one channel, which see nearly the same value, then over all channels, each as much as its mean counts (`means`,
     by group and channel; all equal where nothing is known).
@@ -64,7 +64,7 @@ def round_weights(
 
 
 def layout_of(node: ir.Node) -> WeightLayout | None:
-    """How the weight of a product lies; None where it is none that sums run over."""
+    """The layout of the weight of a product; None if no sums run over it."""
     weight = node.inputs[1]
     assert weight is not None
     attrs, shape = attrs_of(node), desc_of(weight).shape

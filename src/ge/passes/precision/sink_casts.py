@@ -1,4 +1,4 @@
-"""Widening casts moved down through movements, so that movements work on the narrow type and casts meet and cancel."""
+"""Cast sinking: widening casts move down through movements, which then work on the narrow type, until casts cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage precision: float32 values that vector kernels hand to one another are kept in memory in the narrow type."""
+"""Storage precision: store intermediate float32 values in the narrow type between vector kernels."""
 
 from __future__ import annotations
 

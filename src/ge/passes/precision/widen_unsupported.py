@@ -1,4 +1,4 @@
-"""16-bit products on machines whose primitives do not have them."""
+"""Runs 16-bit products in float32 on targets without 16-bit primitives."""
 
 from __future__ import annotations
 

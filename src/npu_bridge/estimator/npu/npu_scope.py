@@ -45,7 +45,7 @@ def keep_dtype_scope() -> object:
 
 @contextmanager
 def npu_variable_scope(placement: str = "device") -> Iterator[None]:
-    """Where variables made inside lie; host and device share their memory here, so both are the same."""
+    """Placement of variables made inside; host and device share memory here, so it makes no difference."""
     if placement not in ("device", "host"):
         raise ValueError(f"placement must be 'device' or 'host', not '{placement}'")
     yield

@@ -276,7 +276,7 @@ def check_kernel_name(kernel_name: Any) -> None:
 
 
 def check_range(value: Any, low: Any, high: Any, param_name: str = PARAM_NAME) -> None:
-    """Check that a number lies between two others."""
+    """Check that a number is between two others."""
     if not low <= value <= high:
         raise RuntimeError(f"'{param_name}' is {value}, which is not in {low} .. {high}")
 

@@ -1,4 +1,4 @@
-"""The errors operator files raise about their inputs and attributes, each with a message that says all it is told."""
+"""The errors operator files raise about their inputs and attributes, each with a message that repeats its arguments."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ge.build.handover import Handover
+from ge.build.resident import ResidentValues
 from ge.compiler import compile_plan
 from ge.errors import GeError
 from ge.ir.types import TensorDesc
@@ -26,14 +26,14 @@ def graph_of_two() -> ir.Graph:
 
 
 def test_what_is_left_is_no_port_and_lives_to_the_end():
-    plan = compile_plan(graph_of_two(), handover=Handover(left=(0,)))
+    plan = compile_plan(graph_of_two(), resident=ResidentValues(left=(0,)))
     assert [p.name for p in plan.outputs] == ["b"]
     (place,) = plan.left
     assert place + DESC.nbytes <= plan.arena_bytes
 
 
 def test_what_is_given_lies_where_the_caller_says():
-    plan = compile_plan(graph_of_two(), handover=Handover(given={0: 8192}))
+    plan = compile_plan(graph_of_two(), resident=ResidentValues(given={0: 8192}))
     assert plan.inputs == []
     assert [p.name for p in plan.outputs] == ["a", "b"]
     given = plan.tasks[0].inputs[0].buffer
@@ -42,10 +42,10 @@ def test_what_is_given_lies_where_the_caller_says():
 
 
 def test_donated_pairs_are_counted_among_the_ports_that_are_left():
-    handover = Handover(given={0: 0, 2: 64}, left=(1,))
-    assert handover.ports([(0, 1), (2, 3)]) == ((0, 0), (1, 1))
+    resident = ResidentValues(given={0: 0, 2: 64}, left=(1,))
+    assert resident.ports([(0, 1), (2, 3)]) == ((0, 0), (1, 1))
 
 
-def test_what_is_handed_over_cannot_be_donated():
+def test_resident_values_cannot_be_donated():
     with pytest.raises(GeError, match="donated"):
-        compile_plan(graph_of_two(), donated=[(0, 0)], handover=Handover(given={0: 0}))
+        compile_plan(graph_of_two(), donated=[(0, 0)], resident=ResidentValues(given={0: 0}))

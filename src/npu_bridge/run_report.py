@@ -12,7 +12,7 @@ from typing import Any
 from npu_bridge.partition import Partition, Region, is_free
 from npu_bridge.variables import bytes_of, is_resource, variable_of
 
-__all__ = ["Report"]
+__all__ = ["RunReport"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """Where the operations of a run are.
 
     `crossing` counts the bytes that enter and leave the parts; sizes that are not known beforehand count as 1. What one
@@ -44,11 +44,11 @@ class Report:
         region: Region,
         cut: Partition,
         sizes: Mapping[str, tuple[int, ...]] | None = None,
-        handed: Collection[str] = (),
-    ) -> Report:
+        resident: Collection[str] = (),
+    ) -> RunReport:
         """The report of a partition; `sizes` are those of tensors, by name, where the graph does not know them.
 
-        `handed` are tensors that stay in the device's memory between two parts.
+        `resident` are tensors that stay in device memory between two parts.
         """
         part_of = cut.part_of()
         placed = [
@@ -62,7 +62,7 @@ class Report:
             for name, operation in region.operations.items()
             if not is_free(operation)
         ]
-        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of, sizes or {}, handed))
+        return cls(tuple(placed), len(cut.parts), _crossing(region, part_of, sizes or {}, resident))
 
     def on_host(self) -> list[str]:
         """Names of the operations on the host."""
@@ -93,7 +93,7 @@ class Report:
 
 
 def _crossing(
-    region: Region, part_of: dict[str, int], sizes: Mapping[str, tuple[int, ...]], handed: Collection[str]
+    region: Region, part_of: dict[str, int], sizes: Mapping[str, tuple[int, ...]], resident: Collection[str]
 ) -> int:
     tensors: dict[str, Any] = {}
     for name, operation in region.operations.items():
@@ -101,7 +101,7 @@ def _crossing(
             source = tensor.op.name
             fed = tensor.name in region.fed
             sides = part_of.get(name), None if fed else part_of.get(source)
-            if sides[0] != sides[1] and not is_free(tensor.op) and tensor.name not in handed:
+            if sides[0] != sides[1] and not is_free(tensor.op) and tensor.name not in resident:
                 tensors[tensor.name] = tensor
     return sum(_bytes(t, sizes.get(t.name)) for t in tensors.values())
 

@@ -40,7 +40,7 @@ def test_random_graphs_with_sums_along_every_axis(graph, data: st.DataObject) ->
 @settings(max_examples=60, **SETTINGS)
 @given(graphs())
 def test_reductions_in_two_steps_whatever_their_size(graph) -> None:
-    module = importlib.import_module("tbe.partition")
+    module = importlib.import_module("tbe.kernel_sequence")
     source, outputs = graph
     x = outputs[0]
     sums = [tbe.reduce(op, x, tuple(range(len(x.shape)))) for op in ("sum", "max", "prod")] if x.shape else []

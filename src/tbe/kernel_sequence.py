@@ -1,4 +1,4 @@
-"""Cuts an expression that one kernel cannot compute, or not on all cores, into several kernels.
+"""Splits an expression into several kernels where one cannot compute it, or cannot use all cores.
 
 1. Large reductions with few results are done in two steps: parts on all cores, then the parts together.
 2. What one kernel can compute stays one kernel.
@@ -16,7 +16,7 @@ from tbe.lower import Unfusable
 from tbe.schedule import Schedule, schedule
 from tbe.substitute import inputs_first, substitute
 
-__all__ = ["Partition", "Step", "in_two_steps", "partition"]
+__all__ = ["KernelSequence", "Step", "in_two_steps", "split_into_kernels"]
 
 LARGE = 1 << 16  # elements of a reduction from which all cores should take part
 PIECES_PER_CORE = 16  # of a reduction in two steps
@@ -37,35 +37,39 @@ class Step:
 
 
 @dataclass
-class Partition:
-    """Kernels in the order they run over numbered values: the inputs first, then what the kernels make."""
+class KernelSequence:
+    """Kernels in execution order over numbered values: the inputs, then the results of the kernels."""
 
     values: list[tuple[e.Shape, str]]
     outputs: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
 
-def partition(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int = CORES) -> Partition:
-    """Kernels that compute `outputs`; raises Unfusable when there is a part that no kernel can compute.
+def split_into_kernels(
+    inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int = CORES, teams: bool = False
+) -> KernelSequence:
+    """The kernels that compute `outputs`; raises Unfusable if some part of it has no kernel.
 
     >>> import tbe
     >>> x = tbe.placeholder((64, 64), "float32")
     >>> both = tbe.reduce("sum", x - tbe.reduce("max", x, 0, keepdims=True), 1)
-    >>> [len(step.outputs) for step in partition([x], [both]).steps]
+    >>> [len(step.outputs) for step in split_into_kernels([x], [both]).steps]
     [1, 1]
     """
-    return _Cutter(inputs, outputs, cores).run()
+    return _Cutter(inputs, outputs, cores, teams).run()
 
 
 class _Cutter:
-    def __init__(self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int) -> None:
-        self.result = Partition([(t.shape, t.dtype) for t in inputs])
+    def __init__(
+        self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int, teams: bool
+    ) -> None:
+        self.result = KernelSequence([(t.shape, t.dtype) for t in inputs])
         self.number = {t: n for n, t in enumerate(inputs)}  # of placeholders
         self.given = len(inputs)
-        split, self.forced = in_two_steps(outputs, cores)
+        split, self.forced = in_two_steps(outputs, cores, teams)
         self.left = list(split)
 
-    def run(self) -> Partition:
+    def run(self) -> KernelSequence:
         while True:
             self._copy_inputs()
             if not self._open():
@@ -170,10 +174,15 @@ def _loops(t: e.Tensor) -> tuple[e.Shape, e.Shape]:
     return t.inputs[0].shape, t.shape
 
 
-def in_two_steps(outputs: Sequence[e.Tensor], cores: int = CORES) -> tuple[list[e.Tensor], list[e.Tensor]]:
-    """The outputs with large reductions of few results split, and the first steps of those."""
+def in_two_steps(
+    outputs: Sequence[e.Tensor], cores: int = CORES, teams: bool = False
+) -> tuple[list[e.Tensor], list[e.Tensor]]:
+    """The outputs with large reductions of few results split, and the first steps of those.
+
+    teams: a core has many threads that share a row (the multiprocessors of a GPU), so only very long rows are split.
+    """
     found: list[e.Tensor] = [
-        t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t, cores)
+        t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t, cores, teams)
     ]
     if not found:
         return list(outputs), []
@@ -187,13 +196,15 @@ def in_two_steps(outputs: Sequence[e.Tensor], cores: int = CORES) -> tuple[list[
     return left, firsts
 
 
-def _is_serial(t: e.Reduce, cores: int) -> bool:
+def _is_serial(t: e.Reduce, cores: int, teams: bool) -> bool:
     """Whether one core would do all of a large reduction."""
     x = t.inputs[0]
     if t.op not in _JOINED or x.size < LARGE or t.size * 64 > x.size:
         return False
     if any(isinstance(s, (e.Reduce, e.Scan)) for s in inputs_first([x])):
         return False
+    if teams:
+        return x.size // t.size >= LARGE and t.size < LEAST_PER_CORE * cores
     try:
         plan = schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t])
     except Unfusable:

@@ -1,4 +1,4 @@
-"""Where one part of a graph leaves results for another in the device's memory: layouts, known by numbers."""
+"""Layouts of the values that one part of a graph leaves to another in a shared arena, known by number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Given", "Layout", "Place", "given_inputs", "layout_of", "number_of",
 
 
 class Place(NamedTuple):
-    """A result of a part, and where it lies."""
+    """A result of a part and its offset in the arena."""
 
     result: int
     offset: int
@@ -70,7 +70,7 @@ class Given:
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    handover: int = 0  # the number of the memory it lies in; 0 before the run
+    arena: int = 0  # the number of its arena; 0 before the run
     kind: str = "tensor"
     version: int = 0
     variable: int = 0
@@ -79,13 +79,13 @@ class Given:
         """A copy of the value."""
         kind = numpy_dtype(self.dtype)
         nbytes = int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
-        raw = native.handover_bytes(self.handover, self.offset, nbytes)
+        raw = native.arena_bytes(self.arena, self.offset, nbytes)
         return np.frombuffer(raw, kind).reshape(self.shape)
 
 
-def given_inputs(layout: Layout, handover: int = 0) -> dict[int, Given]:
+def given_inputs(layout: Layout, arena: int = 0) -> dict[int, Given]:
     """What a layout holds, by the number of the result it is."""
-    return {p.result: Given(p.dtype, p.shape, p.offset, handover) for p in layout}
+    return {p.result: Given(p.dtype, p.shape, p.offset, arena) for p in layout}
 
 
 def packed(results: Sequence[np.ndarray], left: Sequence[int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Partition: a placed graph cut into units, in execution order, and the values that share memory."""
+"""Group the nodes of a placed graph into units, one for each task, in execution order; find aliases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ge.build.aliases import Aliases, find_aliases, root_of
+from ge.build.aliases import Aliases, find_aliases, is_free, root_of
 from ge.build.donate import Donation, writers_last
 from ge.build.fusion import fuse, group_outputs
 from ge.build.order import updates_early
@@ -15,31 +15,31 @@ from ge.build.units import Unit, in_order, unit_of
 from ge.ops.base import Engine
 from ge.options import CompileOptions
 
-__all__ = ["Partition", "partition"]
+__all__ = ["UnitSequence", "form_units"]
 
 
 @dataclass
-class Partition:
+class UnitSequence:
     """The units of a graph in order, and its aliases."""
 
     units: list[Unit]
     aliases: Aliases
 
 
-def partition(graph: ir.Graph, options: CompileOptions, donated: Sequence[Donation] = ()) -> Partition:
-    """Cut a placed graph into units; those that write over a donated input come after its readers."""
-    strided = options.target.kind == "cpu" and "strided_views" not in options.disabled_passes
-    aliases = find_aliases(graph, strided=strided)
+def form_units(graph: ir.Graph, options: CompileOptions, donated: Sequence[Donation] = ()) -> UnitSequence:
+    """Group a placed graph into units; a unit that overwrites a donated input comes after all its readers."""
+    strided = "strided_views" not in options.disabled_passes
+    aliases = find_aliases(graph, options.target, strided=strided)
     groups = fuse(graph, aliases, options.target, enabled="vector_fusion" not in options.disabled_passes)
     grouped = {node for group in groups for node in group}
-    units = [unit_of(node, view=node in aliases.forward) for node in graph if node not in grouped]
+    units = [unit_of(node, view=is_free(node, aliases)) for node in graph if node not in grouped]
     units += _vector_units(graph, groups, aliases)
     positions = {node: index for index, node in enumerate(graph)}
     after = writers_last(graph, units, aliases, donated)
     ordered = in_order(units, positions, after)
     if donated:
         ordered = updates_early(graph, ordered, aliases, after)
-    return Partition(ordered, aliases)
+    return UnitSequence(ordered, aliases)
 
 
 def _vector_units(graph: ir.Graph, groups: list[list[ir.Node]], aliases: Aliases) -> list[Unit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.partition import _merge_equal_calls
+from torchair.joint_graph import _merge_equal_calls
 
 aten = torch.ops.aten
 

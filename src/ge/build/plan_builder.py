@@ -1,4 +1,4 @@
-"""A plan in the making: storages with lifetimes, tasks in order, constants and kernels; memory comes later."""
+"""Collects the tasks, constants and storages (with live ranges) of a plan; memory is planned afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.plan import Task, View
 
-__all__ = ["Draft", "Share", "Storage"]
+__all__ = ["PlanBuilder", "Share", "Storage"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Storage:
 
 
 @dataclass
-class Draft:
+class PlanBuilder:
     """Tasks over storages; a view's `buffer` is a storage's id."""
 
     storages: list[Storage] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Parts before they are added to a graph: what they hold, and whether they compile for the sizes that are known."""
+"""Candidate parts: subgraphs for the NPU before they join the graph, and whether they compile for the known sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ge.options import CompileOptions
 from npu_bridge.partition import CONTROL
 from npu_bridge.variables import is_resource, sizes_of, type_of
 from tf_adapter.graphs import FlatGraph, Functions
-from tf_adapter.handover import Given, Layout, given_inputs, number_of
 from tf_adapter.lowering import Lowered, lower
 from tf_adapter.parts import Known
+from tf_adapter.resident import Given, Layout, given_inputs, number_of
 
-__all__ = ["UNKNOWN_SIZES", "Draft", "Verdict", "judge"]
+__all__ = ["UNKNOWN_SIZES", "CandidatePart", "Verdict", "judge"]
 
 UNKNOWN_SIZES = "it works on tensors whose sizes are not known before the run, and has an effect"
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A part: its graph, the tensors around it, the operations it waits for, the variables it writes to."""
+class CandidatePart:
+    """A candidate subgraph: its boundary tensors, control dependencies and the variables it writes."""
 
     graph: FlatGraph
     inputs: Sequence[Any]
@@ -53,7 +53,7 @@ class Draft:
 class Verdict:
     """Whether a part compiles. Neither `lowered` nor `refused`: that is seen when it runs."""
 
-    draft: Draft
+    candidate: CandidatePart
     lowered: Lowered | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -65,13 +65,13 @@ class Verdict:
         assert self.lowered is not None
         ports = zip(self.lowered.ports.outputs, self.lowered.model.outputs, strict=True)
         made = {
-            self.draft.outputs[index].name: tuple(port.desc.shape)
+            self.candidate.outputs[index].name: tuple(port.desc.shape)
             for (kind, index), port in ports
             if kind == "output" and not port.dynamic
         }
-        made.update({self.draft.outputs[p.result].name: p.shape for p in self.lowered.left})
+        made.update({self.candidate.outputs[p.result].name: p.shape for p in self.lowered.left})
         passed = [(j, index) for j, (kind, index) in self.lowered.ports.others if kind != "constant"]
-        return {**made, **{self.draft.outputs[j].name: self.shapes[index] for j, index in passed}}
+        return {**made, **{self.candidate.outputs[j].name: self.shapes[index] for j, index in passed}}
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ class Verdict:
         assert self.lowered is not None
         ports = self.lowered.ports
         known = [(j, index) for j, (kind, index) in ports.others if kind == "constant"]
-        return {self.draft.outputs[j].name: ports.constants[index] for j, index in known}
+        return {self.candidate.outputs[j].name: ports.constants[index] for j, index in known}
 
     def ready(self) -> dict[Known, Lowered]:
         """Models that need not be compiled again, by the shapes of the inputs and the layout of what was left."""
@@ -110,7 +110,7 @@ class _Expected:
 
 
 def judge(
-    draft: Draft,
+    candidate: CandidatePart,
     functions: Functions,
     fed: Mapping[str, np.ndarray | None],
     sizes: Mapping[str, tuple[int, ...]],
@@ -121,41 +121,43 @@ def judge(
 
     `layout` says where another part leaves the inputs that are given by it; None when that is not known.
     """
-    lying = given_inputs(layout or ())
+    resident = given_inputs(layout or ())
     expected = [
-        lying.get(draft.given[i]) if i in draft.given else _expected(t, i in draft.written, fed, sizes)
-        for i, t in enumerate(draft.inputs)
+        resident.get(candidate.given[i])
+        if i in candidate.given
+        else _expected(t, i in candidate.written, fed, sizes)
+        for i, t in enumerate(candidate.inputs)
     ]
-    unsure = Verdict(draft, None, dict.fromkeys(draft.graph.effects, UNKNOWN_SIZES))
+    unsure = Verdict(candidate, None, dict.fromkeys(candidate.graph.effects, UNKNOWN_SIZES))
     inputs = [e for e in expected if e is not None]
     if len(inputs) < len(expected):
         return unsure
     try:
         found = lower(
-            draft.graph,
+            candidate.graph,
             functions,
             inputs,
             options,
-            name=draft.graph.name,
-            kept=draft.assigned,
+            name=candidate.graph.name,
+            kept=candidate.assigned,
             given={i: e.offset for i, e in enumerate(inputs) if isinstance(e, Given)},
-            left=draft.left,
+            left=candidate.left,
         )
     except _ValueNeeded:
         return unsure
     except UserCodeError as error:
         raise InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
-        return Verdict(draft, None, {error.location or next(iter(draft.graph.nodes)): error.cause})
+        return Verdict(candidate, None, {error.location or next(iter(candidate.graph.nodes)): error.cause})
     except OpError:
         raise
     except Exception as error:
-        fault = faults.absorb(f"graph part {draft.graph.name}", error)
-        return Verdict(draft, None, {next(iter(draft.graph.nodes)): str(fault)})
+        fault = faults.absorb(f"graph part {candidate.graph.name}", error)
+        return Verdict(candidate, None, {next(iter(candidate.graph.nodes)): str(fault)})
     if isinstance(found, Lowered):
-        number = number_of(layout or ()) if draft.given else 0
-        return Verdict(draft, found, shapes=tuple(e.shape for e in inputs), layout=number)
-    return Verdict(draft, None, {node: why.reason for node, why in found.nodes.items()})
+        number = number_of(layout or ()) if candidate.given else 0
+        return Verdict(candidate, found, shapes=tuple(e.shape for e in inputs), layout=number)
+    return Verdict(candidate, None, {node: why.reason for node, why in found.nodes.items()})
 
 
 def _expected(

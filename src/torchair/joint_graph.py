@@ -1,4 +1,4 @@
-"""Joint graphs of a forward and a backward pass, cut in two by PyTorch's minimum cut."""
+"""Split the joint graph of AOT Autograd into forward and backward graphs, by PyTorch's min-cut partitioner."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torchair.pooling import find_maxima_again
 
-__all__ = ["cut"]
+__all__ = ["split_joint_graph"]
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
-def cut(
+def split_joint_graph(
     joint_module: fx.GraphModule, joint_inputs: Any, **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and the backward graph; what both need and is cheap is computed twice instead of kept.
+    """The forward and the backward graph; cheap values that both need are recomputed instead of saved.
 
     PyTorch's own merging of equal calls copies the graph and loads all of inductor; here it is done in place.
     """

@@ -1,0 +1,252 @@
+"""The ONNX project's reference implementation, with definitions of its operators where it departs from ONNX's own, and
+with noise on what is rounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_clip import Clip_11 as _ReferenceClip
+from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
+from onnx.reference.ops.op_one_hot import OneHot as _ReferenceOneHot
+
+from ge.conformance.programs.door import Place, Rounding
+from ge.conformance.programs.onnx_operators import NOISE
+from ge.conformance.programs.record import Noise
+from ge.conformance.programs.sampling import is_float
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator(ReferenceEvaluator):
+    """The reference implementation, which can disturb what is rounded on the way, in bodies too."""
+
+    rounding: Rounding | None = None
+
+    def __init__(self, model: Any, **more: Any) -> None:
+        super().__init__(model, **{"new_ops": DEFINITIONS, **more})
+
+    def run(self, output_names: Any, feed_inputs: Any, *rest: Any, **more: Any) -> Any:
+        results = {"": None, **self.rt_inits_, **feed_inputs}
+        for node in self.rt_nodes_:
+            noise = NOISE.get(node.op_type, Noise.RESULT)
+            inputs = [results[i] for i in node.input]
+            if noise is not Noise.NONE:
+                sums = noise in (Noise.ARGUMENTS, Noise.WINDOW)
+                place = Place.TERM if sums else Place.ARGUMENT
+                inputs = [_moved(v, place, noise is Noise.WINDOW) for v in inputs]
+            _require_defined(node, inputs)
+            context = {"context": results} if node.need_context() else {}
+            for name, value in zip(node.output, _outputs(node, inputs, context), strict=False):
+                if noise is Noise.UNIT:
+                    value = (
+                        _moved(value + np.ones((), value.dtype)) - np.ones((), value.dtype)
+                        if Evaluator.rounding
+                        else value
+                    )
+                results[name] = value if noise is Noise.NONE else _moved(value)
+        return [results[name] for name in output_names or self.output_names]
+
+
+# Sums, which the reference rounds after each term in a narrow type.
+_WIDENED = {f"Reduce{n}" for n in ("Sum", "Mean", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")}
+_NARROW = ("float16", "bfloat16")
+
+
+def _outputs(node: Any, inputs: Sequence[Any], context: dict[str, Any]) -> Sequence[Any]:
+    if node.op_type not in _WIDENED or inputs[0].dtype.name not in _NARROW:
+        return list(node.run(*inputs, **context))
+    (result,) = node.run(inputs[0].astype(np.float32), *inputs[1:])
+    return [np.asarray(result).astype(inputs[0].dtype)]
+
+
+def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any:
+    """A value as another implementation may have it."""
+    rounding = Evaluator.rounding
+    if rounding is None or value is None:
+        return value
+    value = np.asarray(value)
+    if not is_float(value.dtype):
+        return value
+    wide = value.astype(np.float64)
+    wide = np.where(np.isfinite(wide), wide, 1.0) if finite else wide
+    return np.asarray(wide * rounding(value, place)).astype(value.dtype)
+
+
+# -- what is not defined -------------------------------------------------------------------------------------
+
+
+def _require_defined(node: Any, inputs: Sequence[Any]) -> None:
+    """Refuse what the reference answers though ONNX leaves it open or forbids it."""
+    problem = _CHECKS[node.op_type](node, inputs) if node.op_type in _CHECKS else ""
+    if problem:
+        raise ValueError(problem)
+
+
+def _cast(node: Any, inputs: Sequence[Any]) -> str:
+    kind = onnx.helper.tensor_dtype_to_np_dtype(node.onnx_node.attribute[0].i)
+    if is_float(inputs[0].dtype) and kind.kind in "iu":
+        info, wide = np.iinfo(kind), inputs[0].astype(np.float64)
+        if not np.all((wide >= info.min) & (wide <= info.max)):
+            return f"a number out of the range of {kind}"
+    return ""
+
+
+def _gather_elements(node: Any, inputs: Sequence[Any]) -> str:
+    size = inputs[0].shape[node.axis]
+    return "" if np.all((inputs[1] >= -size) & (inputs[1] < size)) else "an index out of range"
+
+
+def _split(node: Any, inputs: Sequence[Any]) -> str:
+    if len(inputs) < 2 or inputs[1] is None or np.sum(inputs[1]) == inputs[0].shape[node.axis]:
+        return ""
+    return "sizes that do not add up"
+
+
+def _reverse_sequence(node: Any, inputs: Sequence[Any]) -> str:
+    x, lengths = inputs
+    fits = lengths.shape == (x.shape[node.batch_axis],)
+    return "" if fits and np.all((lengths >= 0) & (lengths <= x.shape[node.time_axis])) else "a length"
+
+
+def _scatter_elements(node: Any, inputs: Sequence[Any]) -> str:
+    return "" if inputs[1].shape == inputs[2].shape else "updates of another shape than the indices"
+
+
+def _scatter_nd(node: Any, inputs: Sequence[Any]) -> str:
+    data, indices, updates = inputs
+    wanted = (*indices.shape[:-1], *data.shape[indices.shape[-1] :])
+    return "" if updates.shape == wanted else f"updates of another shape than {wanted}"
+
+
+_CHECKS = {
+    "Cast": _cast,
+    "GatherElements": _gather_elements,
+    "Split": _split,
+    "ReverseSequence": _reverse_sequence,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+}
+
+# -- definitions ---------------------------------------------------------------------------------------------
+
+
+class Loop(_ReferenceLoop):
+    """By ONNX's definition the results of steps are stacked along a new axis; the reference joins them."""
+
+    body: Any
+    _run_body: Any
+
+    def _run(
+        self,
+        M: Any,
+        cond: Any,
+        *initial: Any,
+        context: Any = None,
+        body: Any = None,
+        attributes: Any = None,
+        **more: Any,
+    ) -> Any:
+        states, steps = list(initial), list[Any]()
+        while (cond is None or cond) and (M is None or len(steps) < M):
+            fed = zip(self.body.input_names, [np.array(len(steps)), np.array(True), *states], strict=True)
+            cond, *found = self._run_body({**(context or {}), **dict(fed)}, attributes=attributes)
+            states, kept = found[: len(initial)], found[len(initial) :]
+            steps.append(kept)
+        if not steps and self.body.output_names[len(initial) + 1 :]:
+            raise ValueError("no step tells the shape of what is stacked")
+        return (*states, *(np.stack(values) for values in zip(*steps, strict=True)))
+
+
+class PRelu(OpRun):
+    """By ONNX's definition zero stays zero; the reference multiplies it by the slope, which may be infinite."""
+
+    def _run(self, x: Any, slope: Any) -> Any:
+        return (np.where(x < 0, x * slope, x).astype(x.dtype),)
+
+
+class LogSoftmax(OpRun):
+    """Without the logarithm of what is rounded to zero."""
+
+    def _run(self, x: Any, axis: Any = -1) -> Any:
+        wide = x.astype(np.float64)
+        wide = wide - wide.max(axis=axis, keepdims=True)
+        return ((wide - np.log(np.exp(wide).sum(axis=axis, keepdims=True))).astype(x.dtype),)
+
+
+class OneHot(_ReferenceOneHot):
+    """One of two values; the reference computes them from each other."""
+
+    def _run(self, indices: Any, depth: Any, values: Any, axis: Any = None) -> Any:
+        (chosen,) = super()._run(indices, depth, np.array([0, 1]), axis=axis)
+        return (np.where(chosen.astype(bool), values[1], values[0]).astype(values.dtype),)
+
+
+class Clip(_ReferenceClip):
+    """Of the shape of its operand."""
+
+    def _run(self, data: Any, *limits: Any) -> Any:
+        (found,) = super()._run(data, *limits)
+        return (np.asarray(found).reshape(data.shape),)
+
+
+def _windows(x: np.ndarray, fill: Any, beyond: Any, given: Any) -> np.ndarray:
+    """The elements of all windows, as the last axis.
+
+    fill: what the border holds. beyond: what a last window holds that begins inside but ends behind the border.
+    """
+    space = len(given["kernel_shape"])
+    for axis, kernel in enumerate(given["kernel_shape"]):
+        step, hole = ((given.get(n) or [1] * space)[axis] for n in ("strides", "dilations"))
+        reach, size = hole * (kernel - 1) + 1, x.shape[2 + axis]
+        before, after = (given.get("pads") or [0] * 2 * space)[axis::space]
+        if given.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
+            total = max((math.ceil(size / step) - 1) * step + reach - size, 0)
+            before = (total + (given["auto_pad"] == "SAME_LOWER")) // 2
+            after = total - before
+        whole = size + before + after - reach
+        count = (-(-whole // step) if given.get("ceil_mode") else whole // step) + 1
+        if given.get("ceil_mode") and (count - 1) * step >= size + before:  # it begins behind the end
+            count -= 1
+        for width, value in (((before, after), fill), ((0, step), beyond)):
+            border = [width if a == 2 + axis else (0, 0) for a in range(x.ndim)]
+            x = np.pad(x, border, constant_values=value)
+        places = np.arange(count)[:, None] * step + np.arange(kernel) * hole
+        x = np.moveaxis(np.take(x, places, axis=2 + axis), 3 + axis, -1)
+    return x.reshape(*x.shape[: 2 + space], -1)
+
+
+class MaxPool(OpRun):
+    """With a border of its own at each side; the reference has one size for both."""
+
+    def _run(self, x: Any, **given: Any) -> Any:
+        lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+        return (_windows(x, lowest, lowest, given).max(axis=-1),)
+
+
+class AveragePool(OpRun):
+    """NaN counts; to the reference it is a part of the border."""
+
+    def _run(self, x: Any, **given: Any) -> Any:
+        inside = _windows(np.ones(x.shape), float(bool(given.get("count_include_pad"))), 0.0, given)
+        total = _windows(x.astype(np.float64), 0.0, 0.0, given).sum(axis=-1)
+        return ((total / inside.sum(axis=-1)).astype(x.dtype),)
+
+
+class LpPool(OpRun):
+    """The norm of each window, which the reference takes from a mean."""
+
+    def _run(self, x: Any, p: Any = 2, **given: Any) -> Any:
+        views = np.abs(_windows(x.astype(np.float64), 0.0, 0.0, given))
+        return (((views ** (p or 2)).sum(axis=-1) ** (1 / (p or 2))).astype(x.dtype),)
+
+
+DEFINITIONS: list[type[OpRun]] = [
+    *(Loop, PRelu, LogSoftmax, OneHot, Clip),
+    *(MaxPool, AveragePool, LpPool),
+]
