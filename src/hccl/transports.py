@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -102,12 +103,19 @@ class Gloo:
             dist.init_process_group(
                 "gloo", store=store, rank=world_rank(), world_size=world.size, timeout=limit
             )
+            # Gloo's threads must have ended when C++ destroys its static objects, or the process aborts.
+            atexit.register(self._close)
         except (RuntimeError, ValueError) as error:
             raise HcclError(
                 f"rank {world_rank()} of {world.size} did not meet the others at {address}:{port} within {seconds} s: "
                 f"{_first_line(error)}. Start all ranks; MASTER_ADDR and MASTER_PORT, or the rank table, say where "
                 "they meet; HCCL_CONNECT_TIMEOUT how long they wait"
             ) from error
+
+    def _close(self) -> None:
+        self._groups.clear()
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
 
     def _of(self, group: Group) -> Any:
         if group.name == WORLD:
