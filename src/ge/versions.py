@@ -11,7 +11,7 @@ from importlib import metadata
 import npu_runtime
 from ge.target import host
 
-__all__ = ["describe", "project", "versions"]
+__all__ = ["describe", "facts", "project", "versions"]
 
 _PACKAGES = (
     *("numpy", "ml_dtypes", "onnx", "onnx_ir", "llvmlite", "protobuf"),
@@ -30,15 +30,11 @@ def versions() -> dict[str, str]:
     return found | {name: _installed(name) for name in ("tf-adapter", "llvmlite", "onnx") if _installed(name)}
 
 
-def describe() -> str:
-    """Versions, machine and settings, one fact a line.
-
-    >>> describe().splitlines()[0].split()[0]
-    'tf-adapter'
-    """
+def facts() -> dict[str, str]:
+    """Versions, machine and settings, by name."""
     target = host()
     caches = f"{target.cache_bytes >> 20} MiB last-level cache"
-    facts = {
+    found = {
         "tf-adapter": project(),
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": f"{platform.platform()}, {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
@@ -48,7 +44,16 @@ def describe() -> str:
         **{name: _installed(name) for name in _PACKAGES},
         **{name: value for name, value in sorted(os.environ.items()) if name.startswith("NPU_")},
     }
-    return "\n".join(f"{name:<22} {value}" for name, value in facts.items() if value)
+    return {name: value for name, value in found.items() if value}
+
+
+def describe() -> str:
+    """The facts, one a line.
+
+    >>> describe().splitlines()[0].split()[0]
+    'tf-adapter'
+    """
+    return "\n".join(f"{name:<22} {value}" for name, value in facts().items())
 
 
 @functools.cache
