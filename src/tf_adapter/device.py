@@ -6,6 +6,7 @@ Devices are registered when the eager context starts, so that `tf.config` can st
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,11 @@ _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
+@functools.cache
 def device_name(index: int = 0) -> str:
     """TensorFlow's full name of an NPU.
+
+    Every call returns the same object: TensorFlow caches scalars by a pointer to the characters of the name.
 
     >>> device_name(1)
     '/job:localhost/replica:0/task:0/device:NPU:1'

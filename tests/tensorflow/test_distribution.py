@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "mirrored.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def results(folder: Path, devices: int, kind: str, *programs: str) -> dict[str, list[float]]:
     """What the programs of the script compute; one that raises fails the test."""
     path = folder / f"{kind}{devices}.json"
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(path), str(devices), kind, *programs],
+        [sys.executable, str(SCRIPTS / "mirrored.py"), str(path), str(devices), kind, *programs],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": str(devices)},
         capture_output=True,
         text=True,
@@ -93,3 +93,15 @@ def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
     assert devices == "NPU:0 NPU:1"
     assert steps == "NPU:0 NPU:1 NPU:0 NPU:1", "two levels: gradients, then their sum with the update"
     assert equal == "True", "all replicas have the same bits"
+
+
+def test_eager_operators_copy_inputs_of_other_npus() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "crossing.py")],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "4"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-4000:]
