@@ -20,11 +20,19 @@ from npu_runtime import tensorflow as native
 from tf_adapter.options import options
 from tf_adapter.parts import refusals_of, shapes_of
 
-__all__ = ["offloaded_callable", "offloaded_run", "partition_report", "run_by_callable", "with_options"]
+__all__ = [
+    "observers",
+    "offloaded_callable",
+    "offloaded_run",
+    "partition_report",
+    "run_by_callable",
+    "with_options",
+]
 
 _log = logging.getLogger("npu_bridge")
 _ATTEMPTS = 16
 _INLINE = config_pb2.RunOptions(inter_op_thread_pool=-1)
+observers: list[Callable[[RunReport], object]] = []  # told of every run that is met for the first time
 
 
 def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> RunReport:
@@ -86,6 +94,8 @@ def _rewritten(
     session._npu_runs[key] = (rewriter.generation, done, (*fetches, *targets, *fed))
     if options.explain:
         print(done.report)
+    for observer in observers:
+        observer(done.report)
     return done
 
 

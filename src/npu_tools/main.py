@@ -33,6 +33,11 @@ COMMANDS = {
         "npu_tools.env",
         "Show versions, processor, devices, memory and settings, and what is wrong with them.",
     ),
+    "explain": Row(
+        "npu_tools.explain",
+        "Show which operators of a model file or script run on the NPU, which on the host, and why.",
+    ),
+    "cache": Row("npu_tools.cache", "List or clear what compiles and measurements have left on disk."),
 }
 
 

@@ -435,6 +435,11 @@ def step_of(name: str) -> partition.Step:
     return _steps[name]
 
 
+def compiled() -> list[Known]:
+    """The functions that have been compiled, least recently used first; steps of others included."""
+    return [function for function in _known.values() if function.report is not None]
+
+
 def last_report(name: str) -> FunctionReport | None:
     """What became of a function at its last compile."""
     return known(name).report

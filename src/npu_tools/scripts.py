@@ -1,0 +1,147 @@
+"""Scripts of users on the NPU: which framework one is written for, and a process that runs it.
+
+    python -m npu_tools.scripts FRAMEWORK TASK RESULT SCRIPT ARGUMENTS...
+
+runs a script as `python SCRIPT ARGUMENTS` would, on the NPU, while a task of `_TASKS` watches; the task writes RESULT
+when the script has ended, however it ended. The exit status is the script's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from npu_tools.outcome import Failure
+
+__all__ = ["FRAMEWORKS", "Outcome", "framework_of", "run_watched"]
+
+FRAMEWORKS = ("tensorflow", "tensorflow1", "torch", "none")
+_TASKS = {"explain": "npu_tools.explaining"}
+_VERSION1_MODULES = ("tensorflow.compat.v1", "tensorflow.contrib", "npu_bridge", "tf_slim")
+_VERSION1_NAMES = frozenset(
+    {
+        *("Session", "InteractiveSession", "placeholder", "global_variables_initializer", "get_variable"),
+        *("ConfigProto", "disable_v2_behavior", "disable_eager_execution", "contrib"),
+    }
+)
+
+
+# -- the caller's side --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a watched script ended; `result` is what the task wrote, None where it could not."""
+
+    status: int
+    result: bytes | None
+
+
+def framework_of(script: Path) -> str:
+    """The framework that a script imports, by its text; "none" where it is neither.
+
+    A script that imports TensorFlow is one of version 1 where it makes sessions, placeholders or estimators' graphs.
+    """
+    try:
+        tree = ast.parse(script.read_text())
+    except SyntaxError as error:
+        raise Failure(f"{script}:{error.lineno}: {error.msg}", "the script is not valid Python") from error
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    if any(name == known or name.startswith(f"{known}.") for name in modules for known in _VERSION1_MODULES):
+        return "tensorflow1"
+    top = {name.partition(".")[0] for name in modules}
+    if top & {"tensorflow", "keras", "tf_keras", "tf_adapter", "npu_device"}:
+        return "tensorflow1" if _uses_version1(tree) else "tensorflow"
+    return "torch" if top & {"torch", "torch_npu", "torchair"} else "none"
+
+
+def _uses_version1(tree: ast.Module) -> bool:
+    owners = ("tf", "tensorflow", "tf.compat.v1", "tf1")
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in _VERSION1_NAMES and ast.unparse(node.value) in owners
+        for node in ast.walk(tree)
+    )
+
+
+def run_watched(
+    script: Path, arguments: Sequence[str], task: str, framework: str = "", *, quiet: bool = False
+) -> Outcome:
+    """Run a script on the NPU in a process of its own, with the caller's input and output.
+
+    quiet: what the script prints goes to the error output.
+    """
+    if not script.is_file():
+        raise Failure(f"there is no script '{script}'")
+    chosen = framework or framework_of(script)
+    if chosen not in FRAMEWORKS:
+        raise Failure(f"there is no framework '{chosen}'", f"choices are {', '.join(FRAMEWORKS)}")
+    with tempfile.TemporaryDirectory(prefix="tf-adapter-") as folder:
+        result = Path(folder) / "result"
+        command = [
+            sys.executable,
+            "-m",
+            "npu_tools.scripts",
+            chosen,
+            task,
+            str(result),
+            str(script),
+            *arguments,
+        ]
+        done = subprocess.run(command, stdout=sys.stderr if quiet else None, check=False)
+        return Outcome(done.returncode, result.read_bytes() if result.is_file() else None)
+
+
+# -- the script's side --------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script; returns the exit status where it does not end the process itself."""
+    framework, task, result, script, *rest = arguments
+    watch: AbstractContextManager[Any] = importlib.import_module(_TASKS[task]).watch(framework, Path(result))
+    with watch:
+        _RUNNERS[framework](script, rest)
+    return 0
+
+
+def _run(script: str, arguments: Sequence[str]) -> None:
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _run_tensorflow(script: str, arguments: Sequence[str]) -> None:
+    importlib.import_module("tf_adapter")
+    _run(script, arguments)
+
+
+def _run_version1(script: str, arguments: Sequence[str]) -> None:
+    importlib.import_module("npu_bridge.version1").run_script(script, list(arguments))
+
+
+def _run_torch(script: str, arguments: Sequence[str]) -> None:
+    """What the script calls `cuda` is the NPU; `npu` and `torch.compile(backend="npu")` work as they are."""
+    importlib.import_module("torch_npu.contrib.transfer_to_npu")
+    _run(script, arguments)
+
+
+_RUNNERS = {"tensorflow": _run_tensorflow, "tensorflow1": _run_version1, "torch": _run_torch, "none": _run}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.exit(main(sys.argv[1:]))
