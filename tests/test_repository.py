@@ -417,7 +417,7 @@ def test_versions_are_those_declared() -> None:
 def test_a_distribution_has_every_file_of_the_packages(kind: str, tmp_path: Path) -> None:
     """Without the native library, which takes minutes to build."""
     build = f"from scikit_build_core.build import build_{kind} as build; build({str(tmp_path)!r}, SETTINGS)"
-    code = build.replace("SETTINGS", "{'wheel.cmake': 'false'}")
+    code = build.replace("SETTINGS", "{'wheel.cmake': 'false', 'wheel.platlib': 'true'}")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
     (archive,) = tmp_path.iterdir()
     if kind == "sdist":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ge.deferred import defer
+
 if TYPE_CHECKING:
     from ge import opp, ops
     from ge.compiler import compile
@@ -59,6 +61,8 @@ _MODULES = {
     "run_operator": "ge.running",
     "save": "ge.model.om",
 }
+
+defer("onnx_ir", ("sympy", "onnx_ir._symbolic_shapes"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,62 @@
+"""Imports that a dependency makes but hardly ever needs, put off until something of them is used.
+
+onnx_ir imports sympy for symbolic dimensions, which takes longer than the rest of a start. While onnx_ir is imported
+for the first time, a stand-in is in sympy's place; it is gone from `sys.modules` afterwards, so nobody else sees it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+__all__ = ["defer"]
+
+
+class _StandIn(ModuleType):
+    """Imports the module it stands for on the first use of an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class _Finder:
+    """Finds one package, and puts stand-ins in the place of others while it is executed."""
+
+    def __init__(self, package: str, modules: Sequence[str]) -> None:
+        self.package, self.modules = package, modules
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != self.package:
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        spec = PathFinder.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_among_stand_ins(module: ModuleType) -> None:
+                stand_ins = [_StandIn(name) for name in self.modules if name not in sys.modules]
+                sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
+                try:
+                    execute(module)
+                finally:
+                    for stand_in in stand_ins:
+                        if sys.modules.get(stand_in.__name__) is stand_in:
+                            del sys.modules[stand_in.__name__]
+
+            spec.loader.exec_module = execute_among_stand_ins  # type: ignore[method-assign]
+        return spec
+
+
+def defer(package: str, modules: Sequence[str]) -> None:
+    """Put off what the first import of a package imports of some modules.
+
+    >>> defer("onnx_ir", ("sympy",))  # already imported: nothing to do
+    """
+    if package not in sys.modules:
+        sys.meta_path.insert(0, _Finder(package, modules))

@@ -1,0 +1,123 @@
+"""Builds the sdist and the wheels and tries each in an environment of its own: ``python -m tests.packaging.wheels``.
+
+1. The sdist is made of this tree, and every wheel of the unpacked sdist: one a version of Python up to 3.11, one of the
+   stable ABI for all newer ones. C++ that knows nothing of Python is compiled once.
+2. auditwheel gives a wheel the oldest manylinux tag that it fulfils; no library is added to it.
+3. Each supported Python that is found installs its wheel with its dependencies into an empty environment, away from
+   this tree, and runs the doors whose frameworks are there (`--extras torch` installs one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = Path(__file__).with_name("smoke.py")
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+STABLE = (3, 12)  # the first version of the stable ABI's wheel
+
+
+def interpreters() -> dict[str, str]:
+    """The supported Pythons of this machine by version: on the path, else those of pyenv."""
+    found: dict[str, str] = {}
+    for version in VERSIONS:
+        root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        for name in (f"python{version}", *map(str, sorted(root.glob(f"versions/{version}.*/bin/python")))):
+            code = "import sys, venv; print(*sys.version_info[:2], sep='.')"
+            path = shutil.which(name)
+            tried = path and subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+            if path and tried and tried.stdout.strip() == version:
+                found[version] = path
+                break
+    return found
+
+
+def call(*command: str | Path, cwd: Path | None = None) -> None:
+    subprocess.run([str(part) for part in command], cwd=cwd, check=True)
+
+
+def environment(python: str, place: Path, *packages: str) -> Path:
+    """A new environment with packages; returns its Python."""
+    call(python, "-m", "venv", place)
+    inside = place / "bin" / "python"
+    if packages:
+        call(inside, "-m", "pip", "-q", "install", *packages)
+    return inside
+
+
+def make_sdist(work: Path, dist: Path) -> Path:
+    """The sdist in `dist`; returns the folder that it was unpacked to."""
+    code = f"from scikit_build_core.build import build_sdist; print(build_sdist({str(dist)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    with tarfile.open(dist / done.stdout.split()[-1]) as packed:
+        if sys.version_info >= (3, 12):
+            packed.extractall(work, filter="data")
+        else:
+            packed.extractall(work)
+    (source,) = (path for path in work.iterdir() if (path / "pyproject.toml").is_file())
+    return source
+
+
+def make_wheel(python: str, source: Path, build: Path, dist: Path) -> Path:
+    """The wheel of a Python, with the oldest manylinux tag that it fulfils."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder)
+        pip = environment(python, made / "environment")
+        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", f"-Cbuild-dir={build}", "-w", made, source)
+        (wheel,) = made.glob("*.whl")
+        audited = made / "audited"
+        call(sys.executable, "-m", "auditwheel", "-q", "repair", "-w", audited, wheel)
+        (tagged,) = audited.glob("*.whl")
+        return Path(shutil.copy(tagged, dist))
+
+
+def try_wheel(python: str, wheel: Path, extras: Sequence[str]) -> None:
+    """Install a wheel into an empty environment and run every door there."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "environment"
+        wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+        inside = environment(python, place, wanted)
+        script = shutil.copy(SMOKE, folder)
+        for door in ("engine", "tensorflow", "torch"):
+            call(inside, "-I", script, place, door, cwd=Path(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="folder of the results")
+    parser.add_argument("--pythons", nargs="*", default=VERSIONS, help="versions, those that are found of")
+    parser.add_argument(
+        "--extras", nargs="*", default=(), help="extras that are installed beside: tensorflow torch"
+    )
+    arguments = parser.parse_args()
+    found = {version: path for version, path in interpreters().items() if version in arguments.pythons}
+    if not found:
+        parser.exit(1, f"no Python of {', '.join(arguments.pythons)} was found on the path or in pyenv\n")
+    dist = arguments.dist.resolve()
+    shutil.rmtree(dist, ignore_errors=True)
+    dist.mkdir(parents=True)
+    wheels: dict[tuple[int, ...], Path] = {}
+    with tempfile.TemporaryDirectory() as work:
+        source = make_sdist(Path(work), dist)
+        for version, python in found.items():
+            key = min(tuple(map(int, version.split("."))), STABLE)
+            if key not in wheels:
+                print(f"Python {version}: building")
+                wheels[key] = make_wheel(python, source, Path(work) / "build", dist)
+            print(
+                f"Python {version}: trying {wheels[key].name}, {wheels[key].stat().st_size / 1e6:.1f} MB",
+                flush=True,
+            )
+            try_wheel(python, wheels[key], arguments.extras)
+
+
+if __name__ == "__main__":
+    main()
