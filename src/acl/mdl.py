@@ -38,6 +38,11 @@ class Loaded:
     """A model in memory. With gears it has one more input, the last: the numbers of the chosen gear."""
 
     def __init__(self, model: Any, properties: Mapping[str, Any] | None = None) -> None:
+        if getattr(model, "interface", None) is not None:
+            raise AclError(
+                c.ACL_ERROR_UNSUPPORTED_DATA_TYPE,
+                "the model takes or gives strings, sequences or dictionaries: run it with acl.Model or ge.load",
+            )
         self.model = model
         self.gears = getattr(model, "gears", None)
         self.properties = properties or {}

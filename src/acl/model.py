@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
-
 __all__ = ["Model"]
 
 
@@ -41,7 +39,7 @@ class Model:
         """Run; one array, or a tuple of several. The calling thread waits without holding Python's lock."""
         return self._model(*arrays, **named)
 
-    def run(self, arrays: list[Any]) -> list[np.ndarray]:
+    def run(self, arrays: list[Any]) -> list[Any]:
         """Run on arrays in the order of `inputs`; always a list."""
         return self._model.run(arrays)
 

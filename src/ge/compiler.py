@@ -86,6 +86,7 @@ def compile_plan(
     """
     options = options if options is not None else CompileOptions.from_environment()
     options = replace(options, disabled_passes=switched_off(options.disabled_passes))
+    interface = facts.interface(graph)
     graph = graph.clone()
     for unknown in _check_names(options):
         facts.add_note(graph, f"there is no pass '{unknown}' to switch off")
@@ -104,6 +105,8 @@ def compile_plan(
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
     plan.report["target"] = {"name": options.target.name, "isa": options.target.isa}
+    if interface is not None:
+        plan.report["interface"] = dict(interface)
     plan.report["notes"] = list(facts.notes(graph))
     plan.steps = facts.steps(graph)
     for ports, descs in zip((plan.inputs, plan.outputs), whole, strict=True):

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ge
+from ge.conformance import sklearn as classical
 from ge.options import CompileOptions
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -148,16 +149,6 @@ def test_encoders() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_dictionaries_and_strings_are_refused_with_a_remedy() -> None:
-    estimator = tree.DecisionTreeClassifier(random_state=0).fit(ROWS, TWO)
-    kind = skl2onnx.common.data_types.FloatTensorType([1, 5])
-    with pytest.raises(ge.GeError, match="zipmap"):
-        ge.compile(skl2onnx.convert_sklearn(estimator, initial_types=[("x", kind)], target_opset=17))
-    named = tree.DecisionTreeClassifier(random_state=0).fit(ROWS, np.where(TWO, "yes", "no"))
-    with pytest.raises(ge.GeError, match="integer labels"):
-        ge.compile(exported(named, 1))
-
-
 def test_what_is_not_a_tree_is_refused() -> None:
     model = ensemble_of("BRANCH_LEQ", 0, "SUM")
     for attribute in model.graph.node[0].attribute:
@@ -165,3 +156,39 @@ def test_what_is_not_a_tree_is_refused() -> None:
             attribute.ints[1] = 4  # where the other branch goes: node 3 hangs in the air
     with pytest.raises(ge.GeError, match="tree 0 has 2 roots"):
         ge.compile(model, CompileOptions(input_shapes={"x": (2, 3)}))
+
+
+FEW = ("LogisticRegression, names", "RandomForestClassifier, names", "SVC", "SVC, two", "SVC, probabilities",
+       "OneClassSVM", "OneHotEncoder of strings", "OrdinalEncoder of strings", "TfidfVectorizer, classifier",
+       "LGBMClassifier, names", "XGBClassifier", "KNeighborsClassifier")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_default_export_gives_labels_strings_and_dictionaries_as_onnx_runtime_does(name: str) -> None:
+    sample = next((s for s in classical.samples() if s.name == name), None)
+    if sample is None:
+        pytest.skip("the package is not installed")
+    outcome = classical.compare(sample)
+    assert outcome.status == "pass", outcome.detail
+
+
+@pytest.mark.slow
+def test_all_classical_models_agree_with_onnx_runtime() -> None:
+    outcomes = [classical.compare(s) for s in classical.samples() if s.name not in FEW]
+    faults = [o for o in outcomes if o.status in ("wrong", "error", "refused") and o.name != "KNNImputer"]
+    assert faults == []
+    assert sum(o.status == "pass" for o in outcomes) >= 60
+
+
+def test_unknown_categories_are_an_error_where_the_encoder_says_so() -> None:
+    known, unknown = (np.asarray([[v]], object) for v in ("red", "pink"))
+    node = helper.make_node(
+        "OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_strings=["red", "blue"], zeros=0
+    )
+    ports = [helper.make_tensor_value_info("x", TensorProto.STRING, [1, 1]), onnx.ValueInfoProto(name="y")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "net", ports[:1], ports[1:])
+    model = ge.compile(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    np.testing.assert_array_equal(model(known), [[[1, 0]]])
+    with pytest.raises(ge.GeError, match="none of the categories"):
+        model(unknown)

@@ -174,9 +174,9 @@ def test_the_run_tells_the_size_of_a_result_without_elements(
     assert [r.shape for r in compiled.run(feeds)] == shapes
 
 
-def test_strings_are_refused_by_reason() -> None:
-    with pytest.raises(UnsupportedOperatorsError, match="no engine accepts string"):
-        parse(model("g (string[2] x) => (string[2] y) { y = Identity(x) }"))
+def test_types_that_no_engine_has_are_refused_by_reason() -> None:
+    with pytest.raises(UnsupportedOperatorsError, match="no engine accepts complex128"):
+        parse(model("g (complex128[2] x) => (complex128[2] y) { y = Identity(x) }"))
 
 
 # -- files -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ge.conformance.cases import KINDS, Case, collect
 from ge.conformance.ort import ort
 from ge.conformance.pool import run_cases
 from ge.conformance.programs.command import programs
+from ge.conformance.sklearn import sklearn
 from ge.conformance.suites.command import suites
 
 STATUSES = ("pass", "unsupported", "error", "wrong", "crash")
@@ -31,6 +32,7 @@ def _group() -> None:
 app.command()(suites)
 app.command()(programs)
 app.command()(ort)
+app.command()(sklearn)
 
 
 @app.command()

@@ -37,7 +37,8 @@ def check(case: Case, interpreted: bool, strict: bool = False) -> dict[str, Any]
     return {"status": "pass", "reason": ""}
 
 
-def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.ndarray]:
+def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[Any]:
+    from ge.interface import Interface
     from ge.ir import facts
     from ge.ops.interpret import interpret
     from ge.parsers.onnx.narrow import stored_array
@@ -47,19 +48,23 @@ def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[np.nd
     ports = [p.name for p in case.model.graph.input if p.name not in stored]
     if len(ports) < len(inputs):
         ports = [p.name for p in case.model.graph.input]
-    fed = {
-        n: np.asarray(v) for n, v in zip(ports, inputs, strict=False) if not isinstance(v, (list, type(None)))
-    }
-    shapes = {n: v.shape for n, v in fed.items()}
-    graph = parse(case.model, input_shapes=shapes, values=fed)
-    arrays = [stored_array(fed[v.name])[0] for v in graph.inputs if v.name is not None]
-    kinds = [facts.narrow(v) for v in graph.outputs]
-    if interpreted:
-        results = interpret(graph, arrays)
-    else:
+    fed = dict(zip(ports, inputs, strict=False))
+    graph = parse(case.model, values=fed)
+    record = facts.interface(graph)
+
+    def run(arrays: list[Any]) -> list[Any]:
+        if interpreted:
+            return interpret(graph, arrays)
         from ge.compiler import compile_graph
 
-        results = list(compile_graph(graph).run(arrays))
+        return list(compile_graph(graph).run_plan(arrays))
+
+    if record is not None:
+        surroundings = Interface.from_json(record)
+        feeds, state = surroundings.feeds([fed[name] for name in surroundings.names], len(graph.inputs))
+        return surroundings.results(run([stored_array(np.asarray(f))[0] for f in feeds]), state)
+    kinds = [facts.narrow(v) for v in graph.outputs]
+    results = run([stored_array(np.asarray(fed[v.name]))[0] for v in graph.inputs if v.name is not None])
     return [_restored(a, kind) for a, kind in zip(results, kinds, strict=True)]
 
 
@@ -73,27 +78,37 @@ def _restored(array: np.ndarray, kind: str) -> np.ndarray:
     return array.view(narrow.numpy) if narrow.is_float else array.astype(narrow.numpy)
 
 
-def _compare(case: Case, outputs: Sequence[np.ndarray], expected: Sequence[Any], strict: bool) -> None:
-    rtol, atol = case.tolerances
+def _compare(case: Case, outputs: Sequence[Any], expected: Sequence[Any], strict: bool) -> None:
     assert len(outputs) == len(expected), f"{len(outputs)} outputs where {len(expected)} are expected"
     for index, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        wanted = np.asarray(wanted)
-        assert found.shape == wanted.shape, f"output {index} is {found.shape}, expected {wanted.shape}"
-        assert found.dtype == wanted.dtype, f"output {index} is {found.dtype}, expected {wanted.dtype}"
-        if case.random:
-            continue
-        allowed = rtol
-        if found.dtype.name == "bfloat16":
-            allowed = max(rtol, 2**-6)
-        if found.dtype.isbuiltin != 1:  # one of ml_dtypes
-            found, wanted = found.astype(np.float32), wanted.astype(np.float32)
-        np.testing.assert_allclose(
-            found,
-            wanted,
-            rtol=allowed,
-            atol=atol if strict else max(atol, _last_place(wanted)),
-            err_msg=f"output {index}",
-        )
+        _compare_values(case, found, wanted, strict, f"output {index}")
+
+
+def _compare_values(case: Case, found: Any, wanted: Any, strict: bool, what: str) -> None:
+    if isinstance(wanted, list) or wanted is None:
+        assert isinstance(found, list) == isinstance(wanted, list), f"{what} is {found!r}, not {wanted!r}"
+        items, expected = list(found or ()), list(wanted or ())
+        assert len(items) == len(expected), f"{what} has {len(items)} elements, not {len(expected)}"
+        for place, (ours, theirs) in enumerate(zip(items, expected, strict=True)):
+            _compare_values(case, ours, theirs, strict, f"{what}, element {place}")
+        return
+    rtol, atol = case.tolerances
+    wanted, found = np.asarray(wanted), np.asarray(found)
+    assert found.shape == wanted.shape, f"{what} is {found.shape}, expected {wanted.shape}"
+    if wanted.dtype.kind in "OSU":
+        assert found.dtype.kind in "OSU", f"{what} is {found.dtype}, expected strings"
+        np.testing.assert_array_equal(found.astype(str), wanted.astype(str), err_msg=what)
+        return
+    assert found.dtype == wanted.dtype, f"{what} is {found.dtype}, expected {wanted.dtype}"
+    if case.random:
+        return
+    allowed = rtol
+    if found.dtype.name == "bfloat16":
+        allowed = max(rtol, 2**-6)
+    if found.dtype.isbuiltin != 1:  # one of ml_dtypes
+        found, wanted = found.astype(np.float32), wanted.astype(np.float32)
+    limit = atol if strict else max(atol, _last_place(wanted))
+    np.testing.assert_allclose(found, wanted, rtol=allowed, atol=limit, err_msg=what)
 
 
 def _last_place(wanted: np.ndarray) -> float:

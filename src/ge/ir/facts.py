@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ __all__ = [
     "add_origin",
     "engine",
     "implementation",
+    "interface",
     "keep_dtype",
     "narrow",
     "notes",
@@ -24,6 +26,7 @@ __all__ = [
     "recomputed",
     "set_engine",
     "set_implementation",
+    "set_interface",
     "set_keep_dtype",
     "set_narrow",
     "set_output_names",
@@ -42,6 +45,7 @@ _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
 _IMPLEMENTATION = "ge.implementation"
+_INTERFACE = "ge.interface"
 _KEEP_DTYPE = "ge.keep_dtype"
 _NARROW = "ge.narrow"
 _NOTES = "ge.notes"
@@ -190,3 +194,14 @@ def output_names(graph: ir.Graph) -> tuple[frozenset[str], ...]:
 def set_output_names(graph: ir.Graph, names: Iterable[Iterable[str]]) -> None:
     """Record the names of the outputs."""
     graph.meta[_OUTPUT_NAMES] = tuple(frozenset(n) for n in names)
+
+
+def interface(graph: ir.Graph) -> Mapping[str, Any] | None:
+    """How a caller's values become inputs and outputs, as JSON; None where they are plain tensors."""
+    found: Mapping[str, Any] | None = graph.meta.get(_INTERFACE)
+    return found
+
+
+def set_interface(graph: ir.Graph, record: Mapping[str, Any]) -> None:
+    """Record structured inputs and outputs."""
+    graph.meta[_INTERFACE] = record

@@ -43,6 +43,12 @@ class GearedModel:
 
     def __init__(self, plans: Sequence[Plan], gears: Gears) -> None:
         self.plans = list(plans)
+        if any("interface" in plan.report for plan in self.plans):
+            raise GeError(
+                "E10020",
+                f"model {self.name} takes or gives strings, sequences or dictionaries, which gears do not have",
+                remedy="compile it for one shape",
+            )
         self.gears = gears
         self._models: dict[int, Model] = {}
         self._lock = threading.Lock()

@@ -13,6 +13,7 @@ import numpy as np
 
 import npu_runtime
 from ge.errors import GeError, OutOfMemoryError
+from ge.interface import Interface
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port, Task
@@ -48,6 +49,7 @@ class Model:
     def __init__(self, plan: Plan, packed: PackedConstants | None = None) -> None:
         self.plan = plan
         self.program = _load(plan, packed)
+        self.interface = _interface(plan)
         self._announce = environment.text("NPU_PROFILE") not in ("", "0")
 
     @property
@@ -67,8 +69,27 @@ class Model:
         results = self.run([*arrays, *self._named(arrays, named)])
         return results[0] if len(results) == 1 else tuple(results)
 
-    def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on arrays in the order of `inputs`; results are new arrays unless arrays to fill are given."""
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the values that a call takes; a sequence is one of them, and several of `inputs`."""
+        return self.interface.names if self.interface is not None else tuple(p.name for p in self.inputs)
+
+    def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
+        """Run on values in the order of `input_names`; results are new arrays unless arrays to fill are given.
+
+        Tensors of strings are arrays of objects, sequences are lists, an absent optional is None.
+        """
+        if self.interface is None:
+            return self.run_plan(arrays, into)
+        if into is not None:
+            raise GeError(
+                "E10020", f"model {self.name} gives strings, sequences or dictionaries: nothing to fill"
+            )
+        feeds, state = self.interface.feeds(arrays, len(self.inputs))
+        return self.interface.results(self.run_plan(feeds), state)
+
+    def run_plan(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on arrays in the order of `inputs`, without what surrounds the plan."""
         feeds = self._feeds(arrays)
         if into is None:
             results = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
@@ -167,20 +188,30 @@ class Model:
         return om.save(self, path)
 
     def _named(self, arrays: Sequence[Any], named: dict[str, Any]) -> list[Any]:
-        rest = self.inputs[len(arrays) :]
+        rest = self.input_names[len(arrays) :]
         if not named:
             return []
-        unknown = sorted(set(named) - {p.name for p in rest})
-        missing = [p.name for p in rest if p.name not in named]
+        unknown = sorted(set(named) - set(rest))
+        missing = [name for name in rest if name not in named]
         if unknown or missing:
             cause = f"model {self.name}: unknown inputs {unknown}, missing inputs {missing}"
-            raise GeError("E10020", cause, remedy=f"the inputs are {', '.join(p.name for p in self.inputs)}")
-        return [named[p.name] for p in rest]
+            raise GeError("E10020", cause, remedy=f"the inputs are {', '.join(self.input_names)}")
+        return [named[name] for name in rest]
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{p.name}: {p.desc}" for p in self.inputs)
         outs = ", ".join(f"{p.name}: {p.desc}" for p in self.outputs)
         return f"Model({self.name}: {ins} -> {outs}; {len(self.plan.tasks)} tasks)"
+
+
+def _interface(plan: Plan) -> Interface | None:
+    """What surrounds the plan; its ports exist."""
+    data = plan.report.get("interface")
+    if data is None:
+        return None
+    interface = Interface.from_json(data)
+    interface.check(len(plan.inputs), len(plan.outputs))
+    return interface
 
 
 def _implementation(task: Task, kernel: str) -> str:

@@ -25,9 +25,11 @@ from ge.ops.builder import GraphBuilder, Operand
 
 __all__ = [
     "FRAMEWORKS",
+    "Maps",
     "Node",
     "Plugin",
     "Results",
+    "Sequence_",
     "Unsupported",
     "add",
     "custom",
@@ -45,6 +47,23 @@ __all__ = [
 # Packages whose plugins are built in; everything else is the user's.
 BUILT_IN = frozenset({"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu"})
 FRAMEWORKS = ("onnx", "tensorflow", "aten")
+
+
+@dataclass(frozen=True)
+class Sequence_:
+    """A sequence (or an optional) known while parsing: a plain list of values."""
+
+    items: tuple[Any, ...] = ()
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Rows that a caller gets as dictionaries: a value and the keys of its columns."""
+
+    value: ir.Value
+    keys: tuple[Any, ...]
+
 
 Results = ir.Value | Sequence[ir.Value | None]
 

@@ -5,18 +5,19 @@ A subgraph reads nothing but its own inputs: outer values it uses are captured a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
+from ge.ir import facts
 from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, has_dynamic_size, register
 from ge.ops.builder import GraphBuilder
-from ge.ops.plugins import Node, Results, Unsupported, plugin
+from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
 __all__ = ["If", "Loop", "branch", "repeat"]
 
@@ -229,23 +230,65 @@ MAX_UNROLLED = 1024
 
 @plugin(onnx="If")
 def _if(n: Node) -> Results:
-    """A constant condition leaves one branch, in place of the node."""
-    branches = [n.attr("then_branch"), n.attr("else_branch")]
+    """A constant condition leaves one branch, in place of the node; sequences of one form cross as their elements."""
+    graphs, condition = [n.attr("then_branch"), n.attr("else_branch")], n.inputs[0]
+    known = constant_of(condition)
+    if known is not None:
+        return tuple(n.parser.body(graphs[0 if known.reshape(-1)[0] else 1], n.builder, []))
+    forms: list[list[Any]] = []
 
     def emitted(graph: Any) -> Callable[[GraphBuilder], Sequence[Any]]:
-        return lambda builder: _tensors(
-            n.parser.body(graph, builder, []), constant_of(n.inputs[0]) is not None
-        )
+        def emit(builder: GraphBuilder) -> Sequence[Any]:
+            results = n.parser.body(graph, builder, [])
+            forms.append([_form(r) for r in results])
+            return [value for r in results for value in _elements(r)]
+
+        return emit
 
     try:
-        return branch(n.builder, n.inputs[0], emitted(branches[0]), emitted(branches[1]))  # type: ignore[arg-type]
+        flat = branch(n.builder, condition, *map(emitted, graphs))  # type: ignore[arg-type]
     except GeError as error:
-        raise Unsupported(error.cause, error.remedy) from error
+        raise Unsupported(error.cause, error.remedy, condition) from error
+    if forms[0] != forms[1]:
+        raise Unsupported(
+            "its branches give sequences or optionals of different forms", "use tensors", condition
+        )
+    values = iter(flat)
+    return [_rebuilt(form, values) for form in forms[0]]
 
 
-def _tensors(values: Sequence[Any], any_kind: bool = False) -> Sequence[Any]:
-    if not any_kind and not all(isinstance(v, ir.Value) for v in values):
-        raise Unsupported("a branch or loop gives a sequence or an optional", "use tensors")
+def _elements(value: Any) -> list[Any]:
+    """The tensors of a value that may be a sequence."""
+    if isinstance(value, Sequence_):
+        return [tensor for item in value.items for tensor in _elements(item)]
+    return [value] if isinstance(value, ir.Value) else []
+
+
+def _form(value: Any) -> Any:
+    """How a value is made of tensors: the narrow type of each, lists of them, None where it has no value."""
+    if isinstance(value, Sequence_):
+        return (value.optional, tuple(_form(item) for item in value.items))
+    if not isinstance(value, ir.Value | None):
+        raise Unsupported("a branch or loop gives dictionaries", "use tensors")
+    return None if value is None else facts.narrow(value)
+
+
+def _rebuilt(form: Any, values: Iterator[ir.Value]) -> Any:
+    if form is None:
+        return None
+    if isinstance(form, tuple):
+        return Sequence_(tuple(_rebuilt(item, values) for item in form[1]), form[0])
+    value = next(values)
+    if form:
+        facts.set_narrow(value, form)
+    return value
+
+
+def _tensors(values: Sequence[Any]) -> Sequence[Any]:
+    if not all(isinstance(v, ir.Value) and not facts.narrow(v) for v in values):
+        raise Unsupported(
+            "a loop gives strings, a sequence, an optional or a narrow type", "use tensors of numbers"
+        )
     return values
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ge.interface.strings import identify
+from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.ops.plugins import Node, Results, Unsupported
 
-__all__ = ["DOMAIN", "classified", "real_rows", "transformed"]
+__all__ = ["DOMAIN", "TEXT", "classified", "labelled", "real_rows", "transformed"]
 
 DOMAIN = "ai.onnx.ml"
+TEXT = "string"  # the mark of values that hold identifiers of strings
 
 
 def real_rows(n: Node, index: int = 0) -> Any:
@@ -34,7 +37,20 @@ def transformed(n: Node, scores: Any, how: str) -> Any:
         zero = n.op("Equal", scores, 0.0)
         hidden = n.op("Select", zero, -math.inf, scores)
         return n.op("Select", zero, 0.0, n.op("Softmax", hidden, axes=[1]))
-    raise Unsupported(f"the transformation {how} of scores", "use NONE, LOGISTIC, SOFTMAX or SOFTMAX_ZERO")
+    if how == "PROBIT":
+        return _probit(n, scores)
+    raise Unsupported(f"the transformation {how} of scores", "use one of ONNX's")
+
+
+def _probit(n: Node, scores: Any) -> Any:
+    """The inverse of the normal distribution, by Winitzki's approximation, which ONNX Runtime uses."""
+    x = n.op("Sub", n.op("Mul", scores, 2.0), 1.0)
+    log = n.op("Log", n.op("Mul", n.op("Sub", 1.0, x), n.op("Add", 1.0, x)))
+    v = n.op("Add", n.op("Mul", log, 0.5), 2.0 / (math.pi * 0.147))
+    inner = n.op("Sub", n.op("Square", v), n.op("Mul", log, 1.0 / 0.147))
+    size = n.op("Sqrt", n.op("Sub", n.op("Sqrt", inner), v))
+    signed = n.op("Select", n.op("Less", x, 0.0), n.op("Neg", size), size)
+    return n.op("Mul", signed, 1.41421356)
 
 
 def classified(n: Node, scores: Any, count: int, positive: bool) -> Results:
@@ -43,15 +59,11 @@ def classified(n: Node, scores: Any, count: int, positive: bool) -> Results:
     Of two classes one score is enough. Where no weight is negative it is the second's probability and the label
     changes above one half; else the label changes above zero, and the first class has the score's negative.
     """
-    labels = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
-    if not labels:
-        raise Unsupported("labels that are strings", "export with integer labels")
-    table = n.builder.constant(np.asarray(labels, np.int64))
     how = str(n.attr("post_transform", "NONE"))
     rows, width = desc_of(scores).shape
     if width > 1 or count != 2:
         place = n.op("ArgMax", scores, axis=1, keepdims=False)
-        return n.op("Gather", table, place, axis=0), transformed(n, scores, how)
+        return labelled(n, place), transformed(n, scores, how)
     second = n.op("Greater", scores, 0.5 if positive else 0.0)
     place = n.op("Reshape", n.op("Cast", second, to="int64"), shape=[rows])
     if positive:
@@ -59,4 +71,17 @@ def classified(n: Node, scores: Any, count: int, positive: bool) -> Results:
     else:
         both = n.op("Concat", n.op("Neg", scores), scores, axis=1)
         both = n.op("Sigmoid", both) if how == "LOGISTIC" else both
-    return n.op("Gather", table, place, axis=0), both
+    return labelled(n, place), both
+
+
+def labelled(n: Node, place: Any) -> Any:
+    """The label of each row, by the position of its class."""
+    numbers = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
+    strings = n.attr("classlabels_strings")
+    if not numbers and not strings:
+        raise Unsupported("a classifier without labels", "check the model")
+    table = np.asarray(numbers, np.int64) if numbers else identify(np.asarray(strings, object))
+    found = n.op("Gather", n.builder.constant(table), place, axis=0)
+    if not numbers:
+        facts.set_narrow(found, TEXT)
+    return found

@@ -16,12 +16,12 @@ from ge.ir.types import TensorDesc, dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.ops.builder import GraphBuilder
-from ge.ops.plugins import Node, Unsupported, find
+from ge.ops.plugins import Maps, Node, Sequence_, Unsupported, find
 from ge.parsers.onnx.model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
-from ge.parsers.onnx.narrow import MOVES, TAKES_NARROW, plain_dtype, store
+from ge.parsers.onnx.narrow import MOVES, TAKES_NARROW, TAKES_TEXT, TEXT, TEXT_MOVES, plain_dtype, store
 from ge.parsers.onnx.scan import MAX_DEPTH, MAX_NAMES, schema_of
 
-__all__ = ["FAILED", "Binding", "Converter", "Failed", "Scope", "Sequence_"]
+__all__ = ["FAILED", "Binding", "Converter", "Failed", "Maps", "Scope", "Sequence_"]
 
 # What a plugin stumbles over when a node is not what its operator allows.
 _MALFORMED = (
@@ -42,15 +42,7 @@ class Failed:
 FAILED = Failed()
 
 
-@dataclass(frozen=True)
-class Sequence_:
-    """A sequence (or an optional) known while parsing: a plain list of values."""
-
-    items: tuple[Any, ...] = ()
-    optional: bool = False
-
-
-Binding = ir.Value | Sequence_ | Failed | None
+Binding = ir.Value | Sequence_ | Maps | Failed | None
 
 
 @dataclass
@@ -208,7 +200,7 @@ class Converter:
             Context(self, scope),
         )
         results = plugin.apply(view)
-        found: list[Any] = [results] if isinstance(results, (ir.Value, Sequence_)) else list(results)
+        found: list[Any] = [results] if isinstance(results, (ir.Value, Sequence_, Maps)) else list(results)
         return _kept_narrow(node.op_type, inputs, found)
 
     def _refuse(self, operator: str, node: str, reason: str, remedy: str) -> None:
@@ -371,22 +363,27 @@ def _refuse_sequences(type_: str, inputs: Sequence[Binding]) -> None:
     """Only the operators on sequences take them."""
     if type_ in _TAKES_SEQUENCES:
         return
-    if any(isinstance(v, Sequence_) for v in inputs):
+    if any(isinstance(v, Sequence_ | Maps) for v in inputs):
         raise Unsupported("it is given a sequence or an optional", "use tensors")
 
 
 def _refuse_narrow(type_: str, inputs: Sequence[Binding]) -> None:
     """Only conversions, quantisation and movements take narrow types."""
     names = [facts.narrow(v) for v in inputs if isinstance(v, ir.Value)]
-    if any(names) and type_ not in TAKES_NARROW:
+    if TEXT in names and type_ not in TAKES_TEXT | _TAKES_SEQUENCES:
+        raise Unsupported(
+            "it is given strings, which can be moved and compared only", "prepare text on the host"
+        )
+    if any(names) and TEXT not in names and type_ not in TAKES_NARROW:
         raise Unsupported(f"no engine accepts {next(n for n in names if n)}", "convert it with Cast")
 
 
 def _kept_narrow(type_: str, inputs: Sequence[Binding], results: list[Binding]) -> list[Binding]:
     """What is moved stays of its type."""
-    first = inputs[0] if inputs else None
+    place = TEXT_MOVES.get(type_, 0)
+    first = inputs[place] if len(inputs) > place else None
     name = facts.narrow(first) if isinstance(first, ir.Value) else ""
-    if name and type_ in MOVES:
+    if name and (type_ in MOVES or (name == TEXT and type_ in TEXT_MOVES)):
         for value in results:
             if isinstance(value, ir.Value):
                 facts.set_narrow(value, name)
@@ -406,6 +403,7 @@ _TAKES_SEQUENCES = frozenset(
         "SequenceErase",
         "SequenceInsert",
         "SequenceLength",
+        "SequenceMap",
     }
 )
 
@@ -416,12 +414,13 @@ def _reader(tensor: onnx.TensorProto, folder: DataFolder | None) -> Callable[[],
 
 def plain_array(array: np.ndarray, name: str) -> np.ndarray:
     """An array of an element type that tensors here may have."""
+    if array.dtype.kind in "OSU":
+        return array
     try:
         plain_dtype(int(ir.DataType.from_numpy(array.dtype)))
     except (KeyError, TypeError):
-        kind = "string" if array.dtype.kind in "OSU" else str(array.dtype)
         raise Unsupported(
-            f"{name} is a constant of type {kind}, which no engine accepts", "convert it"
+            f"{name} is a constant of type {array.dtype}, which no engine accepts", "convert it"
         ) from None
     return array
 

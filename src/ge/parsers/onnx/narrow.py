@@ -2,6 +2,9 @@
 
 A value of such a type is stored as int8 (signed integers) or uint8 (unsigned integers, codes of floats) and
 remembers its type (`facts.narrow`). Only conversions, quantisation and movements take such values.
+
+A value of type "string" holds the 64-bit identifiers of strings (`ge.interface.strings`), which are moved, compared and
+looked up like any number.
 """
 
 from __future__ import annotations
@@ -15,13 +18,26 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ge.interface.strings import identify
 from ge.ir import facts
 from ge.ir.types import dtype_from_ir, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Results, Unsupported, find, plugin
 
-__all__ = ["MOVES", "NARROW", "TAKES_NARROW", "narrow_name", "store", "stored_array"]
+__all__ = [
+    "MOVES",
+    "NARROW",
+    "TAKES_NARROW",
+    "TAKES_TEXT",
+    "TEXT",
+    "TEXT_MOVES",
+    "narrow_name",
+    "store",
+    "stored_array",
+]
+
+TEXT = "string"
 
 
 @dataclass(frozen=True)
@@ -86,9 +102,22 @@ MOVES = frozenset(
 )
 TAKES_NARROW = MOVES | {"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"}
 
+# The same for strings, with the input whose type the result has.
+TEXT_MOVES = {
+    **dict.fromkeys(MOVES, 0),
+    **dict.fromkeys(
+        ("ArrayFeatureExtractor", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), 0
+    ),
+    "Where": 1,
+}
+TAKES_TEXT = frozenset(TEXT_MOVES) | {
+    *("CategoryMapper", "Equal", "LabelEncoder", "OneHotEncoder", "Shape", "Size", "ZipMap"),
+    *("ConcatFromSequence", "SplitToSequence"),
+}
+
 
 def narrow_name(code: int) -> str:
-    """The name of a narrow type by its ONNX number, "" for others."""
+    """The name of a narrow type by its ONNX number, "" for others (and for strings)."""
     if code not in onnx.TensorProto.DataType.values():
         return ""
     name = onnx.TensorProto.DataType.Name(code).lower()
@@ -97,6 +126,8 @@ def narrow_name(code: int) -> str:
 
 def stored_array(array: np.ndarray) -> tuple[np.ndarray, str]:
     """An array of a narrow type as it is stored, and the type's name; others as they are."""
+    if array.dtype.kind in "OSU":
+        return identify(array), TEXT
     kind = _BY_NUMPY.get(array.dtype)
     if kind is None:
         return array, ""
@@ -307,5 +338,7 @@ def _spread(n: Node, scale: Any, axis: int, block: int) -> Any:
 
 def plain_dtype(code: int) -> tuple[str, str]:
     """How an ONNX element type is stored, and its name where it is narrow; KeyError when it is not stored."""
+    if code == onnx.TensorProto.STRING:
+        return "int64", TEXT
     name = narrow_name(code)
     return (NARROW[name].storage, name) if name else (dtype_from_ir(ir.DataType(code)), "")

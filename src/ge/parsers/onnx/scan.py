@@ -28,16 +28,15 @@ _DOMAIN_REASONS = {
         "export or optimise the model without it",
     ),
 }
-_STRINGS = ("tensors of strings have no NPU representation", "prepare text on the host and feed numbers")
+_STRINGS = (
+    "text is computed by the host, outside of branches, loops and functions",
+    "prepare text on the host and feed numbers",
+)
 _REASONS = {
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), _STRINGS),
     "ImageDecoder": (
-        "decoding image files has no NPU implementation",
+        "image files are decoded by the host, outside of branches, loops and functions",
         "decode images on the host and feed pixels",
-    ),
-    "SequenceMap": (
-        "functions over sequences have no NPU implementation",
-        "use tensors with a batch axis instead",
     ),
     "Gradient": (
         "symbolic differentiation is done by the framework, not by the model",

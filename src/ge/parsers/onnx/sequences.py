@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import desc_of
-from ge.ops.plugins import Node, Results, Unsupported, plugin
-from ge.parsers.onnx.convert import Sequence_
+from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
 
 def _items(n: Node, index: int = 0) -> tuple[Any, ...]:
@@ -112,3 +111,15 @@ def _get_element(n: Node) -> Results:
             raise Unsupported("the optional is empty")
         return value.items[0]
     return value  # type: ignore[return-value]
+
+
+@plugin(onnx="SequenceMap")
+def _map(n: Node) -> Results:
+    """The body for each element of the first sequence, beside those of the other sequences and the tensors."""
+    count = len(_items(n))
+    rows = []
+    for index in range(count):
+        others = [v.items[index] if isinstance(v, Sequence_) else v for v in n.inputs]
+        rows.append(n.parser.body(n.attr("body"), n.builder, others))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * n.outputs
+    return [Sequence_(tuple(column)) for column in columns]  # type: ignore[misc]

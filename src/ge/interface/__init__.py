@@ -1,0 +1,10 @@
+"""What surrounds the plan of a model that takes or gives more than tensors of numbers.
+
+Tensors of strings cross into the plan as 64-bit identifiers (`strings`), sequences and optionals as one port an
+element, and the parts of a model that compute on text run on the host, before and after the plan (`host`).
+"""
+
+from ge.interface.record import Interface, Leaf, Tree
+from ge.interface.strings import identify
+
+__all__ = ["Interface", "Leaf", "Tree", "identify"]

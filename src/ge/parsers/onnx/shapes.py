@@ -1,0 +1,129 @@
+"""Static shapes of the inputs of an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ge.errors import GeError
+from ge.parsers.onnx.model import ModelFile
+
+__all__ = ["Shapes", "structure"]
+
+
+def structure(name: str, value: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes that a value gives to an input: its own, or those of a sequence's elements.
+
+    >>> structure("x", [np.zeros((2, 3)), np.zeros(4)])
+    {'x.0': (2, 3), 'x.1': (4,)}
+    """
+    if value is None:
+        return {f"{name}.absent": ()}
+    if isinstance(value, dict):
+        return {}
+    if not isinstance(value, list | tuple):
+        return {name: tuple(np.shape(value))}
+    if not value:
+        return {f"{name}.empty": ()}
+    return {k: v for i, item in enumerate(value) for k, v in structure(f"{name}.{i}", item).items()}
+
+
+def _element_of(name: str, ports: Mapping[str, onnx.ValueInfoProto]) -> bool:
+    """Whether a name is that of an element of a sequence or optional ("xs.0", "x.absent")."""
+    while name not in ports and "." in name:
+        name = name.rpartition(".")[0]
+        if name in ports and not ports[name].type.HasField("tensor_type"):
+            return True
+    return False
+
+
+class Shapes:
+    """Static shapes of inputs: declared, given, or a default for a batch dimension left open."""
+
+    def __init__(self, file: ModelFile, given: Mapping[str, Sequence[int]], batch: int | None) -> None:
+        ports = {v.name: v for v in file.proto.graph.input}
+        self.elements = {k: tuple(map(int, s)) for k, s in given.items() if _element_of(k, ports)}
+        self.given = {k: tuple(map(int, s)) for k, s in given.items() if k not in self.elements}
+        self.batch = batch
+        self.notes: list[str] = []
+        self.named: dict[str, int] = {}  # symbolic dimensions that given shapes decide
+        for name, shape in self.given.items():
+            if name not in ports:
+                valid = ", ".join(ports) or "none"
+                raise GeError("E10020", f"the model has no input {name}", remedy=f"its inputs are {valid}")
+            self._learn(ports[name], shape)
+
+    def _learn(self, port: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
+        declared = port.type.tensor_type
+        if not declared.HasField("shape"):
+            return
+        dims = declared.shape.dim
+        if len(dims) != len(shape):
+            raise GeError("E10020", f"input {port.name} has {len(dims)} dimensions, {list(shape)} was given")
+        for dim, size in zip(dims, shape, strict=True):
+            if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
+                raise GeError(
+                    "E10020", f"input {port.name} has a dimension of {dim.dim_value} where {size} was given"
+                )
+            if dim.dim_param and size >= 0:
+                self.named[dim.dim_param] = size
+
+    def of(self, name: str, declared: Any) -> tuple[int, ...]:
+        """The shape of an input of a declared tensor type."""
+        given = self.elements.get(name, self.given.get(name))
+        if given is not None and all(d >= 0 for d in given):
+            return given
+        if not declared.HasField("shape"):
+            raise self._open(name, "no shape at all")
+        sizes = [self._size(dim) for dim in declared.shape.dim]
+        if given is not None:
+            sizes = [g if g >= 0 else s for g, s in zip(given, sizes, strict=True)]
+        if sizes and sizes[0] is None and None not in sizes[1:]:
+            sizes[0] = self._batch(name)
+        if None in sizes:
+            text = ", ".join("?" if s is None else str(s) for s in sizes)
+            raise self._open(name, f"open dimensions ({text})")
+        return tuple(s for s in sizes if s is not None)
+
+    def count(self, name: str) -> int:
+        """The number of elements of a sequence, from the shapes given for them."""
+        if f"{name}.empty" in self.elements:
+            return 0
+        count = 0
+        while any(k == f"{name}.{count}" or k.startswith(f"{name}.{count}.") for k in self.elements):
+            count += 1
+        if not count:
+            raise GeError(
+                "E10020",
+                f"input {name} is a sequence of unknown length",
+                remedy=f'give the shapes of its elements: input_shapes={{"{name}.0": (…), "{name}.1": (…)}}, '
+                f'or {{"{name}.empty": ()}}',
+            )
+        return count
+
+    def absent(self, name: str) -> bool:
+        """Whether an optional input is compiled as absent."""
+        return f"{name}.absent" in self.elements
+
+    def _size(self, dim: Any) -> int | None:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        return self.named.get(dim.dim_param) if dim.dim_param else None
+
+    def _batch(self, name: str) -> int:
+        if self.batch is None:
+            note = f"the open first dimension of input {name} was taken as 1"
+            self.notes += [note] if note not in self.notes else []
+            return 1
+        return self.batch
+
+    @staticmethod
+    def _open(name: str, what: str) -> GeError:
+        return GeError(
+            "E10020",
+            f"input {name} has {what}",
+            remedy=f'give its shape, for example input_shapes={{"{name}": (1, …)}}',
+        )
