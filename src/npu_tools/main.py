@@ -37,6 +37,10 @@ COMMANDS = {
         "npu_tools.explain",
         "Show which operators of a model file or script run on the NPU, which on the host, and why.",
     ),
+    "port": Row(
+        "npu_tools.port.command",
+        "Turn scripts for GPUs, and plain ones, into scripts for the NPU, where a change is needed at all.",
+    ),
     "cache": Row("npu_tools.cache", "List or clear what compiles and measurements have left on disk."),
 }
 

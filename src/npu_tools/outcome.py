@@ -35,7 +35,7 @@ def console(*, stderr: bool = False) -> Console:
     """A console of the width and colours of the terminal; plain text where the output is not one."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
 
 
 def report(failure: Failure) -> Exit:

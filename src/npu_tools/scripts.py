@@ -23,7 +23,7 @@ from typing import Any
 
 from npu_tools.outcome import Failure
 
-__all__ = ["FRAMEWORKS", "Outcome", "framework_of", "run_watched"]
+__all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "imported_modules", "run_watched"]
 
 FRAMEWORKS = ("tensorflow", "tensorflow1", "torch", "none")
 _TASKS = {"explain": "npu_tools.explaining"}
@@ -53,15 +53,26 @@ def framework_of(script: Path) -> str:
     A script that imports TensorFlow is one of version 1 where it makes sessions, placeholders or estimators' graphs.
     """
     try:
-        tree = ast.parse(script.read_text())
+        tree = ast.parse(script.read_bytes())
     except SyntaxError as error:
         raise Failure(f"{script}:{error.lineno}: {error.msg}", "the script is not valid Python") from error
+    return framework_of_tree(tree)
+
+
+def imported_modules(tree: ast.Module) -> frozenset[str]:
+    """The modules that a file imports, and the names it imports from modules as if they were modules."""
     modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(modules)
+
+
+def framework_of_tree(tree: ast.Module) -> str:
+    """The same for a file that has been parsed."""
+    modules = imported_modules(tree)
     if any(name == known or name.startswith(f"{known}.") for name in modules for known in _VERSION1_MODULES):
         return "tensorflow1"
     top = {name.partition(".")[0] for name in modules}

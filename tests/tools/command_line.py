@@ -24,3 +24,18 @@ def run_command(
         timeout=_TIMEOUT,
         check=False,
     )
+
+
+def run_python(*arguments: str, **environment: str) -> str:
+    """What Python prints; its errors where it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
