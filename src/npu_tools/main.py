@@ -29,6 +29,10 @@ class Row:
 
 
 COMMANDS = {
+    "check": Row(
+        "npu_tools.check.command",
+        "Work through the migration guide for a script or model file; write a report.",
+    ),
     "env": Row(
         "npu_tools.env",
         "Show versions, processor, devices, memory and settings, and what is wrong with them.",

@@ -38,6 +38,7 @@ class Refusal:
     node: str
     operator: str
     reason: str
+    trace: str = ""  # the lines of Python that led to the call, as PyTorch keeps them
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ class _Lowering:
             try:
                 emission.call(node)
             except Unsupported as refused:
-                self.refusals[node] = Refusal(node.name, _label(node.target), refused.reason)
+                trace = str(node.meta.get("stack_trace") or "")
+                self.refusals[node] = Refusal(node.name, _label(node.target), refused.reason, trace)
                 emission.outside(node)
         for node in body:
             if node.target is operator.getitem and node.args[0] in self.refusals:

@@ -1,0 +1,10 @@
+"""`python -m npu_tools.check`: the same as `tf-adapter check`."""
+
+from __future__ import annotations
+
+import sys
+
+from npu_tools.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["check", *sys.argv[1:]]))

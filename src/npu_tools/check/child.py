@@ -1,0 +1,131 @@
+"""The process that runs a script or model file once, watched: `python -m npu_tools.check.child REQUEST`.
+
+It writes `record.json` and `outputs.npz` into the folder of the request, also where the script fails or is interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from npu_tools.check.locations import Roots
+from npu_tools.check.recorder import Enough, Recorder
+from npu_tools.check.request import Request
+
+__all__ = ["main"]
+
+
+class _Late(Enough):
+    """The time for a run is over."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run what a request asks for; the status is 0 wherever a record was written."""
+    request = Request.load(arguments[0])
+    folder = Path(request.result)
+    if request.kind == "script":
+        record, outputs = _run_script(request)
+    else:
+        from npu_tools.check import model_files
+
+        record, outputs = model_files.run(request)
+    arrays: dict[str, Any] = {f"a{i}": a for i, a in enumerate(outputs.values())}
+    np.savez(folder / "outputs.npz", **arrays)
+    record["output_names"] = list(outputs)
+    partial = folder / "record.tmp"
+    partial.write_text(json.dumps(record, allow_nan=True))
+    partial.rename(folder / "record.json")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of the script must not keep the process
+
+
+def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    recorder = Recorder(Roots(request.roots), request.steps, Path(request.result) / "progress")
+    watcher = _watcher(request, recorder)
+    sys.argv = [request.path, *request.arguments]
+    sys.path[0] = str(Path(request.path).parent)
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.setitimer(signal.ITIMER_REAL, request.seconds)
+    recorder.start()
+    fault: dict[str, Any] = {}
+    interrupted = False
+    try:
+        watcher.run(request.path)
+    except _Late:
+        recorder.stopped = f"after {request.seconds:g} s, the most that was allowed"
+    except Enough:
+        pass
+    except KeyboardInterrupt:
+        interrupted = True
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            fault = {"type": "SystemExit", "message": str(end.code), "location": "", "traceback": ""}
+    except BaseException as error:  # what the script raised is a finding
+        fault = _fault(error, recorder.roots)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        recorder.end()
+    record = recorder.record() | {"side": request.side, "error": fault, "interrupted": interrupted}
+    if not interrupted:
+        with recorder.inside():
+            record |= _guarded(watcher.finish)
+    return record, recorder.outputs
+
+
+def _too_late(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise _Late
+
+
+def _guarded(finish: Any) -> dict[str, Any]:
+    """What a watcher knows after the run; a fault in it is reported and does not lose the rest."""
+    try:
+        found: dict[str, Any] = finish()
+        return found
+    except Exception as error:
+        return {"incomplete": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+
+def _fault(error: BaseException, roots: Roots) -> dict[str, Any]:
+    """An exception of the script with the innermost line of the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if roots.owns(f.filename)]
+    text = "".join(traceback.format_list(own) if own else traceback.format_list(frames[-3:]))
+    for seen, known in roots.folders:
+        text = text.replace(seen, known)
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:4000],
+        "location": f"{roots.name(own[-1].filename)}:{own[-1].lineno}" if own else "",
+        "traceback": text,
+    }
+
+
+def _watcher(request: Request, recorder: Recorder) -> Any:
+    random.seed(request.seed)
+    np.random.seed(request.seed)
+    if request.framework == "torch":
+        from npu_tools.check.observe.watch_torch import TorchWatcher
+
+        return TorchWatcher(request, recorder)
+    if request.framework == "tensorflow1":
+        from npu_tools.check.observe.watch_sessions import SessionWatcher
+
+        return SessionWatcher(request, recorder)
+    from npu_tools.check.observe.watch_tensorflow import TensorFlowWatcher
+
+    return TensorFlowWatcher(request, recorder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""`tf-adapter check`: a script or model file through the migration guide, with a report."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from npu_tools.outcome import Exit, Failure, console
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def check(
+    target: Annotated[
+        Path, typer.Argument(help="A script, an .onnx, .pb or .om file, or a SavedModel folder.")
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The report (.html; .json beside it). Default: a temporary folder."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each run.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1, help="Most seconds of each run.")] = 120.0,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers, in both runs.")] = 0,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Compare every layer and gradient with float64.")
+    ] = False,
+    modes: Annotated[
+        str, typer.Option("--precision-modes", help="Precision modes for --layers, separated by commas.")
+    ] = "must_keep_origin_dtype,allow_mix_precision_bf16,force_fp16",
+    mixlist: Annotated[
+        Path | None, typer.Option(help="Search which operators to keep in float32, and write them there.")
+    ] = None,
+    npus: Annotated[str, typer.Option(help="Numbers of NPUs to measure, as in 1,2,4.")] = "",
+    batches: Annotated[str, typer.Option(help="Batch sizes to measure for model files.")] = "1,8,32",
+    shape: Annotated[
+        str, typer.Option(help="Shapes of a model file's inputs, as in 'x:1,3,224,224;y:1,8'.")
+    ] = "",
+    latency: Annotated[float | None, typer.Option(help="Milliseconds that a step may take.")] = None,
+    error: Annotated[float, typer.Option(help="Relative error that results may have.")] = 0.01,
+    framework: Annotated[
+        str, typer.Option(help="tensorflow, tensorflow1 or torch; found from the script.")
+    ] = "",
+    compare: Annotated[Path | None, typer.Option(help="JSON of an earlier check: show what changed.")] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exit with 1 if this holds: error, warning, checklist, a finding, or a figure as in 'speedup<1'."
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Run the script in its folder, where it may write, not in a copy."),
+    ] = False,
+) -> None:
+    """Work through the migration guide for a script or model file; write a report.
+
+    It runs plainly and on the NPU, and both are compared.
+
+    Options stand before the script; what stands behind it belongs to the script. The script runs unmodified, for some
+    steps, in a copy of its folder. Exit status: 0 done, 1 a rule of --fail-on holds, 3 the check itself failed,
+    130 interrupted (the report has what was measured until then).
+    """
+    from npu_tools.check import session
+    from npu_tools.check.rules import parse_rules
+    from npu_tools.check.subject import subject_of
+
+    subject = subject_of(target, tuple(arguments or ()), framework)
+    if arguments and not subject.is_script:
+        raise Failure(
+            f"a model file takes no arguments ({' '.join(arguments)})", "options stand before the file"
+        )
+    limits = {"error": error} | ({} if latency is None else {"latency": latency})
+    settings = session.Settings(
+        steps, seconds, seed, layers, tuple(m for m in modes.split(",") if m), mixlist,
+        _numbers(npus), _numbers(batches), _shapes(shape), limits, in_place, compare, tuple(parse_rules(fail_on or [])),
+    )  # fmt: skip
+    page = output or Path(tempfile.mkdtemp(prefix="tf-adapter-report-")) / f"{subject.path.stem}.html"
+    if page.suffix != ".html":
+        raise Failure(f"the report cannot be written as '{page.name}'", "name a file that ends with .html")
+    with _Progress() as progress:
+        report = session.Check(subject, settings, progress.show).run()
+    written = session.write(report, page)
+    _print(report, written)
+    if not report["complete"]:
+        raise typer.Exit(Exit.INTERRUPTED)
+    if report["broken_rules"]:
+        raise typer.Exit(Exit.FOUND)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise Failure(f"'{text}' is not a list of whole numbers", "write 1,2,4") from error
+    if any(number < 1 for number in found):
+        raise Failure(f"'{text}' has a number below 1", "write 1,2,4")
+    return found
+
+
+def _shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Shapes by input.
+
+    >>> _shapes("x:1,3;y:2")
+    {'x': (1, 3), 'y': (2,)}
+    """
+    found = {}
+    for part in filter(None, text.split(";")):
+        name, colon, sizes = part.rpartition(":")
+        if not colon:
+            raise Failure(f"'{part}' is not a shape", "write x:1,3,224,224")
+        found[name.strip()] = _numbers(sizes)
+    return found
+
+
+class _Progress:
+    """A bar for each run on a terminal; nothing elsewhere."""
+
+    def __enter__(self) -> _Progress:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps"),
+        )
+        screen = console(stderr=True)
+        self._bars = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=screen,
+            disable=not screen.is_terminal,
+        )
+        self._known: dict[str, Any] = {}
+        self._bars.start()
+        return self
+
+    def show(self, name: str, done: int, total: int) -> None:
+        """Bring the bar of a run up to date; the runs before it are done."""
+        if name not in self._known:
+            for earlier in self._known.values():
+                self._bars.update(earlier, completed=total)
+            words = {"plain": "without NPU", "npu": "on the NPU"}
+            self._known[name] = self._bars.add_task(words.get(name, name), total=total)
+        self._bars.update(self._known[name], completed=min(done, total))
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._known.values():
+            self._bars.update(task, completed=self._bars.tasks[task].total or 0)
+        self._bars.stop()
+
+
+def _print(report: dict[str, Any], written: tuple[Path, Path]) -> None:
+    """The summary for a terminal."""
+    from rich.markup import escape
+
+    screen = console()
+    marks = {"pass": "[green]✓[/]", "fail": "[red]✗[/]", "open": "[dim]–[/]"}
+    for item in report["checklist"]:
+        screen.print(f"{marks[item['state']]} {escape(item['item'])} [dim]({escape(item['evidence'])})[/]")
+    colours = {"error": "red", "warning": "yellow", "note": "cyan"}
+    for finding in report["findings"]:
+        where = f" [bold]{escape(finding['location'])}[/]" if finding["location"] else ""
+        screen.print(f"[{colours[finding['level']]}]{finding['level']}[/]{where} {escape(finding['title'])}")
+        if finding["remedy"]:
+            screen.print(f"  [dim]→ {escape(finding['remedy'])}[/]")
+    for rule in report["broken_rules"]:
+        screen.print(f"[red]--fail-on[/] {escape(rule)}")
+    if not report["complete"]:
+        screen.print("[yellow]interrupted:[/] the report has what was measured until then")
+    screen.print(f"report: {escape(str(written[0]))}\ndata:   {escape(str(written[1]))}")

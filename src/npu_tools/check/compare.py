@@ -1,0 +1,94 @@
+"""What changed since an older report: figures, findings, checklist, operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from npu_tools.check.assemble import SCHEMA
+from npu_tools.outcome import Failure
+
+__all__ = ["changes", "load"]
+
+_CHANGED = 0.05  # relative change of a figure that is worth a row
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A report that was written before; raises Failure for another file."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Failure(
+            f"{path} cannot be read as a report: {error}", "give the JSON file of an earlier check"
+        ) from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else None
+        raise Failure(f"{path} has the schema {found!r}, not {SCHEMA!r}", "check again with this version")
+    return data
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The differences between two reports, as rows of old and new values."""
+    return {
+        "since": old.get("started", ""),
+        "figures": _figures(old["figures"], new["figures"]),
+        "new_findings": _missing(new["findings"], old["findings"]),
+        "gone_findings": _missing(old["findings"], new["findings"]),
+        "checklist": [
+            {"item": b["item"], "old": a["state"], "new": b["state"]}
+            for a, b in zip(old["checklist"], new["checklist"], strict=False)
+            if a["item"] == b["item"] and a["state"] != b["state"]
+        ],
+        "operators": _operators(old, new),
+    }
+
+
+def _figures(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name in new:
+        a, b = old.get(name), new[name]
+        if a == b:
+            continue
+        small = a is not None and b is not None and abs(a - b) <= _CHANGED * max(abs(a), abs(b))
+        if not small:
+            rows.append({"figure": name, "old": a, "new": b})
+    return rows
+
+
+def _missing(here: list[Any], there: list[Any]) -> list[dict[str, Any]]:
+    """Findings of one list that the other does not have; lines may have moved."""
+    known = {(f["id"], _kind(f["title"])) for f in there}
+    return [f for f in here if (f["id"], _kind(f["title"])) not in known]
+
+
+def _kind(title: str) -> str:
+    """A title without its numbers.
+
+    >>> _kind("Cast ×12 runs on the host")
+    'Cast × runs on the host'
+    """
+    return "".join(c for c in title if not c.isdigit() and c not in ".,%")
+
+
+def _operators(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
+    before, after = (_places(report) for report in (old, new))
+    return [
+        {
+            "operator": name,
+            "place": place,
+            "old": before.get((name, place), 0),
+            "new": after.get((name, place), 0),
+        }
+        for name, place in sorted({*before, *after})
+        if before.get((name, place), 0) != after.get((name, place), 0)
+    ]
+
+
+def _places(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for row in report["operators"]:
+        key = (row["operator"], row["place"])
+        found[key] = found.get(key, 0) + row["count"]
+    return found

@@ -1,0 +1,295 @@
+"""Every layer of a compiled graph against float64, in each precision mode, and the operators to keep in float32.
+
+1. The reference is the graph before any optimisation, evaluated operator by operator in float64.
+2. "float32 by itself" is the same evaluation in float32: what rounding alone costs, whoever does it.
+3. The NPU runs the graph with the result of every layer as an additional output. That keeps some fusions from
+   happening, as dumps of tensors do on every device.
+4. The search begins with every operator in float32 and lowers groups of them, halving a group that costs too much
+   accuracy, until those are left that cannot be lowered one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ge.compiler import compile_graph
+from ge.errors import GeError
+from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
+from ge.ir.types import TensorDesc
+from ge.ir.values import constant_of, desc_of, set_desc
+from ge.ops.base import lookup, plain_type
+from ge.ops.interpret import interpret
+from ge.options import CompileOptions
+from npu_tools.check.assemble import errors
+from npu_tools.check.request import Request
+
+__all__ = ["analyse", "layers_of", "search", "widened"]
+
+MOST_LAYERS = 240
+DEPARTS = 10.0  # times the error of float32 by itself
+ROUNDING = 1e-5  # errors below this are rounding
+_VIEWS = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Slice",
+        "Split",
+        "Cast",
+        "Constant",
+    }
+)
+_MOST_WORK = 2e9  # multiplications that the evaluation in NumPy may take
+_KEEP = "must_keep_origin_dtype"
+
+
+def analyse(
+    graph: ir.Graph, arrays: Sequence[np.ndarray], request: Request, location_of: Callable[[str], str]
+) -> dict[str, Any]:
+    """The layers in each precision mode, and the search for a mixlist where it was asked for."""
+    if _work(graph) > _MOST_WORK:
+        why = "the model is too large to be evaluated in float64; check it with a smaller batch or image"
+        return {"precision": {"modes": {}, "verdict": f"Not compared with float64: {why}."}}
+    layers = layers_of(graph)
+    exact = _interpreted(widened(graph), layers, arrays)
+    plain = _interpreted(graph, layers, arrays)
+    found: dict[str, Any] = {}
+    if request.layers:
+        modes = {
+            mode: _compared(graph, layers, arrays, mode, exact, plain, location_of) for mode in request.modes
+        }
+        kept = modes.get(_KEEP)
+        found["precision"] = {"modes": modes, "verdict": kept["verdict"] if kept else ""}
+    if request.mixlist:
+        mode = next((m for m in request.modes if m != _KEEP), "force_fp16")
+        found["mixlist"] = search(graph, arrays, mode, request.tolerance, Path(request.mixlist))
+    return found
+
+
+def _work(graph: ir.Graph) -> float:
+    """Multiplications of the products of a graph, roughly."""
+    total = 0.0
+    for node in graph:
+        if lookup(node.op_type).precision.product and len(node.inputs) > 1:
+            weights = [v for v in node.inputs[1:2] if v is not None]
+            size = math.prod(desc_of(node.outputs[0]).shape)
+            total += size * math.prod(desc_of(weights[0]).shape[1:] or (1,)) if weights else size
+    return total
+
+
+# -- layers -------------------------------------------------------------------------------------------------------
+
+
+def layers_of(graph: ir.Graph) -> list[int]:
+    """Positions of the nodes that are compared: those that compute floating-point values, products first if many."""
+    found, products = [], []
+    for position, node in enumerate(graph):
+        desc = desc_of(node.outputs[0])
+        if desc.dtype not in ("float32", "float16", "bfloat16") or plain_type(node.op_type) in _VIEWS:
+            continue
+        if not math.prod(desc.shape):
+            continue
+        found.append(position)
+        if lookup(node.op_type).precision.product:
+            products.append(position)
+    if len(found) <= MOST_LAYERS:
+        return found
+    others = [p for p in found if p not in set(products)]
+    room = max(0, MOST_LAYERS - len(products))
+    every = max(1, len(others) // room) if room else len(others) + 1
+    return sorted([*products[:MOST_LAYERS], *others[::every][:room]])
+
+
+def _observed(graph: ir.Graph, layers: Sequence[int]) -> tuple[ir.Graph, list[int]]:
+    """A copy whose outputs include the layers; the positions of the layers among its outputs."""
+    copy = graph.clone()
+    nodes = list(copy)
+    places = []
+    for position in layers:
+        value = nodes[position].outputs[0]
+        known = [index for index, output in enumerate(copy.outputs) if output is value]
+        if not known:
+            copy.outputs.append(value)
+        places.append(known[0] if known else len(copy.outputs) - 1)
+    return copy, places
+
+
+def widened(graph: ir.Graph) -> ir.Graph:
+    """A copy that computes in float64 what the graph computes in float32 or narrower."""
+    copy = graph.clone()
+    _widen(copy)
+    return copy
+
+
+def _widen(graph: ir.Graph) -> None:
+    values = [*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)]
+    for value in values:
+        desc = desc_of(value)
+        if desc.dtype in _NARROW:
+            array = constant_of(value)
+            if array is not None:
+                value.const_value = ir.Tensor(np.asarray(array, np.float64), name=value.name)
+            set_desc(value, TensorDesc(desc.shape, "float64"))
+    for node in graph:
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.STRING and attribute.value in _NARROW:
+                node.attributes[name] = ir.AttrString(name, "float64")
+    for inner in subgraphs_of(graph):
+        _widen(inner)
+
+
+_NARROW = ("float32", "float16", "bfloat16")
+
+
+def _interpreted(graph: ir.Graph, layers: Sequence[int], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    copy, places = _observed(graph, layers)
+    results = interpret(copy, list(arrays))
+    return [results[place] for place in places]
+
+
+def _compared(
+    graph: ir.Graph,
+    layers: Sequence[int],
+    arrays: Sequence[np.ndarray],
+    mode: str,
+    exact: Sequence[np.ndarray],
+    plain: Sequence[np.ndarray],
+    location_of: Callable[[str], str],
+) -> dict[str, Any]:
+    """The layers in one mode: error against float64, that of float32 by itself, the first ones that fail."""
+    copy, places = _observed(graph, layers)
+    model = compile_graph(copy, CompileOptions.from_environment(precision_mode=mode), f"layers in {mode}")
+    results = model.run(list(arrays))
+    nodes = list(graph)
+    rows = []
+    for layer, place, wanted, rounded in zip(layers, places, exact, plain, strict=True):
+        node = nodes[layer]
+        origin = (*facts.origin(node), node.name or "")[0]
+        measured = errors(wanted, np.asarray(results[place]))
+        largest = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
+        rows.append(
+            {
+                "layer": origin,
+                "operator": plain_type(node.op_type),
+                "location": location_of(origin),
+                "error": math.inf if measured["not_finite"] else measured["error"],
+                "reference": errors(wanted, rounded)["error"],
+                "largest": largest,
+                "not_finite": measured["not_finite"],
+            }
+        )
+    return {"layers": rows, **_judged(rows, mode)}
+
+
+def _judged(rows: Sequence[dict[str, Any]], mode: str) -> dict[str, Any]:
+    """The first layers that overflow or depart, and the verdict in words."""
+    overflow = next((row for row in rows if row["not_finite"]), None)
+    departs = next((row for row in rows if row["error"] > max(DEPARTS * row["reference"], ROUNDING)), None)
+    worst = max((row["error"] for row in rows), default=0.0)
+    reference = max((row["reference"] for row in rows), default=0.0)
+    if overflow:
+        verdict = f"{mode}: values overflow, first in {overflow['layer']}."
+    elif worst <= max(2.0 * reference, ROUNDING):
+        verdict = (
+            f"{mode}: as near to float64 as float32 by itself is (greatest relative error {worst:.1e}, "
+            f"float32 {reference:.1e})."
+        )
+    else:
+        verdict = (
+            f"{mode}: greatest relative error {worst:.1e} against float64, float32 by itself {reference:.1e}."
+        )
+    return {"first_overflow": overflow, "first_departing": departs, "verdict": verdict, "worst": worst}
+
+
+# -- the search for a mixlist -------------------------------------------------------------------------------------
+
+
+def search(
+    graph: ir.Graph, arrays: Sequence[np.ndarray], mode: str, tolerance: float, path: Path
+) -> dict[str, Any]:
+    """Find the operators to keep in float32 and write them as a mixlist."""
+    exact = [np.asarray(a) for a in interpret(widened(graph), list(arrays))]
+    names = _candidates(graph)
+    whole, took = _tried(graph, arrays, mode, [], exact)
+    lowered: set[str] = set()
+    rows: list[dict[str, Any]] = []
+
+    def lower(group: list[str]) -> None:
+        error, _ = _tried(
+            graph, arrays, mode, [n for n in names if n not in lowered and n not in group], exact
+        )
+        if error <= tolerance:
+            lowered.update(group)
+        elif len(group) == 1:
+            rows.append({"keep": group[0], "error": error})
+        else:
+            lower(group[: len(group) // 2])
+            lower(group[len(group) // 2 :])
+
+    if whole <= tolerance:
+        lowered.update(names)
+    elif names:
+        lower(names)
+    kept = [name for name in names if name not in lowered]
+    error, after = _tried(graph, arrays, mode, kept, exact)
+    path.write_text(json.dumps({"black-list": {"to-add": kept}}, indent=1))
+    return {
+        "mode": mode,
+        "keep": kept,
+        "rows": rows,
+        "operators": len(names),
+        "error_before": whole,
+        "error": error,
+        "seconds_before": took,
+        "seconds": after,
+        "verdict": _found(mode, kept, len(names), error, tolerance),
+    }
+
+
+def _found(mode: str, kept: list[str], count: int, error: float, tolerance: float) -> str:
+    if not kept:
+        return f"Nothing has to be kept: the error in {mode} is {error:.1e}."
+    if error <= tolerance:
+        said = f"Keep {len(kept)} of {count} operators: the error in {mode} is then {error:.1e}."
+        return f"{said} Load the list with modify_mixlist."
+    return f"The error in {mode} is {error:.1e} even with all {count} operators in float32."
+
+
+def _candidates(graph: ir.Graph) -> list[str]:
+    """Operators that a precision mode lowers, by the framework's node where it has one."""
+    lowered = [node for node in graph if lookup(node.op_type).precision.narrows]
+    names = [(*facts.origin(node), node.name or "")[0] for node in lowered]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _tried(
+    graph: ir.Graph, arrays: Sequence[np.ndarray], mode: str, kept: Sequence[str], exact: Sequence[np.ndarray]
+) -> tuple[float, float]:
+    """The greatest error of the outputs with some operators in float32, and the time of a run."""
+    options = CompileOptions.from_environment(precision_mode=mode, op_precision=dict.fromkeys(kept, _KEEP))
+    try:
+        model = compile_graph(graph, options, "search")
+    except GeError:
+        return math.inf, math.inf
+    results = model.run(list(arrays))
+    begin = time.perf_counter()
+    model.run(list(arrays))
+    took = time.perf_counter() - begin
+    worst = 0.0
+    for wanted, found in zip(exact, results, strict=True):
+        if wanted.dtype.kind == "f" and wanted.size:
+            measured = errors(wanted, np.asarray(found))
+            worst = max(worst, math.inf if measured["not_finite"] else measured["error"])
+    return worst, took

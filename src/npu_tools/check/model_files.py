@@ -1,0 +1,342 @@
+"""A model file, run on the NPU or by a reference of its own kind: ONNX Runtime or TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from npu_tools.check.locations import Roots
+from npu_tools.check.recorder import Recorder
+from npu_tools.check.request import Request
+
+__all__ = ["run"]
+
+Outputs = dict[str, np.ndarray]
+_NAMED = 8
+_BUDGET = 4.0  # seconds for the batches beyond the first
+
+
+class NoReference(Exception):
+    """There is nothing on this machine to compare a model with."""
+
+
+def run(request: Request) -> tuple[dict[str, Any], Outputs]:
+    """Run a model file for the steps of a request; a record as for scripts, and its outputs."""
+    recorder = Recorder(Roots(()), request.steps, Path(request.result) / "progress")
+    recorder.start()
+    record: dict[str, Any] = {}
+    outputs: Outputs = {}
+    error: dict[str, Any] = {}
+    interrupted = False
+    try:
+        if request.side == "npu":
+            record = _on_npu(request, recorder)
+        else:
+            record = {"reference": _reference(request, recorder)}
+        outputs = recorder.outputs
+    except NoReference as missing:
+        record = {"reference": "", "no_reference": str(missing)}
+    except KeyboardInterrupt:
+        interrupted = True
+    except Exception as fault:
+        items = getattr(fault, "as_json", None)
+        record = {"operators": [] if items is None else [_unsupported(i) for i in items()]}
+        error = {
+            "type": type(fault).__name__,
+            "message": str(fault)[:4000],
+            "location": "",
+            "traceback": traceback.format_exc()[-4000:],
+        }
+    finally:
+        recorder.end()
+    return recorder.record() | record | {
+        "side": request.side,
+        "error": error,
+        "interrupted": interrupted,
+    }, outputs
+
+
+def _unsupported(item: dict[str, Any]) -> dict[str, Any]:
+    """A row of the operator table for an operator that nothing maps."""
+    kept = {key: item[key] for key in ("operator", "count", "reason", "remedy")}
+    lists = {"nodes": list(item["nodes"])[:_NAMED], "locations": []}
+    return kept | lists | {"place": "none", "flops": 0.0, "eager": False, "calls": 1}
+
+
+# -- the NPU ------------------------------------------------------------------------------------------------------
+
+
+def _on_npu(request: Request, recorder: Recorder) -> dict[str, Any]:
+    import ge
+    import npu_runtime
+    from ge.options import CompileOptions
+    from ge.parsers.files import parse_file
+
+    begin = recorder.now()
+    options = CompileOptions.from_environment(input_shapes=request.shapes)
+    graph = None if request.kind == "om" else parse_file(request.path, options)
+    model = ge.load(request.path) if graph is None else ge.compile(graph, options, Path(request.path).stem)
+    feeds = _feeds(request, [(p.name, p.desc.shape, p.desc.dtype) for p in model.inputs])
+    arrays = list(feeds.values())
+    _steps(request, recorder, lambda: model.run(arrays), [p.name for p in model.outputs], begin)
+    peak = dict(npu_runtime.memory_info())
+    explanation = ge.explain(cast(Any, model))
+    found: dict[str, Any] = {
+        "devices": ["/device:CPU:0", "NPU:0"],
+        "inputs": {n: [list(a.shape), str(a.dtype)] for n, a in feeds.items()},
+        "operators": _operators(explanation, request.steps),
+        "notes": list(explanation.notes),
+        "graph": _graph(explanation),
+        "kernels": _kernels(model, arrays, request.steps),
+        "npu_memory": peak,
+        "arena": int(model.plan.arena_bytes),
+    }
+    if graph is not None:
+        found["batches"] = _batches(request, graph)
+        if request.layers or request.mixlist:
+            from npu_tools.check import layers
+
+            found |= layers.analyse(graph, arrays, request, lambda node: "")
+    return found
+
+
+def _operators(explanation: Any, steps: int) -> list[dict[str, Any]]:
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for placed in explanation:
+        row = rows.setdefault(
+            (placed.operator, placed.engine),
+            {"operator": placed.operator, "place": "NPU", "engine": placed.engine, "reason": placed.reason,
+             "remedy": "", "count": 0, "flops": 0.0, "eager": False, "calls": steps,
+             "nodes": [], "locations": []},
+        )  # fmt: skip
+        row["count"] += 1
+        if len(row["nodes"]) < _NAMED:
+            row["nodes"].append(placed.node)
+    return sorted(rows.values(), key=lambda r: -r["count"])
+
+
+def _graph(explanation: Any) -> list[dict[str, Any]]:
+    """Runs of nodes on one engine, in the order of the graph."""
+    groups: list[dict[str, Any]] = []
+    for placed in explanation:
+        if not groups or groups[-1]["engine"] != placed.engine:
+            groups.append(
+                {
+                    "step": len(groups),
+                    "place": "NPU",
+                    "engine": placed.engine,
+                    "nodes": 0,
+                    "scopes": {},
+                    "locations": [],
+                }
+            )
+        groups[-1]["nodes"] += 1
+        scopes = groups[-1]["scopes"]
+        scopes[placed.operator] = scopes.get(placed.operator, 0) + 1
+    for group in groups:
+        group["operators"] = sorted(group["scopes"].items(), key=lambda item: -item[1])[:8]
+        group["scopes"] = group["operators"]
+    return groups
+
+
+def _kernels(model: Any, arrays: list[np.ndarray], calls: int) -> list[dict[str, Any]]:
+    tasks = model.profile(arrays, 3)
+    rows = [
+        {"name": t.name, "engine": t.engine, "kind": t.kind, "implementation": t.implementation or t.kind,
+         "shape": list(t.shape), "dtype": t.dtype, "seconds": t.seconds, "calls": calls, "flops": t.flops,
+         "bytes": t.nbytes}
+        for t in tasks
+    ]  # fmt: skip
+    return sorted(rows, key=lambda r: -r["seconds"])[:64]
+
+
+def _batches(request: Request, graph: Any) -> list[dict[str, Any]]:
+    """Throughput at other batch sizes, where the model's first dimensions are one batch."""
+    import ge
+    from ge.ir.values import desc_of
+    from ge.options import CompileOptions
+    from ge.parsers.files import parse_file
+
+    first = {desc_of(v).shape[0] for v in graph.inputs if desc_of(v).shape}
+    if len(first) != 1 or request.kind == "om":
+        return []
+    rows, spent = [], 0.0
+    for batch in request.batches:
+        shapes = {v.name: (batch, *desc_of(v).shape[1:]) for v in graph.inputs if desc_of(v).shape}
+        begin = time.perf_counter()
+        try:
+            model = ge.compile(
+                parse_file(request.path, CompileOptions.from_environment(input_shapes=shapes)),
+                CompileOptions.from_environment(),
+                f"batch{batch}",
+            )
+            feeds = list(
+                _feeds(request, [(p.name, p.desc.shape, p.desc.dtype) for p in model.inputs]).values()
+            )
+            model.run(feeds)
+            times = []
+            for _ in range(5):
+                start = time.perf_counter()
+                model.run(feeds)
+                times.append(time.perf_counter() - start)
+        except Exception as error:  # a model of one fixed batch, or one that does not fit
+            rows.append({"batch": batch, "refused": str(error)[:300]})
+            continue
+        rows.append(
+            {"batch": batch, "seconds": statistics.median(times), "arena": int(model.plan.arena_bytes)}
+        )
+        spent += time.perf_counter() - begin
+        if spent > _BUDGET:
+            break
+    return rows
+
+
+# -- references ---------------------------------------------------------------------------------------------------
+
+
+def _reference(request: Request, recorder: Recorder) -> str:
+    """Run the model by the framework that it is written for; which one that was."""
+    if request.kind == "onnx":
+        return _onnx_runtime(request, recorder)
+    if request.kind in ("pb", "saved_model"):
+        return _tensorflow(request, recorder)
+    raise NoReference(f"nothing but the NPU runs .{request.kind} files")
+
+
+def _onnx_runtime(request: Request, recorder: Recorder) -> str:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return _onnx_reference(request, recorder)
+    import onnxruntime
+
+    begin = recorder.now()
+    session = onnxruntime.InferenceSession(request.path, providers=["CPUExecutionProvider"])
+    inputs = [(i.name, _sizes(request, i.name, i.shape), _ort_type(i.type)) for i in session.get_inputs()]
+    feeds = _feeds(request, inputs)
+    names = [o.name for o in session.get_outputs()]
+    _steps(request, recorder, lambda: session.run(names, feeds), names, begin)
+    return f"ONNX Runtime {onnxruntime.__version__}"
+
+
+def _onnx_reference(request: Request, recorder: Recorder) -> str:
+    """ONNX's own evaluator: slow, and in every installation."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    begin = recorder.now()
+    model = onnx.load(request.path)
+    evaluator = ReferenceEvaluator(model)
+    constants = {i.name for i in model.graph.initializer}
+    inputs = []
+    for value in model.graph.input:
+        if value.name not in constants:
+            tensor = value.type.tensor_type
+            shape = [d.dim_value or d.dim_param for d in tensor.shape.dim]
+            kind = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+            inputs.append((value.name, _sizes(request, value.name, shape), kind))
+    feeds = _feeds(request, inputs)
+    names = [o.name for o in model.graph.output]
+    _steps(request, recorder, lambda: evaluator.run(names, feeds), names, begin)
+    return f"onnx.reference {onnx.__version__}"
+
+
+def _ort_type(text: str) -> str:
+    """An element type of ONNX Runtime as NumPy knows it.
+
+    >>> _ort_type("tensor(float)"), _ort_type("tensor(int64)")
+    ('float32', 'int64')
+    """
+    inner = text.removeprefix("tensor(").removesuffix(")")
+    return {"float": "float32", "double": "float64"}.get(inner, inner)
+
+
+def _tensorflow(request: Request, recorder: Recorder) -> str:
+    if importlib.util.find_spec("tensorflow") is None:
+        raise NoReference("TensorFlow is not installed")
+    import tensorflow as tf
+
+    begin = recorder.now()
+    if request.kind == "saved_model":
+        loaded = tf.saved_model.load(request.path)
+        signature = loaded.signatures["serving_default"]
+        specs = signature.structured_input_signature[1]
+        inputs = [(n, _sizes(request, n, s.shape.as_list()), s.dtype.name) for n, s in specs.items()]
+        feeds = _feeds(request, inputs)
+        tensors = {n: tf.constant(a) for n, a in feeds.items()}
+        names = sorted(signature.structured_outputs)
+        _steps(request, recorder, lambda: _flat(signature(**tensors), names), names, begin)
+        return f"TensorFlow {tf.__version__}"
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(Path(request.path).read_bytes())
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(definition, name="")
+    holders = [o for o in graph.get_operations() if o.type == "Placeholder"]
+    read = {t.op.name for o in graph.get_operations() for t in o.inputs}
+    ends = [o for o in graph.get_operations() if o.outputs and o.name not in read and o.type != "Placeholder"]
+    shapes = [o.outputs[0].shape.as_list() if o.outputs[0].shape.rank is not None else [] for o in holders]
+    kinds = [o.outputs[0].dtype.name for o in holders]
+    feeds = _feeds(
+        request,
+        [(o.name, _sizes(request, o.name, s), k) for o, s, k in zip(holders, shapes, kinds, strict=True)],
+    )
+    fetches = [t for o in ends for t in o.outputs]
+    with tf.compat.v1.Session(graph=graph) as session:
+        given = {f"{name}:0": array for name, array in feeds.items()}
+        _steps(request, recorder, lambda: session.run(fetches, given), [t.op.name for t in fetches], begin)
+    return f"TensorFlow {tf.__version__}"
+
+
+def _flat(found: Any, names: list[str]) -> list[np.ndarray]:
+    return [found[name].numpy() for name in names]
+
+
+# -- what both sides share ----------------------------------------------------------------------------------------
+
+
+def _sizes(request: Request, name: str, shape: Any) -> tuple[int, ...]:
+    """A shape whose unknown sizes are those of the request, else 1."""
+    if name in request.shapes:
+        return request.shapes[name]
+    return tuple(d if isinstance(d, int) and d > 0 else 1 for d in shape)
+
+
+def _feeds(request: Request, inputs: list[tuple[str, tuple[int, ...], str]]) -> Outputs:
+    """The same inputs on both sides: normal numbers, small whole numbers, by position."""
+    feeds = {}
+    for index, (name, shape, dtype) in enumerate(inputs):
+        source = np.random.default_rng((request.seed, index))
+        if dtype.startswith(("float", "bfloat", "complex")):
+            feeds[name] = source.standard_normal(shape).astype(_numpy(dtype))
+        else:
+            feeds[name] = source.integers(0, 2, shape).astype(_numpy(dtype))
+    return feeds
+
+
+def _numpy(dtype: str) -> Any:
+    from ge.ir.types import numpy_dtype
+
+    return numpy_dtype(dtype)
+
+
+def _steps(
+    request: Request, recorder: Recorder, call: Callable[[], Any], names: list[str], begin: float
+) -> None:
+    """Call a model for the steps of a request; the first step includes everything since `begin`."""
+    until = time.perf_counter() + request.seconds
+    for number in range(request.steps):
+        start = begin if not number else recorder.now()
+        results = call()
+        if not number:
+            for position, (name, value) in enumerate(zip(names, results, strict=True)):
+                recorder.output(f"output {position} ({name})", [np.asarray(value)])
+        recorder.step("call", "model", start)
+        if time.perf_counter() > until:
+            recorder.stopped = f"after {request.seconds:g} s, the most that was allowed"
+            return

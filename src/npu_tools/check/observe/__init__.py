@@ -1,0 +1,1 @@
+"""Hooks that watch a script run, one module a framework; nothing here changes what a script computes."""

@@ -1,0 +1,199 @@
+"""A TensorFlow 1 script, watched: a run of a session is a step.
+
+The plain run has TensorFlow 1's names too (`npu_bridge.version1`), but its sessions stay with TensorFlow. Runs are told
+apart by what they fetch; the one that takes the most time is the step. Its loss is the first scalar among its results.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npu_tools.check.observe.patching import around
+from npu_tools.check.recorder import Recorder
+from npu_tools.check.request import Request
+
+__all__ = ["SessionWatcher"]
+
+_LINE = "_npu_check_line"
+_NAMED = 8
+_INITIALISERS = ("init", "group_deps", "save/", "report_uninitialized")
+
+
+class SessionWatcher:
+    """Sets TensorFlow 1's names up for one side, runs the script and collects the reports of its sessions."""
+
+    def __init__(self, request: Request, recorder: Recorder) -> None:
+        self.request, self.recorder = request, recorder
+        self.reports: dict[int, tuple[Any, int]] = {}
+        self.graphs: list[Any] = []
+        from npu_bridge import version1
+
+        version1.install()
+        import tensorflow as tf
+
+        self.tf = tf
+        if request.side == "npu":
+            from npu_bridge import session
+
+            around(session, "_rewritten", self._rewritten)
+        else:
+            _stay_on_host()
+        tf.compat.v1.set_random_seed(request.seed)
+        self._watch()
+
+    def _watch(self) -> None:
+        from tensorflow.python.client import session
+        from tensorflow.python.framework import ops
+
+        around(session.BaseSession, "run", self._run)
+        around(ops.Graph, "_create_op_internal", self._op_made)
+
+    def _rewritten(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def rewritten(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            count = self.reports.get(id(made.report), (None, 0))[1]
+            self.reports[id(made.report)] = (made.report, count + 1)
+            return made
+
+        return rewritten
+
+    def _op_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        def create(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(graph, *args, **kwargs)
+            if not hasattr(graph, _LINE):
+                setattr(graph, _LINE, {})
+                self.graphs.append(graph)
+            line = recorder.roots.here()
+            if line:
+                getattr(graph, _LINE)[made.name] = line
+            return made
+
+        return create
+
+    def _run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        def run(session: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+            location = recorder.roots.here()
+            if recorder.busy or not location:
+                return original(session, fetches, *args, **kwargs)
+            name = _name(fetches)
+            recorder.check_limit("session", name)
+            begin = recorder.now()
+            with recorder.inside():
+                result = original(session, fetches, *args, **kwargs)
+                found = _floats(result)
+                recorder.output(name, found)
+            scalars = [a for a in found if a.size == 1]
+            recorder.step(
+                "session", name, begin, float(scalars[0].reshape(())) if scalars else None, location
+            )
+            return result
+
+        return run
+
+    def run(self, path: str) -> None:
+        """Run the script as `python -m npu_bridge run` would."""
+        sys.path.insert(0, str(Path(path).parent))
+        runpy.run_path(path, run_name="__main__")
+
+    def finish(self) -> dict[str, Any]:
+        """What is known once the script has ended."""
+        if self.request.side == "plain":
+            return {}
+        import npu_runtime
+
+        reports = [(report, calls) for report, calls in self.reports.values() if report.operations]
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for report, calls in reports:
+            for placed in report.operations:
+                self._add(rows, placed, calls)
+        largest = max(reports, key=lambda item: len(item[0].operations), default=None)
+        return {
+            "devices": ["/device:CPU:0", "/device:NPU:0"],
+            "operators": sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"])),
+            "graph": [] if largest is None else _parts(largest[0]),
+            "npu_memory": dict(npu_runtime.memory_info()),
+        }
+
+    def _add(self, rows: dict[tuple[str, str, str], dict[str, Any]], placed: Any, calls: int) -> None:
+        place = "NPU" if placed.side == "npu" else "host"
+        key = (placed.type, place, placed.reason)
+        row = rows.setdefault(
+            key,
+            {"operator": placed.type, "place": place, "reason": placed.reason, "remedy": "", "count": 0,
+             "flops": 0.0, "eager": False, "calls": 0, "nodes": [], "locations": []},
+        )  # fmt: skip
+        row["count"] += 1
+        row["calls"] = max(row["calls"], calls)
+        if len(row["nodes"]) < _NAMED:
+            row["nodes"].append(placed.name)
+        line = self._line(placed.name)
+        if line and line not in row["locations"] and len(row["locations"]) < _NAMED:
+            row["locations"].append(line)
+
+    def _line(self, name: str) -> str:
+        for graph in self.graphs:
+            found: str = getattr(graph, _LINE).get(name, "")
+            if found:
+                return found
+        return ""
+
+
+def _name(fetches: Any) -> str:
+    """What a run fetches, in words."""
+    import tensorflow as tf
+
+    names = [str(getattr(item, "name", item)) for item in tf.nest.flatten(fetches)]
+    return (
+        "run("
+        + ", ".join(name.removesuffix(":0") for name in names[:4])
+        + (", …)" if len(names) > 4 else ")")
+    )
+
+
+def _floats(result: Any) -> list[np.ndarray]:
+    import tensorflow as tf
+
+    arrays = [
+        np.asarray(item) for item in tf.nest.flatten(result) if item is not None and not isinstance(item, str)
+    ]
+    return [a.astype(np.float32) for a in arrays if a.dtype.kind == "f" and a.size]
+
+
+def _parts(report: Any) -> list[dict[str, Any]]:
+    """The parts of the largest run: those of the NPU by number, and the host's operations."""
+    groups: dict[int, Counter[str]] = {}
+    for placed in report.operations:
+        groups.setdefault(placed.part, Counter())[placed.type] += 1
+    return [
+        {
+            "step": part,
+            "place": "host" if part < 0 else "NPU",
+            "nodes": sum(found.values()),
+            "operators": found.most_common(8),
+            "scopes": found.most_common(8),
+            "locations": [],
+        }
+        for part, found in sorted(groups.items())
+    ]
+
+
+def _stay_on_host() -> None:
+    """A script's own import of the adapter must not take its sessions to the NPU."""
+    from npu_bridge import options
+
+    around(
+        options.SessionOptions,
+        "start",
+        lambda original: lambda self: object.__setattr__(self, "offload", False),
+    )

@@ -1,0 +1,131 @@
+"""A TensorFlow 2 or Keras script, watched, plainly or on the NPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from npu_tools.check.recorder import Recorder
+from npu_tools.check.request import Request
+
+__all__ = ["TensorFlowWatcher"]
+
+_OURS = re.compile(r"^\s*(?:import|from)\s+(tf_adapter|npu_device)\b", re.MULTILINE)
+_NUMBERED = re.compile(r"NPU:(\d+)")
+_MOST_SPANS = 600
+
+
+class TensorFlowWatcher:
+    """Sets TensorFlow up for one side, runs the script and collects what the NPU did."""
+
+    def __init__(self, request: Request, recorder: Recorder) -> None:
+        self.request, self.recorder = request, recorder
+        text = Path(request.path).read_text()
+        self.devices = 1 + max((int(n) for n in _NUMBERED.findall(text)), default=0)
+        npu = request.side == "npu"
+        if npu and self.devices > 1:
+            os.environ.setdefault("NPU_DEVICE_COUNT", str(self.devices))
+        if not npu:
+            os.environ["NPU_AS_DEFAULT"] = "0"
+        import tensorflow as tf
+
+        if npu or _OURS.search(text):
+            import tf_adapter
+
+            if not npu:
+                _stay_on_host(tf_adapter)
+        from npu_tools.check.observe import tensorflow2
+
+        if not npu:
+            tensorflow2.on_host(self.devices)
+        tf.keras.utils.set_random_seed(request.seed)
+        self.hooks = tensorflow2.TensorFlowHooks(recorder)
+        self.hooks.install()
+        self.captured: Any = None
+        if npu:
+            from npu_tools.check.observe import npu_tensorflow
+
+            npu_tensorflow.start()
+            if request.layers or request.mixlist:
+                from npu_tools.check.observe.capture import Capture
+
+                self.captured = Capture()
+
+    def run(self, path: str) -> None:
+        """Run the script as `python path` would."""
+        runpy.run_path(path, run_name="__main__")
+
+    def finish(self) -> dict[str, Any]:
+        """What is known once the script has ended."""
+        found: dict[str, Any] = {}
+        pipelines = self._pipelines()
+        if self.request.side == "npu":
+            found |= self._npu()
+        return found | {"pipelines": pipelines}
+
+    def _pipelines(self) -> list[dict[str, Any]]:
+        from npu_tools.check.observe.input_pipeline import measure
+
+        measured = [measure(dataset) for dataset in self.hooks.datasets[:2]]
+        return [m for m in measured if m is not None]
+
+    def _npu(self) -> dict[str, Any]:
+        import tensorflow as tf
+
+        from npu_runtime import tensorflow as native
+        from npu_tools.check.observe import npu_tensorflow as npu
+
+        timeline = native.take_timeline()
+        native.set_timeline(False)
+        spans = npu.spans(timeline, self.recorder.began)
+        found: dict[str, Any] = {
+            "devices": [d.name for d in tf.config.list_logical_devices()],
+            "operators": npu.operators(self.hooks.location_of, timeline),
+            "graph": npu.groups(self.hooks.location_of),
+            "spans": spans[-_MOST_SPANS:],
+            "spent": _spent(spans, self.recorder),
+            "npu_memory": npu.memory(),
+            "kernels": npu.kernels(Counter(s["name"] for s in spans)),
+        }
+        if self.captured is not None:
+            found |= self.captured.analyse(self.request, self.hooks.location_of)
+        return found
+
+
+def _spent(spans: list[dict[str, Any]], recorder: Recorder) -> dict[str, float]:
+    """Seconds in the later half of the main series' steps, by what they were spent on."""
+    series = recorder.main_series()
+    if series is None or len(series.steps) < 2:
+        return {}
+    steps = series.steps[len(series.steps) // 2 :]
+    begin, end = steps[0].begin, steps[-1].end
+    spent: dict[str, float] = defaultdict(float)
+    for span in spans:
+        if span["begin"] >= begin and span["end"] <= end:
+            spent[span["kind"]] += span["end"] - span["begin"]
+    total = end - begin
+    waited = sum(s.waited for s in steps)
+    spent["input"] += waited
+    inside = sum(s.end - s.begin for s in steps)
+    return {
+        "total": total,
+        "NPU": spent["NPU"],
+        "input": spent["input"],
+        "host": spent["host"],
+        "between": max(0.0, total - inside - waited),
+        "steps": float(len(steps)),
+    }
+
+
+def _stay_on_host(adapter: Any) -> None:
+    """The script's own import of the adapter must not move the plain run to the NPU."""
+    from tf_adapter import device
+
+    owners: list[Any] = [adapter, device]
+    for owner in owners:
+        owner.as_default = lambda on=True: None
+    owners[1].is_default = lambda: False

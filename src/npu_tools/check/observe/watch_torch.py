@@ -1,0 +1,311 @@
+"""A PyTorch script, watched: plainly on the CPU, or with its modules compiled for the NPU.
+
+1. A step ends with an optimizer's `step`; its loss is what `backward` was called on. Without an optimizer, a call of
+   the outermost module is a step.
+2. On the NPU, outermost modules are compiled with the backend `npu` when they are first called, `torch.compile` uses
+   that backend, and `cuda` means `npu`. In the plain run, `npu` and `cuda` mean the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+import time
+import types
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.data import dataloader
+
+from npu_tools.check.observe.patching import around
+from npu_tools.check.recorder import Recorder
+from npu_tools.check.request import Request
+
+__all__ = ["TorchWatcher"]
+
+_READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__")
+_DEVICES = ("npu", "cuda")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NAMED = 8
+
+
+class _OnHost(TorchFunctionMode):
+    """`npu` and `cuda` mean the CPU."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _DEVICES:  # tensor.npu(), tensor.cuda()
+            return args[0]
+        args, kwargs = pytree.tree_map(_host_device, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _host_device(value: Any) -> Any:
+    if isinstance(value, str) and value.partition(":")[0] in _DEVICES:
+        return "cpu"
+    if isinstance(value, torch.device) and value.type in _DEVICES:
+        return torch.device("cpu")
+    return value
+
+
+class TorchWatcher:
+    """Sets PyTorch up for one side, runs the script and collects what was compiled."""
+
+    def __init__(self, request: Request, recorder: Recorder) -> None:
+        self.request, self.recorder = request, recorder
+        self._ended = 0.0
+        self._spent: dict[str, float] = defaultdict(float)
+        self._half: dict[str, float] | None = None
+        self.reports: list[Any] = []
+        self._observing: Any = None
+        if request.side == "npu":
+            self._use_npu()
+        torch.manual_seed(request.seed)
+        self._install()
+
+    def _use_npu(self) -> None:
+        import torch_npu.contrib.transfer_to_npu  # noqa: F401
+        from torchair.executable import observe
+
+        self._observing = observe()
+        self.reports = self._observing.__enter__()
+        around(torch, "compile", lambda original: lambda *a, **k: original(*a, **(k | {"backend": "npu"})))
+
+    def _install(self) -> None:
+        around(torch.nn.Module, "__call__", self._module_call)
+        around(torch.Tensor, "backward", self._backward)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        around(dataloader._BaseDataLoaderIter, "__next__", self._next)
+        for name in _READS:
+            around(torch.Tensor, name, self._read(name))
+
+    # -- hooks -------------------------------------------------------------------------------------------------
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or recorder.busy or not recorder.roots.here():
+                return original(module, *args, **kwargs)
+            name = type(module).__name__
+            if isinstance(module, torch.nn.modules.loss._Loss):
+                return original(module, *args, **kwargs)
+            recorder.check_limit("call", name)
+            if self.request.side == "npu" and module._compiled_call_impl is None and not _is_compiled(module):
+                module.compile(backend="npu")
+            begin = recorder.now()
+            with recorder.inside():
+                result = original(module, *args, **kwargs)
+                recorder.output(name, _floats(result))
+            self._spent["NPU"] += recorder.now() - begin
+            recorder.step("call", name, begin, None, recorder.roots.here())
+            return result
+
+        return call
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            with recorder.inside():
+                if tensor.numel() == 1:
+                    recorder.loss(float(tensor.detach()))
+                result = original(tensor, *args, **kwargs)
+            self._spent["NPU"] += time.perf_counter() - begin
+            return result
+
+        return backward
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        self.recorder.check_limit("optimizer", type(optimizer).__name__)
+        self._stepping = time.perf_counter()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        recorder = self.recorder
+        self._spent["host"] += time.perf_counter() - self._stepping
+        recorder.step("optimizer", type(optimizer).__name__, self._ended, None, recorder.roots.here())
+        self._ended = recorder.now()
+        if recorder.steps_done() == max(1, self.request.steps // 2):
+            self._half = dict(self._spent)
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        def following(iterator: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return original(iterator)
+            finally:
+                waited = time.perf_counter() - begin
+                self._spent["input"] += waited
+                recorder.wait(waited, recorder.roots.here())
+
+        return following
+
+    def _read(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        recorder = self.recorder
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                if not recorder.busy and not torch.compiler.is_compiling():
+                    recorder.read(name.strip("_"), sys._getframe(1))
+                return original(tensor, *args, **kwargs)
+
+            return read
+
+        return make
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def run(self, path: str) -> None:
+        """Run the script as `python path` would."""
+        if self.request.side == "npu":
+            runpy.run_path(path, run_name="__main__")
+            return
+        sys.modules.setdefault("torch_npu", _inert("torch_npu"))
+        around(torch, "compile", _plain_compile)
+        with _OnHost():
+            runpy.run_path(path, run_name="__main__")
+
+    def finish(self) -> dict[str, Any]:
+        """What is known once the script has ended."""
+        if self.request.side == "plain":
+            return {}
+        import npu_runtime
+
+        found: dict[str, Any] = {
+            "devices": [f"npu:{i}" for i in range(torch.npu.device_count())],  # type: ignore[attr-defined]
+            "operators": self._operators(),
+            "graph": self._graphs(),
+            "npu_memory": dict(npu_runtime.memory_info()),
+            "spent": self._where(),
+        }
+        self._observing.__exit__(None, None, None)
+        return found
+
+    def _where(self) -> dict[str, float]:
+        """Seconds of the later half of the training steps by what they were spent on."""
+        series = self.recorder.main_series()
+        if series is None or series.kind != "optimizer" or self._half is None:
+            return {}
+        steps = series.steps[max(1, self.request.steps // 2) :]
+        if not steps:
+            return {}
+        total = steps[-1].end - steps[0].begin
+        parts = {name: self._spent[name] - self._half.get(name, 0.0) for name in ("NPU", "input", "host")}
+        return parts | {
+            "total": total,
+            "between": max(0.0, total - sum(parts.values())),
+            "steps": float(len(steps)),
+        }
+
+    def _operators(self) -> list[dict[str, Any]]:
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for report in self.reports:
+            refused = {refusal.operator for refusal in report.refusals}
+            for operator, on_npu in report.operators.items():
+                if on_npu and operator not in refused:
+                    _row(rows, operator, "NPU", "")["count"] += 1
+            for refusal in report.refusals:
+                row = _row(rows, refusal.operator, "host", refusal.reason)
+                row["count"] += 1
+                row["nodes"] = [*row["nodes"], refusal.node][:_NAMED]
+                line = self._line(refusal.trace)
+                if line and line not in row["locations"]:
+                    row["locations"].append(line)
+            if report.failure:
+                _row(rows, report.name, "host", report.failure)["count"] += 1
+        return sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"]))
+
+    def _line(self, trace: str) -> str:
+        """The innermost line of the user's in a stack trace of PyTorch."""
+        roots = self.recorder.roots
+        own = [(file, line) for file, line in _FRAME.findall(trace) if roots.owns(file)]
+        return f"{roots.name(own[-1][0])}:{own[-1][1]}" if own else ""
+
+    def _graphs(self) -> list[dict[str, Any]]:
+        groups = []
+        for index, report in enumerate(self.reports):
+            on_npu = Counter(name for name, npu in report.operators.items() if npu)
+            groups.append(_group(index, "NPU", f"{report.kind} graph", report.npu_calls, on_npu))
+            if report.refusals:
+                host = Counter(refusal.operator for refusal in report.refusals)
+                lines = list(dict.fromkeys(filter(None, (self._line(r.trace) for r in report.refusals))))
+                groups.append(
+                    _group(index, "host", "ATen", sum(host.values()), host) | {"locations": lines[:_NAMED]}
+                )
+        return groups
+
+
+def _group(index: int, place: str, engine: str, nodes: int, operators: Counter[str]) -> dict[str, Any]:
+    named = operators.most_common(8)
+    return {
+        "step": index,
+        "place": place,
+        "engine": engine,
+        "nodes": nodes,
+        "operators": named,
+        "scopes": named,
+        "locations": [],
+    }
+
+
+def _row(
+    rows: dict[tuple[str, str, str], dict[str, Any]], operator: str, place: str, reason: str
+) -> dict[str, Any]:
+    fresh: dict[str, Any] = {
+        "operator": operator, "place": place, "reason": reason, "remedy": "", "count": 0, "flops": 0.0,
+        "eager": False, "calls": 2, "nodes": [], "locations": [],
+    }  # fmt: skip
+    return rows.setdefault((operator, place, reason), fresh)
+
+
+def _is_compiled(module: Any) -> bool:
+    return type(module).__name__ == "OptimizedModule"
+
+
+def _floats(value: Any) -> list[np.ndarray]:
+    found = []
+    for item in pytree.tree_leaves(value):
+        if isinstance(item, torch.Tensor) and item.is_floating_point() and item.numel():
+            found.append(item.detach().to("cpu", torch.float32).numpy().copy())
+    return found
+
+
+def _plain_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile` in the plain run: eager, where the script asks for the NPU's backend."""
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        backend = kwargs.get("backend", "inductor")
+        ours = backend == "npu" or "torchair" in str(getattr(backend, "__module__", ""))
+        return original(*args, **(kwargs | {"backend": "eager"} if ours else kwargs))
+
+    return compile
+
+
+def _inert(name: str) -> types.ModuleType:
+    """A module that has every name and does nothing, for imports whose only purpose is the device."""
+    module = types.ModuleType(name)
+    module.__path__ = []
+    module.__getattr__ = lambda attribute: _missing(attribute)  # type: ignore[method-assign]
+    return module
+
+
+def _missing(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return lambda *args, **kwargs: None

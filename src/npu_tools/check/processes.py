@@ -1,0 +1,117 @@
+"""Processes that run scripts and models: started, watched with a progress bar, interrupted, read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npu_tools.check.request import Request
+
+__all__ = ["Finished", "run_child"]
+
+_POLL = 0.1
+_GRACE = 20.0  # seconds that an interrupted process has to write its record
+_TAIL = 8000  # characters of a script's output that are kept
+_STARTUP = 120.0  # seconds beyond the limit of a run: imports, profiles, layers
+
+
+class Finished:
+    """What a process left: its record, its outputs, what it printed."""
+
+    def __init__(self, record: dict[str, Any], outputs: dict[str, np.ndarray], printed: str) -> None:
+        self.record, self.outputs, self.printed = record, outputs, printed
+
+
+def run_child(
+    request: Request,
+    folder: Path,
+    current: Path,
+    environment: dict[str, str],
+    tick: Callable[[int], None],
+) -> Finished:
+    """Run a request in a process of its own; `tick` is called with the number of steps done.
+
+    Ctrl-C is passed on: the process writes what it has, and KeyboardInterrupt is raised with the partial result as
+    its argument.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = request.save(folder / "request.json")
+    command = [sys.executable, "-m", "npu_tools.check.child", str(asked)]
+    with open(folder / "output.txt", "wb") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=current,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            interrupted = _wait(process, request, folder, tick)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    finished = _read(folder, process.returncode, request)
+    if interrupted:
+        raise KeyboardInterrupt(finished)
+    return finished
+
+
+def _wait(
+    process: subprocess.Popen[bytes], request: Request, folder: Path, tick: Callable[[int], None]
+) -> bool:
+    """Wait for the end of a process; whether it was interrupted."""
+    until = time.monotonic() + request.seconds + _STARTUP * (4 if request.layers or request.mixlist else 1)
+    interrupted = False
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            time.sleep(_POLL)
+            tick(_progress(folder))
+        except KeyboardInterrupt:
+            if interrupted:
+                break
+            interrupted = True
+            process.send_signal(signal.SIGINT)
+            until = time.monotonic() + _GRACE
+    return interrupted
+
+
+def _progress(folder: Path) -> int:
+    try:
+        return int((folder / "progress").read_text() or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _read(folder: Path, status: int | None, request: Request) -> Finished:
+    printed = (folder / "output.txt").read_text(errors="replace")[-_TAIL:]
+    for seen, known in request.roots:
+        printed = printed.replace(seen, known)
+    path = folder / "record.json"
+    if not path.is_file():
+        how = (
+            f"was killed by {signal.Signals(-status).name}"
+            if status and status < 0
+            else f"ended with status {status}"
+        )
+        error = {
+            "type": "ProcessEnded",
+            "message": f"the process {how}",
+            "location": "",
+            "traceback": printed[-2000:],
+        }
+        return Finished({"side": request.side, "error": error, "series": []}, {}, printed)
+    record = json.loads(path.read_text())
+    with np.load(folder / "outputs.npz") as arrays:
+        outputs = {name: arrays[f"a{i}"] for i, name in enumerate(record.pop("output_names"))}
+    return Finished(record, outputs, printed)

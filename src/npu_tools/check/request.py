@@ -1,0 +1,46 @@
+"""What the command asks of the process that runs a script or model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run of a script or model file in a process of its own."""
+
+    side: str  # "plain" | "npu"
+    kind: str
+    framework: str
+    path: str  # as the process sees it
+    arguments: tuple[str, ...]
+    roots: tuple[tuple[str, str], ...]
+    result: str  # folder for the record and the outputs
+    steps: int = 20
+    seconds: float = 120.0
+    seed: int = 0
+    layers: bool = False
+    modes: tuple[str, ...] = ()
+    mixlist: str = ""
+    tolerance: float = 0.01
+    batches: tuple[int, ...] = ()
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> Path:
+        """Write the request for the process."""
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def load(cls, path: str) -> Request:
+        """Read a request."""
+        data = json.loads(Path(path).read_text())
+        for name in ("arguments", "modes", "batches"):
+            data[name] = tuple(data[name])
+        data["roots"] = tuple(tuple(pair) for pair in data["roots"])
+        data["shapes"] = {name: tuple(shape) for name, shape in data["shapes"].items()}
+        return cls(**data)

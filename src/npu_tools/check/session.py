@@ -1,0 +1,213 @@
+"""One check from beginning to end: the runs, the report, the files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npu_tools.check import compare
+from npu_tools.check.assemble import assemble, speed
+from npu_tools.check.judge import judge
+from npu_tools.check.page import render
+from npu_tools.check.processes import Finished, run_child
+from npu_tools.check.request import Request
+from npu_tools.check.rules import Rule, broken
+from npu_tools.check.scratch import Scratch
+from npu_tools.check.subject import Subject
+
+__all__ = ["Check", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a check does beyond the two runs, and its limits."""
+
+    steps: int = 20
+    seconds: float = 120.0
+    seed: int = 0
+    layers: bool = False
+    modes: tuple[str, ...] = ("must_keep_origin_dtype", "allow_mix_precision_bf16", "force_fp16")
+    mixlist: Path | None = None
+    npus: tuple[int, ...] = ()
+    batches: tuple[int, ...] = (1, 8, 32)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    in_place: bool = False
+    older: Path | None = None
+    rules: tuple[Rule, ...] = ()
+
+
+Progress = Callable[[str, int, int], None]  # what runs, steps done, steps in all
+
+
+class Check:
+    """A check of one subject. `run` gives the report, also where it is interrupted."""
+
+    def __init__(self, subject: Subject, settings: Settings, progress: Progress = lambda *_: None) -> None:
+        self.subject, self.settings, self.progress = subject, settings, progress
+        self.finished: dict[str, Finished] = {}
+        self.scaling: list[dict[str, Any]] = []
+        self.complete = True
+
+    def run(self) -> dict[str, Any]:
+        """Run everything and judge it."""
+        older = None if self.settings.older is None else compare.load(self.settings.older)
+        began = time.time()
+        base = Path(tempfile.mkdtemp(prefix="tf-adapter-check-"))
+        try:
+            self._runs(base)
+            self._scale(base)
+            self._bring_mixlist(base)
+        except KeyboardInterrupt as interruption:
+            self.complete = False
+            if interruption.args:
+                partial: Finished = interruption.args[0]
+                self.finished.setdefault(partial.record.get("side", "plain"), partial)
+        finally:
+            shutil.rmtree(base, ignore_errors=True)
+        report = self._report(began)
+        if older is not None:
+            report["changes"] = compare.changes(older, report)
+        report["broken_rules"] = broken(report, list(self.settings.rules))
+        return report
+
+    def _runs(self, base: Path) -> None:
+        for side in ("plain", "npu"):
+            self.finished[side] = self._run(base, side, {})
+
+    def _run(self, base: Path, side: str, variables: dict[str, str], name: str = "") -> Finished:
+        settings, label = self.settings, name or side
+        place = self._place(base / label)
+        request = Request(
+            side=side,
+            kind=self.subject.kind,
+            framework=self.subject.framework,
+            path=str(place.script),
+            arguments=self.subject.arguments,
+            roots=place.roots,
+            result=str(base / label / "result"),
+            steps=settings.steps,
+            seconds=settings.seconds,
+            seed=settings.seed,
+            layers=settings.layers and not name,
+            modes=settings.modes,
+            mixlist="" if settings.mixlist is None or name else str(base / "mixlist.json"),
+            tolerance=settings.limits.get("error", 0.01),
+            batches=settings.batches,
+            shapes=dict(settings.shapes),
+        )
+        self.progress(label, 0, settings.steps)
+        return run_child(
+            request,
+            base / label / "result",
+            place.folder,
+            _environment() | variables,
+            lambda done: self.progress(label, done, settings.steps),
+        )
+
+    def _place(self, base: Path) -> Scratch:
+        path = self.subject.path.resolve()
+        if not self.subject.is_script:
+            base.mkdir(parents=True, exist_ok=True)
+            return Scratch(base, path, ())
+        if self.settings.in_place:
+            return Scratch.in_place(Path.cwd(), path)
+        return Scratch.mirror(base, Path.cwd(), path)
+
+    def _scale(self, base: Path) -> None:
+        """The NPU run again for each number of NPUs; one NPU is the measure."""
+        first: float | None = None
+        for count in self.settings.npus if self.subject.is_script else ():
+            done = self._run(base, "npu", {"NPU_DEVICE_COUNT": str(count)}, f"{count} NPUs")
+            step = speed(done.record).get("step_seconds")
+            first = step if first is None else first
+            row = {"npus": count, "step_seconds": step, "speedup": first / step if first and step else None}
+            if done.record.get("error"):
+                row["note"] = done.record["error"]["message"][:200]
+            self.scaling.append(row)
+
+    def _bring_mixlist(self, base: Path) -> None:
+        made = base / "mixlist.json"
+        if self.settings.mixlist is not None and made.is_file():
+            shutil.copy2(made, self.settings.mixlist)
+
+    def _report(self, began: float) -> dict[str, Any]:
+        from npu_tools.check.facts import facts
+
+        subject = self.subject
+        described = {
+            "name": subject.path.name,
+            "kind": subject.kind,
+            "framework": subject.framework,
+            "arguments": list(subject.arguments),
+        }
+        report = assemble(
+            described,
+            facts(),
+            {side: done.record for side, done in self.finished.items()},
+            {side: done.outputs for side, done in self.finished.items()},
+            {
+                "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began)),
+                "seconds": time.time() - began,
+                "complete": self.complete,
+                "scaling": self.scaling,
+                "printed": {side: done.printed for side, done in self.finished.items()},
+            },
+        )
+        report["largest_batch"] = largest_batch(report)
+        judge(report, self.settings.limits, subject.path if subject.is_script else None)
+        return report
+
+
+def largest_batch(report: Mapping[str, Any]) -> int | None:
+    """The largest batch whose memory plan fits the device, by the plans of the batches that were compiled."""
+    rows = [(r["batch"], r["arena"]) for r in report["batches"] if "arena" in r]
+    limit = report["memory"].get("npu", {}).get("device", {}).get("limit")
+    constants = report["memory"].get("npu", {}).get("device", {}).get("constants", 0)
+    if len(rows) < 2 or not limit:
+        return None
+    (a, small), (b, large) = rows[0], rows[-1]
+    slope = (large - small) / (b - a)
+    return int((limit - constants - small) / slope) + a if slope > 0 else None
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the runs: quiet, and without files beside the script's sources."""
+    return (
+        {"TF_CPP_MIN_LOG_LEVEL": "2", "ABSL_MIN_LOG_LEVEL": "2"}
+        | dict(os.environ)
+        | {"PYTHONDONTWRITEBYTECODE": "1"}
+    )
+
+
+def write(report: dict[str, Any], page: Path) -> tuple[Path, Path]:
+    """Write a report as HTML, and as JSON beside it."""
+    data = page.with_suffix(".json")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    report["json"] = data.name
+    data.write_text(json.dumps(_plain(report), indent=1, allow_nan=False))
+    page.write_text(render(report))
+    return page, data
+
+
+def _plain(value: Any) -> Any:
+    """Data that JSON has: numbers that are not finite become texts."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,128 @@
+"""What is checked: a script or a model file, and which framework a script is written for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from npu_tools.outcome import Failure
+
+__all__ = ["FRAMEWORKS", "Subject", "subject_of"]
+
+FRAMEWORKS = ("tensorflow", "tensorflow1", "torch")
+_FILES = {".onnx": "onnx", ".pb": "pb", ".om": "om", ".air": "air"}
+_MOST_FILES = 64
+_VERSION1 = frozenset({"npu_bridge", "tf_slim"})
+_VERSION1_NAMES = frozenset(
+    {
+        "Session",
+        "InteractiveSession",
+        "placeholder",
+        "global_variables_initializer",
+        "get_variable",
+        "contrib",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A script with its arguments, or a model file."""
+
+    path: Path
+    kind: str  # "script" | "onnx" | "pb" | "saved_model" | "om" | "air"
+    framework: str = ""  # of a script
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_script(self) -> bool:
+        return self.kind == "script"
+
+
+def subject_of(path: Path, arguments: tuple[str, ...] = (), framework: str = "") -> Subject:
+    """Recognise what is to be checked; raises Failure where it cannot be."""
+    if not path.exists():
+        raise Failure(
+            f"there is no file '{path}'",
+            "give a Python script, an .onnx, .pb or .om file, or a SavedModel folder",
+        )
+    if path.is_dir():
+        if not (path / "saved_model.pb").is_file():
+            raise Failure(
+                f"'{path}' is a folder without a saved_model.pb",
+                "give the folder of a SavedModel, or a script",
+            )
+        return Subject(path, "saved_model")
+    if path.suffix in _FILES:
+        kind = "saved_model" if path.name == "saved_model.pb" else _FILES[path.suffix]
+        return Subject(path.parent if kind == "saved_model" else path, kind)
+    if path.suffix != ".py":
+        raise Failure(
+            f"'{path}' is neither a script nor a model file", f"known endings: .py, {', '.join(_FILES)}"
+        )
+    if framework and framework not in FRAMEWORKS:
+        raise Failure(f"there is no framework '{framework}'", f"use one of {', '.join(FRAMEWORKS)}")
+    return Subject(path, "script", framework or _framework(path), arguments)
+
+
+def _framework(path: Path) -> str:
+    """The framework that a script and the modules beside it import; TensorFlow wins where there are both."""
+    used: set[str] = set()
+    version1 = False
+    for tree in _sources(path):
+        used |= {name.partition(".")[0] for name in _imported(tree)}
+        version1 |= _is_version1(tree)
+    if used & _VERSION1 or ("tensorflow" in used and version1):
+        return "tensorflow1"
+    if used & {"tensorflow", "keras", "tf_keras", "tf_adapter", "npu_device"}:
+        return "tensorflow"
+    if used & {"torch", "torch_npu", "torchair"}:
+        return "torch"
+    raise Failure(
+        f"'{path}' imports neither TensorFlow nor PyTorch",
+        "name the framework with --framework if the script imports it indirectly",
+    )
+
+
+def _sources(path: Path) -> Iterator[ast.Module]:
+    """The syntax trees of a script and of the modules beside it that it imports."""
+    waiting, seen = [path], {path}
+    while waiting and len(seen) <= _MOST_FILES:
+        current = waiting.pop()
+        try:
+            tree = ast.parse(current.read_text())
+        except SyntaxError as error:
+            raise Failure(f"{current}:{error.lineno} is not Python: {error.msg}") from error
+        yield tree
+        for name in _imported(tree):
+            beside = path.parent.joinpath(*name.split("."))
+            for file in (beside.with_suffix(".py"), beside / "__init__.py"):
+                if file.is_file() and file not in seen:
+                    seen.add(file)
+                    waiting.append(file)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _is_version1(tree: ast.Module) -> bool:
+    """True if a module uses sessions, placeholders or estimators.
+
+    >>> _is_version1(ast.parse("import tensorflow.compat.v1 as tf")), _is_version1(ast.parse("import tensorflow"))
+    (True, False)
+    """
+    if any(name.startswith(("tensorflow.compat.v1", "tensorflow.contrib")) for name in _imported(tree)):
+        return True
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "tf"}
+    through = {node.attr for node in attributes if ast.unparse(node.value) in ("tf.compat.v1", "tf1")}
+    return bool(
+        names & _VERSION1_NAMES or through & {"Session", "disable_eager_execution", "disable_v2_behavior"}
+    )
