@@ -1,18 +1,36 @@
-"""Collectives on NumPy arrays: exact for one process, over MPI or Gloo for several."""
+"""Collectives on NumPy arrays: exact for one process, over MPI or Gloo for several.
+
+Before each collective the ranks compare what they are about to do: its name, the kind, type and shape. A rank that
+differs is an error in all of them, before any data are exchanged. `name` tells calls apart that are otherwise alike.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 
-from hccl.ranks import WORLD, HcclError, group_of
+from hccl.ranks import WORLD, Group, HcclError, group_of
 from hccl.transports import transport
 
-__all__ = ["REDUCTIONS", "all_gather", "all_reduce", "broadcast", "reduce_scatter"]
+__all__ = [
+    "REDUCTIONS",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "receive",
+    "reduce_scatter",
+    "send",
+]
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 
 
-def all_reduce(array: np.ndarray, reduction: str = "sum", group: str = WORLD) -> np.ndarray:
+def all_reduce(
+    array: np.ndarray, reduction: str = "sum", group: str = WORLD, *, name: str = ""
+) -> np.ndarray:
     """The arrays of all ranks reduced into one.
 
     >>> all_reduce(np.arange(3)).tolist()
@@ -23,35 +41,105 @@ def all_reduce(array: np.ndarray, reduction: str = "sum", group: str = WORLD) ->
         raise HcclError(f"reduction '{reduction}' is unknown: use one of {', '.join(REDUCTIONS)}")
     if members.size == 1:
         return np.array(array)
+    _compare(f"all_reduce ({reduction}) of {_text(array)}", name, members)
     return transport().all_reduce(_wide(array), reduction, members).astype(array.dtype)
 
 
-def all_gather(array: np.ndarray, group: str = WORLD) -> np.ndarray:
-    """The arrays of all ranks one after the other along the first axis."""
+def all_gather(array: np.ndarray, group: str = WORLD, *, name: str = "") -> np.ndarray:
+    """The arrays of all ranks one after the other along the first axis, which may differ in length."""
     members = group_of(group)
     if members.size == 1:
         return np.array(array)
+    _compare(f"all_gather of {array.dtype}[…{_dims(array.shape[1:])}]", name, members)
     return np.concatenate(transport().all_gather(np.ascontiguousarray(array), members), axis=0)
 
 
-def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD) -> np.ndarray:
+def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD, *, name: str = "") -> np.ndarray:
     """The root's array, on every rank."""
     members = group_of(group)
-    if not 0 <= root < members.size:
-        raise HcclError(f"root {root} is not in group '{group}' of {members.size}")
+    _check_place(root, members, "root")
     if members.size == 1:
         return np.array(array)
+    _compare(f"broadcast from {root} of {_text(array)}", name, members)
     return transport().broadcast(np.ascontiguousarray(array), root, members)
 
 
-def reduce_scatter(array: np.ndarray, reduction: str = "sum", group: str = WORLD) -> np.ndarray:
+def reduce_scatter(
+    array: np.ndarray, reduction: str = "sum", group: str = WORLD, *, name: str = ""
+) -> np.ndarray:
     """This rank's share, along the first axis, of the reduced arrays."""
     members = group_of(group)
     if array.shape[0] % members.size:
         raise HcclError(f"{array.shape[0]} rows cannot be shared evenly by {members.size} ranks")
     rows = array.shape[0] // members.size
     first = members.rank * rows
-    return all_reduce(array, reduction, group)[first : first + rows]
+    return all_reduce(array, reduction, group, name=name)[first : first + rows]
+
+
+def all_to_all(arrays: Sequence[np.ndarray], group: str = WORLD, *, name: str = "") -> list[np.ndarray]:
+    """What every rank has for this one, from what this one has for each of them; lengths of the first axis may differ.
+
+    >>> all_to_all([np.arange(2)])[0].tolist()
+    [0, 1]
+    """
+    members = group_of(group)
+    if len(arrays) != members.size:
+        raise HcclError(f"{len(arrays)} arrays cannot be sent to {members.size} ranks, one to each")
+    if len({(a.dtype, a.shape[1:]) for a in arrays}) > 1:
+        raise HcclError(f"all_to_all needs arrays of one type and row, got {', '.join(map(_text, arrays))}")
+    if members.size == 1:
+        return [np.array(arrays[0])]
+    _compare(f"all_to_all of {arrays[0].dtype}[…{_dims(arrays[0].shape[1:])}]", name, members)
+    return transport().all_to_all(list(arrays), members)
+
+
+def send(array: np.ndarray, to: int, tag: int = 0, group: str = WORLD) -> None:
+    """Send an array to the rank at a place of the group."""
+    members = group_of(group)
+    _check_place(to, members, "rank", but=members.rank)
+    transport().send(np.ascontiguousarray(array), to, tag, members)
+
+
+def receive(
+    shape: Sequence[int], dtype: np.dtype | type, source: int, tag: int = 0, group: str = WORLD
+) -> np.ndarray:
+    """The array that the rank at a place of the group sends."""
+    members = group_of(group)
+    _check_place(source, members, "rank", but=members.rank)
+    return transport().receive(np.empty(tuple(shape), dtype), source, tag, members)
+
+
+def _check_place(place: int, members: Group, what: str, but: int | None = None) -> None:
+    if not 0 <= place < members.size:
+        raise HcclError(f"{what} {place} is not in group '{members.name}' of {members.size}")
+    if place == but:
+        raise HcclError(
+            f"rank {place} of group '{members.name}' cannot send to itself or receive from itself"
+        )
+
+
+def _compare(call: str, name: str, members: Group) -> None:
+    """Raise on every rank if they are about to do different things."""
+    text = f"{name}: {call}" if name else call
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    words = transport().gather_words(int.from_bytes(digest, "little", signed=True), members)
+    if len(set(words)) == 1:
+        return
+    letters = np.frombuffer(text.encode(), np.uint8)
+    calls = [found.tobytes().decode() for found in transport().all_gather(letters, members)]
+    listed = "; ".join(f"rank {rank}: {what}" for rank, what in zip(members.ranks, calls, strict=True))
+    raise HcclError(
+        f"the ranks of group '{members.name}' make different calls: {listed}. Every rank must make the same calls "
+        "in the same order, with arrays of the same shape"
+    )
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return ",".join(map(str, shape))
+
+
+def _text(array: np.ndarray) -> str:
+    return f"{array.dtype}[{_dims(array.shape)}]"
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

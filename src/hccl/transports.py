@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
@@ -17,6 +18,8 @@ __all__ = ["Transport", "transport"]
 
 _MPI_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _CONNECT_SECONDS, _EXECUTE_SECONDS = 120, 1800
+_REPORT_SECONDS = 5.0  # that a rank waits for the others to fail too, to name those that do not
+_POLL_SECONDS = 0.05
 
 
 class Transport(Protocol):
@@ -30,6 +33,18 @@ class Transport(Protocol):
 
     def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
         """The root's array; `root` is a place in the group."""
+
+    def all_to_all(self, arrays: list[np.ndarray], group: Group) -> list[np.ndarray]:
+        """The array that each rank has for this one; `arrays` are those for each of them."""
+
+    def send(self, array: np.ndarray, to: int, tag: int, group: Group) -> None:
+        """Send an array to a place in the group."""
+
+    def receive(self, empty: np.ndarray, source: int, tag: int, group: Group) -> np.ndarray:
+        """The array that a place in the group sends; `empty` has its shape and type."""
+
+    def gather_words(self, word: int, group: Group) -> list[int]:
+        """A number of 64 bits from every rank."""
 
 
 @cache
@@ -78,6 +93,19 @@ class Mpi:
     def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
         return np.asarray(self._of(group).bcast(array, root=root))
 
+    def all_to_all(self, arrays: list[np.ndarray], group: Group) -> list[np.ndarray]:
+        return list(self._of(group).alltoall(arrays))
+
+    def send(self, array: np.ndarray, to: int, tag: int, group: Group) -> None:
+        self._of(group).Send(array, to, tag)
+
+    def receive(self, empty: np.ndarray, source: int, tag: int, group: Group) -> np.ndarray:
+        self._of(group).Recv(empty, source, tag)
+        return empty
+
+    def gather_words(self, word: int, group: Group) -> list[int]:
+        return list(self._of(group).allgather(word))
+
 
 class Gloo:
     """Over `torch.distributed`; a rank that is gone or late is an error that says so."""
@@ -93,15 +121,23 @@ class Gloo:
             ) from error
         self._torch, self._dist = torch, dist
         self._groups: dict[Group, Any] = {}
+        self._calls: dict[Group, int] = {}  # of each group, so that ranks know which call failed
         world, (address, port) = group_of(WORLD), master() or ("", 0)
         seconds = _seconds("HCCL_CONNECT_TIMEOUT", _CONNECT_SECONDS)
         try:
+            # torchrun hosts the store itself, and starts the ranks anew after a failure.
+            hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             store = dist.TCPStore(
-                address, port, world.size, world_rank() == 0, timeout=timedelta(seconds=seconds)
+                address,
+                port,
+                None if hosted else world.size,
+                world_rank() == 0 and not hosted,
+                timeout=timedelta(seconds=seconds),
             )
+            self._store = dist.PrefixStore(f"hccl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
             limit = timedelta(seconds=_seconds("HCCL_EXEC_TIMEOUT", _EXECUTE_SECONDS))
             dist.init_process_group(
-                "gloo", store=store, rank=world_rank(), world_size=world.size, timeout=limit
+                "gloo", store=self._store, rank=world_rank(), world_size=world.size, timeout=limit
             )
             # Gloo's threads must have ended when C++ destroys its static objects, or the process aborts.
             atexit.register(self._close)
@@ -125,14 +161,32 @@ class Gloo:
         return self._groups[group]
 
     def _done(self, what: str, group: Group, call: Callable[[], Any]) -> None:
+        number = self._calls.get(group, 0)
+        self._calls[group] = number + 1
         try:
             call()
         except RuntimeError as error:
             raise HcclError(
-                f"{what} of rank {world_rank()} in group '{group.name}' of ranks {list(group.ranks)} failed: another "
-                f"rank ended, made another call or was later than "
+                f"{what} of rank {world_rank()} in group '{group.name}' of ranks {list(group.ranks)} failed: "
+                f"{self._absent(group, number)}; another rank ended, made another call or was later than "
                 f"{_seconds('HCCL_EXEC_TIMEOUT', _EXECUTE_SECONDS)} s (HCCL_EXEC_TIMEOUT): {_first_line(error)}"
             ) from error
+
+    def _absent(self, group: Group, number: int) -> str:
+        """Which ranks of a group have not failed in a call too: those that ended or hang."""
+        mine = f"{group.name}/{number}"
+        try:
+            self._store.set(f"{mine}/{world_rank()}", "failed")
+            until = time.monotonic() + _REPORT_SECONDS
+            absent = list(group.ranks)
+            while absent and time.monotonic() < until:
+                absent = [rank for rank in absent if not self._store.check([f"{mine}/{rank}"])]
+                time.sleep(_POLL_SECONDS)
+        except RuntimeError:
+            return "rank 0, where ranks report, does not answer"
+        if not absent:
+            return "all ranks came to it"
+        return f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))} did not come to it"
 
     def all_reduce(self, array: np.ndarray, reduction: str, group: Group) -> np.ndarray:
         result = self._torch.from_numpy(np.array(array))
@@ -157,6 +211,56 @@ class Gloo:
             lambda: self._dist.broadcast_object_list(found, group.ranks[root], group=self._of(group)),
         )
         return found[0]
+
+    def all_to_all(self, arrays: list[np.ndarray], group: Group) -> list[np.ndarray]:
+        kind, row = arrays[0].dtype, arrays[0].shape[1:]
+        sizes = self._torch.tensor([a.nbytes for a in arrays])
+        theirs = self._torch.empty_like(sizes)
+        sent = self._torch.from_numpy(np.concatenate([_bytes(a) for a in arrays]))
+
+        def exchange() -> Any:
+            own = self._of(group)
+            self._dist.all_to_all_single(theirs, sizes, group=own)
+            found = sent.new_empty(int(theirs.sum()))
+            self._dist.all_to_all_single(found, sent, theirs.tolist(), sizes.tolist(), group=own)
+            return found
+
+        results: list[Any] = []
+        self._done("all_to_all", group, lambda: results.append(exchange()))
+        parts = np.split(results[0].numpy(), np.cumsum(theirs.tolist())[:-1])
+        return [part.view(kind).reshape(-1, *row) for part in parts]
+
+    def send(self, array: np.ndarray, to: int, tag: int, group: Group) -> None:
+        tensor = self._torch.from_numpy(_bytes(array).copy())
+        self._done(
+            f"send to rank {group.ranks[to]} with tag {tag}",
+            group,
+            lambda: self._dist.send(tensor, group.ranks[to], group=self._of(group), tag=tag),
+        )
+
+    def receive(self, empty: np.ndarray, source: int, tag: int, group: Group) -> np.ndarray:
+        tensor = self._torch.from_numpy(_bytes(empty))
+        self._done(
+            f"receive from rank {group.ranks[source]} with tag {tag}",
+            group,
+            lambda: self._dist.recv(tensor, group.ranks[source], group=self._of(group), tag=tag),
+        )
+        return empty
+
+    def gather_words(self, word: int, group: Group) -> list[int]:
+        mine = self._torch.tensor([word])
+        words = [self._torch.empty_like(mine) for _ in group.ranks]
+        self._done(
+            "the comparison before a collective",
+            group,
+            lambda: self._dist.all_gather(words, mine, group=self._of(group)),
+        )
+        return [int(found) for found in words]
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of an array: PyTorch does not have all of NumPy's types."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _seconds(name: str, otherwise: int) -> int:

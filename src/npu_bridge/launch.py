@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["launch"]
+__all__ = ["launch", "reserved_port"]
 
 COMMAND = [sys.executable, "-m", "npu_bridge", "run"]
 GRACE = 10.0  # seconds that the other ranks have to fail by themselves once one has
@@ -18,18 +20,20 @@ _POLL = 0.05
 
 def launch(script: str, arguments: list[str], processes: int) -> int:
     """Run a script in several processes; the status of the first that failed, 0 where none did."""
-    port = _free_port()
-    ranks = [
-        subprocess.Popen([*COMMAND, script, *arguments], env=os.environ | _environment(rank, processes, port))
-        for rank in range(processes)
-    ]
-    try:
-        return _ended(ranks)
-    finally:
-        for process in ranks:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+    with reserved_port() as port:
+        ranks = [
+            subprocess.Popen(
+                [*COMMAND, script, *arguments], env=os.environ | _environment(rank, processes, port)
+            )
+            for rank in range(processes)
+        ]
+        try:
+            return _ended(ranks)
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
@@ -42,10 +46,17 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this machine that nobody else is given; the first rank may still listen on it.
+
+    The system hands out no port that a socket is bound to, but lets a server that reuses addresses, as those of PyTorch
+    and TensorFlow do, share it with a socket that does not listen.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield int(held.getsockname()[1])
 
 
 def _ended(ranks: list[subprocess.Popen[bytes]]) -> int:

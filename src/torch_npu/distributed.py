@@ -7,6 +7,7 @@ works: DDP, FSDP, device meshes, DTensor, functional collectives.
 
 from __future__ import annotations
 
+import atexit
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -78,12 +79,19 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     return dist.ProcessGroupGloo(dist.PrefixStore("hccl", store), rank, size, timeout)
 
 
+def _close() -> None:
+    """End the groups that a script leaves open: their threads must not outlive the objects of C++ that they use."""
+    if dist.is_initialized() and "hccl" in str(dist.get_backend_config()):
+        dist.destroy_process_group()
+
+
 def register() -> None:
     """Make the backend known to torch.distributed."""
     global _library
     if not dist.is_available() or "hccl" in dist.Backend.backend_list:
         return
     dist.Backend.register_backend("hccl", _gloo, devices=["npu", "cpu"])
+    atexit.register(_close)
     _library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():  # PyTorch's own hand NPU tensors to the backend as they are
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")

@@ -1,10 +1,11 @@
-"""Every collective of several ranks; with `fail`, the second ends and the others must notice."""
+"""Every collective of several ranks; with `ends`, `hangs` or `differs` the second does so and the first notices."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -24,13 +25,30 @@ np.testing.assert_array_equal(collectives.reduce_scatter(np.arange(1.0 * size)),
 if rank < 2:
     api.create_group("pair", 2, [0, 1])
     np.testing.assert_array_equal(collectives.all_reduce(np.ones(2), group="pair"), [2, 2])
-if "fail" in sys.argv:
+sent = [np.full((rank + to, 2), 10 * rank + to, np.int16) for to in range(size)]
+for source, found in enumerate(collectives.all_to_all(sent)):
+    np.testing.assert_array_equal(found, np.full((rank + source, 2), 10 * source + rank, np.int16))
+if rank == 0:
+    collectives.send(np.array([[1.5, 2.5]], np.float16), 1, tag=7)
+elif rank == 1:
+    np.testing.assert_array_equal(collectives.receive((1, 2), np.float16, 0, tag=7), [[1.5, 2.5]])
+how = sys.argv[1] if len(sys.argv) > 1 else ""
+if how in ("ends", "hangs"):
+    reported = Path(sys.argv[2]) / "reported"
+    ready = Path(sys.argv[2]) / "ready"
     if rank == 1:
-        time.sleep(1)  # the others have received what was sent before
+        while not ready.exists():  # the other has received everything that was sent before
+            time.sleep(0.05)
+        while how == "hangs" and not reported.exists():
+            time.sleep(0.05)
         os._exit(3)
+    ready.touch()
+if how:
     try:
-        collectives.all_reduce(np.ones(2))
+        collectives.all_reduce(np.ones(2 + (rank if how == "differs" else 0)))
     except HcclError as error:
         print(error)
+        if how != "differs":
+            reported.touch()
         sys.exit(4)
 print(f"rank {rank} of {size} is done")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,21 +18,23 @@ SCRIPT = Path(__file__).parent / "ranks.py"
 
 def started(size: int, *arguments: str, **settings: str) -> list[tuple[int, str]]:
     """Status and output of each rank of the script."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port = made.getsockname()[1]
-    others = os.environ | {"MASTER_PORT": str(port), "RANK_SIZE": str(size)} | settings
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
-            env=others | {"RANK_ID": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    with launch.reserved_port() as port:
+        others = os.environ | {"MASTER_PORT": str(port), "RANK_SIZE": str(size)} | settings
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), *arguments],
+                env=others | {"RANK_ID": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+        try:
+            outputs = [process.communicate(timeout=900)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
@@ -45,11 +46,23 @@ def test_three_ranks_meet_where_the_rank_table_says(tmp_path: Path) -> None:
         assert status == 0 and f"rank {rank} of 3 is done" in output, output
 
 
-def test_ranks_whose_peer_ends_say_so() -> None:
-    (first, said), (second, ended) = started(2, "fail", MASTER_ADDR="127.0.0.1", HCCL_EXEC_TIMEOUT="100")
+@pytest.mark.parametrize(
+    ("how", "limit"), [("ends", "100"), pytest.param("hangs", "60", marks=pytest.mark.slow)]
+)
+def test_ranks_name_the_one_that(how: str, limit: str, tmp_path: Path) -> None:
+    (first, said), (second, ended) = started(
+        2, how, str(tmp_path), MASTER_ADDR="127.0.0.1", HCCL_EXEC_TIMEOUT=limit
+    )
     assert second == 3, ended
     assert first == 4, said
-    assert "all_reduce of rank 0 in group 'hccl_world_group'" in said and "HCCL_EXEC_TIMEOUT" in said
+    assert "of rank 0 in group 'hccl_world_group'" in said and "rank 1 did not come to it" in said
+    assert f"later than {limit} s (HCCL_EXEC_TIMEOUT)" in said
+
+
+def test_ranks_that_make_different_calls_are_named() -> None:
+    for status, said in started(2, "differs", MASTER_ADDR="127.0.0.1"):
+        assert status == 4, said
+        assert "rank 0: all_reduce (sum) of float64[2]; rank 1: all_reduce (sum) of float64[3]" in said
 
 
 @pytest.mark.parametrize(
@@ -91,3 +104,17 @@ def test_the_launcher_starts_ranks_and_names_the_one_that_fails(
     assert launch.launch(str(script), ["fail"], 2) == 7
     said = capfd.readouterr().err
     assert "rank 1 of 2 ended with status 7" in said and "rank 0 of 2 is ended" in said
+
+
+@pytest.mark.slow
+def test_two_ranks_of_a_session_train_as_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "npu_bridge", "run", "--nproc", "2", str(SCRIPT.with_name("ranked.py"))],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert sorted(done.stdout.split("\n"))[1:] == ["rank 0 is done", "rank 1 is done"]

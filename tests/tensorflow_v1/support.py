@@ -44,7 +44,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=900)
 
 
 def run_script(script: str, *arguments: str, folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The backend hccl with two ranks that torchrun starts: collectives, meshes, data parallel training, a dead rank."""
+"""The backend hccl with two ranks that torchrun starts: collectives, meshes, training, failures and restarts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,55 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent / "scripts" / "collectives.py"
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def test_two_ranks() -> None:
+def torchrun(*arguments: str) -> str:
+    """What two ranks print."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)],
+        [*start, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
-    programs = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("done ")]
-    assert programs == ["collectives", "messages", "meshes", "training", "a_rank_that_dies"]
-    assert "refused:" in done.stdout
+    return done.stdout
+
+
+def test_two_ranks() -> None:
+    printed = torchrun(str(SCRIPTS / "collectives.py"))
+    programs = [line.split()[1] for line in printed.splitlines() if line.startswith("done ")]
+    assert programs == ["collectives", "messages", "meshes", "training", "another_shape", "a_rank_that_dies"]
+    assert "refused:" in printed
+
+
+def test_groups_that_a_script_leaves_open_are_closed(tmp_path: Path) -> None:
+    script = tmp_path / "open.py"
+    script.write_text(
+        "import atexit\n"
+        "import torch\n"
+        "import torch.distributed as dist\n"
+        "atexit.register(lambda: print('open' if dist.is_initialized() else 'closed', flush=True))\n"
+        "import torch_npu\n"
+        "dist.init_process_group('hccl')\n"
+        "x = torch.ones(2, device='npu')\n"
+        "dist.all_reduce(x)\n"
+        "assert x.tolist() == [2, 2]\n"
+    )
+    assert torchrun(str(script)).split() == ["closed", "closed"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_restarted_has_the_losses_of_an_undisturbed_one(tmp_path: Path) -> None:
+    losses = []
+    for how in ("undisturbed", "killed"):
+        folder = tmp_path / how
+        folder.mkdir()
+        torchrun("--max-restarts", "1", str(SCRIPTS / "resuming.py"), str(folder), how)
+        losses.append((folder / "losses.json").read_text())
+    assert losses[0] == losses[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -146,11 +145,24 @@ def training() -> None:
         torch.testing.assert_close(losses, alone, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def another_shape() -> None:
+    """DDP compares the models of all ranks before the first step; one that differs from the first rank's says so."""
+    model = nn.Linear(4, 2 + RANK).to("npu")
+    try:
+        dist._verify_params_across_processes(dist.group.WORLD, list(model.parameters()), None)
+    except RuntimeError as error:
+        assert RANK == 1 and "[3, 4] appears not to match sizes of the same param in process 0" in str(error)
+    else:
+        assert RANK == 0, "models of different shapes were accepted"
+
+
 def a_rank_that_dies() -> None:
     """The others get an error, at the latest when the group's time is over."""
+    store = dist.distributed_c10d._get_default_store()
     if RANK == 1:
-        time.sleep(1)  # the other has received what was sent before
+        store.wait(["ready"])  # the other has received what was sent before
         os._exit(0)
+    store.set("ready", "")
     try:
         dist.all_reduce(npu(1, 2))
     except RuntimeError as error:
@@ -159,7 +171,7 @@ def a_rank_that_dies() -> None:
         raise AssertionError("a collective without the other rank came to an end")
 
 
-for program in (collectives, messages, meshes, training, a_rank_that_dies):
+for program in (collectives, messages, meshes, training, another_shape, a_rank_that_dies):
     program()
     if RANK == 0:
         print("done", program.__name__, flush=True)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from npu_bridge.estimator.npu.npu_loss_scale_manager import LossScaleManager
-from npu_bridge.estimator.npu.npu_optimizer import reduced_over_ranks
+from npu_bridge.estimator.npu.npu_optimizer import reduced_pairs
 
 __all__ = ["NPULossScaleOptimizer"]
 
@@ -38,7 +38,7 @@ class NPULossScaleOptimizer(tf.train.Optimizer):
         """Apply the gradients when all are finite; count the step either way."""
         pairs = list(grads_and_vars)
         if self._is_distributed:
-            pairs = [(reduced_over_ranks(gradient), variable) for gradient, variable in pairs]
+            pairs = reduced_pairs(pairs)
         present = [_dense(gradient) for gradient, _ in pairs if gradient is not None]
         if not self._manager.get_enable_overflow_check():
             return self._opt.apply_gradients(pairs, global_step, name)

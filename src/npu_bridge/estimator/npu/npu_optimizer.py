@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -16,19 +17,30 @@ __all__ = [
     "npu_distributed_optimizer_wrapper",
     "npu_keras_optimizer",
     "npu_tf_optimizer",
-    "reduced_over_ranks",
+    "reduced_pairs",
 ]
 
 
-def reduced_over_ranks(gradient: Any) -> Any:
-    """The mean of a gradient over all ranks."""
-    size = get_rank_size()
-    if gradient is None or size == 1:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        values = hccl_ops.allgather(gradient.values, size) / tf.cast(size, gradient.values.dtype)
-        return tf.IndexedSlices(values, hccl_ops.allgather(gradient.indices, size), gradient.dense_shape)
-    return hccl_ops.allreduce(gradient, "sum") / tf.cast(size, gradient.dtype)
+def _reduced(gradients: Sequence[Any]) -> list[Any]:
+    """The means of gradients over all ranks; None entries stay."""
+    found = list(gradients)
+    sparse = [i for i, g in enumerate(found) if isinstance(g, tf.IndexedSlices)]
+    dense = [i for i, g in enumerate(found) if g is not None and i not in sparse]
+    means, slices = hccl_ops.averaged(
+        [found[i] for i in dense], [(found[i].values, found[i].indices) for i in sparse]
+    )
+    for i, mean in zip(dense, means, strict=True):
+        found[i] = mean
+    for i, (values, rows) in zip(sparse, slices, strict=True):
+        found[i] = tf.IndexedSlices(values, rows, found[i].dense_shape)
+    return found
+
+
+def reduced_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Gradients, each the mean over all ranks, and variables."""
+    listed = list(pairs)
+    means = _reduced([gradient for gradient, _ in listed])
+    return [(mean, variable) for mean, (_, variable) in zip(means, listed, strict=True)]
 
 
 class NPUDistributedOptimizer(tf.train.Optimizer):
@@ -44,8 +56,7 @@ class NPUDistributedOptimizer(tf.train.Optimizer):
 
     def compute_gradients(self, *arguments: Any, **named: Any) -> list[tuple[Any, Any]]:
         """Gradients, averaged over all ranks."""
-        pairs = self._optimizer.compute_gradients(*arguments, **named)
-        return [(reduced_over_ranks(gradient), variable) for gradient, variable in pairs]
+        return reduced_pairs(self._optimizer.compute_gradients(*arguments, **named))
 
     def apply_gradients(self, *arguments: Any, **named: Any) -> Any:
         """As the optimizer inside does."""
@@ -114,8 +125,7 @@ def npu_keras_optimizer(opt: Any) -> Any:
     apply = opt.apply_gradients
 
     def apply_gradients(grads_and_vars: Any, *arguments: Any, **named: Any) -> Any:
-        pairs = [(reduced_over_ranks(gradient), variable) for gradient, variable in grads_and_vars]
-        return apply(pairs, *arguments, **named)
+        return apply(reduced_pairs(grads_and_vars), *arguments, **named)
 
     opt.apply_gradients = apply_gradients
     return opt
