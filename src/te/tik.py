@@ -1,3 +1,4 @@
-"""TIK is refused by name."""
+"""TIK under its older name."""
 
-from tbe.tik import __getattr__  # noqa: F401
+from tbe.tik import *  # noqa: F403
+from tbe.tik import __all__, __getattr__  # noqa: F401

@@ -385,23 +385,6 @@ def test_helpers_of_tik_operators_are_refused_by_name() -> None:
         from impl import nothing  # noqa: F401
 
 
-@pytest.mark.parametrize("package", ["te", "tbe", "impl.util.platform_adapter"])
-def test_tik_is_refused_by_name(package: str, tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        "direct",
-        f"""
-        from {package} import tik
-
-
-        def direct(x, y, kernel_name="direct"):
-            instance = tik.Tik(tik.Dprofile())
-        """,
-    )
-    with pytest.raises(dsl.OperatorError, match=r"direct\.py:5:.*tik\.Tik: TIK programs .* are not run here"):
-        tbe.run_operator(path, np.ones(3, np.float32))
-
-
 @pytest.mark.parametrize("name", sorted(dsl.refused.CUBE))
 def test_cube_functions_name_the_operator_to_use(name: str) -> None:
     with pytest.raises(NotImplementedError, match=dsl.refused.CUBE[name].split()[0]):
@@ -465,5 +448,6 @@ def test_what_is_asked_about_the_processor() -> None:
     assert api_check_support("te.lang.cce.vexp", "float32") and api_check_support(
         "tbe.dsl.cast_to", "f322f16"
     )
-    assert not api_check_support("te.lang.cce.conv2d") and not api_check_support("tik.vadd")
+    assert not api_check_support("te.lang.cce.conv2d") and not api_check_support("tik.matmul")
+    assert api_check_support("tik.vadd")
     assert CceProductParams().getParams("Unified_Buffer") > 0

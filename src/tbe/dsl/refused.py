@@ -1,11 +1,11 @@
-"""Names of the DSL that are refused: the cube unit's functions, and TIK."""
+"""Names of the DSL that are refused: the cube unit's functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CUBE", "TikRefused", "refuse_cube", "refuse_tik"]
+__all__ = ["CUBE", "refuse_cube"]
 
 # function -> the operator of the Graph Engine that does it
 CUBE = {
@@ -46,15 +46,3 @@ def refuse_cube(name: str) -> Callable[..., Any]:
     refused.__name__ = name
     refused.__doc__ = f"Refused: use the Graph Engine's operator {CUBE[name]}."
     return refused
-
-
-class TikRefused(NotImplementedError, AttributeError):
-    """A TIK program was to be run."""
-
-
-def refuse_tik(name: str) -> Any:
-    """Say why a TIK file is not run."""
-    raise TikRefused(
-        f"tik.{name}: TIK programs address the buffers and instructions of another processor and are not run here; "
-        "write the operator in the vector DSL (tbe.dsl), or as an AI CPU kernel in C++"
-    )

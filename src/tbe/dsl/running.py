@@ -10,11 +10,20 @@ import numpy as np
 
 from npu_runtime.bounded import BoundedCache
 from tbe import expr as e
-from tbe.dsl.tracing import compute_function, is_operator_class, load_operator, of_class, trace
+from tbe.dsl.tracing import (
+    compute_function,
+    is_operator_class,
+    load_operator,
+    located,
+    of_class,
+    tik_program,
+    trace,
+)
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.kernel import Kernel, build
 from tbe.kernel_sequence import split_into_kernels
 from tbe.serialize import fingerprint
+from tbe.tik.expression import TikError
 
 __all__ = ["Runner", "run_operator", "runner"]
 
@@ -46,10 +55,16 @@ def run_operator(
         function = load_operator(function).entry
     given = [_arrays(a) for a in arrays]
     places = [_places(a, n) for n, a in enumerate(given)]
+    flat = [a for a in _flat(given) if a is not None]
+    if (program := tik_program(function, places, outputs, attrs)) is not None:
+        try:
+            made = program.run(*flat)
+        except TikError as error:
+            raise located(error, function.__name__) from error
+        return made[0] if len(made) == 1 else made
     results = _expressions(function, places, outputs, attrs)
     flat_places = [p for p in _flat(places) if p is not None]
-    flat_arrays = [a for a in _flat(given) if a is not None]
-    found = runner(flat_places, results)(*flat_arrays)
+    found = runner(flat_places, results)(*flat)
     return found[0] if len(found) == 1 else found
 
 
@@ -60,7 +75,7 @@ def _expressions(
         return of_class(function, _flat(places), attrs)
     if not _is_compute(function):
         return trace(function, places, outputs, attrs)
-    from tbe.dsl.tracing import Signature, _guess, _results, description, located
+    from tbe.dsl.tracing import Signature, _guess, _results, description
 
     if outputs is not None:
         return compute_function(function, places, outputs, attrs)

@@ -302,6 +302,45 @@ def trace(
     return tuple(e.reshape(t, _unflattened(t, inputs)) for t in results)
 
 
+def tik_program(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any] | None,
+    attrs: Mapping[str, Any],
+    kernel_name: str = "kernel",
+) -> Any:
+    """The TIK program that an operator function of a file with `tik` builds; None for other functions."""
+    if not _uses_tik(function):
+        return None
+    from tbe.tik import builds_of
+
+    signature = Signature.of(function, len(inputs), None if outputs is None else len(outputs), attrs)
+    if outputs is None:
+        described = _guess(inputs, len(signature.outputs))
+    else:
+        described = [o if isinstance(o, (Mapping, type(None))) else description(*o) for o in outputs]
+    name = getattr(function, "__name__", "operator")
+    made: list[Any] = []
+    try:
+        arguments = signature.arguments([_describe(x) for x in inputs], described, attrs)
+        arguments |= _kernel_name(function, kernel_name)
+        with builds_of(made), at_work(function, (), arguments):
+            function(**arguments)
+    except OperatorError:
+        raise
+    except Exception as error:
+        raise located(error, name) from error
+    if not made:
+        raise OperatorError(f"{name} returned without calling BuildCCE")
+    return made[-1]
+
+
+def _uses_tik(function: Callable[..., Any]) -> bool:
+    """Whether the module of an operator function imports TIK."""
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    return getattr(names.get("tik"), "__name__", "") in ("tbe.tik", "te.tik")
+
+
 def _plain(described: Mapping[str, Any]) -> tuple[Any, str]:
     return described["shape"], described["dtype"]
 
@@ -360,6 +399,11 @@ def _run(
         raise located(error, name) from error
     finally:
         _traced.reset(token)
+    if not made and _uses_tik(function):
+        raise OperatorError(
+            f"{name} is a TIK program: run it with tbe.run_operator; in a model write it in the vector DSL (tbe.dsl), "
+            "or as an AI CPU kernel in C++"
+        )
     if not made:
         raise OperatorError(f"{name} returned without calling build")
     return _connected(made[-1].inputs, made[-1].outputs, list(_flat(inputs)), name)

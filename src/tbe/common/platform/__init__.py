@@ -6,6 +6,7 @@ from typing import Any
 
 from tbe import dsl
 from tbe.dtypes import DTYPES
+from tbe.tik.instructions import INSTRUCTIONS
 
 __all__ = [
     "ASCEND_310",
@@ -64,9 +65,11 @@ def get_soc_spec(key: str) -> Any:
 def api_check_support(api_name: str, dtype: str = "") -> bool:
     """Whether a function of the DSL works, in a type; conversions are asked for as "f322f16".
 
-    >>> api_check_support("te.lang.cce.vadd", "float32"), api_check_support("tik.vadd", "float32")
+    >>> api_check_support("te.lang.cce.vadd", "float32"), api_check_support("tik.matmul", "float32")
     (True, False)
     """
+    if api_name.startswith("tik."):
+        return api_name[4:] in INSTRUCTIONS
     prefix = next((p for p in _FIRST if api_name.startswith(p)), None)
     if prefix is None:
         return False

@@ -1,0 +1,738 @@
+"""The instructions of TIK as they change a machine's memories.
+
+Vector instructions work in repeats of 256 bytes: eight blocks of 32 bytes. Lane L of repeat r of an operand is element
+L % n of block L // n (n elements a block), `block stride` blocks after the one before, `repeat stride` blocks from
+repeat to repeat. A mask chooses lanes. Repeats run in their order: where one reads what an earlier one wrote, it reads
+the new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tbe.dtypes import DTYPES, numpy_dtype
+from tbe.tik.expression import TikError, Variable
+from tbe.tik.machine import Machine
+from tbe.tik.tensor import Tensor
+
+__all__ = ["INSTRUCTIONS"]
+
+BLOCK, REPEAT = 32, 256
+MOST_REPEATS, MOST_STRIDE = 255, 65535
+LOCAL = ("local.UB",)
+
+Operand = tuple[Tensor, Any, Any]  # a tensor with its block stride and its repeat stride
+
+
+# -- places ----------------------------------------------------------------------------------------------------
+
+
+def _lanes(m: Machine, mask: Any, width: int) -> np.ndarray:
+    """The lanes that a mask chooses: the first ones, or those of the bits in [high, low]."""
+    if isinstance(mask, list | tuple):
+        if len(mask) != 2:
+            raise TikError(f"a mask of bits is [high, low], not {mask}")
+        high, low = (m.whole(part, "a mask", 0, 2**64 - 1) for part in mask)
+        chosen = np.flatnonzero([(high << 64 | low) >> lane & 1 for lane in range(128)])
+        if not len(chosen) or chosen[-1] >= width:
+            raise TikError(f"the mask {mask} chooses no lane, or lanes beyond the {width} of a repeat")
+        return chosen
+    return np.arange(m.whole(mask, "mask", 1, width))
+
+
+def _width(*dtypes: str) -> int:
+    """The lanes of a repeat, which the widest type decides."""
+    return REPEAT // max(DTYPES[d].size for d in dtypes)
+
+
+def _places(m: Machine, operand: Operand, lanes: np.ndarray, repeats: int, what: str) -> np.ndarray:
+    """The elements of an operand, repeats by lanes."""
+    tensor, block_stride, repeat_stride = operand
+    if tensor.scope not in LOCAL:
+        raise TikError(
+            f"{what} {tensor.name} is in {tensor.scope}: vector instructions work on tik.scope_ubuf"
+        )
+    size = DTYPES[tensor.dtype].size
+    start, each = m.offset(tensor), BLOCK // size
+    if start * size % BLOCK:
+        raise TikError(f"{what} {tensor.name} begins at byte {start * size}, which is no multiple of {BLOCK}")
+    blocks = m.whole(block_stride, f"the block stride of {what}", 0, MOST_STRIDE)
+    rows = m.whole(repeat_stride, f"the repeat stride of {what}", 0, MOST_STRIDE)
+    row = lanes // each * blocks * each + lanes % each
+    places: np.ndarray = start + np.arange(repeats)[:, None] * rows * each + row
+    _check_reach(m, tensor, places, what)
+    return places
+
+
+def _check_reach(m: Machine, tensor: Tensor, places: np.ndarray, what: str) -> None:
+    count = len(m.elements(tensor))
+    if places.size and not 0 <= places.min() <= places.max() < count:
+        raise TikError(
+            f"{what} reaches elements {places.min()} to {places.max()} of {tensor.name}, which has {count}"
+        )
+
+
+def _tensors(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, Tensor):
+            raise TikError(f"a tensor is needed, not {value!r:.60}")
+
+
+def _same_type(*tensors: Tensor) -> None:
+    if len({t.dtype for t in tensors}) > 1:
+        raise TikError(f"operands of different types: {', '.join(f'{t.name} {t.dtype}' for t in tensors)}")
+
+
+# -- element by element ----------------------------------------------------------------------------------------
+
+Function = Callable[..., np.ndarray]
+
+
+def _apply(
+    m: Machine,
+    mask: Any,
+    repeat: Any,
+    dst: Operand,
+    sources: Sequence[Operand],
+    function: Function,
+    reads_dst: bool = False,
+) -> None:
+    """dst = function(sources) lane by lane; with reads_dst the old value is the first argument."""
+    repeats = m.whole(repeat, "repeat_times", 0, MOST_REPEATS)
+    lanes = _lanes(m, mask, _width(dst[0].dtype, *(s[0].dtype for s in sources)))
+    into = _places(m, dst, lanes, repeats, "dst")
+    places = [_places(m, s, lanes, repeats, f"src{i}") for i, s in enumerate(sources)]
+    target = m.elements(dst[0])
+    arrays = [m.elements(s[0]) for s in sources]
+    rows: list[Any] = [slice(None)]
+    if repeats > 1 and _in_order(dst[0], into, sources, places):
+        rows = [slice(r, r + 1) for r in range(repeats)]
+    for row in rows:
+        operands = [array[place[row]] for array, place in zip(arrays, places, strict=True)]
+        with np.errstate(all="ignore"):
+            value = function(*([target[into[row]]] if reads_dst else []), *operands)
+        target[into[row]] = value
+
+
+def _in_order(
+    dst: Tensor, into: np.ndarray, sources: Sequence[Operand], places: Sequence[np.ndarray]
+) -> bool:
+    """Whether a repeat may read or write what an earlier one wrote."""
+    if len(np.unique(into)) < into.size:
+        return True
+    for (tensor, _, _), place in zip(sources, places, strict=True):
+        shared = tensor.memory is dst.memory
+        if (
+            shared
+            and (tensor.dtype != dst.dtype or not np.array_equal(place, into))
+            and np.isin(place, into).any()
+        ):
+            return True
+    return False
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray(a / b, a.dtype)
+
+
+_BINARY: dict[str, Function] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+_UNARY: dict[str, Function] = {
+    "abs": np.abs,
+    "exp": np.exp,
+    "ln": np.log,
+    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "rec": lambda x: np.asarray(x.dtype.type(1) / x, x.dtype),
+    "rsqrt": lambda x: np.asarray(1 / np.sqrt(x.astype(np.float64)), x.dtype),
+    "sqrt": np.sqrt,
+    "not": np.bitwise_not,
+}
+_SCALAR: dict[str, Function] = {"adds": np.add, "muls": np.multiply, "maxs": np.maximum, "mins": np.minimum}
+_THREE: dict[str, Function] = {  # of the old dst, src0 and src1
+    "mla": lambda d, a, b: d + a * b,
+    "madd": lambda d, a, b: a * d + b,
+    "maddrelu": lambda d, a, b: np.maximum(a * d + b, d.dtype.type(0)),
+}
+
+
+def _bitwise(name: str, x: np.ndarray) -> None:
+    if name in ("and", "or", "not") and x.dtype.kind not in "iu":
+        raise TikError(f"{name} takes whole numbers, not {x.dtype}")
+
+
+def _vec_binary(name: str) -> Callable[..., None]:
+    function = _BINARY[name]
+
+    def run(m: Machine, mask: Any, dst: Any, src0: Any, src1: Any, repeat_times: Any,
+            dst_rep_stride: Any, src0_rep_stride: Any, src1_rep_stride: Any,
+            mask_mode: str = "normal") -> None:  # fmt: skip
+        _tensors(dst, src0, src1)
+        _same_type(dst, src0, src1)
+        _bitwise(name, m.elements(dst))
+        sources = [(src0, 1, src0_rep_stride), (src1, 1, src1_rep_stride)]
+        for part, times, at in _counted(m, mask, repeat_times, mask_mode, dst.dtype):
+            moved = [(_ahead(t, at, rep), 1, rep) for t, _, rep in sources]
+            _apply(m, part, times, (_ahead(dst, at, dst_rep_stride), 1, dst_rep_stride), moved, function)
+
+    return run
+
+
+def _counted(m: Machine, mask: Any, repeats: Any, mode: str, dtype: str) -> list[tuple[Any, Any, int]]:
+    """Mask, repeats and first repeat of the parts of an instruction; a counter is whole repeats and a rest."""
+    if mode == "normal":
+        return [(mask, repeats, 0)]
+    if mode != "counter":
+        raise TikError(f"the mask mode {mode!r} is neither normal nor counter")
+    width = _width(dtype)
+    count = m.whole(mask, "mask", 1, 2**32 - 1)
+    parts: list[tuple[Any, Any, int]] = [(width, min(MOST_REPEATS, count // width - at), at)
+                                         for at in range(0, count // width, MOST_REPEATS)]  # fmt: skip
+    return parts + ([(count % width, 1, count // width)] if count % width else [])
+
+
+def _ahead(tensor: Tensor, repeats: int, stride: Any) -> Tensor:
+    """A tensor from a later repeat on."""
+    return tensor[repeats * stride * (BLOCK // DTYPES[tensor.dtype].size)] if repeats else tensor
+
+
+def _binary(name: str) -> Callable[..., None]:
+    function = _BINARY[name]
+
+    def run(m: Machine, mask: Any, dst: Any, src0: Any, src1: Any, repeat_times: Any,
+            dst_blk_stride: Any, src0_blk_stride: Any, src1_blk_stride: Any,
+            dst_rep_stride: Any, src0_rep_stride: Any, src1_rep_stride: Any) -> None:  # fmt: skip
+        _tensors(dst, src0, src1)
+        _same_type(dst, src0, src1)
+        _bitwise(name, m.elements(dst))
+        sources = [(src0, src0_blk_stride, src0_rep_stride), (src1, src1_blk_stride, src1_rep_stride)]
+        _apply(m, mask, repeat_times, (dst, dst_blk_stride, dst_rep_stride), sources, function)
+
+    return run
+
+
+def _three(name: str) -> Callable[..., None]:
+    function = _THREE[name]
+
+    def run(m: Machine, mask: Any, dst: Any, src0: Any, src1: Any, repeat_times: Any,
+            dst_blk_stride: Any, src0_blk_stride: Any, src1_blk_stride: Any,
+            dst_rep_stride: Any, src0_rep_stride: Any, src1_rep_stride: Any) -> None:  # fmt: skip
+        _tensors(dst, src0, src1)
+        _same_type(dst, src0, src1)
+        sources = [(src0, src0_blk_stride, src0_rep_stride), (src1, src1_blk_stride, src1_rep_stride)]
+        _apply(m, mask, repeat_times, (dst, dst_blk_stride, dst_rep_stride), sources, function, True)
+
+    return run
+
+
+def _vec_unary(name: str) -> Callable[..., None]:
+    def run(
+        m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_rep_stride: Any
+    ) -> None:
+        _unary_run(m, name, mask, repeat_times, (dst, 1, dst_rep_stride), (src, 1, src_rep_stride))
+
+    return run
+
+
+def _unary(name: str) -> Callable[..., None]:
+    def run(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_blk_stride: Any, src_blk_stride: Any,
+            dst_rep_stride: Any, src_rep_stride: Any) -> None:  # fmt: skip
+        _unary_run(
+            m,
+            name,
+            mask,
+            repeat_times,
+            (dst, dst_blk_stride, dst_rep_stride),
+            (src, src_blk_stride, src_rep_stride),
+        )
+
+    return run
+
+
+def _unary_run(m: Machine, name: str, mask: Any, repeats: Any, dst: Operand, src: Operand) -> None:
+    _tensors(dst[0], src[0])
+    _same_type(dst[0], src[0])
+    _bitwise(name, m.elements(dst[0]))
+    _apply(m, mask, repeats, dst, [src], _UNARY[name])
+
+
+def _precise(name: str) -> Callable[..., None]:
+    """The precise forms of functions: ours are precise anyway, the work tensor is not needed."""
+
+    def run(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any,
+            dst_rep_stride: Any, src_rep_stride: Any) -> None:  # fmt: skip
+        _unary_run(m, name, mask, repeat_times, (dst, 1, dst_rep_stride), (src, 1, src_rep_stride))
+
+    return run
+
+
+def _with_scalar(m: Machine, dst: Tensor, scalar: Any) -> Any:
+    return numpy_dtype(dst.dtype).type(m.number(scalar))
+
+
+def _vec_scalar(name: str) -> Callable[..., None]:
+    def run(m: Machine, mask: Any, dst: Any, src: Any, scalar: Any, repeat_times: Any, dst_rep_stride: Any,
+            src_rep_stride: Any, mask_mode: str = "normal") -> None:  # fmt: skip
+        _tensors(dst, src)
+        _same_type(dst, src)
+        number, function = _with_scalar(m, dst, scalar), _SCALAR[name]
+        for part, times, at in _counted(m, mask, repeat_times, mask_mode, dst.dtype):
+            moved = [(_ahead(src, at, src_rep_stride), 1, src_rep_stride)]
+            into = (_ahead(dst, at, dst_rep_stride), 1, dst_rep_stride)
+            _apply(m, part, times, into, moved, lambda x: function(x, number))
+
+    return run
+
+
+def _scalar(name: str) -> Callable[..., None]:
+    def run(m: Machine, mask: Any, dst: Any, src: Any, scalar: Any, repeat_times: Any, dst_blk_stride: Any,
+            src_blk_stride: Any, dst_rep_stride: Any, src_rep_stride: Any) -> None:  # fmt: skip
+        _tensors(dst, src)
+        _same_type(dst, src)
+        number, function = _with_scalar(m, dst, scalar), _SCALAR[name]
+        into, source = (dst, dst_blk_stride, dst_rep_stride), (src, src_blk_stride, src_rep_stride)
+        _apply(m, mask, repeat_times, into, [source], lambda x: function(x, number))
+
+    return run
+
+
+def vec_axpy(m: Machine, mask: Any, dst: Any, src: Any, scalar: Any, repeat_times: Any, dst_rep_stride: Any,
+             src_rep_stride: Any) -> None:  # fmt: skip
+    """dst += scalar · src."""
+    vaxpy(m, mask, dst, src, scalar, repeat_times, 1, 1, dst_rep_stride, src_rep_stride)
+
+
+def vaxpy(m: Machine, mask: Any, dst: Any, src: Any, scalar: Any, repeat_times: Any, dst_blk_stride: Any,
+          src_blk_stride: Any, dst_rep_stride: Any, src_rep_stride: Any) -> None:  # fmt: skip
+    """dst += scalar · src."""
+    _tensors(dst, src)
+    number = numpy_dtype(src.dtype).type(m.number(scalar))
+    into, source = (dst, dst_blk_stride, dst_rep_stride), (src, src_blk_stride, src_rep_stride)
+    _apply(m, mask, repeat_times, into, [source], lambda d, x: d + (x * number).astype(d.dtype), True)
+
+
+def vec_dup(m: Machine, mask: Any, dst: Any, scalar: Any, repeat_times: Any, dst_rep_stride: Any) -> None:
+    """One number in all lanes."""
+    vector_dup(m, mask, dst, scalar, repeat_times, 1, dst_rep_stride)
+
+
+def vector_dup(m: Machine, mask: Any, dst: Any, scalar: Any, repeat_times: Any, dst_blk_stride: Any,
+               dst_rep_stride: Any) -> None:  # fmt: skip
+    """One number in all lanes."""
+    _tensors(dst)
+    number = _with_scalar(m, dst, scalar)
+    _apply(m, mask, repeat_times, (dst, dst_blk_stride, dst_rep_stride), [], lambda: number)
+
+
+# -- conversions -----------------------------------------------------------------------------------------------
+
+
+def _away(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.trunc(x + np.copysign(0.5, x)))
+
+
+_ROUNDINGS: dict[str, Function] = {
+    "": np.rint,
+    "none": np.rint,
+    "round": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "ceiling": np.ceil,
+    "away-zero": _away,
+    "to-zero": np.trunc,
+}
+
+
+def _converted(x: np.ndarray, kind: np.dtype, mode: str, scale: Any) -> np.ndarray:
+    if mode not in _ROUNDINGS:
+        raise TikError(f"the rounding {mode!r} is none of {', '.join(_ROUNDINGS)}")
+    if scale is not None:
+        x = x.astype(np.float32) * np.float32(scale)
+    if kind.kind not in "iu":
+        return x.astype(kind)
+    if x.dtype.kind in "iu":
+        bounds = np.iinfo(kind)
+        return np.clip(x.astype(np.int64), bounds.min, bounds.max).astype(kind)
+    bounds = np.iinfo(kind)
+    whole = np.nan_to_num(_ROUNDINGS[mode](x.astype(np.float64)), nan=0.0)
+    return np.clip(whole, bounds.min, bounds.max).astype(kind)
+
+
+def vec_conv(m: Machine, mask: Any, round_mode: str, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any,
+             src_rep_stride: Any, deqscale: Any = None, ldst_high_half: bool = False) -> None:  # fmt: skip
+    """Another type; floats to whole numbers round as told and stay in range."""
+    vconv(
+        m,
+        mask,
+        round_mode,
+        dst,
+        src,
+        repeat_times,
+        1,
+        1,
+        dst_rep_stride,
+        src_rep_stride,
+        deqscale,
+        ldst_high_half,
+    )
+
+
+def vconv(m: Machine, mask: Any, round_mode: str, dst: Any, src: Any, repeat_times: Any, dst_blk_stride: Any,
+          src_blk_stride: Any, dst_rep_stride: Any, src_rep_stride: Any, deqscale: Any = None,
+          ldst_high_half: bool = False) -> None:  # fmt: skip
+    """Another type; floats to whole numbers round as told and stay in range."""
+    _tensors(dst, src)
+    if ldst_high_half:
+        raise TikError("ldst_high_half is not provided")
+    scale = None if deqscale is None else float(m.number(deqscale))
+    kind = numpy_dtype(dst.dtype)
+    into, source = (dst, dst_blk_stride, dst_rep_stride), (src, src_blk_stride, src_rep_stride)
+    _apply(m, mask, repeat_times, into, [source], lambda x: _converted(x, kind, round_mode, scale))
+
+
+# -- comparisons -----------------------------------------------------------------------------------------------
+
+_COMPARISONS: dict[str, Function] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+def _compare(name: str) -> Callable[..., None]:
+    def run(m: Machine, dst: Any, src0: Any, src1: Any, repeat_times: Any, src0_rep_stride: Any,
+            src1_rep_stride: Any) -> None:  # fmt: skip
+        """One bit a lane, the repeats' bits one after another."""
+        _tensors(dst, src0, src1)
+        _same_type(src0, src1)
+        repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+        lanes = np.arange(_width(src0.dtype))
+        left = m.elements(src0)[_places(m, (src0, 1, src0_rep_stride), lanes, repeats, "src0")]
+        right = m.elements(src1)[_places(m, (src1, 1, src1_rep_stride), lanes, repeats, "src1")]
+        bits = np.packbits(_COMPARISONS[name](left, right).reshape(-1), bitorder="little")
+        size = DTYPES[dst.dtype].size
+        start = m.offset(dst) * size
+        _check_reach(m, dst, np.asarray([start // size, (start + len(bits) - 1) // size]), "dst")
+        m.array(dst.memory, "uint8")[start : start + len(bits)] = bits
+
+    return run
+
+
+def vec_sel(m: Machine, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src1: Any, repeat_times: Any,
+            dst_rep_stride: Any = 0, src0_rep_stride: Any = 0, src1_rep_stride: Any = 0) -> None:  # fmt: skip
+    """src0 where a bit of sel is 1, else src1.
+
+    Mode 0: the bits of one repeat serve all; 1: src1 is a number; 2: each repeat has its own bits.
+    """
+    vsel(
+        m,
+        mask,
+        mode,
+        dst,
+        sel,
+        src0,
+        src1,
+        repeat_times,
+        1,
+        1,
+        1,
+        dst_rep_stride,
+        src0_rep_stride,
+        src1_rep_stride,
+    )
+
+
+def vsel(m: Machine, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src1: Any, repeat_times: Any,
+         dst_blk_stride: Any, src0_blk_stride: Any, src1_blk_stride: Any, dst_rep_stride: Any = 0,
+         src0_rep_stride: Any = 0, src1_rep_stride: Any = 0) -> None:  # fmt: skip
+    """As vec_sel, with block strides."""
+    _tensors(dst, sel, src0)
+    kind, repeats = m.whole(mode, "mode", 0, 2), m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+    width = _width(dst.dtype)
+    lanes = _lanes(m, mask, width)
+    size = DTYPES[sel.dtype].size
+    start, count = m.offset(sel) * size, width // 8 * (1 if kind == 0 else repeats)
+    _check_reach(m, sel, np.asarray([start // size, (start + count - 1) // size]), "sel")
+    bits = np.unpackbits(m.array(sel.memory, "uint8")[start : start + count], bitorder="little")
+    chosen = (np.tile(bits, repeats) if kind == 0 else bits).reshape(repeats, width)[:, lanes]
+    first = m.elements(src0)[_places(m, (src0, src0_blk_stride, src0_rep_stride), lanes, repeats, "src0")]
+    if isinstance(src1, Tensor) and kind != 1:
+        second = m.elements(src1)[
+            _places(m, (src1, src1_blk_stride, src1_rep_stride), lanes, repeats, "src1")
+        ]
+    else:
+        second = _with_scalar(m, dst, src1)
+    into = _places(m, (dst, dst_blk_stride, dst_rep_stride), lanes, repeats, "dst")
+    m.elements(dst)[into] = np.where(chosen.astype(bool), first, second)
+
+
+# -- reductions ------------------------------------------------------------------------------------------------
+
+
+def _read(m: Machine, mask: Any, src: Any, repeats: int, block_stride: Any, repeat_stride: Any) -> np.ndarray:
+    _tensors(src)
+    lanes = _lanes(m, mask, _width(src.dtype))
+    return m.elements(src)[_places(m, (src, block_stride, repeat_stride), lanes, repeats, "src")]
+
+
+def _write(m: Machine, dst: Tensor, places: np.ndarray, values: Any) -> None:
+    places = m.offset(dst) + np.asarray(places)
+    _check_reach(m, dst, places, "dst")
+    m.elements(dst)[places] = values
+
+
+def _total(x: np.ndarray, axis: int) -> np.ndarray:
+    """Sums by halves in the type itself, as the adder tree does."""
+    x = np.moveaxis(x, axis, -1)
+    while x.shape[-1] > 1:
+        if x.shape[-1] % 2:
+            x = np.concatenate([x, np.zeros((*x.shape[:-1], 1), x.dtype)], -1)
+        x = x[..., ::2] + x[..., 1::2]
+    return x[..., 0]
+
+
+def vec_reduce_add(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any,
+                   src_rep_stride: Any) -> None:  # fmt: skip
+    """The sum of all chosen lanes of all repeats."""
+    repeats = m.whole(repeat_times, "repeat_times", 1, 4095)
+    rows = _total(_read(m, mask, src, repeats, 1, src_rep_stride), 1)
+    _write(m, dst, np.asarray([0]), _total(rows, 0))
+
+
+def _reduce_extreme(name: str) -> Callable[..., None]:
+    pick = np.argmax if name == "max" else np.argmin
+
+    def run(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any, src_rep_stride: Any,
+            cal_index: bool = False) -> None:  # fmt: skip
+        """The extreme of all chosen lanes and, where asked for, its number behind it, as bits of the type."""
+        repeats = m.whole(repeat_times, "repeat_times", 1, 4095)
+        x = _read(m, mask, src, repeats, 1, src_rep_stride)
+        place = int(pick(x))
+        values = [x.reshape(-1)[place]]
+        if cal_index:
+            lane = int(_lanes(m, mask, _width(src.dtype))[place % x.shape[1]])
+            values.append(_number_as_bits(place // x.shape[1] * _width(src.dtype) + lane, x.dtype))
+        _write(m, dst, np.arange(len(values)), np.asarray(values, x.dtype))
+
+    return run
+
+
+def _number_as_bits(number: int, dtype: np.dtype) -> Any:
+    return np.asarray([number], {2: np.uint16, 4: np.uint32}[dtype.itemsize]).view(dtype)[0]
+
+
+def vcadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
+          src_rep_stride: Any) -> None:  # fmt: skip
+    """The sum of each repeat."""
+    repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+    sums = _total(_read(m, mask, src, repeats, src_blk_stride, src_rep_stride), 1)
+    _write(m, dst, np.arange(repeats) * m.whole(dst_rep_stride, "dst_rep_stride", 0, MOST_STRIDE), sums)
+
+
+def _extreme(name: str) -> Callable[..., None]:
+    pick = np.argmax if name == "max" else np.argmin
+
+    def run(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
+            src_rep_stride: Any) -> None:  # fmt: skip
+        """The extreme of each repeat and its lane, as bits of the type."""
+        repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+        x = _read(m, mask, src, repeats, src_blk_stride, src_rep_stride)
+        lanes = _lanes(m, mask, _width(src.dtype))
+        places = pick(x, axis=1)
+        pairs = [(x[r, p], _number_as_bits(int(lanes[p]), x.dtype)) for r, p in enumerate(places)]
+        starts = np.arange(repeats) * 2 * m.whole(dst_rep_stride, "dst_rep_stride", 0, MOST_STRIDE)
+        _write(m, dst, (starts[:, None] + np.arange(2)).reshape(-1), np.asarray(pairs, x.dtype).reshape(-1))
+
+    return run
+
+
+def _by_block(name: str) -> Callable[..., None]:
+    def run(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
+            src_rep_stride: Any) -> None:  # fmt: skip
+        """One result for each of the eight blocks of a repeat."""
+        repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+        width = _width(src.dtype)
+        lanes = _lanes(m, mask, width)
+        x = _read(m, mask, src, repeats, src_blk_stride, src_rep_stride)
+        each = width // 8
+        step = m.whole(dst_rep_stride, "dst_rep_stride", 0, MOST_STRIDE) * 8
+        for block in np.unique(lanes // each):
+            part = x[:, lanes // each == block]
+            value = _total(part, 1) if name == "add" else (part.max(1) if name == "max" else part.min(1))
+            _write(m, dst, np.arange(repeats) * step + block, value)
+
+    return run
+
+
+def vcpadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
+           src_rep_stride: Any) -> None:  # fmt: skip
+    """Sums of neighbours."""
+    repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
+    x = _read(m, mask, src, repeats, src_blk_stride, src_rep_stride)
+    pairs = x[:, 0::2] + x[:, 1::2]
+    step = m.whole(dst_rep_stride, "dst_rep_stride", 0, MOST_STRIDE) * _width(src.dtype) // 2
+    _write(
+        m,
+        dst,
+        (np.arange(repeats)[:, None] * step + np.arange(pairs.shape[1])).reshape(-1),
+        pairs.reshape(-1),
+    )
+
+
+# -- moves -----------------------------------------------------------------------------------------------------
+
+
+def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
+              *_: Any, **__: Any) -> None:  # fmt: skip
+    """`nburst` pieces of `burst` blocks, `src_stride` and `dst_stride` blocks apart."""
+    _tensors(dst, src)
+    _same_type(dst, src)
+    count = m.whole(nburst, "nburst", 0, 4095)
+    length = m.whole(burst, "burst", 0, MOST_STRIDE)
+    size = DTYPES[dst.dtype].size
+    each = BLOCK // size
+    gaps = [
+        m.whole(g, n, 0, MOST_STRIDE) for g, n in ((src_stride, "src_stride"), (dst_stride, "dst_stride"))
+    ]
+    places = []
+    for tensor, gap, what in ((src, gaps[0], "src"), (dst, gaps[1], "dst")):
+        start = m.offset(tensor)
+        if tensor.scope != "global" and start * size % BLOCK:
+            raise TikError(
+                f"{what} {tensor.name} begins at byte {start * size}, which is no multiple of {BLOCK}"
+            )
+        rows = np.arange(count)[:, None] * (length + gap) * each
+        places.append((start + rows + np.arange(length * each)).reshape(-1))
+    _move(m, dst, src, places)
+
+
+def _move(m: Machine, dst: Tensor, src: Tensor, places: Sequence[np.ndarray]) -> None:
+    source, into = places
+    source, into = _inside(m, src, source, dst, into)
+    _check_reach(m, src, source, "src")
+    _check_reach(m, dst, into, "dst")
+    values = m.elements(src)[source]
+    if m.atomic and dst.scope == "global":
+        np.add.at(m.elements(dst), into, values)
+    else:
+        m.elements(dst)[into] = values
+
+
+def _inside(
+    m: Machine, src: Tensor, source: np.ndarray, dst: Tensor, into: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Global tensors end within a block: the part of a last block beyond them is neither read nor written."""
+    keep = np.ones(len(source), bool)
+    for tensor, places in ((src, source), (dst, into)):
+        if tensor.scope == "global":
+            count, each = len(m.elements(tensor)), BLOCK // DTYPES[tensor.dtype].size
+            keep &= ~((places >= count) & (places < -(-count // each) * each))
+    return source[keep], into[keep]
+
+
+def data_move_pad(m: Machine, dst: Any, src: Any, nburst: Any, burst: Any, dst_gap: Any = 0, src_gap: Any = 0,
+                  *_: Any, **__: Any) -> None:  # fmt: skip
+    """`nburst` pieces of `burst` bytes; pieces in a core's memory begin at blocks."""
+    _tensors(dst, src)
+    _same_type(dst, src)
+    size = DTYPES[dst.dtype].size
+    count, length = m.whole(nburst, "nburst", 0, 4095), m.whole(burst, "burst", 0, 65535)
+    if length % size:
+        raise TikError(f"a burst of {length} bytes is no whole number of {dst.dtype}")
+    places = []
+    for tensor, gap in ((src, src_gap), (dst, dst_gap)):
+        apart = m.whole(gap, "a gap", 0, MOST_STRIDE)
+        step = length + apart if tensor.scope == "global" else (-(-length // BLOCK) + apart) * BLOCK
+        rows = np.arange(count)[:, None] * (step // size)
+        places.append((m.offset(tensor) + rows + np.arange(length // size)).reshape(-1))
+    _move(m, dst, src, places)
+
+
+def vec_trans(
+    m: Machine, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_rep_stride: Any
+) -> None:
+    """Matrices of 16 x 16 elements of 16 bits, transposed."""
+    _tensors(dst, src)
+    _same_type(dst, src)
+    if DTYPES[src.dtype].size != 2:
+        raise TikError(f"vec_trans takes elements of 16 bits, not {src.dtype}")
+    repeats = m.whole(repeat_times, "repeat_times", 1, MOST_REPEATS)
+    steps = [m.whole(s, "a repeat stride", 0, 4095) * 256 for s in (src_rep_stride, dst_rep_stride)]
+    for repeat in range(repeats):
+        places = np.arange(256)
+        source = m.offset(src) + repeat * steps[0] + places
+        _check_reach(m, src, source, "src")
+        values = m.elements(src)[source].reshape(16, 16).T.reshape(-1)
+        _write(m, dst, repeat * steps[1] + places, values)
+
+
+# -- scalars ---------------------------------------------------------------------------------------------------
+
+
+def _into_scalar(function: Callable[..., Any]) -> Callable[..., None]:
+    def run(m: Machine, dst: Any, *operands: Any) -> None:
+        if not isinstance(dst, Variable):
+            raise TikError(f"a scalar is needed, not {dst!r:.60}")
+        m.set(dst, function(*(m.number(o) for o in operands)))
+
+    return run
+
+
+def scalar_conv(m: Machine, round_mode: str, dst: Any, src: Any) -> None:
+    """A scalar of another type."""
+    value = np.asarray([m.number(src)])
+    m.set(dst, _converted(value, numpy_dtype(dst.dtype), round_mode, None)[0].item())
+
+
+def set_atomic_add(m: Machine, data_type: Any) -> None:
+    """From now on moves to global memory add (a type or 1), or replace (0)."""
+    m.atomic = data_type not in (0, None, "none")
+
+
+def _nothing(m: Machine, *_: Any, **__: Any) -> None:
+    """Accepted: a matter of speed on other hardware."""
+
+
+def _table() -> dict[str, Callable[..., None]]:
+    made: dict[str, Callable[..., None]] = {}
+    for name in _BINARY:
+        made[f"vec_{name}"], made[f"v{name}"] = _vec_binary(name), _binary(name)
+    for name in _UNARY:
+        made[f"vec_{name}"], made[f"v{name}"] = _vec_unary(name), _unary(name)
+    for name in ("rec", "rsqrt", "ln"):  # not the approximations that the plain ones are elsewhere
+        made[f"vec_{name}_high_preci"] = _precise(name)
+    for name in _SCALAR:
+        made[f"vec_{name}"], made[f"v{name}"] = _vec_scalar(name), _scalar(name)
+    for name in _THREE:
+        made[f"v{name}"] = _three(name)
+    for name in _COMPARISONS:
+        made[f"vec_cmpv_{name}"] = _compare(name)
+    for name in ("max", "min"):
+        made[f"vec_reduce_{name}"], made[f"vc{name}"] = _reduce_extreme(name), _extreme(name)
+    for name in ("add", "max", "min"):
+        made[f"vcg{name}"] = _by_block(name)
+    for function in (vec_axpy, vaxpy, vec_dup, vector_dup, vec_conv, vconv, vec_sel, vsel, vec_reduce_add, vcadd,
+                     vcpadd, data_move, data_move_pad, vec_trans, scalar_conv, set_atomic_add):  # fmt: skip
+        made[function.__name__] = function
+    scalars: dict[str, Callable[..., Any]] = {"max": max, "min": min, "abs": abs}
+    scalars |= {"sqrt": lambda x: float(np.sqrt(x)), "countbit1": lambda x: (x & (2**64 - 1)).bit_count()}
+    for name, of in scalars.items():
+        made[f"scalar_{name}"] = _into_scalar(of)
+    made |= dict.fromkeys(("tensor_mov_sync", "pipe_barrier", "set_vector_mask"), _nothing)
+    return made
+
+
+INSTRUCTIONS = _table()

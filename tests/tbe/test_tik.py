@@ -1,0 +1,212 @@
+"""TIK programs in the style of public samples, beside NumPy; rules of the language as errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tbe
+from tbe import tik
+
+FOLDER = Path(__file__).parent / "tik_operators"
+RNG = np.random.default_rng(0)
+
+
+def half(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float16)
+
+
+def real(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def run(name: str, *arrays: np.ndarray, **more: Any) -> Any:
+    return tbe.run_operator(FOLDER / f"{name}.py", *arrays, **more)
+
+
+def test_addition_in_tiles() -> None:
+    x, y = half(4, 1024), half(4, 1024)
+    np.testing.assert_array_equal(run("add_tik", x, y), (x + y).reshape(-1))
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 65, 200, 1000])
+def test_addition_with_a_tail(count: int) -> None:
+    x, y = real(count), real(count)
+    np.testing.assert_array_equal(run("vadd_tail", x, y), x + y)
+
+
+@pytest.mark.parametrize("cols", [64, 192])
+def test_softmax_of_rows(cols: int) -> None:
+    x = real(5, cols)
+    grown = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(run("row_softmax", x), grown / grown.sum(1, keepdims=True), rtol=2e-6)
+
+
+def test_comparison_and_selection() -> None:
+    x = half(512)
+    np.testing.assert_array_equal(run("leaky", x, slope=0.25), np.where(x > 0, x, x * np.float16(0.25)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "function"), [("round", np.rint), ("floor", np.floor), ("ceil", np.ceil), ("to-zero", np.trunc)]
+)
+def test_conversions(mode: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
+    x = np.concatenate([real(60) * 100, np.asarray([0.5, 1.5, 3e9, -3e9], np.float32)])
+    outputs = [((64,), "int32"), ((64,), "float16")]
+    whole, narrow = run("quantise", x, mode=mode, outputs=outputs)
+    np.testing.assert_array_equal(whole, np.clip(function(x.astype(np.float64)), -(2**31), 2**31 - 1))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(narrow, x.astype(np.float16))
+
+
+def test_blocks_are_transposed() -> None:
+    x = half(32, 48)
+    np.testing.assert_array_equal(run("transpose16", x, outputs=[((48, 32), "float16")]), x.T)
+
+
+def test_scalars_loops_and_branches() -> None:
+    x = RNG.integers(-20, 30, 64).astype(np.int32)
+    total = np.cumsum(x)
+    y, counts = run("running_sum", x, outputs=[((64,), "int32"), ((8,), "int32")])
+    np.testing.assert_array_equal(y, total)
+    even = total % 2 == 0
+    small = ~even & (total > 0) & (total < 100)
+    assert counts[:3].tolist() == [even.sum(), small.sum(), (~even & ~small).sum()]
+
+
+def test_rows_by_number() -> None:
+    table, index = real(10, 16), np.asarray([3, 9, 0, 3, 7], np.int32)
+    np.testing.assert_array_equal(
+        run("gather_rows", table, index, outputs=[((5, 16), "float32")]), table[index]
+    )
+
+
+def test_repeats_that_add_to_one_place_run_in_order() -> None:
+    x = real(20, 128)
+    wanted = np.zeros(128, np.float32)
+    for row in x:
+        wanted = wanted + row
+    np.testing.assert_array_equal(run("column_sum", x, outputs=[((128,), "float32")]), wanted)
+
+
+def test_reductions_of_repeats_and_blocks() -> None:
+    x = RNG.permutation(np.arange(16 * 128) % 2048).reshape(16, 128).astype(np.float16)
+    outputs = [((16, 2), "float16"), ((16,), "float16"), ((16, 8), "float16")]
+    pairs, sums, groups = run("best_of_rows", x / np.float16(64), outputs=outputs)
+    x = x / np.float16(64)
+    np.testing.assert_array_equal(pairs[:, 0], x.max(1))
+    np.testing.assert_array_equal(pairs[:, 1].view(np.uint16), x.argmax(1))
+    np.testing.assert_allclose(sums, x.astype(np.float32).sum(1), rtol=4e-3)
+    np.testing.assert_array_equal(groups, x.reshape(16, 8, 16).max(2))
+
+
+def test_masks_of_bits_and_block_strides() -> None:
+    x = half(256)
+    wanted = np.full(256, -1, np.float16)
+    for block in range(0, 16, 2):
+        wanted[block * 16 : block * 16 + 16 : 2] = abs(x[block * 16 : block * 16 + 16 : 2])
+    np.testing.assert_array_equal(run("every_second", x), wanted)
+
+
+def test_atomic_additions_in_global_memory() -> None:
+    x = RNG.integers(-1, 9, 256).astype(np.int32)
+    found = run("histogram", x, outputs=[((8,), "int32")])
+    np.testing.assert_array_equal(found, np.bincount(x[(x >= 0) & (x < 8)], minlength=8))
+
+
+def test_products_that_are_added_and_the_counter_mode() -> None:
+    x, y = real(192), real(192)
+    np.testing.assert_array_equal(run("axpy", x, y, a=0.5), (y + np.float32(0.5) * x) + x * x + np.float32(1))
+
+
+# -- rules -------------------------------------------------------------------------------------------------------
+
+
+def program(write: Callable[[Any, Any, Any], None], size: int = 128) -> tik.Program:
+    t = tik.Tik(tik.Dprofile())
+    x = t.Tensor("float32", (size,), name="x", scope=tik.scope_gm)
+    ub = t.Tensor("float32", (size,), name="ub", scope=tik.scope_ubuf)
+    t.data_move(ub, x, 0, 1, size // 8, 0, 0)
+    write(t, x, ub)
+    return t.BuildCCE(kernel_name="rules", inputs=[x], outputs=[x])
+
+
+RULES: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "mask": (lambda t, x, ub: t.vec_abs(65, ub, ub, 1, 8, 8), "mask is 65, not a whole number from 1 to 64"),
+    "bits": (lambda t, x, ub: t.vec_abs([1, 0], ub, ub, 1, 8, 8), "lanes beyond the 64"),
+    "repeats": (lambda t, x, ub: t.vec_abs(64, ub, ub, 256, 8, 8), "repeat_times is 256"),
+    "reach": (
+        lambda t, x, ub: t.vec_abs(64, ub, ub, 3, 8, 8),
+        "dst reaches elements 0 to 191 of ub, which has 128",
+    ),
+    "align": (
+        lambda t, x, ub: t.vec_abs(64, ub[4], ub, 1, 8, 8),
+        "begins at byte 16, which is no multiple of 32",
+    ),
+    "scope": (lambda t, x, ub: t.vec_abs(64, x, ub, 1, 8, 8), "dst x is in global"),
+    "move": (lambda t, x, ub: t.data_move(ub, x, 0, 1, 17, 0, 0), "src reaches elements 0 to 135 of x"),
+    "burst": (lambda t, x, ub: t.data_move(ub, x, 0, 1, -1, 0, 0), "burst is -1"),
+    "element": (lambda t, x, ub: ub[128].set_as(1.0), "element 128 of ub, which has 128"),
+    "unset": (
+        lambda t, x, ub: ub[0].set_as(t.Scalar("float32", name="s")),
+        "s is read before it has a value",
+    ),
+    "number": (lambda t, x, ub: t.vec_and(64, ub, ub, ub, 1, 8, 8, 8), "and takes whole numbers"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_rule_names_the_line_the_instruction_and_the_cause(name: str) -> None:
+    write, cause = RULES[name]
+    with pytest.raises(tik.TikError, match=r"test_tik\.py:\d+: \w+: ") as caught:
+        program(write).run(np.zeros(128, np.float32))
+    assert cause in str(caught.value)
+
+
+def test_what_is_wrong_while_a_file_is_read() -> None:
+    t = tik.Tik(tik.Dprofile())
+    x = t.Tensor("float32", (8,), name="x", scope=tik.scope_gm)
+    with pytest.raises(tik.TikError, match="has 262144 bytes, the tensors in it need 400000"):
+        t.Tensor("float32", (100_000,), name="big", scope=tik.scope_ubuf)
+    with pytest.raises(tik.TikError, match="no instruction 'conv2d'"):
+        t.conv2d(x, x)
+    with pytest.raises(tik.TikError, match="missing a required argument: 'repeat_times'"):
+        t.vec_abs(64, x, x)
+    with pytest.raises(tik.TikError, match="use if_scope"), t.for_range(0, 4) as i:
+        assert i > 2
+    with pytest.raises(tik.TikError, match="follow an if_scope"), t.else_scope():
+        pass
+    with pytest.raises(tik.TikError, match="has to be in"):
+        t.BuildCCE("k", [x], [t.Tensor("int32", (8,), name="y", scope=tik.scope_ubuf)])
+
+
+def test_tensors_of_a_scope_are_freed_at_its_end() -> None:
+    t = tik.Tik(tik.Dprofile())
+    for _ in range(4):
+        with t.new_stmt_scope():
+            t.Tensor("uint8", (200 << 10,), name="large", scope=tik.scope_ubuf)
+
+
+def test_the_debugger_runs_a_program() -> None:
+    built = program(
+        lambda t, x, ub: (t.vec_adds(64, ub, ub, 2.0, 2, 8, 8), t.data_move(x, ub, 0, 1, 16, 0, 0))
+    )
+    owner = built.outputs[0].owner
+    (found,) = owner.tikdb.start_debug(feed_dict={"x": np.ones(128, np.float32)}, interactive=False)
+    assert (found == 3).all()
+
+
+def test_the_same_bytes_under_another_type_and_shape() -> None:
+    def write(t: Any, x: Any, ub: Any) -> None:
+        bits = ub.reinterpret_cast_to("int32").reshape((16, 8))
+        with t.for_range(0, 16) as row:
+            bits[row, 0].set_as(0x40000000)
+        t.data_move(x, ub, 0, 1, 16, 0, 0)
+
+    (found,) = program(write).run(np.ones(128, np.float32))
+    np.testing.assert_array_equal(found.reshape(16, 8)[:, 0], 2.0)
+    np.testing.assert_array_equal(found.reshape(16, 8)[:, 1:], 1.0)
