@@ -8,8 +8,10 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.10 python
   echo $$name && break; done)
 VENV := .venv
 VENV_TF215 := .venv-tf215
+VENV_MINDSPORE := .venv-mindspore
 BIN := $(VENV)/bin
 BIN_TF215 := $(VENV_TF215)/bin
+BIN_MINDSPORE := $(VENV_MINDSPORE)/bin
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
 NATIVE_BUILD := CMakeLists.txt pyproject.toml $(wildcard native/*.py) $(NATIVE)
@@ -27,7 +29,7 @@ TRAINING := tests/training
 TENSORFLOW := tests/tensorflow
 ENGINE = $(filter-out $(KERNELS) $(PARSERS) $(MODELS) $(REPOSITORY) $(TORCH) $(TRAINING) $(TENSORFLOW) tests/tensorflow_v1, \
   $(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))) $(wildcard tests/test_*.py))
-DOCTESTS := --doctest-modules --ignore src/npu_bridge src benchmarks
+DOCTESTS := --doctest-modules --ignore src/npu_bridge --ignore src/mindspore_npu src benchmarks
 MAIN_PARTS := DOCTESTS ENGINE KERNELS REPOSITORY MODELS PARSERS TRAINING TORCH TENSORFLOW
 
 # TensorFlow 2.15 is the last version with Keras 2 and estimators; it needs Python 3.11 or older. The tests of TensorFlow 2
@@ -50,7 +52,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 environments lint check coverage bench sanitize wheels test-cuda conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize wheels test-cuda conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +69,11 @@ test-all: test ## The same, then every network, benchmark and version at length 
 build: $(VENV)/.project ## Create the environment and build the native runtime
 
 build-tf215: $(VENV_TF215)/.project ## Create the second environment, with TensorFlow 2.15
+
+build-mindspore: $(VENV_MINDSPORE)/.project ## Create the environment of the MindSpore door (800 MB of packages, about three minutes)
+
+test-mindspore: $(VENV_MINDSPORE)/.project ## The tests of the MindSpore door, in an environment of their own
+	$(BIN_MINDSPORE)/python -m pytest tests/mindspore
 
 parts = @$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=$(JOBS)
 
@@ -191,4 +198,18 @@ $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 
 $(VENV_TF215)/.project: $(VENV_TF215)/.frameworks $(VENV)/.project pyproject.toml
 	$(call pip,$(BIN_TF215)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
+	@touch $@
+
+# MindSpore asks for newer versions of protobuf than TensorFlow takes.
+$(BIN_MINDSPORE)/python: | $(BIN)/python
+	$(BIN)/python -c 'import subprocess, sys; subprocess.run([sys._base_executable, "-m", "venv", "$(VENV_MINDSPORE)"], check=True)'
+
+$(VENV_MINDSPORE)/.frameworks: | $(BIN_MINDSPORE)/python
+	@echo "Installing MindSpore into $(VENV_MINDSPORE)"
+	$(call pip,$(BIN_MINDSPORE)) install mindspore==2.10.0 pytest hypothesis scikit-build-core nanobind llvmlite typer \
+	  rich sympy packaging 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
+	@touch $@
+
+$(VENV_MINDSPORE)/.project: $(VENV_MINDSPORE)/.frameworks $(VENV)/.project pyproject.toml
+	$(call pip,$(BIN_MINDSPORE)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@

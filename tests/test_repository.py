@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FRAMEWORKS = {"tensorflow", "keras", "torch"}
+FRAMEWORKS = {"tensorflow", "keras", "torch", "mindspore"}
 
 # What each package may import at all (within this project), and nothing above it.
 LAYERS = {

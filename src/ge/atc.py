@@ -197,7 +197,7 @@ def _request(arguments: Arguments) -> Request:
         raise GeError(
             "E12003",
             f"framework {number}{name} is not supported",
-            remedy=f"{hint}the numbers are 1 AIR, 3 TensorFlow and 5 ONNX; without one it is found from the file",
+            remedy=f"{hint}the numbers are 1 MINDIR and AIR, 3 TensorFlow and 5 ONNX; without one the file tells",
         )
     if is_foreign(arguments["soc_version"]):
         _note(

@@ -38,6 +38,7 @@ VARIABLES = {
     "NPU_INTERNAL_ERRORS": "raise: internal errors are not absorbed",
     "NPU_KEY_FILE": "the key that seals model files",
     "NPU_MAX_ISA": "the newest instruction set that is used",
+    "NPU_MINDSPORE_FALLBACK": "raise: a MindSpore graph that the engine refuses is an error",
     "NPU_NUM_THREADS": "threads of a device",
     "NPU_OPP_PATH": "folders of custom operators",
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",

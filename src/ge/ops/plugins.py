@@ -45,8 +45,10 @@ __all__ = [
 ]
 
 # Packages whose plugins are built in; everything else is the user's.
-BUILT_IN = frozenset({"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu"})
-FRAMEWORKS = ("onnx", "tensorflow", "aten")
+BUILT_IN = frozenset(
+    {"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "mindspore_npu"}
+)
+FRAMEWORKS = ("onnx", "tensorflow", "aten", "mindspore")
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def plugin(
     onnx: str | Sequence[str] = (),
     tensorflow: str | Sequence[str] = (),
     aten: str | Sequence[str] = (),
+    mindspore: str | Sequence[str] = (),
     since: int = 0,
     domain: str = "",
 ) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
@@ -193,7 +196,7 @@ def plugin(
 
     def declare(function: Callable[[Node], Results]) -> Callable[[Node], Results]:
         custom = function.__module__.partition(".")[0] not in BUILT_IN
-        for framework, names in (("onnx", onnx), ("tensorflow", tensorflow), ("aten", aten)):
+        for framework, names in zip(FRAMEWORKS, (onnx, tensorflow, aten, mindspore), strict=True):
             for name in (names,) if isinstance(names, str) else names:
                 add(Plugin(framework, *parse_name(framework, name, since, domain), function, custom))
         return function

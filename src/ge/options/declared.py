@@ -22,7 +22,7 @@ OPTIONS: dict[str, list[tuple[Any, ...]]] = {
         ("model", v.text, "", "door", "atc", "Model file (.onnx, .pb, .air) or SavedModel folder"),
         ("output", v.text, "", "door", "atc", "File to write, .om is added; a folder with --singleop"),
         ("framework", v.count, None, "door", "atc",
-         "1 AIR, 3 TensorFlow, 5 ONNX; found from the file when left out",
+         "1 MINDIR and AIR, 3 TensorFlow, 5 ONNX; found from the file when left out",
          {"code": "E12004"}),
         ("mode", v.one_of(0, 1, 3, 6), 0, "door", "atc",
          "0 compile, 1 write --json, 3 check only, 6 show what an .om file is",

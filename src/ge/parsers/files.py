@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Framework(enum.Enum):
-    """Kinds of model files; the numbers are those of atc's --framework."""
+    """Kinds of model files; the numbers are those of atc's --framework, which has one for all of MindSpore's files."""
 
     AIR = 1
     TENSORFLOW = 3
@@ -33,13 +33,14 @@ _SUFFIXES = {
     ".pbtxt": Framework.TENSORFLOW,
     ".meta": Framework.TENSORFLOW,
     ".air": Framework.AIR,
+    ".mindir": Framework.AIR,
 }
-# The first field of an ONNX model is a number, of a TensorFlow graph a node.
+# The first field of an ONNX model is a number, of a TensorFlow graph a node; that of a MINDIR model is text.
 _FIRST_BYTES = {0x08: Framework.ONNX, 0x0A: Framework.TENSORFLOW}
 
 
 NAMES = {
-    Framework.AIR: "an AIR graph",
+    Framework.AIR: "an AIR or MINDIR graph",
     Framework.TENSORFLOW: "a TensorFlow model",
     Framework.ONNX: "an ONNX model",
 }
@@ -56,6 +57,8 @@ def content_of(path: Path) -> Framework | None:
         return None
     if len(head) < 2 or head[0] not in _FIRST_BYTES:
         return None
+    if path.suffix.lower() == ".mindir":
+        return Framework.AIR
     if head[0] == 0x08 and head[1] < 3:  # the version of a SavedModel, which is below those of ONNX
         return Framework.TENSORFLOW
     return Framework.AIR if head[0] == 0x08 and path.suffix.lower() == ".air" else _FIRST_BYTES[head[0]]
@@ -88,7 +91,7 @@ def framework_of(path: Path) -> Framework:
         raise GeError(
             "E10021",
             f"{path.name} is of no known kind",
-            remedy="give a .onnx, .pb or .air file or a SavedModel folder, or set --framework",
+            remedy="give a .onnx, .pb, .mindir or .air file or a SavedModel folder, or set --framework",
         )
     return _FIRST_BYTES[first[0]]
 
@@ -106,9 +109,13 @@ def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
 
 
 def _parse_air(source: Any, options: CompileOptions) -> ir.Graph:
+    """A .air file is an ONNX file of our own operators, whose first field is a number."""
     from ge.parsers import air
+    from ge.parsers.mindir import parser as mindir
 
-    return air.parse(source, options)
+    with open(source, "rb") as file:
+        is_air = file.read(1) == b"\x08"
+    return air.parse(source, options) if is_air else mindir.parse(source, options)
 
 
 PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {

@@ -19,7 +19,7 @@ from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, h
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
-__all__ = ["If", "Loop", "branch", "repeat"]
+__all__ = ["If", "Loop", "branch", "repeat", "shared_captures"]
 
 UNROLL_LIMIT = 8
 
@@ -174,11 +174,11 @@ def branch(
     for part, function in zip(inner, (then, otherwise), strict=True):
         for value in function(part):
             part.output(value)
-    captures = _shared_captures(inner)
+    captures = shared_captures(inner)
     return builder.ops("If", [condition, *captures], then_branch=inner[0].graph, else_branch=inner[1].graph)
 
 
-def _shared_captures(parts: Sequence[GraphBuilder]) -> list[ir.Value]:
+def shared_captures(parts: Sequence[GraphBuilder]) -> list[ir.Value]:
     """Give all parts the same capture inputs, in one order; returns the outer values."""
     captures = list(dict.fromkeys(v for part in parts for v in part.captures()))
     for part in parts:

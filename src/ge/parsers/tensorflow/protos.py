@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
+from google.protobuf import message, text_format
 
 from ge.errors import GeError
+from ge.parsers.schema import declare
 
 __all__ = ["DTYPE_NAMES", "MESSAGES", "Message", "decode", "decode_text", "dtype_name"]
 
@@ -158,81 +159,19 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "SerializedTensor": ("1 name string", "2 full_name string", "3 checkpoint_key string"),
 }
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {
-    "string": _Field.TYPE_STRING,
-    "bytes": _Field.TYPE_BYTES,
-    "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
-    "uint32": _Field.TYPE_UINT32,
-    "uint64": _Field.TYPE_UINT64,
-    "fixed32": _Field.TYPE_FIXED32,
-    "float": _Field.TYPE_FLOAT,
-    "double": _Field.TYPE_DOUBLE,
-    "bool": _Field.TYPE_BOOL,
-}
-
 
 def _enum_word(number: int) -> str:
     name = DTYPE_NAMES[number]
     return f"DT_{_ENUM_WORDS.get(name, name.upper())}"
 
 
-def _typed(field: Any, type_: str) -> None:
-    """Give a field its scalar, enum or message type."""
-    if type_ in _SCALARS:
-        field.type = _SCALARS[type_]
-    else:
-        field.type = _Field.TYPE_ENUM if type_ == "DataType" else _Field.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{type_}"
+def _types() -> dict[str, int]:
+    """The enumeration of element types, those of references included."""
+    plain = {_enum_word(number): number for number in DTYPE_NAMES}
+    return {"DT_INVALID": 0, **plain, **{f"{word}_REF": n + _REF_OFFSET for word, n in plain.items()}}
 
 
-def _map_entry(target: Any, owner: str, name: str, value_type: str) -> str:
-    """Declare the nested key/value message of a map field; its type name."""
-    entry = target.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
-    entry.options.map_entry = True
-    for number, part, type_ in ((1, "key", "string"), (2, "value", value_type)):
-        _typed(entry.field.add(name=part, number=number, label=_Field.LABEL_OPTIONAL), type_)
-    return f".{PACKAGE}.{owner}.{entry.name}"
-
-
-def _declare_field(target: Any, owner: str, declaration: str) -> None:
-    """Declare "number name type[*] [@oneof]"; a map with string keys is "map:value type"."""
-    number, name, type_, *oneof = declaration.split()
-    field = target.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
-    if type_.startswith("map:"):
-        field.label, field.type = _Field.LABEL_REPEATED, _Field.TYPE_MESSAGE
-        field.type_name = _map_entry(target, owner, name, type_.removeprefix("map:"))
-        return
-    if type_.endswith("*"):
-        field.label = _Field.LABEL_REPEATED
-    _typed(field, type_.rstrip("*"))
-    if oneof:
-        group = oneof[0].removeprefix("@")
-        groups = [o.name for o in target.oneof_decl]
-        if group not in groups:
-            target.oneof_decl.add(name=group)
-            groups.append(group)
-        field.oneof_index = groups.index(group)
-
-
-def _declare() -> dict[str, type[Message]]:
-    file = descriptor_pb2.FileDescriptorProto(name="ge/tensorflow.proto", package=PACKAGE, syntax="proto3")
-    enum = file.enum_type.add(name="DataType")
-    enum.value.add(name="DT_INVALID", number=0)
-    for number in DTYPE_NAMES:
-        enum.value.add(name=_enum_word(number), number=number)
-        enum.value.add(name=f"{_enum_word(number)}_REF", number=number + _REF_OFFSET)
-    for name, fields in _SCHEMA.items():
-        target = file.message_type.add(name=name)
-        for declaration in fields:
-            _declare_field(target, name, declaration)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{n}")) for n in _SCHEMA}
-
-
-MESSAGES: dict[str, type[Message]] = _declare()
+MESSAGES: dict[str, type[Message]] = declare(PACKAGE, _SCHEMA, {"DataType": _types()})
 
 
 def decode(kind: str, data: bytes, source: str = "") -> Any:

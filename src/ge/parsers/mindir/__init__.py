@@ -1,0 +1,11 @@
+"""MindSpore's graphs (MINDIR): reading them, and the plugins of its primitives."""
+
+from ge.parsers.mindir import (  # noqa: F401  the plugins
+    control,
+    gradients,
+    layers,
+    math,
+    movement,
+    optimizers,
+    recurrent,
+)

@@ -1,0 +1,501 @@
+"""MindSpore: gradients of element-wise operators, normalisations and losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ge.ir.values import desc_of
+from ge.ops.plugins import Unsupported
+from ge.parsers.mindir.layers import REDUCTIONS, channel_axis, one_hot, plain
+from ge.parsers.mindir.node import MsNode, as_aten, primitive
+
+
+def _number(n: MsNode, value: float, like: Any) -> Any:
+    return n.cast(value, desc_of(like).dtype)
+
+
+def _where(n: MsNode, condition: Any, value: Any, otherwise: float = 0.0) -> Any:
+    other = n.spread(_number(n, otherwise, value), desc_of(value).shape)
+    return n.op("Select", condition, value, other)
+
+
+as_aten(
+    {
+        "SigmoidGrad": ("sigmoid_backward", "output grad_output"),
+        "TanhGrad": ("tanh_backward", "output grad_output"),
+        "SiLUGrad": ("silu_backward", "grad_output self"),
+    }
+)
+
+
+@primitive("ReluGrad ReluGradV2", "dy x")
+def _relu_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    return _where(n, n.op("Greater", x, _number(n, 0, x)), n.tensor("dy"))
+
+
+@primitive("ReLU6Grad", "dy x")
+def _relu6_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    inside = n.op("And", n.op("Greater", x, _number(n, 0, x)), n.op("Less", x, _number(n, 6, x)))
+    return _where(n, inside, n.tensor("dy"))
+
+
+@primitive("HardtanhGrad", "dy x min_val=-1 max_val=1")
+def _hardtanh_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    low, high = (_number(n, float(n.setting(k)), x) for k in ("min_val", "max_val"))
+    return _where(n, n.op("And", n.op("Greater", x, low), n.op("Less", x, high)), n.tensor("dy"))
+
+
+@primitive("ThresholdGrad", "dy x threshold")
+def _threshold_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    return _where(n, n.op("Greater", x, n.tensor("threshold", x)), n.tensor("dy"))
+
+
+@primitive("LeakyReLUGradExt LeakyReluGrad", "dy x negative_slope=0.01 is_result=False")
+def _leaky_relu_grad(n: MsNode) -> Any:
+    dy, x = n.tensor("dy"), n.tensor("x")
+    scaled = n.op("Mul", dy, _number(n, float(n.setting("negative_slope", 0.01)), dy))
+    return n.op("Select", n.op("Greater", x, _number(n, 0, x)), dy, scaled)
+
+
+@primitive("EluGrad", "dy y")
+def _elu_grad(n: MsNode) -> Any:
+    """alpha is 1: where y is negative, the slope is y + 1."""
+    dy, y = n.tensor("dy"), n.tensor("y")
+    return n.op("Mul", dy, n.op("Add", n.op("Minimum", y, _number(n, 0, y)), _number(n, 1, y)))
+
+
+@primitive("EluGradExt", "dy x alpha=1.0 is_result=False")
+def _elu_grad_ext(n: MsNode) -> Any:
+    dy, x, alpha = n.tensor("dy"), n.tensor("x"), float(n.setting("alpha", 1.0))
+    if n.setting("is_result", False):
+        slope = n.op("Add", x, _number(n, alpha, x))
+    else:
+        slope = n.op("Mul", n.op("Exp", n.op("Minimum", x, _number(n, 0, x))), _number(n, alpha, x))
+    one = n.spread(_number(n, 1, x), desc_of(x).shape)
+    return n.op("Mul", dy, n.op("Select", n.op("Greater", x, _number(n, 0, x)), one, slope))
+
+
+@primitive("SeluGrad", "dy y")
+def _selu_grad(n: MsNode) -> Any:
+    dy, y = n.tensor("dy"), n.tensor("y")
+    scale, alpha = 1.0507009873554805, 1.6732632423543772
+    slope = n.op("Add", n.op("Minimum", y, _number(n, 0, y)), _number(n, scale * alpha, y))
+    steep = n.spread(_number(n, scale, y), desc_of(y).shape)
+    return n.op("Mul", dy, n.op("Select", n.op("Greater", y, _number(n, 0, y)), steep, slope))
+
+
+@primitive("GeLUGrad", "dy x y")
+def _gelu_grad(n: MsNode) -> Any:
+    return n.op("Mul", n.tensor("dy"), n.op("GeluSlope", n.tensor("x"), approximate="tanh"))
+
+
+@primitive("GeluGradExt", "dy x approximate='none'")
+def _gelu_grad_ext(n: MsNode) -> Any:
+    word = n.setting("approximate", "none")
+    how = "tanh" if word in ("tanh", 1) else "none"
+    return n.op("Mul", n.tensor("dy"), n.op("GeluSlope", n.tensor("x"), approximate=how))
+
+
+@primitive("FastGeLUGrad", "dy x")
+def _fast_gelu_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    s = n.op("Sigmoid", n.op("Mul", x, _number(n, 1.702, x)))
+    inner = n.op("Mul", n.op("Mul", x, _number(n, 1.702, x)), n.op("Sub", _number(n, 1, x), s))
+    return n.op("Mul", n.tensor("dy"), n.op("Mul", s, n.op("Add", inner, _number(n, 1, x))))
+
+
+@primitive("SoftplusGrad SoftplusGradExt", "dy x beta=1 threshold=20")
+def _softplus_grad(n: MsNode) -> Any:
+    x, beta = n.tensor("x"), float(n.setting("beta", 1))
+    scaled = x if beta == 1 else n.op("Mul", x, _number(n, beta, x))
+    return n.op("Mul", n.tensor("dy"), n.op("Sigmoid", scaled))
+
+
+@primitive("HSwishGrad", "dy x")
+def _hswish_grad(n: MsNode) -> Any:
+    dy, x = n.tensor("dy"), n.tensor("x")
+    slope = n.op("Add", n.op("Mul", x, _number(n, 1 / 3, x)), _number(n, 0.5, x))
+    one = n.spread(_number(n, 1, x), desc_of(x).shape)
+    slope = n.op("Select", n.op("Less", x, _number(n, 3, x)), slope, one)
+    return n.op("Mul", dy, _where(n, n.op("Greater", x, _number(n, -3, x)), slope))
+
+
+@primitive("HSigmoidGrad", "dy x")
+def _hsigmoid_grad(n: MsNode) -> Any:
+    dy, x = n.tensor("dy"), n.tensor("x")
+    inside = n.op("And", n.op("Greater", x, _number(n, -3, x)), n.op("Less", x, _number(n, 3, x)))
+    return _where(n, inside, n.op("Mul", dy, _number(n, 1 / 6, dy)))
+
+
+@primitive("HShrinkGrad SoftShrinkGrad", "dy x lambd=0.5")
+def _shrink_grad(n: MsNode) -> Any:
+    x, edge = n.tensor("x"), float(n.setting("lambd", 0.5))
+    return _where(n, n.op("Greater", n.op("Abs", x), _number(n, edge, x)), n.tensor("dy"))
+
+
+@primitive("MishGradExt", "dy x")
+def _mish_grad(n: MsNode) -> Any:
+    """tanh(softplus(x)) + x * sigmoid(x) * (1 - tanh(softplus(x))²)."""
+    x = n.tensor("x")
+    t = n.op("Tanh", n.op("Softplus", x))
+    rest = n.op("Sub", _number(n, 1, x), n.op("Square", t))
+    slope = n.op("Add", t, n.op("Mul", n.op("Mul", x, n.op("Sigmoid", x)), rest))
+    return n.op("Mul", n.tensor("dy"), slope)
+
+
+@primitive("LogSigmoidGrad", "dy x buffer")
+def _log_sigmoid_grad(n: MsNode) -> Any:
+    return n.op("Mul", n.tensor("dy"), n.op("Sigmoid", n.op("Neg", n.tensor("x"))))
+
+
+@primitive("AbsGrad", "x dy")
+def _abs_grad(n: MsNode) -> Any:
+    return n.op("Mul", n.tensor("dy"), n.op("Sign", n.tensor("x")))
+
+
+@primitive("SqrtGrad", "y dy")
+def _sqrt_grad(n: MsNode) -> Any:
+    y, dy = n.tensor("y"), n.tensor("dy")
+    return n.op("Div", n.op("Mul", dy, _number(n, 0.5, dy)), y)
+
+
+@primitive("RsqrtGrad", "y dy")
+def _rsqrt_grad(n: MsNode) -> Any:
+    y, dy = n.tensor("y"), n.tensor("dy")
+    cubed = n.op("Mul", n.op("Square", y), y)
+    return n.op("Mul", n.op("Mul", dy, cubed), _number(n, -0.5, dy))
+
+
+@primitive("ReciprocalGrad InvGrad", "y dy")
+def _reciprocal_grad(n: MsNode) -> Any:
+    return n.op("Neg", n.op("Mul", n.tensor("dy"), n.op("Square", n.tensor("y"))))
+
+
+def _of_square(n: MsNode, sign: float, one: float) -> Any:
+    """one + sign * x²."""
+    x = n.tensor("x")
+    return n.op("Add", n.op("Mul", n.op("Square", x), _number(n, sign, x)), _number(n, one, x))
+
+
+@primitive("AsinGrad", "x dy")
+def _asin_grad(n: MsNode) -> Any:
+    return n.op("Mul", n.tensor("dy"), n.op("Rsqrt", _of_square(n, -1, 1)))
+
+
+@primitive("ACosGrad", "x dy")
+def _acos_grad(n: MsNode) -> Any:
+    return n.op("Neg", n.op("Mul", n.tensor("dy"), n.op("Rsqrt", _of_square(n, -1, 1))))
+
+
+@primitive("AtanGrad", "x dy")
+def _atan_grad(n: MsNode) -> Any:
+    return n.op("Div", n.tensor("dy"), _of_square(n, 1, 1))
+
+
+@primitive("AsinhGrad", "y dy")
+def _asinh_grad(n: MsNode) -> Any:
+    return n.op("Div", n.tensor("dy"), n.op("Cosh", n.tensor("y")))
+
+
+@primitive("AcoshGrad", "y dy")
+def _acosh_grad(n: MsNode) -> Any:
+    return n.op("Div", n.tensor("dy"), n.op("Sinh", n.tensor("y")))
+
+
+@primitive("SoftmaxBackward SoftmaxGrad", "dy y dim=-1")
+def _softmax_grad(n: MsNode) -> Any:
+    dy, y = n.tensor("dy"), n.tensor("y")
+    axes = [int(n.setting("dim", -1)) % desc_of(y).rank]
+    product = n.op("Mul", dy, y)
+    total = n.op("ReduceSum", product, axes=axes, keepdims=True)
+    return n.op("Sub", product, n.op("Mul", y, total))
+
+
+@primitive("LogSoftmaxGrad", "y dy axis=-1")
+def _log_softmax_grad(n: MsNode) -> Any:
+    y, dy = n.tensor("y"), n.tensor("dy")
+    axes = [int(n.setting("axis", -1)) % desc_of(y).rank]
+    total = n.op("ReduceSum", dy, axes=axes, keepdims=True)
+    return n.op("Sub", dy, n.op("Mul", n.op("Exp", y), total))
+
+
+def _summed_to(n: MsNode, value: Any, shape: tuple[int, ...]) -> Any:
+    """The sum of a gradient over the axes in which an operand was repeated."""
+    own = desc_of(value).shape
+    lead = len(own) - len(shape)
+    axes = [a for a in range(len(own)) if a < lead or (shape[a - lead] == 1 and own[a] != 1)]
+    if axes:
+        value = n.op("ReduceSum", value, axes=axes, keepdims=False)
+    return n.shaped(value, shape)
+
+
+@primitive("MaximumGrad MinimumGrad", "x y dout grad_x=True grad_y=True")
+def _extreme_grad(n: MsNode) -> Any:
+    """To the operand that was taken; to the first of two equal ones."""
+    x, y, dy = n.tensor("x"), n.tensor("y"), n.tensor("dout")
+    shape = desc_of(dy).shape
+    first = n.op("GreaterEqual" if n.type == "MaximumGrad" else "LessEqual", x, y)
+    first = n.spread(first, shape)
+    parts = (_where(n, first, dy), _where(n, n.op("Not", first), dy))
+    return [_summed_to(n, p, desc_of(v).shape) for p, v in zip(parts, (x, y), strict=True)]
+
+
+@primitive("BiasAddGrad", "dout data_format='NCHW'")
+def _bias_grad(n: MsNode) -> Any:
+    g = n.tensor("dout")
+    axes = [a for a in range(desc_of(g).rank) if a != 1]
+    return n.op("ReduceSum", g, axes=axes, keepdims=False)
+
+
+@primitive("PReLUGrad", "dy x weight")
+def _prelu_grad(n: MsNode) -> Any:
+    dy, x, slope = n.tensor("dy"), n.tensor("x"), n.tensor("weight")
+    rank = desc_of(x).rank
+    size = desc_of(slope).size
+    shape = [1, size, *([1] * (rank - 2))] if rank > 1 else [size]
+    above = n.op("Greater", x, _number(n, 0, x))
+    by_x = n.op("Select", above, dy, n.op("Mul", dy, n.shaped(slope, shape)))
+    below = _where(n, n.op("Not", above), n.op("Mul", dy, x))
+    kept = [1] if rank > 1 and size > 1 else []
+    axes = [a for a in range(rank) if a not in kept]
+    return [by_x, n.shaped(n.op("ReduceSum", below, axes=axes, keepdims=False), desc_of(slope).shape)]
+
+
+# -- normalisations ----------------------------------------------------------------------------------------------
+
+
+@primitive(
+    "BatchNormGrad",
+    "dy x scale mean variance reserve is_training=False epsilon=1e-05 data_format='NCHW'",
+)
+def _batch_norm_grad(n: MsNode) -> Any:
+    """Two sums a channel; the gradient of the input is then a sum of both tensors with factors a channel."""
+    dy, x, scale = n.wide(n.tensor("dy")), n.wide(n.tensor("x")), n.tensor("scale")
+    desc = desc_of(x)
+    axes, _ = channel_axis(desc.rank)
+    shape = [1, desc.shape[1], *([1] * (desc.rank - 2))]
+    count = math.prod(desc.shape[a] for a in axes)
+    mean = n.shaped(n.tensor("mean"), shape)
+    var = n.shaped(n.tensor("variance"), shape)
+    inverse = n.op("Rsqrt", n.op("Add", var, _number(n, float(n.setting("epsilon", 1e-5)), var)))
+    total = n.op("ReduceSum", dy, axes=axes, keepdims=True)
+    dot = n.op("ReduceSum", n.op("Mul", dy, n.op("Sub", x, mean)), axes=axes, keepdims=True)
+    first = n.op("Mul", inverse, n.shaped(scale, shape))
+    by_x = n.op("Mul", dy, first)
+    if n.setting("is_training", False):
+        slope = n.op("Mul", n.op("Mul", dot, n.op("Square", inverse)), _number(n, 1 / count, dot))
+        second = n.op("Neg", n.op("Mul", slope, first))
+        offset = n.op("Sub", n.op("Mul", mean, slope), n.op("Mul", total, _number(n, 1 / count, total)))
+        by_x = n.op("Add", n.op("Add", by_x, n.op("Mul", x, second)), n.op("Mul", offset, first))
+    found = [by_x, n.op("Mul", dot, inverse), total]
+    return [n.back(n.shaped(v, n.out(i).shape), i) for i, v in enumerate(found)]
+
+
+@primitive("LayerNormGrad LayerNormGradV3", "x dy variance mean gamma begin_norm_axis=1 begin_params_axis=1")
+def _layer_norm_grad(n: MsNode) -> Any:
+    x, dy, scale = n.tensor("x"), n.tensor("dy"), n.tensor("gamma")
+    rank = desc_of(x).rank
+    axes = list(range(int(n.setting("begin_norm_axis", 1)) % rank, rank))
+    spread = n.tensor("variance")
+    if n.type == "LayerNormGrad":
+        if spread not in n.parser.kept:
+            raise Unsupported("the gradient of a layer normalisation that is not in the graph")
+        spread = n.op("Rsqrt", n.op("Add", spread, _number(n, n.parser.kept[spread], spread)))
+    found = n.op("LayerNormGrad", dy, x, n.tensor("mean"), spread, scale, axes=axes)
+    return [n.back(v, i) for i, v in enumerate(found)]
+
+
+@primitive("LayerNormGradExt", "dy x normalized_shape mean rstd gamma beta output_mask=(1,1,1)")
+def _layer_norm_grad_ext(n: MsNode) -> Any:
+    x = n.tensor("x")
+    rank, count = desc_of(x).rank, len(n.integers("normalized_shape"))
+    axes = list(range(rank - count, rank))
+    values = [n.tensor(k) for k in ("dy", "x", "mean", "rstd", "gamma")]
+    found = n.op("LayerNormGrad", *values, axes=axes)
+    return [n.back(v, i) for i, v in enumerate(found)]
+
+
+@primitive("RmsNormGrad", "dy x rstd gamma")
+def _rms_norm_grad(n: MsNode) -> Any:
+    dy, x, inverse = n.wide(n.tensor("dy")), n.wide(n.tensor("x")), n.tensor("rstd")
+    scale = n.tensor("gamma")
+    rank, count = desc_of(x).rank, desc_of(scale).rank
+    axes = list(range(rank - count, rank))
+    normal = n.op("Mul", x, inverse)
+    g = n.op("Mul", dy, n.cast(scale, desc_of(dy).dtype))
+    mean = n.op("ReduceMean", n.op("Mul", g, normal), axes=axes, keepdims=True)
+    by_x = n.op("Mul", n.op("Sub", g, n.op("Mul", normal, mean)), inverse)
+    by_scale = n.op("ReduceSum", n.op("Mul", dy, normal), axes=list(range(rank - count)), keepdims=False)
+    return [n.back(by_x, 0), n.back(by_scale, 1)]
+
+
+# -- losses ------------------------------------------------------------------------------------------------------
+
+
+def _loss_slope(n: MsNode, dy: Any, like: Any, default: str) -> Any:
+    """The gradient of a reduced loss as that of each element."""
+    how = plain(n, "reduction", default, REDUCTIONS)
+    if how == "none":
+        return dy
+    dy = n.op("Mul", dy, _number(n, 1 / desc_of(like).size, dy)) if how == "mean" else dy
+    return n.spread(dy, desc_of(like).shape)
+
+
+@primitive("MSELossGradExt", "dout x target reduction='mean'")
+def _mse_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    d = n.op("Sub", x, n.tensor("target"))
+    return n.op("Mul", n.op("Mul", d, _number(n, 2, d)), _loss_slope(n, n.tensor("dout"), x, "mean"))
+
+
+@primitive("L1LossBackwardExt", "dout x target reduction='mean'")
+def _l1_grad(n: MsNode) -> Any:
+    x = n.tensor("x")
+    return n.op(
+        "Mul", n.op("Sign", n.op("Sub", x, n.tensor("target"))), _loss_slope(n, n.tensor("dout"), x, "mean")
+    )
+
+
+@primitive("SmoothL1LossGrad", "x target dout beta=1.0 reduction='none'")
+def _smooth_l1_grad(n: MsNode) -> Any:
+    x, beta = n.tensor("x"), float(n.setting("beta", 1.0))
+    d = n.op("Mul", n.op("Sub", x, n.tensor("target")), _number(n, 1 / beta, x))
+    slope = n.op("Clip", d, _number(n, -1, d), _number(n, 1, d))
+    return n.op("Mul", slope, _loss_slope(n, n.tensor("dout"), x, "none"))
+
+
+@primitive(
+    "BinaryCrossEntropyWithLogitsBackward", "dout x target weight=None posWeight=None reduction='mean'"
+)
+def _bce_with_logits_grad(n: MsNode) -> Any:
+    x, target = n.tensor("x"), n.tensor("target")
+    s = n.op("Sigmoid", x)
+    if n.arg("posWeight") is None:
+        slope = n.op("Sub", s, target)
+    else:
+        t = n.op("Mul", n.tensor("posWeight"), target)
+        both = n.op("Sub", n.op("Add", t, _number(n, 1, x)), target)
+        slope = n.op("Sub", n.op("Mul", both, s), t)
+    if n.arg("weight") is not None:
+        slope = n.op("Mul", slope, n.tensor("weight"))
+    return n.op("Mul", slope, _loss_slope(n, n.tensor("dout"), x, "mean"))
+
+
+@primitive("BinaryCrossEntropyGrad", "x target dout weight=None reduction='mean'")
+def _bce_grad(n: MsNode) -> Any:
+    x, target = n.tensor("x"), n.tensor("target")
+    rest = n.op("Mul", x, n.op("Sub", _number(n, 1, x), x))
+    slope = n.op("Div", n.op("Sub", x, target), n.op("Maximum", rest, _number(n, 1e-12, x)))
+    if n.arg("weight") is not None:
+        slope = n.op("Mul", slope, n.tensor("weight"))
+    return n.op("Mul", slope, _loss_slope(n, n.tensor("dout"), x, "mean"))
+
+
+@primitive("SigmoidCrossEntropyWithLogitsGrad", "x label dout")
+def _sigmoid_cross_entropy_grad(n: MsNode) -> Any:
+    return n.op("Mul", n.op("Sub", n.op("Sigmoid", n.tensor("x")), n.tensor("label")), n.tensor("dout"))
+
+
+@primitive("NLLLossGrad", "x dout labels weight total reduction='mean' ignore_index=-100")
+def _nll_grad(n: MsNode) -> Any:
+    x, dy = n.tensor("x"), n.tensor("dout")
+    hot = n.op("Mul", one_hot(n, n.tensor("labels"), x), n.tensor("weight"))
+    how = plain(n, "reduction", "mean", REDUCTIONS)
+    if how == "none":
+        dy = n.shaped(dy, [desc_of(x).shape[0], 1])
+    elif how == "mean":
+        dy = n.op("Div", dy, n.tensor("total"))
+    return n.op("Neg", n.op("Mul", hot, dy))
+
+
+@primitive("KLDivLossGrad KLDivGrad", "dout x target reduction='mean' log_target=False")
+def _kl_div_grad(n: MsNode) -> Any:
+    if n.setting("log_target", False):
+        raise Unsupported("a divergence of logarithms")
+    target = n.tensor("target")
+    kept = _where(n, n.op("Greater", target, _number(n, 0, target)), n.op("Neg", target))
+    return n.op("Mul", kept, _loss_slope(n, n.tensor("dout"), target, "mean"))
+
+
+@primitive("DropoutGrad", "dy mask keep_prob=0.5")
+def _dropout_grad(n: MsNode) -> Any:
+    keep = float(n.setting("keep_prob", 0.5))
+    if keep != 1.0:
+        raise Unsupported("the gradient of a dropout that MindSpore draws")
+    return n.op("Mul", n.tensor("dy"), n.cast(n.tensor("mask"), desc_of(n.tensor("dy")).dtype))
+
+
+# -- convolutions and resizing -----------------------------------------------------------------------------------
+
+
+@primitive(
+    "ConvolutionGrad",
+    "dout input weight bias=None stride=1 padding=0 dilation=1 transposed=False output_padding=0 groups=1 "
+    "output_mask=(1,1,1)",
+)
+def _convolution_grad(n: MsNode) -> Any:
+    from ge.ops.plugins import find
+    from ge.parsers.aten.parser import AtenNode
+
+    found = find("aten", "convolution_backward")
+    assert found is not None, "there is no ATen plugin for convolution_backward"
+    given = {
+        "grad_output": n.tensor("dout"),
+        "input": n.tensor("input"),
+        "weight": n.tensor("weight"),
+        **{k: n.integers(k) for k in ("stride", "padding", "dilation")},
+        "transposed": bool(n.setting("transposed", False)),
+        "groups": int(n.setting("groups", 1)),
+        "output_mask": [bool(v) for v in n.integers("output_mask")],
+    }
+    values = [given[k] for k in ("grad_output", "input", "weight")]
+    return found.function(
+        AtenNode("convolution_backward", n.name, values, given, 3, n.builder, results=n.results)
+    )
+
+
+@primitive("UpsampleNearest2DGrad", "dy input_size output_size=None scales=None")
+def _nearest_grad(n: MsNode) -> Any:
+    """Whole factors: the sum over each block."""
+    g, out = n.tensor("dy"), n.out()
+    batch, channels, height, width = desc_of(g).shape
+    rows, columns = out.shape[2:]
+    if height % rows or width % columns:
+        raise Unsupported("the gradient of resizing by a factor that is not whole")
+    split = n.shaped(g, [batch, channels, rows, height // rows, columns, width // columns])
+    return n.op("ReduceSum", split, axes=[3, 5], keepdims=False)
+
+
+def _linear_matrix(size: int, count: int, corners: bool, half: bool) -> np.ndarray:
+    """Resizing one axis linearly, as a matrix (count, size)."""
+    made = np.zeros((count, size), np.float32)
+    for i in range(count):
+        if corners:
+            place = i * (size - 1) / (count - 1) if count > 1 else 0.0
+        elif half:
+            place = max((i + 0.5) * size / count - 0.5, 0.0)
+        else:
+            place = i * size / count
+        low = min(int(place), size - 1)
+        high = min(low + 1, size - 1)
+        made[i, low] += 1 - (place - low)
+        made[i, high] += place - low
+    return made
+
+
+@primitive("ResizeBilinearGrad", "dy image align_corners=False half_pixel_centers=False")
+def _bilinear_grad(n: MsNode) -> Any:
+    """Two products with the transposed matrices of the resizing."""
+    g, out = n.tensor("dy"), n.out()
+    corners, half = (bool(n.setting(k, False)) for k in ("align_corners", "half_pixel_centers"))
+    rows = _linear_matrix(out.shape[2], desc_of(g).shape[2], corners, half)
+    columns = _linear_matrix(out.shape[3], desc_of(g).shape[3], corners, half)
+    wide = n.op("MatMul", g, n.builder.constant(columns))
+    return n.op("MatMul", n.builder.constant(rows.T.copy()), wide)

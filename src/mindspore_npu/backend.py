@@ -1,0 +1,166 @@
+"""What the native back end asks: a graph of MindSpore compiled by the engine, or None for MindSpore's own back end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ge
+from ge.compiler import compile_graph
+from ge.errors import GeError
+from ge.faults import absorb
+from ge.options import CompileOptions
+from ge.parsers.mindir.parser import Parsed, parse_model
+from ge.parsers.mindir.protos import TYPE_IDS
+from npu_runtime import environment
+
+__all__ = ["Compiled", "Counts", "Fallback", "build", "counts", "explain", "fallbacks", "reset_counts"]
+
+_log = logging.getLogger(__name__)
+_NUMBERS = {name: number for number, name in TYPE_IDS.items()}
+
+
+class FallbackWarning(UserWarning):
+    """A graph that runs on MindSpore's own back end."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Graphs that the engine compiled, runs of them, and graphs that MindSpore kept."""
+
+    compiled: int = 0
+    runs: int = 0
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A graph that MindSpore runs, and why."""
+
+    graph: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled graph as the native back end keeps it (see `backend.cc`).
+
+    parameters: positions among the graph's parameters, in the order of the program's inputs. results: MindSpore's type
+    number, shape, and the input whose memory the output takes or -1.
+    """
+
+    run: Callable[[Sequence[int], Sequence[int]], Any]
+    parameters: list[int]
+    results: list[tuple[int, list[int], int]]
+    returned: tuple[str, Any]
+    model: ge.Model
+
+
+class _State:
+    """Counters and graphs of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counts = Counts()
+        self.fallbacks: list[Fallback] = []
+        self.models: list[ge.Model] = []
+
+    def count(self, **changes: int) -> None:
+        with self.lock:
+            now = {name: getattr(self.counts, name) + more for name, more in changes.items()}
+            self.counts = replace(self.counts, **now)
+
+
+_STATE = _State()
+
+
+def counts() -> Counts:
+    """How many graphs the engine compiled and ran, and how many MindSpore kept, since the last reset."""
+    return _STATE.counts
+
+
+def reset_counts() -> None:
+    """Start counting anew; the listed fallbacks are forgotten."""
+    with _STATE.lock:
+        _STATE.counts = Counts()
+        _STATE.fallbacks.clear()
+        _STATE.models.clear()
+
+
+def fallbacks() -> list[Fallback]:
+    """The graphs that MindSpore's own back end runs, and why."""
+    return list(_STATE.fallbacks)
+
+
+def explain() -> str:
+    """Which graphs run on the engine and where their nodes run, and which MindSpore kept."""
+    parts = [str(ge.explain(model)) for model in _STATE.models]
+    parts += [f"{f.graph} runs on MindSpore: {f.reason}" for f in _STATE.fallbacks]
+    return "\n\n".join(parts) or "no graph was compiled with backend='npu'"
+
+
+def build(data: bytes, names: Sequence[str]) -> Compiled | None:
+    """Compile a graph, given as MINDIR; None, with a warning, when MindSpore has to run it."""
+    graph = "graph"
+    try:
+        parsed = parse_model(data, state=True, name="the MindSpore graph")
+        graph = parsed.graph.name or graph
+        compiled = _compiled(parsed, list(names))
+    except GeError as error:
+        _fall_back(graph, str(error), error)
+        return None
+    except Exception as error:
+        _fall_back(graph, str(absorb("a MindSpore graph", error)), error)
+        return None
+    with _STATE.lock:
+        _STATE.models.append(compiled.model)
+    _STATE.count(compiled=1)
+    return compiled
+
+
+def _fall_back(graph: str, reason: str, error: Exception) -> None:
+    if environment.text("NPU_MINDSPORE_FALLBACK") == "raise":
+        raise error
+    with _STATE.lock:
+        _STATE.fallbacks.append(Fallback(graph, reason))
+    _STATE.count(fallbacks=1)
+    warnings.warn(f"MindSpore's own back end runs {graph}: {reason}", FallbackWarning, stacklevel=2)
+
+
+def _compiled(parsed: Parsed, names: list[str]) -> Compiled:
+    ports = [*parsed.inputs, *parsed.parameters]
+    places = {name: index for index, name in enumerate(names)}
+    missing = [name for name in ports if name not in places]
+    if missing:
+        raise GeError("E10501", f"the graph names parameters {missing} that MindSpore does not pass")
+    plain = len(parsed.graph.outputs) - len(parsed.updates)
+    donated = [(plain + i, ports.index(name)) for i, name in enumerate(parsed.updates)]
+    options = CompileOptions.from_environment()
+    model = compile_graph(parsed.graph, options, parsed.graph.name or "mindspore", donated)
+    over = dict(donated)
+    results = [
+        (_NUMBERS[port.desc.dtype], list(port.desc.shape), over.get(index, -1))
+        for index, port in enumerate(model.outputs)
+    ]
+    return Compiled(
+        _runner(model), [places[n] for n in ports], results, _form(parsed.returned, places), model
+    )
+
+
+def _runner(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
+    def run(inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+        _STATE.count(runs=1)
+        return model.run_addresses(inputs, outputs)
+
+    return run
+
+
+def _form(returned: Any, places: dict[str, int]) -> tuple[str, Any]:
+    """What the graph returns, as the native back end reads it."""
+    if isinstance(returned, tuple):
+        return "tuple", tuple(_form(part, places) for part in returned)
+    return returned.kind, places[returned.value] if returned.kind == "parameter" else returned.value

@@ -1,0 +1,29 @@
+"""Whole training steps on the engine: the losses of MindSpore's own back end, parameters updated in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore", reason="MindSpore has an environment of its own: make test-mindspore")
+
+import mindspore_npu  # noqa: E402
+from tests.mindspore import ms_networks  # noqa: E402
+
+STEPS = 20
+SMALL = {"resnet50": {"blocks": (1, 1), "width": 8}}
+
+
+def losses(name: str, backend: str) -> np.ndarray:
+    step, arguments = ms_networks.TRAINING[name](**SMALL.get(name, {}))
+    jitted = ms.jit(step, backend=backend)
+    return np.array([float(jitted(*arguments).asnumpy()) for _ in range(STEPS)])
+
+
+@pytest.mark.parametrize("name", list(ms_networks.TRAINING))
+def test_twenty_steps_have_the_losses_of_mindspore(name: str) -> None:
+    wanted = losses(name, "ms_backend")
+    mindspore_npu.reset_counts()
+    found = losses(name, "npu")
+    assert mindspore_npu.counts() == mindspore_npu.Counts(compiled=1, runs=STEPS, fallbacks=0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
