@@ -192,7 +192,7 @@ $(BIN_TF215)/python: | $(BIN)/python
 $(VENV_TF215)/.frameworks: | $(BIN_TF215)/python
 	@echo "Installing TensorFlow 2.15 into $(VENV_TF215)"
 	$(call pip,$(BIN_TF215)) install tensorflow-cpu==2.15.1 pytest hypothesis scikit-build-core nanobind \
-	  llvmlite typer rich sympy tf-slim packaging
+	  llvmlite typer rich cloudpickle sympy tf-slim packaging
 	$(call pip,$(BIN_TF215)) install --no-deps 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 

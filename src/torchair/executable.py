@@ -19,6 +19,7 @@ from ge.collection import compile_scope
 from ge.compiler import compile_graph
 from ge.errors import UserCodeError
 from ge.explanation import Placement, explain
+from ge.model.model import Model
 from ge.options import CompileOptions
 from npu_runtime import Fetcher, TaskError
 from torchair.faults import as_torch_says
@@ -212,12 +213,13 @@ class CompiledGraph:
         report = GraphReport(self.module._get_name(), self.kind)
         self.reports.append(report)
 
-        def count() -> None:
+        def note(model: Model) -> None:
             report.programs += 1
+            report.choices += [row for row in explain(model) if row.choice and row not in report.choices]
 
         try:
             constants = {self.places[i]: args[i] for i in self.static} if folded else {}
-            plan = SymbolicPlan(self.module, self.places, constants, self.options, count)
+            plan = SymbolicPlan(self.module, self.places, constants, self.options, note)
             report.operators, report.refusals = plan.operators, plan.reasons()
             report.npu_calls, report.parts = len(plan.native), len(plan.parts)
             return plan if plan.parts else self._on_aten

@@ -23,6 +23,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ge.compiler import compile_graph
+from ge.model.model import Model
 from ge.options import CompileOptions
 from torchair.layouts import memory_order
 from torchair.lowering import Layout, Lowered, NpuPart, Refusal, contiguous_strides, draws, lower
@@ -168,7 +169,7 @@ class _Cut:
 class SymbolicPlan:
     """A graph of symbolic sizes as a function of a list of arguments.
 
-    `constants` are arguments that do not change; `on_program` is told of each program that is compiled.
+    `constants` are arguments that do not change; `on_program` is told of each model that is compiled.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class SymbolicPlan:
         places: Sequence[fx.Node],
         constants: Mapping[fx.Node, torch.Tensor],
         options: CompileOptions,
-        on_program: Callable[[], None],
+        on_program: Callable[[Model], None],
     ) -> None:
         self.module, self.places, self.options = module, places, options
         self.constants = {**constants, **_own_tensors(module)}
@@ -357,7 +358,7 @@ class _Program:
     """A part for one number of rows: bytes of a row of each input and output, 0 for those without rows."""
 
     run: Callable[[list[int], list[int]], Any]
-    model: Any
+    model: Model
     inputs: tuple[_Port, ...]
     steps_in: tuple[int, ...]
     steps_out: tuple[int, ...]
@@ -484,7 +485,7 @@ class _Part:
         with self.plan.lock:
             if rows not in self.programs:
                 self.programs[rows] = self._compiled(rows)
-                self.plan.on_program()
+                self.plan.on_program(self.programs[rows].model)
             return self.programs[rows]
 
     def _compiled(self, rows: int) -> _Program:

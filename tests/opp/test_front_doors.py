@@ -342,6 +342,9 @@ def test_torch_override(torch: Any, compiled: Any) -> None:
     close(compiled(torch.sign)(torch.from_numpy(X)), 2 * np.sign(X))
     said = str(torchair.explain(torch.sign, torch.from_numpy(X)))
     assert "custom TBE computation of package kit" in said and "before the built-in Sign" in said
+    open_size = torch.from_numpy(X.copy())
+    torch._dynamo.mark_dynamic(open_size, 0)
+    assert "custom TBE computation of package kit" in str(torchair.explain(torch.sign, open_size))
     wide = str(torchair.explain(torch.sign, torch.from_numpy(X.astype(np.float64))))
     assert "not the custom operator of package kit" in wide
 

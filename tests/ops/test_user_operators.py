@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import onnx
 import pytest
@@ -642,6 +645,42 @@ def test_code_may_use_what_is_around_it() -> None:
     ops.register(Around)
     x = sample(5)
     np.testing.assert_allclose(ge.run_operator("Around", x), 2 * x**3 + 1, rtol=1e-5)
+
+
+def test_code_may_use_classes_of_its_own() -> None:
+    """Enumerations, records, slots and properties reach the process that traces; cloudpickle stays as it was."""
+    registry = cloudpickle.list_registry_pickle_by_value()
+
+    class Way(enum.Enum):
+        UP = 1
+        DOWN = -1
+
+    @dataclass(frozen=True)
+    class Line:
+        slope: float
+        way: Way = Way.UP
+        terms: list[float] = field(default_factory=list)
+
+        @property
+        def rise(self) -> float:
+            return self.slope * self.way.value
+
+    class Slotted:
+        __slots__ = ("line",)
+
+        def __init__(self, line: Line) -> None:
+            self.line = line
+
+    held = Slotted(Line(2.0, Way.DOWN, [1.0]))
+
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        assert held.line.way is Way.DOWN and Line(1.0).way in Way
+        return x * held.line.rise + sum(held.line.terms)
+
+    _operator(compute)
+    x = sample(5)
+    np.testing.assert_allclose(ge.run_operator("Local", x), 1 - 2 * x, rtol=1e-6)
+    assert cloudpickle.list_registry_pickle_by_value() == registry
 
 
 def test_code_that_cannot_be_sent_is_an_error_with_a_remedy() -> None:
