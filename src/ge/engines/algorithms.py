@@ -6,28 +6,17 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
+from ge.ops.base import lookup
 from ge.options import CompileOptions, Implementation
 
 __all__ = ["implementation_of", "precision_attrs", "unknown_names"]
 
-# Operators with more than one algorithm, and what scripts call them in other vocabularies.
-_PRODUCTS = {
-    "Conv": ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative"),
-    "ConvTranspose": (
-        "Conv2DBackpropInput",
-        "Conv2DTranspose",
-        "Conv3DBackpropInput",
-        "Conv3DTranspose",
-        "Deconvolution",
-    ),
-    "ConvGradWeight": ("Conv2DBackpropFilter", "Conv3DBackpropFilter"),
-    "MatMul": ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMulV2", "MatMulV3", "Gemm", "GEMM"),
-}
-
 
 def precision_attrs(node: ir.Node, options: CompileOptions) -> dict[str, bool]:
     """The attribute of a product that must not be computed by an algorithm with larger errors."""
-    precise = node.op_type in _PRODUCTS and implementation_of(node, options) is Implementation.PRECISE
+    precise = (
+        lookup(node.op_type).algorithm_names and implementation_of(node, options) is Implementation.PRECISE
+    )
     return {"precise": True} if precise else {}
 
 
@@ -45,9 +34,11 @@ def unknown_names(graph: ir.Graph, options: CompileOptions) -> list[str]:
 
 
 def _keys(node: ir.Node) -> tuple[str, ...]:
-    return (node.name or "", *facts.origin(node), node.op_type, *_PRODUCTS.get(node.op_type, ()))
+    return (node.name or "", *facts.origin(node), node.op_type, *lookup(node.op_type).algorithm_names)
 
 
 def _names(graph: ir.Graph) -> set[str]:
     inner = [_names(subgraph) for subgraph in subgraphs_of(graph)]
-    return {key for node in graph if node.op_type in _PRODUCTS for key in _keys(node)}.union(*inner)
+    return {key for node in graph if lookup(node.op_type).algorithm_names for key in _keys(node)}.union(
+        *inner
+    )

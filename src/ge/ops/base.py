@@ -36,7 +36,7 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.dataflow import Aligned, Dataflow
-from ge.ops.traits import Cost, ImageFormat, Precision
+from ge.ops.traits import Cost, Epilogue, ImageFormat, Precision, Sign
 from ge.ops.views import Views
 from ge.plan import Task, View
 
@@ -65,6 +65,7 @@ __all__ = [
     "registered_custom",
     "source_of",
     "subscribe",
+    "takes",
     "unregister",
 ]
 
@@ -205,6 +206,13 @@ class Operator:
     precision: ClassVar[Precision] = Precision()  # what precision modes may do with it
     image_format: ClassVar[ImageFormat | None] = None  # of an operator on images
     cost: ClassVar[Cost] = Cost.CHEAP  # of one element, for kernel fusion
+    moves: ClassVar[bool] = False  # results are elements of the inputs in another place, whatever their type
+    sign: ClassVar[Sign] = Sign.ANY  # of its results
+    commutative: ClassVar[bool] = False  # its two inputs may change places
+    epilogue: ClassVar[Epilogue | None] = None  # what products and convolutions do instead of it
+    algorithm_names: ClassVar[
+        tuple[str, ...]
+    ] = ()  # under which scripts choose among its algorithms, if it has several
     reads_once: ClassVar[bool] = False  # each element of the inputs at most once
     may_fail: ClassVar[bool] = False  # on the values it is given: a run must not compute less of it
     foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
@@ -492,6 +500,7 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
 _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
+    *("moves", "sign", "commutative", "epilogue", "algorithm_names"),
 )
 
 
@@ -666,6 +675,13 @@ def dataflow_of(node: ir.Node) -> Dataflow | None:
     if operator.dataflow is None and operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
         return _ALIGNED
     return operator.dataflow
+
+
+def takes(node: ir.Node, dtype: str) -> bool:
+    """True if the node's operator works on inputs of one element type."""
+    operator = lookup(node.op_type)
+    known = not operator.combinations or any(set(row) == {dtype} for row in operator.combinations)
+    return known and all(dtype in port.dtypes for port in operator.prototype.inputs.values())
 
 
 def has_dynamic_size(value: ir.Value) -> bool:

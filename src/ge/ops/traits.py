@@ -1,19 +1,49 @@
-"""Traits: what precision modes and kernel fusion must know of an operator, declared with it."""
+"""Traits: what passes must know of an operator, declared with it."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Cost", "ImageFormat", "Precision", "Result"]
+__all__ = ["Cost", "Epilogue", "ImageFormat", "Precision", "Result", "Sign"]
 
 
 class Cost(enum.IntEnum):
     """How long one element takes, in arithmetic: whether a kernel may compute it again for each reader."""
 
-    CHEAP = 0
-    SLOW = 1  # exp, log, tanh: not again where the value is in memory anyway
-    EXPENSIVE = 2  # pow, erf, inverse functions: never again for many results
+    PLAIN = 0  # an instruction: worth a kernel of its own where that saves memory
+    CHEAP = 1
+    SLOW = 2  # exp, log, tanh: not again where the value is in memory anyway
+    EXPENSIVE = 3  # pow, erf, inverse functions: never again for many results
+
+
+class Sign(enum.Enum):
+    """Whether an operator's results can be negative."""
+
+    ANY = "they can"
+    KEPT = "not where no input is"
+    NON_NEGATIVE = "they cannot"
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The post-op of products and convolutions that does the same; `{…}` stands for an attribute.
+
+    >>> Epilogue("leaky,{alpha!r}").of({"alpha": 0.1}), Epilogue("clip,{min!r},{max!r}").of({"min": 0.0, "max": None})
+    ('leaky,0.1', '')
+    """
+
+    form: str
+    words: Mapping[Any, str] = field(default_factory=dict)  # of attribute values that have another name there
+
+    def of(self, attrs: Mapping[str, Any]) -> str:
+        """The post-op for attributes, "" where one of them is absent."""
+        names = [name for _, name, _, _ in string.Formatter().parse(self.form) if name]
+        known = {name: self.words.get(attrs[name], attrs[name]) for name in names}
+        return "" if None in known.values() else self.form.format(**known)
 
 
 class Result(enum.Enum):
@@ -35,6 +65,8 @@ class Precision:
     result: Result = Result.NARROW
     sensitive: bool = False  # statistics or steps need the full precision of what they read
     normalises: bool = False  # the sums it reads are the residual stream of a transformer
+    passes_on: bool = False  # its result is read as sensitively as its inputs: scores and sums on their way
+    widens: bool = False  # runs in float32, between casts, where the primitives lack its 16-bit type
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.math.elementwise import Unary
 from ge.ops.math.reduce import widened
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost
+from ge.ops.traits import Cost, Epilogue
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805
@@ -30,6 +30,7 @@ class LeakyRelu(Activation):
     """x where positive, else alpha * x."""
 
     alpha = Attr(float, 0.01)
+    epilogue = Epilogue("leaky,{alpha!r}")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -41,6 +42,7 @@ class Elu(Activation):
     """x where positive, else alpha * (exp(x) - 1)."""
 
     alpha = Attr(float, 1.0)
+    epilogue = Epilogue("elu,{alpha!r}")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -76,6 +78,7 @@ class Gelu(Activation):
 
     approximate = Attr(str, "none", choices=("none", "tanh"))
     cost = Cost.SLOW
+    epilogue = Epilogue("gelu_{approximate}", {"none": "erf"})
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -102,6 +105,7 @@ class HardSigmoid(Activation):
 
     alpha = Attr(float, 0.2)
     beta = Attr(float, 0.5)
+    epilogue = Epilogue("hardsigmoid,{alpha!r},{beta!r}")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -112,6 +116,8 @@ class HardSigmoid(Activation):
 class HardSwish(Activation):
     """x * clip(x / 6 + 1 / 2, 0, 1)."""
 
+    epilogue = Epilogue("hardswish")
+
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         return x * _clip(x * (1 / 6) + 0.5, 0, 1)
@@ -120,6 +126,8 @@ class HardSwish(Activation):
 @register
 class Mish(Activation):
     """x * tanh(softplus(x))."""
+
+    epilogue = Epilogue("mish")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -131,6 +139,7 @@ class Swish(Activation):
     """x * sigmoid(beta * x)."""
 
     beta = Attr(float, 1.0)
+    epilogue = Epilogue("swish,{beta!r}")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -178,6 +187,7 @@ class Clip(Unary):
     x = Input("T", NUMBERS)
     min = Attr(float, None)
     max = Attr(float, None)
+    epilogue = Epilogue("clip,{min!r},{max!r}")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.ops.math.checks import divisor_of, nonzero
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost
+from ge.ops.traits import Cost, Epilogue, Precision, Sign
 
 
 class Binary(Operator):
@@ -32,6 +34,7 @@ def _binary(
     function: str,
     dtypes: frozenset[str] = NUMBERS,
     cost: Cost = Cost.CHEAP,
+    traits: Mapping[str, Any] = MappingProxyType({}),
     **frameworks: str | list[str],
 ) -> None:
     def compute(op: NodeView, a: tbe.Tensor, b: tbe.Tensor) -> tbe.Tensor:
@@ -44,6 +47,7 @@ def _binary(
         "b": Input("T", dtypes),
         "cost": cost,
         "compute": staticmethod(compute),
+        **traits,
     }
     if function in ("div", "floordiv", "mod", "fmod"):
         body["rules"] = staticmethod(_nonzero_divisor)
@@ -51,27 +55,42 @@ def _binary(
     simple(type_, **frameworks)
 
 
-# type, tbe function, element types, framework names
-_binary("Add", "add", onnx="Add", tensorflow=["Add", "AddV2", "BiasAddV1"])
-_binary("Sub", "sub", onnx="Sub", tensorflow="Sub")
-_binary("Mul", "mul", onnx="Mul", tensorflow="Mul")
-_binary("Div", "div")
+def _arithmetic(epilogue: str, **more: Any) -> dict[str, Any]:
+    """The traits of sums, products and the like."""
+    return {"epilogue": Epilogue(epilogue), "precision": Precision(passes_on=True), **more}
+
+
+_SWAPS = {"commutative": True, "sign": Sign.KEPT}
+
+# type, tbe function, element types, cost, traits, framework names
+_binary(
+    "Add",
+    "add",
+    NUMBERS,
+    Cost.PLAIN,
+    _arithmetic("add", **_SWAPS),
+    onnx="Add",
+    tensorflow=["Add", "AddV2", "BiasAddV1"],
+)
+_binary("Sub", "sub", NUMBERS, Cost.PLAIN, _arithmetic("sub"), onnx="Sub", tensorflow="Sub")
+_binary("Mul", "mul", NUMBERS, Cost.PLAIN, _arithmetic("mul", **_SWAPS), onnx="Mul", tensorflow="Mul")
+_binary("Div", "div", traits=_arithmetic("div", sign=Sign.KEPT))
 _binary("FloorDiv", "floordiv")
 _binary("Mod", "mod")
 _binary("FMod", "fmod")
 _binary("Pow", "pow", cost=Cost.EXPENSIVE)
-_binary("Maximum", "max", tensorflow="Maximum")
-_binary("Minimum", "min", tensorflow="Minimum")
+_binary("Maximum", "max", NUMBERS, Cost.PLAIN, {**_SWAPS, "epilogue": Epilogue("max")}, tensorflow="Maximum")
+_binary("Minimum", "min", NUMBERS, Cost.PLAIN, {**_SWAPS, "epilogue": Epilogue("min")}, tensorflow="Minimum")
 _binary("Atan2", "atan2", FLOATS, Cost.EXPENSIVE, tensorflow="Atan2")
 _binary("And", "and", BOOL, onnx="And", tensorflow="LogicalAnd")
 _binary("Or", "or", BOOL, onnx="Or", tensorflow="LogicalOr")
 _binary("Xor", "xor", BOOL, onnx="Xor")
 _binary("Equal", "eq", TENSORS, onnx="Equal")
 _binary("NotEqual", "ne", TENSORS)
-_binary("Less", "lt", TENSORS, onnx="Less", tensorflow="Less")
-_binary("LessEqual", "le", TENSORS, onnx="LessOrEqual", tensorflow="LessEqual")
-_binary("Greater", "gt", TENSORS, onnx="Greater", tensorflow="Greater")
-_binary("GreaterEqual", "ge", TENSORS, onnx="GreaterOrEqual", tensorflow="GreaterEqual")
+_binary("Less", "lt", TENSORS, Cost.PLAIN, onnx="Less", tensorflow="Less")
+_binary("LessEqual", "le", TENSORS, Cost.PLAIN, onnx="LessOrEqual", tensorflow="LessEqual")
+_binary("Greater", "gt", TENSORS, Cost.PLAIN, onnx="Greater", tensorflow="Greater")
+_binary("GreaterEqual", "ge", TENSORS, Cost.PLAIN, onnx="GreaterOrEqual", tensorflow="GreaterEqual")
 _binary("BitwiseAnd", "bitand", INTS, onnx="BitwiseAnd", tensorflow="BitwiseAnd")
 _binary("BitwiseOr", "bitor", INTS, onnx="BitwiseOr", tensorflow="BitwiseOr")
 _binary("BitwiseXor", "bitxor", INTS, onnx="BitwiseXor", tensorflow="BitwiseXor")
@@ -112,6 +131,8 @@ class Select(Operator):
     y = Input("T", TENSORS)
     z = Output("T")
     pattern = Pattern.BROADCAST
+    cost = Cost.PLAIN
+    precision = Precision(passes_on=True)
 
     @staticmethod
     def compute(op: NodeView, condition: tbe.Tensor, x: tbe.Tensor, y: tbe.Tensor) -> tbe.Tensor:

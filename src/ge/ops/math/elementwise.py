@@ -12,7 +12,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.math.truncation import truncated
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost
+from ge.ops.traits import Cost, Epilogue, Precision, Sign
 from ge.ops.views import Same
 
 
@@ -29,6 +29,8 @@ def _unary(
     function: str,
     dtypes: frozenset[str] = FLOATS,
     cost: Cost = Cost.CHEAP,
+    sign: Sign = Sign.ANY,
+    epilogue: str = "",
     **frameworks: str | list[str],
 ) -> None:
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -39,25 +41,29 @@ def _unary(
         "__module__": __name__,
         "x": Input("T", dtypes),
         "cost": cost,
+        "sign": sign,
+        "epilogue": Epilogue(epilogue) if epilogue else None,
         "compute": staticmethod(compute),
     }
     register(type(type_, (Unary,), body))
     simple(type_, **frameworks)
 
 
-# type, tbe function, element types, framework names
-_unary("Abs", "abs", NUMBERS, onnx="Abs", tensorflow="Abs")
-_unary("Neg", "neg", NUMBERS, onnx="Neg", tensorflow="Neg")
-_unary("Exp", "exp", cost=Cost.SLOW, onnx="Exp", tensorflow="Exp")
+_POSITIVE = Sign.NON_NEGATIVE
+
+# type, tbe function, element types, cost, sign, epilogue, framework names
+_unary("Abs", "abs", NUMBERS, sign=_POSITIVE, epilogue="abs", onnx="Abs", tensorflow="Abs")
+_unary("Neg", "neg", NUMBERS, Cost.PLAIN, onnx="Neg", tensorflow="Neg")
+_unary("Exp", "exp", cost=Cost.SLOW, sign=_POSITIVE, onnx="Exp", tensorflow="Exp")
 _unary("Exp2", "exp2")
 _unary("Expm1", "expm1", tensorflow="Expm1")
 _unary("Log", "log", cost=Cost.SLOW, onnx="Log", tensorflow="Log")
 _unary("Log1p", "log1p", tensorflow="Log1p")
 _unary("Log2", "log2")
-_unary("Sqrt", "sqrt", onnx="Sqrt", tensorflow="Sqrt")
+_unary("Sqrt", "sqrt", sign=_POSITIVE, onnx="Sqrt", tensorflow="Sqrt")
 _unary("Rsqrt", "rsqrt", tensorflow="Rsqrt")
 _unary("Reciprocal", "reciprocal", onnx="Reciprocal", tensorflow=["Reciprocal", "Inv"])
-_unary("Square", "square", NUMBERS, tensorflow="Square")
+_unary("Square", "square", NUMBERS, sign=_POSITIVE, epilogue="square", tensorflow="Square")
 _unary("Sin", "sin", onnx="Sin", tensorflow="Sin")
 _unary("Cos", "cos", onnx="Cos", tensorflow="Cos")
 _unary("Tan", "tan", cost=Cost.EXPENSIVE, onnx="Tan", tensorflow="Tan")
@@ -66,7 +72,7 @@ _unary("Acos", "acos", cost=Cost.EXPENSIVE, onnx="Acos", tensorflow="Acos")
 _unary("Atan", "atan", cost=Cost.EXPENSIVE, onnx="Atan", tensorflow="Atan")
 _unary("Sinh", "sinh", cost=Cost.EXPENSIVE, onnx="Sinh", tensorflow="Sinh")
 _unary("Cosh", "cosh", cost=Cost.EXPENSIVE, onnx="Cosh", tensorflow="Cosh")
-_unary("Tanh", "tanh", cost=Cost.SLOW, onnx="Tanh", tensorflow="Tanh")
+_unary("Tanh", "tanh", cost=Cost.SLOW, epilogue="tanh", onnx="Tanh", tensorflow="Tanh")
 _unary("Asinh", "asinh", cost=Cost.EXPENSIVE, onnx="Asinh", tensorflow="Asinh")
 _unary("Acosh", "acosh", cost=Cost.EXPENSIVE, onnx="Acosh", tensorflow="Acosh")
 _unary("Atanh", "atanh", cost=Cost.EXPENSIVE, onnx="Atanh", tensorflow="Atanh")
@@ -81,9 +87,9 @@ _unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot")
 _unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert")
 _unary("IsFinite", "isfinite", tensorflow="IsFinite")
 _unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
-_unary("Sigmoid", "sigmoid", cost=Cost.SLOW, onnx="Sigmoid", tensorflow="Sigmoid")
-_unary("Softplus", "softplus", onnx="Softplus", tensorflow="Softplus")
-_unary("Relu", "relu", NUMBERS, onnx="Relu", tensorflow="Relu")
+_unary("Sigmoid", "sigmoid", FLOATS, Cost.SLOW, _POSITIVE, "sigmoid", onnx="Sigmoid", tensorflow="Sigmoid")
+_unary("Softplus", "softplus", sign=_POSITIVE, onnx="Softplus", tensorflow="Softplus")
+_unary("Relu", "relu", NUMBERS, Cost.PLAIN, _POSITIVE, "relu", onnx="Relu", tensorflow="Relu")
 _unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma")
 _unary("Digamma", "digamma", cost=Cost.EXPENSIVE)
 
@@ -126,6 +132,9 @@ class Cast(Operator):
     to = Attr(str, choices=tuple(sorted(TENSORS)))
     y = Output()
     pattern = Pattern.ELEMENTWISE
+    cost = Cost.PLAIN
+    sign = Sign.KEPT
+    precision = Precision(passes_on=True)
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -191,6 +200,7 @@ class Identity(Operator):
     pattern = Pattern.ELEMENTWISE
     engine = Engine.VIEW
     views = Same()
+    cost = Cost.PLAIN
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

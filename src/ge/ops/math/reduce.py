@@ -10,6 +10,7 @@ from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.plugins import Node, Results, Unsupported, plugin
+from ge.ops.traits import Sign
 
 
 def normal_axes(axes: tuple[int, ...] | list[int] | None, rank: int) -> tuple[int, ...]:
@@ -64,6 +65,7 @@ class Reduction(Operator):
     keepdims = Attr(bool, False)
     pattern = Pattern.REDUCE
     dataflow = Reduced()
+    sign = Sign.KEPT
 
     @staticmethod
     def verify(op: NodeView) -> None:

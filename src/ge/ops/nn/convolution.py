@@ -52,7 +52,7 @@ class Convolving(Operator):
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     post_ops = Attr(list, (), item=str)
     dataflow = Images()
-    precision = Precision(narrows=True, product=True)
+    precision = Precision(narrows=True, product=True, widens=True)
     image_format = ImageFormat(leads=True)
 
     @staticmethod
@@ -112,6 +112,7 @@ class Conv(Convolving):
     """
 
     gated = Attr(bool, False)
+    algorithm_names = ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative")
     # Wider rows are written directly, or at the price of the copy that a Concat would be.
     strided_output = has_wide_rows
 
@@ -224,6 +225,13 @@ class ConvTranspose(Convolving):
 
     output_shape = Attr(list, None)
     output_padding = Attr(list, None)
+    algorithm_names = (
+        "Conv2DBackpropInput",
+        "Conv2DTranspose",
+        "Conv3DBackpropInput",
+        "Conv3DTranspose",
+        "Deconvolution",
+    )
 
     @staticmethod
     def verify(op: NodeView) -> None:

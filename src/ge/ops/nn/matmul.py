@@ -72,7 +72,16 @@ class MatMul(Operator):
     post_ops = Attr(list, (), item=str)
     output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
     dataflow = Product()
-    precision = Precision(narrows=True, product=True, result=Result.EITHER)
+    precision = Precision(narrows=True, product=True, result=Result.EITHER, widens=True)
+    algorithm_names = (
+        "BatchMatMul",
+        "BatchMatMulV2",
+        "BatchMatMulV3",
+        "MatMulV2",
+        "MatMulV3",
+        "Gemm",
+        "GEMM",
+    )
     strided_inputs = (is_matrix, is_matrix)
     strided_output = is_row_major
 

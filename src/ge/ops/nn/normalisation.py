@@ -16,7 +16,7 @@ from ge.ops.dataflow import OverAxes as Along
 from ge.ops.math.checks import in_range
 from ge.ops.math.reduce import Reduction, mean, normal_axes, widened
 from ge.ops.plugins import Node, Results, Unsupported, plugin
-from ge.ops.traits import Precision
+from ge.ops.traits import Precision, Sign
 
 # -- softmax ------------------------------------------------------------------------------------------------
 
@@ -48,6 +48,8 @@ def _shifted(op: NodeView, x: tbe.Tensor) -> tuple[tbe.Tensor, tuple[int, ...]]:
 @register
 class Softmax(OverAxes):
     """exp(x) / sum(exp(x)) over axes."""
+
+    sign = Sign.NON_NEGATIVE
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

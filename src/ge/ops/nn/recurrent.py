@@ -108,7 +108,7 @@ class LSTM(Recurrent):
 
     c0 = Input("T", FLOATS)
     c = Output("T")
-    precision = Precision(narrows=True, product=True, keeps=(3,))
+    precision = Precision(narrows=True, product=True, keeps=(3,), widens=True)
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -123,6 +123,7 @@ class GRU(Recurrent):
     """
 
     linear_before_reset = Attr(bool, False)
+    precision = Precision(widens=True)
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -134,6 +135,7 @@ class RNN(Recurrent):
     """A plain recurrent layer."""
 
     activation = Attr(str, "tanh", choices=("tanh", "relu"))
+    precision = Precision(widens=True)
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:

@@ -87,6 +87,7 @@ class ConvGradWeight(Windowed):
     weight_format = Attr(str, "OI", choices=WEIGHT_FORMATS)
     output_dtype = Attr(str, "")
     precision = Precision(narrows=True, product=True, result=Result.WIDE)
+    algorithm_names = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
     image_format = ImageFormat(2, leads=True, image_result=False)
 
     @staticmethod

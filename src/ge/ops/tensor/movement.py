@@ -15,6 +15,7 @@ from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced, Stack, Stacked
 from ge.ops.math.reduce import normal_axes
 from ge.ops.plugins import Node, Results, Unsupported, plugin
+from ge.ops.traits import Cost, Precision, Sign
 from ge.ops.views import Views, box_view, piece_view, reshape_view
 from ge.plan import View
 
@@ -25,6 +26,8 @@ class Movement(Operator):
     x = Input("T", TENSORS)
     y = Output("T")
     pattern = Pattern.INJECTIVE
+    moves = True
+    sign = Sign.KEPT
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -118,6 +121,7 @@ class Reshape(Movement):
     engine = Engine.VIEW
     dataflow = Refolded()
     views = ReshapeViews()
+    precision = Precision(passes_on=True)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -326,6 +330,8 @@ class Concat(Operator):
     dataflow = Joined("axis")
     views = ConcatViews()
     reads_once = True
+    moves = True
+    sign = Sign.KEPT
 
     @staticmethod
     def compute(op: NodeView, *parts: tbe.Tensor) -> tbe.Tensor:
@@ -356,6 +362,8 @@ class Split(Operator):
     dataflow = Joined("axis")
     views = SplitViews()
     reads_once = True
+    moves = True
+    sign = Sign.KEPT
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -411,6 +419,9 @@ class Pad(Movement):
     value = Attr(float, 0.0)
     dataflow = Bordered()
     reads_once = True
+    cost = Cost.PLAIN
+    moves = False  # the border is new
+    sign = Sign.ANY
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -641,6 +652,7 @@ class Trilu(Movement):
 
     upper = Attr(bool, True)
     k = Attr(int, 0)
+    moves = False  # the zeros are new
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

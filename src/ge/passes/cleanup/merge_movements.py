@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from ge.ir.types import BOOL, FLOATS, INTS
 from ge.ir.values import constant_of, desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+from ge.ops.base import dataflow_of
+from ge.ops.dataflow import Aligned
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer
 
 __all__ = ["MergeMovements", "holds_exactly"]
 
@@ -199,23 +202,6 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op_like(node, values)
 
 
-_BROADCASTING = (
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Maximum",
-    "Minimum",
-    "Pow",
-    "Select",
-    "And",
-    "Or",
-    "Equal",
-    "Less",
-    "Greater",
-)
-
-
 class MergeMovements(RewritePass):
     """Merge movements that follow one another.
 
@@ -226,7 +212,8 @@ class MergeMovements(RewritePass):
     5. Concat of Concat along the same axis is one Concat, when the inner one has no other reader.
     6. Concat of all pieces of a Split, in order, is the Split's input.
     7. Gather by constant, evenly spaced indices is a Slice.
-    8. BroadcastTo before an operator that broadcasts goes, when another operand has the full shape.
+    8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, when another operand has the
+       full shape.
     """
 
     name = "merge_movements"
@@ -238,5 +225,11 @@ class MergeMovements(RewritePass):
         "Slice": (_slice_of_slice, _slice_of_concat),
         "Concat": (_concat_of_concat, _concat_of_split),
         "Gather": (_gather_of_a_range,),
-        **dict.fromkeys(_BROADCASTING, (_unneeded_broadcast,)),
     }
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        known = self.rules.get(node.op_type)
+        if known is not None or len(node.inputs) < 2:
+            return known or ()
+        wide = any(producer(v, "BroadcastTo") is not None for v in node.inputs)
+        return (_unneeded_broadcast,) if wide and isinstance(dataflow_of(node), Aligned) else ()

@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
+from ge.ops.traits import Sign
 from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["SimplifyAlgebra"]
@@ -107,22 +109,10 @@ def non_negative(value: ir.Value | None, depth: int = _MAX_DEPTH) -> bool:
     node = value.producer()
     if node is None:
         return False
-    if node.op_type in ("Square", "Abs", "Exp", "Sqrt", "Sigmoid", "Relu", "Softmax", "Softplus"):
-        return True
-    if node.op_type in (
-        "Reshape",
-        "Transpose",
-        "Slice",
-        "ReduceMean",
-        "ReduceSum",
-        "ReduceMax",
-        "Cast",
-        "BroadcastTo",
-    ):
-        return non_negative(node.inputs[0], depth - 1)
-    if node.op_type in ("Add", "Mul", "Div", "Maximum"):
+    sign = lookup(node.op_type).sign
+    if sign is Sign.KEPT:
         return all(non_negative(v, depth - 1) for v in node.inputs)
-    return False
+    return sign is Sign.NON_NEGATIVE
 
 
 def _power(r: Rewriter, node: ir.Node) -> ir.Value | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -17,40 +17,14 @@ from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
 from ge.ops.nn.spatial import weight_perm
 from ge.ops.nn.tasks import operation_of
 from ge.options import CompileOptions
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer, scalar
 from ge.target import Target
 
 __all__ = ["FusePostOps"]
 
 _CUBE = ("Conv", "MatMul", "ConvTranspose")
 _MAX_POST_OPS = 4
-
-Attrs = Mapping[str, Any]
-
-
-def _clip(attrs: Attrs) -> str | None:
-    low, high = attrs["min"], attrs["max"]
-    return None if low is None or high is None else f"clip,{low!r},{high!r}"
-
-
-# Operators with a primitive's post-op of the same meaning; None when the attributes have none.
-_UNARY: dict[str, Callable[[Attrs], str | None]] = {
-    "Relu": lambda a: "relu",
-    "Clip": _clip,
-    "Gelu": lambda a: "gelu_erf" if a["approximate"] == "none" else "gelu_tanh",
-    "Swish": lambda a: f"swish,{a['beta']!r}",
-    "HardSwish": lambda a: "hardswish",
-    "HardSigmoid": lambda a: f"hardsigmoid,{a['alpha']!r},{a['beta']!r}",
-    "Sigmoid": lambda a: "sigmoid",
-    "Tanh": lambda a: "tanh",
-    "Elu": lambda a: f"elu,{a['alpha']!r}",
-    "LeakyRelu": lambda a: f"leaky,{a['alpha']!r}",
-    "Mish": lambda a: "mish",
-    "Abs": lambda a: "abs",
-    "Square": lambda a: "square",
-}
-_BINARY = {"Add": "add", "Mul": "mul", "Sub": "sub", "Div": "div", "Maximum": "max", "Minimum": "min"}
-_COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
+_LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},0.0"}  # with one number
 
 
 def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
@@ -140,12 +114,17 @@ def _extended(r: Rewriter, cube: ir.Node, post_op: str, *operands: ir.Value | No
 
 def _unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     cube = _open_cube(node.inputs[0], r.options.target)
-    post_op = None if cube is None else _UNARY[node.op_type](attrs_of(node))
-    return None if cube is None or post_op is None else _extended(r, cube, post_op)
+    post_op = "" if cube is None else _post_op(node)
+    return _extended(r, cube, post_op) if cube is not None and post_op else None
+
+
+def _post_op(node: ir.Node) -> str:
+    epilogue = lookup(node.op_type).epilogue
+    return "" if epilogue is None else epilogue.of(attrs_of(node))
 
 
 def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    sides = [(0, 1), (1, 0)] if node.op_type in _COMMUTATIVE else [(0, 1)]
+    sides = [(0, 1), (1, 0)] if lookup(node.op_type).commutative else [(0, 1)]
     found = [(a, b) for a, b in sides if _fits(node, a, b, r.options.target)]
     if not found:
         return None
@@ -153,12 +132,10 @@ def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     mine, other = max(found, key=lambda pair: _effort(node.inputs[pair[0]]))
     cube, operand = producer(node.inputs[mine], *_CUBE), node.inputs[other]
     assert cube is not None
-    number = scalar(operand)
-    if number is not None and node.op_type in ("Add", "Mul"):
-        return _extended(
-            r, cube, f"linear,1.0,{number!r}" if node.op_type == "Add" else f"linear,{number!r},0.0"
-        )
-    return _extended(r, cube, _BINARY[node.op_type], operand)
+    number, post_op = scalar(operand), _post_op(node)
+    if number is not None and post_op in _LINEAR:
+        return _extended(r, cube, _LINEAR[post_op].format(number))
+    return _extended(r, cube, post_op, operand)
 
 
 def _effort(value: ir.Value | None) -> int:
@@ -239,7 +216,7 @@ def _reshaped_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
 
 def _unary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     move = _reshaped_cube(node.inputs[0], r.options.target)
-    if move is None or _UNARY[node.op_type](attrs_of(node)) is None:
+    if move is None or not _post_op(node):
         return None
     return r.op("Reshape", r.op_like(node, [move.inputs[0]]), shape=desc_of(node.outputs[0]).shape)
 
@@ -248,7 +225,7 @@ def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     for mine, other in ((0, 1), (1, 0)):
         move = _reshaped_cube(node.inputs[mine], r.options.target)
         operand = node.inputs[other]
-        if move is None or operand is None or (mine == 1 and node.op_type not in _COMMUTATIVE):
+        if move is None or operand is None or (mine == 1 and not lookup(node.op_type).commutative):
             continue
         source = move.inputs[0]
         assert source is not None
@@ -271,8 +248,8 @@ def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 class FusePostOps(RewritePass):
     """Fuse elementwise work into products.
 
-    1. An activation that a primitive knows, reading a product (Conv, ConvTranspose, MatMul) that nobody else reads and
-       that the AI Core runs, becomes its post-op.
+    1. An activation that a primitive knows (its operator declares an `epilogue`), reading a product (Conv,
+       ConvTranspose, MatMul) that nobody else reads and that the AI Core runs, becomes its post-op.
     2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
        one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
        one: the operand is computed for this node alone, and several read the result, elementwise work among them
@@ -285,8 +262,11 @@ class FusePostOps(RewritePass):
     """
 
     name = "fuse_post_ops"
-    rules: ClassVar[Rules] = {
-        **dict.fromkeys(_UNARY, (_unary, _unary_after_reshape)),
-        **dict.fromkeys(_BINARY, (_binary, _binary_after_reshape)),
-        "ConvTranspose": (_bias_apart,),
-    }
+    rules: ClassVar[Rules] = {"ConvTranspose": (_bias_apart,)}
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        operator = lookup(node.op_type)
+        if operator.epilogue is None:
+            return self.rules.get(node.op_type, ())
+        alone = len(operator.prototype.inputs) == 1
+        return (_unary, _unary_after_reshape) if alone else (_binary, _binary_after_reshape)

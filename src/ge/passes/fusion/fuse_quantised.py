@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup, takes
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
 
 __all__ = ["EIGHT_BIT", "FuseQuantised", "Grid", "grid_of"]
@@ -138,13 +139,12 @@ def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: Grid) -> i
     )
 
 
-_ORDERED = ("MaxPool", "Reshape", "Transpose", "Slice", "Concat")
-
-
 def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Quantize(move(Dequantize(x))) on one grid moves the integers themselves."""
-    move = producer(node.inputs[0], *_ORDERED)
-    if move is None or not only_use(move.outputs[0]):
+    move = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if move is None or len(move.outputs) != 1 or not only_use(move.outputs[0]):
+        return None
+    if move.op_type != "MaxPool" and not lookup(move.op_type).moves:
         return None
     sources = [producer(v, "Dequantize") for v in move.inputs]
     grid, dtype = grid_of(node), attrs_of(node)["dtype"]
@@ -152,6 +152,8 @@ def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
         s.inputs[0] for s in sources if s is not None and s.inputs[0] is not None and grid_of(s) == grid
     ]
     if grid is None or len(integers) != len(move.inputs) or any(desc_of(v).dtype != dtype for v in integers):
+        return None
+    if not takes(move, dtype):
         return None
     r.stands_for(move)
     return r.op_like(move, integers)

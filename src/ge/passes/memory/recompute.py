@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of, set_desc
 from ge.ops.base import Engine, Pattern, is_custom, lookup, pattern_of
+from ge.ops.traits import Cost
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.cleanup.merge_movements import holds_exactly
@@ -28,23 +29,6 @@ LIGHT_ROUNDS = 4
 _CHEAP = frozenset({Engine.VECTOR, Engine.VIEW})
 _ANY = frozenset({Engine.VECTOR, Engine.VIEW, Engine.AI_CORE})
 _ELEMENT_WISE = frozenset({Pattern.ELEMENTWISE, Pattern.BROADCAST})
-_ARITHMETIC = frozenset(
-    {
-        "Add",
-        "Cast",
-        "Greater",
-        "Identity",
-        "Maximum",
-        "Minimum",
-        "Mul",
-        "Neg",
-        "Pad",
-        "Relu",
-        "Reshape",
-        "Select",
-        "Sub",
-    }
-)
 _serial = itertools.count(1)
 
 
@@ -251,7 +235,7 @@ def _read_by_kernels(lives: _Lives, late: _Late) -> bool:
 
 def _one_pass(chain: _Chain) -> bool:
     """Whether a value costs little even where a kernel of its own makes it, for products and convolutions."""
-    return chain.missing is None and all(n.op_type in _ARITHMETIC for n in chain.nodes)
+    return chain.missing is None and all(map(_is_plain, chain.nodes))
 
 
 def _joins(node: ir.Node) -> bool:
@@ -266,7 +250,11 @@ def _is_cheap(node: ir.Node) -> bool:
 
 
 def _is_light(node: ir.Node) -> bool:
-    return _is_cheap(node) and (node.op_type == "Pad" or pattern_of(node) in _ELEMENT_WISE)
+    return _is_cheap(node) and (_is_plain(node) or pattern_of(node) in _ELEMENT_WISE)
+
+
+def _is_plain(node: ir.Node) -> bool:
+    return lookup(node.op_type).cost is Cost.PLAIN
 
 
 def _vector(graph: ir.Graph) -> bool:

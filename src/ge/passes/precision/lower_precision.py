@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import lookup
+from ge.ops.base import Engine, lookup
 from ge.ops.traits import Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
@@ -18,9 +18,6 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 from ge.target import Target
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
-
-# What scores and sums pass on their way to a reader.
-_TRANSPARENT = frozenset({"Add", "Mul", "Sub", "Div", "Select", "Reshape", "Cast"})
 
 
 @dataclass(frozen=True)
@@ -180,9 +177,8 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
     if value.is_graph_output() or not readers or depth == 0:
         return False
     return all(
-        lookup(n.op_type).precision.sensitive
-        or (n.op_type in _TRANSPARENT and _feeds_sensitive(n.outputs[0], depth - 1))
-        for n in readers
+        precision.sensitive or (precision.passes_on and _feeds_sensitive(n.outputs[0], depth - 1))
+        for n, precision in ((n, lookup(n.op_type).precision) for n in readers)
     )
 
 
@@ -200,7 +196,7 @@ def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """Who reads a value, also under another shape, and as which input."""
     found = []
     for node, index in value.uses():
-        found += _uses(node.outputs[0]) if node.op_type == "Reshape" else [(node, index)]
+        found += _uses(node.outputs[0]) if _is_view(node) else [(node, index)]
     return found
 
 
@@ -209,7 +205,11 @@ def _is_answer(value: ir.Value) -> bool:
     readers = value.consumers()
     if not readers:
         return value.is_graph_output()
-    return len(readers) == 1 and readers[0].op_type == "Reshape" and _is_answer(readers[0].outputs[0])
+    return len(readers) == 1 and _is_view(readers[0]) and _is_answer(readers[0].outputs[0])
+
+
+def _is_view(node: ir.Node) -> bool:
+    return lookup(node.op_type).engine is Engine.VIEW
 
 
 def _widen(graph: ir.Graph, options: CompileOptions) -> bool:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
+from ge.ops.base import lookup, takes
 from ge.passes.cleanup.merge_movements import holds_exactly
-from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, producer
+from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rule, producer
 
 __all__ = ["SinkCasts"]
-
-_MOVEMENTS = (
-    "Reshape",
-    "Transpose",
-    "Slice",
-    "Split",
-    "Concat",
-    "BroadcastTo",
-    "Tile",
-    "Reverse",
-    "DepthToSpace",
-    "SpaceToDepth",
-)
 
 
 def _sink(r: Rewriter, node: ir.Node) -> Replacement:
@@ -32,7 +20,7 @@ def _sink(r: Rewriter, node: ir.Node) -> Replacement:
     if len(sources) != len(node.inputs):
         return None
     narrow, wide = {desc_of(v).dtype for v in sources}, desc_of(node.outputs[0]).dtype
-    if len(narrow) != 1 or not holds_exactly(next(iter(narrow)), wide):
+    if len(narrow) != 1 or not holds_exactly(next(iter(narrow)), wide) or not takes(node, *narrow):
         return None
     moved = r.op_like(node, sources)
     results = moved if isinstance(moved, tuple) else (moved,)
@@ -43,10 +31,13 @@ def _sink(r: Rewriter, node: ir.Node) -> Replacement:
 class SinkCasts(RewritePass):
     """Move widening casts behind movements.
 
-    1. A movement (Reshape, Transpose, Slice, Split, Concat, …) whose inputs are all widened from one narrower type
-       that the wide one holds exactly works on the narrow values; its results are widened instead.
+    1. A movement (an operator that declares `moves`: Reshape, Transpose, Slice, Split, Concat, …) whose inputs are all
+       widened from one narrower type that the wide one holds exactly works on the narrow values, if it takes them; its
+       results are widened instead.
     2. Narrowing casts stay where they are.
     """
 
     name = "sink_casts"
-    rules: ClassVar[Rules] = dict.fromkeys(_MOVEMENTS, (_sink,))
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        return (_sink,) if lookup(node.op_type).moves else ()

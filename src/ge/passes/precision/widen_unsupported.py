@@ -5,20 +5,20 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
+from ge.ops.base import lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, replace_node
 
 __all__ = ["WidenUnsupported"]
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "GRU", "LSTM", "MatMul", "RNN"})
 _WIDE = "float32"
 
 
 class WidenUnsupported(Pass):
     """Run products in float32 where the machine's primitives lack their 16-bit type.
 
-    1. Only products (convolution, matrix product, recurrent layers) are touched: others have vector kernels.
+    1. Only operators whose precision says `widens` (convolution, matrix product, recurrent layers) are touched.
     2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
     3. A type the primitives have is left alone.
     """
@@ -29,7 +29,7 @@ class WidenUnsupported(Pass):
         lacking = {"float16", "bfloat16"} - options.target.narrow_floats
         changed = False
         for node in graph if lacking else ():
-            if node.op_type in _PRODUCTS and any(_dtype(v) in lacking for v in node.inputs):
+            if lookup(node.op_type).precision.widens and any(_dtype(v) in lacking for v in node.inputs):
                 _widen(graph, node, lacking, options)
                 changed = True
         return changed

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, widened
 from ge.ir.values import desc_of
-from ge.ops.base import Pattern, lookup
+from ge.ops.base import Pattern, lookup, takes
 from ge.ops.builder import GraphBuilder
 from ge.passes.recurrence.loops import behind, is_product
 from ge.passes.recurrence.stacking import Lifted, Lifter, Shift, is_pure, repeated_source, way_to_stack
@@ -19,7 +19,6 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, 
 __all__ = ["Fission"]
 
 _LIGHT = (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.INJECTIVE)
-_LINEAR = frozenset({"Concat", "Reshape", "Transpose", "Slice", "Neg", "Identity"})
 _CHEAP = frozenset({"Identity", "BroadcastTo"})  # as good in a kernel of the step
 
 # How a value depends on the step.
@@ -458,7 +457,11 @@ def _is_linear(node: ir.Node) -> bool:
         return len(shapes) == 1
     if node.op_type == "Pad":
         return attrs_of(node)["mode"] == "constant" and attrs_of(node)["value"] == 0
-    return node.op_type in _LINEAR
+    moved = lookup(node.op_type).moves and len(node.outputs) == 1
+    return (moved and takes(node, widened(desc_of(node.outputs[0]).dtype))) or node.op_type in (
+        "Neg",
+        "Identity",
+    )
 
 
 def _joined(make: Callable[[Lifter], ir.Value], parts: Iterable[_Sum]) -> _Sum:

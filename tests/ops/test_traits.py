@@ -1,0 +1,171 @@
+"""Traits: what a user's operator declares, passes know of it as of a built-in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import tbe
+from ge import ops
+from ge.engines.algorithms import implementation_of, unknown_names
+from ge.ops import FLOATS, Input, NodeView, Operator, Output
+from ge.ops.base import lookup
+from ge.ops.builder import GraphBuilder
+from ge.ops.dataflow import Aligned
+from ge.ops.traits import Epilogue, Precision, Sign
+from ge.options import CompileOptions, Implementation
+from ge.passes.cleanup.merge_movements import MergeMovements
+from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.fusion.fuse_post_ops import FusePostOps
+from ge.passes.fusion.fuse_quantised import FuseQuantised
+from ge.passes.precision.sink_casts import SinkCasts
+from ge.passes.precision.widen_unsupported import WidenUnsupported
+from tests.passes.pass_support import transformed, types
+
+
+class Mine(Operator):
+    """max(x, 0), of which nothing is declared."""
+
+    x = Input("T", FLOATS)
+    y = Output("T")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.binary("max", x, 0.0)
+
+
+class Fused(Mine):
+    type, epilogue = "Mine", Epilogue("relu")
+
+
+class Positive(Mine):
+    type, sign = "Mine", Sign.NON_NEGATIVE
+
+
+class Turned(Mine):
+    """x with its last axis reversed."""
+
+    x = Input("T", FLOATS | {"int8"})
+    type, moves = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.slice(x, [0, x.shape[1] - 1], [1, -1], x.shape)
+
+
+class TurnedWide(Turned):
+    x = Input("T", frozenset({"float32"}))
+    type, moves = "Mine", True
+
+
+class Tripled(Mine):
+    type, precision, algorithm_names = "Mine", Precision(widens=True), ("Treble",)
+
+
+class Sum(Mine):
+    """x + z."""
+
+    z = Input("T", FLOATS)
+    type, dataflow = "Mine", Aligned()
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, z: tbe.Tensor) -> tbe.Tensor:
+        return x + z
+
+
+class Plain(Sum):
+    type, dataflow = "Mine", None
+
+
+@pytest.fixture
+def operator(request: pytest.FixtureRequest) -> Iterator[type[Operator]]:
+    yield ops.register(request.param, custom=True)
+    ops.unregister(request.param)
+
+
+def _with(*operators: type[Operator]) -> Any:
+    return pytest.mark.parametrize("operator", operators, indirect=True)
+
+
+@_with(Fused, Mine)
+def test_an_epilogue_is_done_by_the_product(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        product = b.op("MatMul", b.input("x", (64, 32), "float32"), b.input("w", (32, 48), "float32"))
+        return b.op("Mine", product)
+
+    wanted = ["MatMul"] if operator is Fused else ["MatMul", "Mine"]
+    assert types(transformed(build, FusePostOps())) == wanted
+
+
+@_with(Positive, Mine)
+def test_a_root_of_what_cannot_be_negative(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Pow", b.op("Mine", b.input("x", (3, 4), "float32")), 0.5)
+
+    assert types(transformed(build, SimplifyAlgebra())) == ["Mine", "Sqrt" if operator is Positive else "Pow"]
+
+
+@_with(Turned, TurnedWide, Mine)
+def test_casts_sink_through_movements_that_take_the_narrow_type(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Mine", b.op("Cast", b.input("x", (3, 4), "bfloat16"), to="float32"))
+
+    wanted = ["Mine", "Cast"] if operator is Turned else ["Cast", "Mine"]
+    assert types(transformed(build, SinkCasts())) == wanted
+
+
+@_with(Turned, TurnedWide)
+def test_a_movement_between_quantised_values_moves_integers(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        wide = b.op("Dequantize", b.input("x", (3, 4), "int8"), np.float32(0.5), np.int8(0))
+        return b.op("Quantize", b.op("Mine", wide), np.float32(0.5), np.int8(0), dtype="int8")
+
+    wanted = ["Mine"] if operator is Turned else ["Dequantize", "Mine", "Quantize"]
+    assert types(transformed(build, FuseQuantised())) == wanted
+
+
+@_with(Sum, Plain)
+def test_an_operator_that_broadcasts_needs_no_broadcast_before_it(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        row = b.op("BroadcastTo", b.input("row", (4,), "float32"), shape=[3, 4])
+        return b.op("Mine", b.input("x", (3, 4), "float32"), row)
+
+    assert types(transformed(build, MergeMovements())) == ["BroadcastTo"][operator is Sum :] + ["Mine"]
+
+
+@_with(Tripled, Mine)
+def test_an_operator_may_run_in_float32_where_primitives_lack_its_type(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Mine", b.input("x", (3, 4), "bfloat16"))
+
+    options = CompileOptions(target="avx2")  # type: ignore[arg-type]
+    graph = transformed(build, WidenUnsupported(), options=options, tolerance=1e-2)
+    assert types(graph) == (["Cast", "Mine", "Cast"] if operator is Tripled else ["Mine"])
+
+
+@_with(Tripled)
+def test_algorithms_are_chosen_by_the_names_that_an_operator_declares(operator: type[Operator]) -> None:
+    b = GraphBuilder()
+    b.output(b.op("Mine", b.input("x", (3, 4), "float32")))
+    (node,) = b.graph
+    options = CompileOptions(
+        op_implementation={"Treble": Implementation.PRECISE, "Bass": Implementation.FAST}
+    )
+    assert implementation_of(node, options) is Implementation.PRECISE
+    assert unknown_names(b.graph, options) == ["Bass"]
+
+
+def test_traits_of_the_library_are_not_inherited_by_users() -> None:
+    class MyRelu(lookup("Relu")):  # type: ignore[misc]
+        type = "Relu"
+
+    ops.register(MyRelu, custom=True)
+    try:
+        assert MyRelu.epilogue is None and MyRelu.sign is Sign.ANY
+        assert lookup("Relu").epilogue == Epilogue("relu")
+    finally:
+        ops.unregister(MyRelu)
