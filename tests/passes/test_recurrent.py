@@ -9,19 +9,21 @@ from ge.passes.cleanup.dead_code import DeadCode
 from ge.passes.cleanup.merge_movements import MergeMovements
 from ge.passes.cleanup.remove_identities import RemoveIdentities
 from ge.passes.recurrence.fuse_recurrent import FuseRecurrent
+from ge.passes.recurrence.raise_loops import RaiseLoops
 from tests.passes.pass_support import floats, transformed, types
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 6
 
 
-def layer(b, states, step, stacked=True, trip=STEPS):
+def layer(b, states, step, stacked=True, trip=STEPS, back=False):
     """A loop over the rows of x; `step(body, row, states)` gives the new states, the first of which is stacked."""
     x = b.input("x", (STEPS, BATCH, FEATURES), "float32")
     body = b.subgraph("body")
     count = body.input("i", (), "int64")
     going = body.input("going", (), "bool")
     inner = [body.input(f"s{i}", (BATCH, UNITS), "float32") for i in range(states)]
-    row = body.op("Gather", x, body.op("Cast", count, to="int32"), axis=0)
+    place = body.op("Sub", np.asarray(STEPS - 1, np.int64), count) if back else count
+    row = body.op("Gather", x, body.op("Cast", place, to="int32"), axis=0)
     results = step(body, row, inner)
     body.output(going)
     for value in results:
@@ -63,26 +65,26 @@ def gru_step(body, row, states):
     return [body.op("Add", body.op("Mul", z, h), kept)]
 
 
-PASSES = (FuseRecurrent(), RemoveIdentities(), MergeMovements(), DeadCode())
+PASSES = (RaiseLoops(), FuseRecurrent(), RemoveIdentities(), MergeMovements(), DeadCode())
 
 
 @pytest.mark.parametrize("order", ["ifgo", "iogf", "fgio"])
 def test_an_lstm_is_recognised_whatever_the_order_of_its_gates(order):
     graph = transformed(lambda b: layer(b, 2, lstm_step(order)), *PASSES)
-    assert "LSTM" in types(graph) and "Loop" not in types(graph)
+    assert "LSTM" in types(graph) and not {"Loop", "Scan"} & set(types(graph))
 
 
 def test_a_gru_is_recognised():
     graph = transformed(lambda b: layer(b, 1, gru_step), *PASSES)
-    assert "GRU" in types(graph) and "Loop" not in types(graph)
+    assert "GRU" in types(graph) and not {"Loop", "Scan"} & set(types(graph))
 
 
 def test_a_loop_without_stacked_values_is_recognised():
     assert "LSTM" in types(transformed(lambda b: layer(b, 2, lstm_step(), stacked=False), *PASSES))
 
 
-def test_another_cell_stays_a_loop():
-    assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(last="Sigmoid")), *PASSES))
+def test_another_cell_stays_a_scan():
+    assert "Scan" in types(transformed(lambda b: layer(b, 2, lstm_step(last="Sigmoid")), *PASSES))
 
 
 def masked(step):
@@ -101,8 +103,8 @@ def masked(step):
 
 
 @pytest.mark.parametrize(("states", "step"), [(2, lstm_step()), (1, gru_step)])
-def test_a_masked_cell_stays_a_loop(states, step):
-    assert "Loop" in types(transformed(lambda b: layer(b, states, masked(step)), *PASSES))
+def test_a_masked_cell_stays_a_scan(states, step):
+    assert "Scan" in types(transformed(lambda b: layer(b, states, masked(step)), *PASSES))
 
 
 def test_a_mask_that_is_given_stays():
@@ -119,7 +121,7 @@ def test_a_mask_that_is_given_stays():
 
         return layer(b, 2, step)
 
-    assert "Loop" in types(transformed(build, *PASSES))
+    assert "Scan" in types(transformed(build, *PASSES))
 
 
 def test_gates_that_are_slices_are_recognised():
@@ -138,5 +140,13 @@ def test_gates_that_are_slices_are_recognised():
     assert "LSTM" in types(transformed(lambda b: layer(b, 2, step), *PASSES))
 
 
-def test_a_loop_over_part_of_the_sequence_stays():
-    assert "Loop" in types(transformed(lambda b: layer(b, 2, lstm_step(), trip=STEPS - 1), *PASSES))
+def test_a_loop_over_part_of_the_sequence_is_recognised():
+    graph = transformed(lambda b: layer(b, 2, lstm_step(), trip=STEPS - 1), *PASSES)
+    assert "LSTM" in types(graph) and "Slice" in types(graph)
+
+
+@pytest.mark.parametrize(("states", "step", "found"), [(2, lstm_step(), "LSTM"), (1, gru_step, "GRU")])
+def test_a_loop_back_through_the_sequence_is_recognised(states, step, found):
+    graph = transformed(lambda b: layer(b, states, step, back=True), *PASSES)
+    (node,) = (n for n in graph if n.op_type == found)
+    assert node.attributes["direction"].value == "reverse"

@@ -69,6 +69,7 @@ class Stage:
 
 
 _IDENTITIES, _DEAD_CODE, _ALGEBRA = RemoveIdentities(), DeadCode(), SimplifyAlgebra()
+_SCANS = RaiseLoops()
 _TIDY = (_IDENTITIES, MergeMovements(), CommonSubexpressions(), _DEAD_CODE)
 
 STAGES: tuple[Stage, ...] = (
@@ -78,6 +79,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "patterns",
         (
+            _SCANS,
             FuseRecurrent(),
             FuseSoftmax(),
             FuseNormalisation(),
@@ -88,7 +90,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage("weights", (FoldPads(), FoldWeights(), *_TIDY)),
     Stage("attention", (FuseAttention(), *_TIDY), fixpoint=False),
-    Stage("loops", (RaiseLoops(), Fission(), FuseRecurrentTraining(), _ALGEBRA, *_TIDY)),
+    Stage("loops", (_SCANS, Fission(), FuseRecurrentTraining(), _ALGEBRA, *_TIDY)),
     Stage("merge", (SinkSlices(), MergeMatmuls(), BroadcastMatmuls(), LowerScans(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),

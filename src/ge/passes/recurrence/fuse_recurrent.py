@@ -1,4 +1,4 @@
-"""Recurrent layers written as loops: a loop whose step is that of an LSTM or a GRU becomes one operator."""
+"""Recurrent layers written as loops: a Scan whose step is that of an LSTM or a GRU becomes one operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
-from ge.passes.recurrence.loops import CountedLoop, behind, is_product
+from ge.passes.recurrence.loops import ScanLoop, behind, is_product
 from ge.passes.recurrence.recurrent_cells import gru_order, lstm_cell
 from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, sole_consumer
 
@@ -64,7 +64,7 @@ def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:
         value = node.outputs[0]
 
 
-def _step_of(loop: CountedLoop) -> _Step | None:
+def _step_of(loop: ScanLoop) -> _Step | None:
     """Find x * w and h * r in a body: two products by constant matrices of one width."""
     found: dict[str, _Product] = {}
     for node in loop.body:
@@ -89,16 +89,15 @@ def _step_of(loop: CountedLoop) -> _Step | None:
     return _Step(row, state, joint, bias)
 
 
-def _product(loop: CountedLoop, node: ir.Node) -> tuple[str, _Product] | None:
+def _product(loop: ScanLoop, node: ir.Node) -> tuple[str, _Product] | None:
     """A product and whether it is that of the hidden state or of this step's row of a sequence."""
     matrix, bias = constant_of(node.inputs[1]), constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if not is_product(node, biased=True) or matrix is None or (len(node.inputs) > 2 and bias is None):
         return None
     source = _whole(node.inputs[0])
-    stack = loop.row_of(source, back=False)
-    kind = "state" if source in loop.states else "row"
-    source = source if kind == "state" else loop.outer(stack)
-    if source is None:
+    kind = "row" if source in loop.rows else "state"
+    source = loop.given(source) if kind == "row" else source
+    if source is None or (kind == "state" and source not in loop.states):
         return None
     added, total = _added(node.outputs[0], matrix.shape[1])
     return kind, _Product(source, matrix, added if bias is None else added + bias.reshape(-1), total)
@@ -113,7 +112,7 @@ class _Match:
     cell: ir.Value | None = None
 
 
-def _recognise(loop: CountedLoop, step: _Step) -> _Match | None:
+def _recognise(loop: ScanLoop, step: _Step) -> _Match | None:
     hidden = step.state.source
     if step.gates == 3 and step.joint is None:
         order = gru_order(loop, step.row.total, step.state.total, hidden)
@@ -128,9 +127,9 @@ def _recognise(loop: CountedLoop, step: _Step) -> _Match | None:
 
 
 def _layer(r: Rewriter, node: ir.Node) -> Replacement:
-    loop = CountedLoop.of(node)
-    step = None if loop is None else _step_of(loop)
-    if loop is None or step is None or desc_of(step.state.source).dtype != "float32":
+    loop = ScanLoop.of(node)
+    step = _step_of(loop)
+    if step is None or desc_of(step.state.source).dtype != "float32":
         return None
     if desc_of(step.row.source).rank != 3:
         return None
@@ -147,7 +146,7 @@ def _layer(r: Rewriter, node: ir.Node) -> Replacement:
     ]
 
 
-def _results(loop: CountedLoop, match: _Match, step: _Step) -> list[str] | None:
+def _results(loop: ScanLoop, match: _Match, step: _Step) -> list[str] | None:
     """What each result of the loop is: all hidden states (y), the last hidden (h) or cell state (c); None if other."""
     hidden = _whole(loop.after(step.state.source))
     memory = _whole(loop.after(match.cell)) if match.cell is not None else None
@@ -163,33 +162,34 @@ def _results(loop: CountedLoop, match: _Match, step: _Step) -> list[str] | None:
     return found
 
 
-def _emit(r: Rewriter, loop: CountedLoop, step: _Step, match: _Match) -> tuple[ir.Value, ...]:
+def _emit(r: Rewriter, loop: ScanLoop, step: _Step, match: _Match) -> tuple[ir.Value, ...]:
     def gates(array: np.ndarray) -> np.ndarray:
         split = array.reshape(*array.shape[:-1], step.gates, step.units)
         return np.ascontiguousarray(split[..., list(match.order), :])[None]
 
     def first(state: ir.Value) -> ir.Value:
-        value = loop.initial(state)
+        value = loop.given(state)
+        assert value is not None
         return r.op("Reshape", value, shape=[1, *desc_of(value).shape])
 
     bias, extra = gates(step.row.bias + step.joint_bias), gates(step.state.bias)
     inputs: list[Any] = [step.row.source, gates(step.row.matrix), gates(step.state.matrix)]
+    way = {"direction": "reverse" if loop.reverse else "forward"}
     if match.cell is not None:
-        return r.ops("LSTM", [*inputs, bias + extra, first(step.state.source), first(match.cell)])
+        return r.ops("LSTM", [*inputs, bias + extra, first(step.state.source), first(match.cell)], **way)
     together = bias + np.concatenate([extra[:, :2], np.zeros_like(extra[:, 2:])], 1)
     four = np.concatenate([together, extra[:, 2:]], 1)
-    return r.ops("GRU", [*inputs, four, first(step.state.source)], linear_before_reset=True)
+    return r.ops("GRU", [*inputs, four, first(step.state.source)], linear_before_reset=True, **way)
 
 
 class FuseRecurrent(RewritePass):
     """Recognise recurrent layers.
 
-    1. A Loop over all rows of a sequence, whose body multiplies the row and a state by constant matrices and otherwise
-       computes what a step of an LSTM or of a GRU (with a bias of its own for the recurrent part) computes, is that
-       operator. The formulas of both are compared, gates being tried in every order.
+    1. A Scan, forward or back, whose body multiplies a row and a state by constant matrices and otherwise computes what
+       a step of an LSTM or of a GRU (with a bias of its own for the recurrent part) computes, is that operator. The
+       formulas of both are compared, gates being tried in every order.
     2. Results may be the states after the last step and the hidden states of all steps; anything else leaves the loop.
-    3. Loops that can end early, or whose number of steps is computed, are left alone.
     """
 
     name = "fuse_recurrent"
-    rules: ClassVar[Rules] = {"Loop": (_layer,)}
+    rules: ClassVar[Rules] = {"Scan": (_layer,)}

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
-from ge.passes.recurrence.loops import CountedLoop, behind
+from ge.passes.recurrence.loops import behind, counted_steps
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, producer, remove_dead, scalar
 
 __all__ = ["LowerScans", "RaiseLoops"]
@@ -36,7 +36,7 @@ def _place(index: ir.Value | None, counter: ir.Value) -> tuple[int, int] | None:
     return None
 
 
-def _row(loop: CountedLoop, body: ir.Graph, node: ir.Node) -> tuple[ir.Value, int, int] | None:
+def _row(steps: int, body: ir.Graph, node: ir.Node) -> tuple[ir.Value, int, int] | None:
     """The tensor of which a node reads this step's row: (as the body has it, first row, direction)."""
     if node.op_type != "Gather" or attrs_of(node)["axis"] or attrs_of(node).get("batch_dims"):
         return None
@@ -46,20 +46,20 @@ def _row(loop: CountedLoop, body: ir.Graph, node: ir.Node) -> tuple[ir.Value, in
     if place is None or desc_of(index).rank or stack not in body.inputs[2:]:
         return None
     start, direction = place
-    last = start + direction * (loop.steps - 1)
+    last = start + direction * (steps - 1)
     if min(start, last) < 0 or max(start, last) >= desc_of(stack).shape[0]:
         return None
     return stack, min(start, last), direction
 
 
 def _raised(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
-    loop = CountedLoop.of(node)
-    if loop is None:
+    steps = counted_steps(node)
+    if steps is None:
         return None
-    body, count = loop.body.clone(), attrs_of(node)["num_states"]
+    body, count = attrs_of(node)["body"].clone(), attrs_of(node)["num_states"]
     given = dict(zip(body.inputs[2:], [v for v in node.inputs[2:] if v is not None], strict=True))
     captures = list(body.inputs)[2 + count :]
-    found = [(n, row) for n in body if (row := _row(loop, body, n)) is not None and row[0] in captures]
+    found = [(n, row) for n in body if (row := _row(steps, body, n)) is not None and row[0] in captures]
     reverse = 2 * sum(direction < 0 for _, (_, _, direction) in found) > len(found)
     inner = GraphBuilder(graph=body)
     rows: dict[
@@ -67,13 +67,13 @@ def _raised(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
     ] = {}  # of the body, and the tensor outside
     for reader, place in found:
         if place not in rows:
-            desc, stack = desc_of(reader.outputs[0]), _window(r, given[place[0]], loop.steps, place, reverse)
+            desc, stack = desc_of(reader.outputs[0]), _window(r, given[place[0]], steps, place, reverse)
             rows[place] = inner.input(f"{stack.name}.row.{len(body.inputs)}", desc.shape, desc.dtype), stack
         reader.outputs[0].replace_all_uses_with(rows[place][0], replace_graph_outputs=True)
         remove_dead(body, [reader])
     counter, going = body.inputs[:2]
     if counter.uses() or counter.is_graph_output():
-        numbers = np.arange(loop.steps, dtype=np.int64)
+        numbers = np.arange(steps, dtype=np.int64)
         number = inner.input(f"{counter.name}.row", (), "int64")
         rows[counter, 0, 1] = number, r.constant(numbers[::-1] if reverse else numbers)
         counter.replace_all_uses_with(number, replace_graph_outputs=True)
@@ -93,7 +93,7 @@ def _raised(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
         *(given[v] for v in read),
     ]
     made = r.ops(
-        "Scan", operands, body=body, num_states=count, num_rows=len(rows), steps=loop.steps, reverse=reverse
+        "Scan", operands, body=body, num_states=count, num_rows=len(rows), steps=steps, reverse=reverse
     )
     return [*made[:count], *(_turned(r, v, reverse) for v in made[count:])]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir.values import desc_of
 from ge.ops.nn.recurrent_training import gru_step, lstm_step
-from ge.passes.recurrence.loops import CountedLoop, ScanLoop
+from ge.passes.recurrence.loops import ScanLoop
 from ge.passes.recurrence.polynomials import Formulas, Polynomial, formulas
 from ge.passes.rewrite import attrs_of
 
@@ -28,7 +28,7 @@ class LstmCell:
     gates: list[Polynomial]  # before their activations, in the order of the definition
 
 
-def lstm_cell(loop: CountedLoop | ScanLoop, total: ir.Value, hidden: ir.Value) -> LstmCell | None:
+def lstm_cell(loop: ScanLoop, total: ir.Value, hidden: ir.Value) -> LstmCell | None:
     """The cell whose four gates are parts of `total`; `hidden` is the state that was multiplied."""
     parts = _parts(total, 4)
     desc = desc_of(hidden)
@@ -42,7 +42,7 @@ def lstm_cell(loop: CountedLoop | ScanLoop, total: ir.Value, hidden: ir.Value) -
     return None
 
 
-def gru_order(loop: CountedLoop, left: ir.Value, right: ir.Value, hidden: ir.Value) -> tuple[int, ...] | None:
+def gru_order(loop: ScanLoop, left: ir.Value, right: ir.Value, hidden: ir.Value) -> tuple[int, ...] | None:
     """The order of reset, update and new gate in what the input (left) and the state (right) make of them."""
     values = formulas(loop.body, {**_parts(left, 3), **_parts(right, 3)})
     for order in itertools.permutations(range(3)):
