@@ -10,6 +10,7 @@ import numpy as np
 
 from tbe import expr as e
 from tbe.dtypes import DTYPES, numpy_dtype
+from tbe.substitute import inputs_first
 
 __all__ = ["evaluate"]
 
@@ -62,7 +63,7 @@ def evaluate(outputs: Sequence[e.Tensor], values: Mapping[e.Tensor, Array]) -> l
             raise ValueError(f"{tensor!r} given an array {value.dtype}{list(value.shape)}")
         known[id(tensor)] = value
     with np.errstate(all="ignore"):
-        for tensor in _in_order(outputs, known):
+        for tensor in inputs_first(outputs, known):
             known[id(tensor)] = _evaluate(tensor, known)
     return [_contiguous(known[id(t)]).reshape(t.shape) for t in outputs]
 
@@ -75,22 +76,6 @@ def _contiguous(array: Array) -> Array:
     for start in range(0, array.shape[1], _STRIP):
         result[:, start : start + _STRIP] = array[:, start : start + _STRIP]
     return result
-
-
-def _in_order(outputs: Sequence[e.Tensor], known: Mapping[int, Array]) -> list[e.Tensor]:
-    """The unknown tensors below `outputs`, inputs first."""
-    order: list[e.Tensor] = []
-    seen = set(known)
-    stack = [(t, False) for t in reversed(outputs)]
-    while stack:
-        tensor, ready = stack.pop()
-        if ready:
-            order.append(tensor)
-        elif id(tensor) not in seen:
-            seen.add(id(tensor))
-            stack.append((tensor, True))
-            stack.extend((t, False) for t in tensor.inputs)
-    return order
 
 
 def _evaluate(t: e.Tensor, known: Mapping[int, Array]) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -604,6 +604,11 @@ def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
 
 def _reachable(roots: Sequence[Node]) -> list[Node]:
     """All nodes below `roots`, bodies of reductions included, operands before users."""
+    return _in_order(roots, lambda n: [*children(n), n.data.body] if n.op == "reduction" else children(n))
+
+
+def _in_order(roots: Sequence[Node], below: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """The nodes that are reached, operands before users."""
     order: list[Node] = []
     seen: set[int] = set()
     stack = [(n, False) for n in reversed(roots)]
@@ -614,9 +619,7 @@ def _reachable(roots: Sequence[Node]) -> list[Node]:
         elif node.uid not in seen:
             seen.add(node.uid)
             stack.append((node, True))
-            stack.extend((c, False) for c in children(node))
-            if node.op == "reduction":
-                stack.append((node.data.body, False))
+            stack.extend((c, False) for c in below(node))
     return order
 
 
@@ -671,19 +674,7 @@ def _stages(stores: Sequence[Store], nodes: Sequence[Node]) -> list[Stage]:
 
 def closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
     """The nodes evaluated in one pass, operands first: down to reductions and to the nodes in `stop`."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack = [(n, False) for n in reversed(roots)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif node.uid not in seen:
-            seen.add(node.uid)
-            stack.append((node, True))
-            if node.op != "reduction" and node.uid not in stop:
-                stack.extend((c, False) for c in children(node))
-    return order
+    return _in_order(roots, lambda n: () if n.op == "reduction" or n.uid in stop else children(n))
 
 
 def lane_of(groups: list[list[LoopVar]], group: int, lane: LoopVar, outer: bool) -> LoopVar:

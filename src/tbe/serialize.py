@@ -15,6 +15,7 @@ from typing import Any
 from tbe import expr as e
 from tbe.dtypes import DTYPES
 from tbe.ops import BINARY, UNARY
+from tbe.order import postorder
 from tbe.tuning import tuning_of
 
 __all__ = ["apply_json", "fingerprint", "from_json", "structure", "to_json"]
@@ -57,15 +58,7 @@ def structure(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
 def _document(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], *, names: bool) -> Record:
     numbers: dict[int, int] = {}
     records: list[Record] = []
-    stack = [(t, False) for t in [*reversed(outputs), *reversed(inputs)]]
-    while stack:
-        tensor, ready = stack.pop()
-        if id(tensor) in numbers:
-            continue
-        if not ready:
-            stack.append((tensor, True))
-            stack.extend((t, False) for t in reversed(tensor.inputs) if id(t) not in numbers)
-            continue
+    for tensor in postorder([*inputs, *outputs], lambda t: t.inputs):
         numbers[id(tensor)] = len(records)
         record = {"kind": _KINDS[type(tensor)], "inputs": [numbers[id(t)] for t in tensor.inputs]}
         record.update(_WRITE[type(tensor)](tensor))
@@ -88,15 +81,7 @@ def _write_compute(t: e.Compute) -> Record:
     tensors = {id(x): n for n, x in enumerate(t.inputs)}
     numbers: dict[int, int] = {}
     scalars: list[list[Any]] = []
-    stack: list[tuple[e.Scalar, bool]] = [(t.body, False)]
-    while stack:
-        scalar, ready = stack.pop()
-        if id(scalar) in numbers:
-            continue
-        if not ready:
-            stack.append((scalar, True))
-            stack.extend((a, False) for a in reversed(scalar.args) if id(a) not in numbers)
-            continue
+    for scalar in postorder([t.body], lambda s: s.args):
         numbers[id(scalar)] = len(scalars)
         args = [numbers[id(a)] for a in scalar.args]
         if isinstance(scalar, e.Var):

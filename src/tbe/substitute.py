@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tbe import expr as e
+from tbe.order import postorder
 
 __all__ = ["inputs_first", "substitute"]
 
@@ -31,20 +32,9 @@ def substitute(outputs: Sequence[e.Tensor], replacements: Mapping[e.Tensor, e.Te
     return [made[id(t)] for t in outputs]
 
 
-def inputs_first(outputs: Sequence[e.Tensor], known: Mapping[int, Any] | None = None) -> list[e.Tensor]:
+def inputs_first(outputs: Sequence[e.Tensor], known: Iterable[int] = ()) -> list[e.Tensor]:
     """The tensors `outputs` are computed from, themselves included, each after those it reads."""
-    order: list[e.Tensor] = []
-    seen = set(known or ())
-    stack = [(t, False) for t in reversed(outputs)]
-    while stack:
-        tensor, ready = stack.pop()
-        if ready:
-            order.append(tensor)
-        elif id(tensor) not in seen:
-            seen.add(id(tensor))
-            stack.append((tensor, True))
-            stack.extend((x, False) for x in reversed(tensor.inputs))
-    return order
+    return postorder(outputs, lambda tensor: tensor.inputs, known)
 
 
 def _compute(t: e.Compute, inputs: list[e.Tensor]) -> e.Tensor:

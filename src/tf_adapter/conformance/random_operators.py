@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ge.conformance.programs.door import Call, Maker
+from ge.conformance.programs.door import Call, Maker, adder
 from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
 from ge.conformance.programs.record import Noise, Value
 
 __all__ = ["OPERATORS"]
 
 OPERATORS: dict[str, tuple[float, Maker]] = {}
+_add = adder(OPERATORS)
 EXACT, FLUSHED, ROUNDED = Noise.NONE, Noise.FLUSH, Noise.RESULT
 SUMS, UNIT = Noise.ARGUMENTS, Noise.UNIT
 COMPLEX = ("complex64", "complex128")
 NUMBERS = FLOATS + INTEGERS + COMPLEX
 REAL = FLOATS + INTEGERS
-
-
-def _add(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
-    """Declare how an operator is made, or each of several: then the function takes the name first."""
-
-    def add(make: Callable[..., Call]) -> Callable[..., Call]:
-        several = names.split()
-        for name in several:
-            OPERATORS[name] = (weight, partial(make, name) if len(several) > 1 else make)
-        return make
-
-    return add
 
 
 def _unary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.4) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ge.conformance.programs.record import Block, Noise, Program, Role, Statemen
 if TYPE_CHECKING:
     from ge.conformance.programs.generate import Draw
 
-__all__ = ["Call", "Door", "Maker", "Place", "Refused", "Rounding", "Runs"]
+__all__ = ["Call", "Door", "Maker", "Place", "Refused", "Rounding", "Runs", "adder"]
 
 Runs = list[list[np.ndarray]]
 
@@ -49,6 +50,25 @@ class Call:
 
 
 Maker = Callable[["Draw"], Call | None]
+Adder = Callable[..., Callable[[Callable[..., Call]], Callable[..., Call]]]
+
+
+def adder(operators: dict[str, tuple[float, Maker]]) -> Adder:
+    """The decorator that declares, for some names and with a weight, how an operator is made.
+
+    A function for several names takes the name first.
+    """
+
+    def declare(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
+        def add(make: Callable[..., Call]) -> Callable[..., Call]:
+            several = names.split()
+            for name in several:
+                operators[name] = (weight, partial(make, name) if len(several) > 1 else make)
+            return make
+
+        return add
+
+    return declare
 
 
 class Door(ABC):

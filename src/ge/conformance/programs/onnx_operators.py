@@ -5,20 +5,21 @@ The reference implementation and the parser decide what is valid, so the choices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ge.conformance.programs.door import Call, Maker
+from ge.conformance.programs.door import Call, Maker, adder
 from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
 from ge.conformance.programs.record import Noise, Value
 
 __all__ = ["NOISE", "OPERATORS"]
 
 OPERATORS: dict[str, tuple[float, Maker]] = {}
+_add = adder(OPERATORS)
 NOISE: dict[str, Noise] = {}
 _NAMES = {"float": "float32", "double": "float64"}
 
@@ -60,18 +61,6 @@ def _allowed(operator: str, index: int) -> tuple[str, ...]:
     port = schema.inputs[min(index, len(schema.inputs) - 1)]
     found = [t[len("tensor(") : -1] for t in port.types if t.startswith("tensor(")]
     return tuple(_NAMES.get(t, t) for t in found)
-
-
-def _add(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
-    """Declare how an operator is made, or each of several: then the function takes the name first."""
-
-    def add(make: Callable[..., Call]) -> Callable[..., Call]:
-        several = names.split()
-        for name in several:
-            OPERATORS[name] = (weight, partial(make, name) if len(several) > 1 else make)
-        return make
-
-    return add
 
 
 def _attributes(**given: object) -> str:

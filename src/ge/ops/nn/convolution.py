@@ -103,6 +103,14 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
 # -- convolution -------------------------------------------------------------------------------------------
 
 
+def _finished(op: NodeView, y: tbe.Tensor, bias: tbe.Tensor | None, dtype: str) -> tbe.Tensor:
+    """Sums (channels first) with the bias, in the node's layout and element type."""
+    rank = len(y.shape)
+    if bias is not None:
+        y = y + tbe.reshape(tbe.cast(widened(bias), y.dtype), (bias.shape[0], *(1,) * (rank - 2)))
+    return tbe.cast(tbe.transpose(y, channels_last_perm(rank, op.data_format)), dtype)
+
+
 @register
 class Conv(Convolving):
     """Convolution over 1 to 3 spatial axes.
@@ -157,9 +165,7 @@ class Conv(Convolving):
         kernel = tbe.reshape(weight, (groups, per_group, c // groups, *(1,) * space, *window.kernel))
         axes = (3, *range(4 + space, 4 + 2 * space))
         y = tbe.reshape(tbe.reduce("sum", views * kernel, axes), (n, weight.shape[0], *outputs))
-        if bias is not None:
-            y = y + tbe.reshape(tbe.cast(widened(bias), y.dtype), (bias.shape[0], *(1,) * space))
-        return tbe.cast(tbe.transpose(y, channels_last_perm(rank, op.data_format)), dtype)
+        return _finished(op, y, bias, dtype)
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
@@ -292,9 +298,7 @@ class ConvTranspose(Convolving):
         terms = tbe.compute((n, groups, per_group, *sizes, c // groups, *window.kernel), term)
         axes = tuple(range(3 + space, 4 + 2 * space))
         y = tbe.reshape(tbe.reduce("sum", terms, axes), (n, groups * per_group, *sizes))
-        if bias is not None:
-            y = y + tbe.reshape(tbe.cast(widened(bias), y.dtype), (bias.shape[0], *(1,) * space))
-        return tbe.cast(tbe.transpose(y, channels_last_perm(rank, op.data_format)), dtype)
+        return _finished(op, y, bias, dtype)
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:

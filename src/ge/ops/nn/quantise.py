@@ -550,19 +550,25 @@ def _dynamic_quantize(n: Node) -> Results:
 # -- TensorFlow --------------------------------------------------------------------------------------------
 
 
-@plugin(
-    tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"]
-)
-def _fake_quantised(n: Node) -> Results:
-    """Rounded to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
-    low, high = n.input(1), n.input(2)
-    if n.type.endswith("Args"):
+def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
+    """The range given from an input on or by attributes; the same shifted so that zero is a level; the step."""
+    low, high = n.input(index), n.input(index + 1)
+    if "Args" in n.type:
         low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
     least, most = int(bool(n.attr("narrow_range", False))), 2 ** int(n.attr("num_bits", 8)) - 1
     step = n.op("Div", n.op("Sub", high, low), float(most - least))
     place = n.op("Sub", float(least), n.op("Div", low, step))
     zero = n.op("Clip", n.op("Floor", n.op("Add", place, 0.5)), min=float(least), max=float(most))
     bottom, top = (n.op("Mul", n.op("Sub", float(v), zero), step) for v in (least, most))
+    return low, high, bottom, top, step
+
+
+@plugin(
+    tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"]
+)
+def _fake_quantised(n: Node) -> Results:
+    """Rounded to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
+    low, high, bottom, top, step = _fake_range(n, 1)
     inside = n.op("Minimum", n.op("Maximum", n.inputs[0], bottom), top)
     level = n.op("Floor", n.op("Add", n.op("Div", n.op("Sub", inside, bottom), step), 0.5))
     y = n.op("Add", n.op("Mul", level, step), bottom)
@@ -659,14 +665,7 @@ def _dequantize_tf(n: Node) -> Results:
 def _fake_quantised_gradient(n: Node) -> Results:
     """Gradients pass inside the (shifted) range; those below and above go to its ends."""
     g, x = n.inputs[0], n.inputs[1]
-    low, high = n.input(2), n.input(3)
-    if "Args" in n.type:
-        low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
-    least, most = int(bool(n.attr("narrow_range", False))), 2 ** int(n.attr("num_bits", 8)) - 1
-    step = n.op("Div", n.op("Sub", high, low), float(most - least))
-    place = n.op("Sub", float(least), n.op("Div", low, step))
-    zero = n.op("Clip", n.op("Floor", n.op("Add", place, 0.5)), min=float(least), max=float(most))
-    bottom, top = (n.op("Mul", n.op("Sub", float(v), zero), step) for v in (least, most))
+    _, _, bottom, top, _ = _fake_range(n, 2)
     return _passed_inside(n, g, x, bottom, top, [] if "PerChannel" not in n.type else [n.desc().rank - 1])
 
 

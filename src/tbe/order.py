@@ -1,0 +1,33 @@
+"""The order in which an expression is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+__all__ = ["postorder"]
+
+T = TypeVar("T")
+
+
+def postorder(roots: Sequence[T], operands: Callable[[T], Sequence[T]], known: Iterable[int] = ()) -> list[T]:
+    """The roots and what is below them, each once and after its operands, the first of which come first.
+
+    `known` are the ids of those that are left out.
+
+    >>> below = {"sum": ["x", "product"], "product": ["x", "y"]}
+    >>> postorder(["sum"], lambda name: below.get(name, []))
+    ['x', 'y', 'product', 'sum']
+    """
+    order: list[T] = []
+    seen = set(known)
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(operands(node)))
+    return order
