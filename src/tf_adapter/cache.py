@@ -3,7 +3,7 @@
 The key is made of everything a compile depends on: the graph and the functions it calls (names of functions do
 not count), descriptions of the inputs, contents of the variables that become part of the model, options, and the
 versions of this package and of the machine. Files are `.om` files sealed with the user's key; one that is
-damaged, or sealed by someone else, is compiled anew.
+damaged, or sealed by someone else, is compiled anew. The directory is bounded as all cache folders are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ge.errors import GeError
 from ge.identity import compile_identity
 from ge.ir.types import numpy_dtype
 from ge.model import om
+from ge.model.folder import CacheFolder
 from ge.model.model import Model
 from ge.options import CompileOptions
 from ge.plan import Plan
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["clear", "directory", "find", "key", "size", "store"]
 
 MOST = 32  # models kept in memory
+LIMIT_BYTES = 8 << 30  # of models on disk
 HASHED_BYTES = 32 << 20  # contents of variables that are hashed even when there is no directory
 _COLOCATION = "_class"  # names of other nodes
 _MOST_CONSTANTS = 1 << 20  # bytes of results that are mere constants in a file
@@ -174,6 +176,7 @@ def _read(key: str) -> tuple[Model, Ports] | None:
         package = om.read(path)
         if not package.trusted:
             return None
+        CacheFolder.use(path)
         return Model(package.plans[0]), _decode_ports(package.properties["ports"])
     except (GeError, KeyError, TypeError, ValueError):
         return None  # damaged, or of another version: it is compiled anew and replaced
@@ -185,6 +188,7 @@ def _write(key: str, plan: Plan, ports: Ports) -> None:
         return
     with contextlib.suppress(GeError, OSError):  # a full or read-only disk costs the next process a compile
         om.write(om.Package([plan], None, {"ports": _encode_ports(ports)}), path, portable=False)
+        CacheFolder(path.parents[1], "??/*.om", LIMIT_BYTES).bound()
 
 
 def _encode_ports(ports: Ports) -> dict[str, Any]:

@@ -101,6 +101,27 @@ def test_the_folder_stays_within_its_limit(tmp_path: Path) -> None:
     assert store.get("kernel 59", "host") is not None
 
 
+def test_what_was_used_last_stays(tmp_path: Path) -> None:
+    kernel = _kernel()
+    store = KernelStore(tmp_path / "small", limit_bytes=100_000)
+    store.put("host", dataclasses.replace(kernel, fingerprint="used"))
+    for path in store.folder.iterdir():
+        os.utime(path, (1, 1))
+    for number in range(60):
+        store.put("host", dataclasses.replace(kernel, fingerprint=f"kernel {number}"))
+        assert store.get("used", "host") is not None
+    assert store.get("kernel 0", "host") is None
+
+
+def test_a_missing_key_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("NPU_KEY_FILE", str(tmp_path / "file" / "key"))
+    store = KernelStore(tmp_path / "cache")
+    with pytest.warns(UserWarning, match="key file"):
+        store.put("host", _kernel())
+    assert not list(store.folder.iterdir())
+
+
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     store = KernelStore(tmp_path / "file" / "kernels")

@@ -1,0 +1,77 @@
+"""Folders of what compiles keep on disk between processes: kernels, models and graphs, all in sealed files of sections.
+
+Files are written aside and moved into place (`ge.model.container`), so that several processes may use one folder; code
+from elsewhere, or damaged code, is not run but generated again. The files unused for longest go when a folder outgrows
+its limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ge.errors import GeError
+from ge.model import keys
+from ge.model.container import Section, read_sections, write_sections
+
+__all__ = ["CacheFolder"]
+
+
+class CacheFolder:
+    """The files of a folder whose path below it fits a pattern, and the bytes that they may take."""
+
+    def __init__(self, path: Path, pattern: str, limit_bytes: int) -> None:
+        self.path = path
+        self._pattern = pattern
+        self._limit = limit_bytes
+
+    def read(self, name: str, largest: int) -> dict[str, bytes] | None:
+        """The sections of a file that this user sealed under this name, None where there is none."""
+        path = self.path / name
+        try:
+            if path.stat().st_size > largest:
+                return None
+            contents = read_sections(memoryview(path.read_bytes()), name)
+        except (OSError, GeError):
+            return None
+        sections = {label: bytes(view) for label, view in contents.sections.items()}
+        if not keys.verify(contents.signed, contents.seal) or sections.pop("name", b"") != name.encode():
+            return None
+        self.use(path)
+        return sections
+
+    def write(self, name: str, sections: Mapping[str, bytes]) -> None:
+        """Keep a file; a folder that cannot be written, or a missing key, is no error."""
+        with contextlib.suppress(OSError):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            pieces = {label: Section([data]) for label, data in {**sections, "name": name.encode()}.items()}
+            write_sections(self.path / name, pieces, _seal)
+            self.bound()
+
+    @staticmethod
+    def use(path: Path) -> None:
+        """Note that a file was used."""
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+    def bound(self) -> None:
+        """Drop the files unused for longest until half of the limit is left."""
+        with contextlib.suppress(OSError):
+            files = [(path.stat(), path) for path in self.path.glob(self._pattern)]
+            total = sum(status.st_size for status, _ in files)
+            if total <= self._limit:
+                return
+            for status, path in sorted(files, key=lambda file: file[0].st_mtime):
+                if total <= self._limit // 2:
+                    break
+                path.unlink(missing_ok=True)
+                total -= status.st_size
+
+
+def _seal(content: bytes) -> bytes:
+    seal = keys.sign(content)
+    if not any(seal):
+        raise PermissionError("there is no key to seal the file with")
+    return seal
