@@ -207,7 +207,7 @@ $(BIN_MINDSPORE)/python: | $(BIN)/python
 $(VENV_MINDSPORE)/.frameworks: | $(BIN_MINDSPORE)/python
 	@echo "Installing MindSpore into $(VENV_MINDSPORE)"
 	$(call pip,$(BIN_MINDSPORE)) install mindspore==2.10.0 pytest hypothesis scikit-build-core nanobind llvmlite typer \
-	  rich sympy packaging 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
+	  rich cloudpickle sympy packaging 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 
 $(VENV_MINDSPORE)/.project: $(VENV_MINDSPORE)/.frameworks $(VENV)/.project pyproject.toml
