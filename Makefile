@@ -12,6 +12,8 @@ VENV_MINDSPORE := .venv-mindspore
 BIN := $(VENV)/bin
 BIN_TF215 := $(VENV_TF215)/bin
 BIN_MINDSPORE := $(VENV_MINDSPORE)/bin
+VENV_PADDLE := .venv-paddle
+BIN_PADDLE := $(VENV_PADDLE)/bin
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
 NATIVE_BUILD := CMakeLists.txt pyproject.toml $(wildcard native/*.py) $(NATIVE)
@@ -127,6 +129,9 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try each in an empty environment
 	$(BIN)/python -m tests.packaging.wheels
 
+test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an environment of its own
+	$(BIN_PADDLE)/python -m pytest tests/paddle
+
 test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
 	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
@@ -212,4 +217,12 @@ $(VENV_MINDSPORE)/.frameworks: | $(BIN_MINDSPORE)/python
 
 $(VENV_MINDSPORE)/.project: $(VENV_MINDSPORE)/.frameworks $(VENV)/.project pyproject.toml
 	$(call pip,$(BIN_MINDSPORE)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
+	@touch $@
+
+$(VENV_PADDLE)/.project: $(VENV)/.project pyproject.toml
+	@echo "Installing PaddlePaddle into $(VENV_PADDLE)"
+	$(BIN)/python -c 'import subprocess, sys; subprocess.run([sys._base_executable, "-m", "venv", "$(VENV_PADDLE)"], check=True)'
+	$(call pip,$(BIN_PADDLE)) install 'paddlepaddle==3.3.*' 'onnx>=1.19' 'onnx_ir>=1.1' 'ml_dtypes>=0.5' 'llvmlite>=0.45' \
+	  typer rich pytest hypothesis scikit-build-core nanobind cloudpickle
+	$(call pip,$(BIN_PADDLE)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@

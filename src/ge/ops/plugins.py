@@ -46,9 +46,9 @@ __all__ = [
 
 # Packages whose plugins are built in; everything else is the user's.
 BUILT_IN = frozenset(
-    {"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "mindspore_npu"}
+    {"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "mindspore_npu", "paddle_npu"}
 )
-FRAMEWORKS = ("onnx", "tensorflow", "aten", "mindspore")
+FRAMEWORKS = ("onnx", "tensorflow", "aten", "mindspore", "paddle")
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def plugin(
     tensorflow: str | Sequence[str] = (),
     aten: str | Sequence[str] = (),
     mindspore: str | Sequence[str] = (),
+    paddle: str | Sequence[str] = (),
     since: int = 0,
     domain: str = "",
 ) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
@@ -196,7 +197,7 @@ def plugin(
 
     def declare(function: Callable[[Node], Results]) -> Callable[[Node], Results]:
         custom = function.__module__.partition(".")[0] not in BUILT_IN
-        for framework, names in zip(FRAMEWORKS, (onnx, tensorflow, aten, mindspore), strict=True):
+        for framework, names in zip(FRAMEWORKS, (onnx, tensorflow, aten, mindspore, paddle), strict=True):
             for name in (names,) if isinstance(names, str) else names:
                 add(Plugin(framework, *parse_name(framework, name, since, domain), function, custom))
         return function

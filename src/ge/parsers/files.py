@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ge.errors import GeError
 from ge.options import CompileOptions
+from ge.parsers.paddle.program import is_program
 
 __all__ = ["NAMES", "Framework", "content_of", "framework_of", "parse_file"]
 
@@ -25,6 +26,7 @@ class Framework(enum.Enum):
     AIR = 1
     TENSORFLOW = 3
     ONNX = 5
+    PADDLE = 6
 
 
 _SUFFIXES = {
@@ -34,6 +36,7 @@ _SUFFIXES = {
     ".meta": Framework.TENSORFLOW,
     ".air": Framework.AIR,
     ".mindir": Framework.AIR,
+    ".json": Framework.PADDLE,
 }
 # The first field of an ONNX model is a number, of a TensorFlow graph a node; that of a MINDIR model is text.
 _FIRST_BYTES = {0x08: Framework.ONNX, 0x0A: Framework.TENSORFLOW}
@@ -43,6 +46,7 @@ NAMES = {
     Framework.AIR: "an AIR or MINDIR graph",
     Framework.TENSORFLOW: "a TensorFlow model",
     Framework.ONNX: "an ONNX model",
+    Framework.PADDLE: "a PaddlePaddle program",
 }
 
 
@@ -55,6 +59,8 @@ def content_of(path: Path) -> Framework | None:
             head = file.read(2)
     except OSError:
         return None
+    if head[:1] == b"{" and is_program(path):
+        return Framework.PADDLE
     if len(head) < 2 or head[0] not in _FIRST_BYTES:
         return None
     if path.suffix.lower() == ".mindir":
@@ -91,7 +97,7 @@ def framework_of(path: Path) -> Framework:
         raise GeError(
             "E10021",
             f"{path.name} is of no known kind",
-            remedy="give a .onnx, .pb, .mindir or .air file or a SavedModel folder, or set --framework",
+            remedy="give a .onnx, .pb, .mindir, .air or PaddlePaddle .json file or a SavedModel folder, or set --framework",
         )
     return _FIRST_BYTES[first[0]]
 
@@ -118,10 +124,17 @@ def _parse_air(source: Any, options: CompileOptions) -> ir.Graph:
     return air.parse(source, options) if is_air else mindir.parse(source, options)
 
 
+def _parse_paddle(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers.paddle import parser as paddle
+
+    return paddle.parse(source, options)
+
+
 PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {
     Framework.ONNX: _parse_onnx,
     Framework.TENSORFLOW: _parse_tensorflow,
     Framework.AIR: _parse_air,
+    Framework.PADDLE: _parse_paddle,
 }
 
 

@@ -1,0 +1,1 @@
+"""PaddlePaddle's programs into GE graphs."""

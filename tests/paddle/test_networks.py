@@ -1,0 +1,189 @@
+"""Networks of `paddle.vision` and `paddle.nn`: inference, training steps, saved files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+from paddle import nn
+
+import ge
+import paddle_npu
+
+
+class Attention(nn.Layer):
+    """Two encoder layers over embedded tokens, as in BERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 32), nn.Embedding(8, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, activation="gelu")
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(32, 5)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.tokens(tokens) + self.places(paddle.arange(8))
+        return self.head(self.encoder(x)[:, 0])
+
+
+class Recurrent(nn.Layer):
+    """An LSTM and a GRU in two directions, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(6, 5, num_layers=2), nn.GRU(5, 4, direction="bidirect")
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        y, _ = self.lstm(x)
+        y, last = self.gru(y)
+        return self.head(y[:, -1]) + last.mean()
+
+
+class Unet(nn.Layer):
+    """One level down and up again, with the way across."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.down = nn.Conv2D(3, 4, 3, padding=1), nn.Conv2D(4, 8, 3, padding=1)
+        self.up, self.last = nn.Conv2DTranspose(8, 4, 2, stride=2), nn.Conv2D(8, 5, 1)
+        self.norm = nn.BatchNorm2D(4)
+
+    def forward(self, x: Any) -> Any:
+        a = F.relu(self.norm(self.first(x)))
+        b = F.relu(self.down(F.max_pool2d(a, 2)))
+        y = self.last(paddle.concat([self.up(b), a], axis=1))
+        return y.mean(axis=[2, 3])
+
+
+IMAGES = np.random.default_rng(0).standard_normal((4, 3, 64, 64)).astype(np.float32)
+TOKENS = np.random.default_rng(1).integers(0, 50, (3, 8))
+SEQUENCE = np.random.default_rng(2).standard_normal((3, 7, 6)).astype(np.float32)
+NETWORKS: dict[str, tuple[Callable[[], nn.Layer], np.ndarray]] = {
+    "attention": (Attention, TOKENS),
+    "recurrent": (Recurrent, SEQUENCE),
+    "unet": (Unet, IMAGES),
+    "resnet18": (lambda: paddle.vision.models.resnet18(num_classes=5), IMAGES),
+    "mobilenet_v2": (lambda: paddle.vision.models.mobilenet_v2(scale=0.25, num_classes=5), IMAGES),
+}
+
+
+def losses(make: Callable[[], nn.Layer], x: np.ndarray, npu: bool, steps: int = 5) -> list[float]:
+    """The losses of training steps and, last, of an evaluation."""
+    if npu:
+        paddle_npu.enable(strict=True)
+    else:
+        paddle_npu.disable()
+    paddle.seed(0)
+    network = make()
+    optimizer = paddle.optimizer.Momentum(1e-2, parameters=network.parameters())
+    compiled = paddle.jit.to_static(network, full_graph=True)
+    labels, data = paddle.to_tensor(np.arange(len(x)) % 5), paddle.to_tensor(x)
+    found = []
+    for _ in range(steps):
+        loss = F.cross_entropy(compiled(data), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        found.append(float(loss))
+    compiled.eval()
+    found.append(float(F.cross_entropy(compiled(data), labels)))
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "mobilenet_v2"])
+def test_training_steps_have_paddles_losses(name: str) -> None:
+    make, x = NETWORKS[name]
+    paddle_npu.reset_counts()
+    ours = losses(make, x, npu=True)
+    counted = paddle_npu.counts()
+    assert counted.npu == 6 and counted.paddle == 0
+    np.testing.assert_allclose(ours, losses(make, x, npu=False), rtol=2e-4, atol=2e-5)
+
+
+def gradients(x: np.ndarray, npu: bool, dtype: str) -> dict[str, np.ndarray]:
+    """The gradients of a MobileNet whose dropout is off."""
+    if npu:
+        paddle_npu.enable(strict=True)
+    else:
+        paddle_npu.disable()
+    paddle.seed(0)
+    network = NETWORKS["mobilenet_v2"][0]()
+    network.classifier[0].p = 0.0
+    network.to(dtype=dtype)
+    output = paddle.jit.to_static(network, full_graph=True)(paddle.to_tensor(x.astype(dtype)))
+    F.cross_entropy(output, paddle.to_tensor(np.arange(len(x)) % 5)).backward()
+    return {name: p.grad.numpy() for name, p in network.named_parameters() if p.grad is not None}
+
+
+def test_gradients_through_clipped_activations_are_near_double_precision() -> None:
+    """Losses of the two float32 runs part soon: a value at the bound of relu6 goes one way here, another there."""
+    images = np.random.default_rng(0).standard_normal((8, 3, 96, 96)).astype(np.float32)
+    ours, exact = gradients(images, True, "float32"), gradients(images, False, "float64")
+    errors = [np.abs(ours[name] - exact[name]).max() / np.abs(exact[name]).max() for name in exact]
+    assert np.median(errors) < 1e-3
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_saved_models_compile_without_paddle(name: str, tmp_path: Path) -> None:
+    make, x = NETWORKS[name]
+    paddle_npu.disable()
+    network = make()
+    network.eval()
+    wanted = network(paddle.to_tensor(x)).numpy()
+    spec = paddle.static.InputSpec([None, *x.shape[1:]], str(x.dtype), "x")
+    paddle.jit.save(paddle.jit.to_static(network, input_spec=[spec], full_graph=True), str(tmp_path / "net"))
+    model = ge.compile(tmp_path / "net.json", ge.CompileOptions(input_shapes={"x": x.shape}))
+    np.testing.assert_allclose(model(x), wanted, rtol=1e-4, atol=1e-4)
+    model.save(tmp_path / "net.om")
+    np.testing.assert_array_equal(ge.load(tmp_path / "net.om")(x), model(x))
+
+
+def test_other_shapes_are_compiled_once_each() -> None:
+    paddle_npu.enable(strict=True)
+    paddle_npu.reset_counts()
+    network = nn.Linear(4, 3)
+    spec = paddle.static.InputSpec([None, 4], "float32", "x")
+    compiled = paddle.jit.to_static(network, input_spec=[spec], full_graph=True)
+    for rows in (2, 5, 2, 5):
+        x = paddle.rand([rows, 4])
+        np.testing.assert_allclose(
+            compiled(x).numpy(), (x @ network.weight + network.bias).numpy(), rtol=1e-5
+        )
+    assert (paddle_npu.counts().npu, paddle_npu.counts().compiled) == (4, 2)
+
+
+def test_what_the_engine_refuses_stays_with_paddle_and_is_named() -> None:
+    def function(x: Any) -> Any:
+        return paddle.linalg.qr(x)[1] + 1
+
+    x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    paddle_npu.enable()
+    paddle_npu.reset_counts()
+    with pytest.warns(UserWarning, match=r"pd_op\.qr"):
+        found = paddle.jit.to_static(function, full_graph=True)(paddle.to_tensor(x))
+    np.testing.assert_allclose(found.numpy(), paddle.linalg.qr(paddle.to_tensor(x))[1].numpy() + 1, rtol=1e-5)
+    assert (paddle_npu.counts().npu, paddle_npu.counts().paddle) == (0, 1)
+    paddle_npu.enable(strict=True)
+    with pytest.raises(RuntimeError, match=r"pd_op\.qr"):
+        paddle.jit.to_static(function, full_graph=True)(paddle.to_tensor(x))
+
+
+def test_explain_names_the_operators() -> None:
+    paddle_npu.enable(strict=True)
+    compiled = paddle.jit.to_static(nn.Linear(4, 3), full_graph=True)
+    assert "MatMul" in paddle_npu.explain(compiled, paddle.rand([2, 4]))
+
+
+def test_bytecode_capture_runs_too() -> None:
+    paddle_npu.enable(strict=True)
+    paddle_npu.reset_counts()
+    network = nn.Sequential(*[nn.Linear(4, 4) for _ in range(8)], nn.ReLU())
+    x = paddle.rand([2, 4])
+    wanted = network(x).numpy()
+    np.testing.assert_allclose(paddle.jit.to_static(network)(x).numpy(), wanted, rtol=1e-5, atol=1e-6)
+    assert paddle_npu.counts().npu >= 1
