@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize wheels test-cuda conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize wheels test-cuda test-paddle conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

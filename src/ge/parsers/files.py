@@ -97,7 +97,8 @@ def framework_of(path: Path) -> Framework:
         raise GeError(
             "E10021",
             f"{path.name} is of no known kind",
-            remedy="give a .onnx, .pb, .mindir, .air or PaddlePaddle .json file or a SavedModel folder, or set --framework",
+            remedy="give a .onnx, .pb, .mindir or .air file, a .json of PaddlePaddle or a SavedModel folder, "
+            "or set --framework",
         )
     return _FIRST_BYTES[first[0]]
 
