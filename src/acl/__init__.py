@@ -68,6 +68,7 @@ def finalize() -> None:
         table.clear()
     _state.process.primary.clear()
     mdl.clear()
+    media.clear()
     op.clear()
     _memory.memory.clear()
     _state.process.initialised = False

@@ -130,6 +130,21 @@ ACL_INFO = 1
 ACL_WARNING = 2
 ACL_ERROR = 3
 
+# Pictures
+PIXEL_FORMAT_YUV_400 = 0
+PIXEL_FORMAT_YUV_SEMIPLANAR_420 = 1
+PIXEL_FORMAT_YVU_SEMIPLANAR_420 = 2
+PIXEL_FORMAT_RGB_888 = 12
+PIXEL_FORMAT_BGR_888 = 13
+PIXEL_FORMAT_ARGB_8888 = 14
+PIXEL_FORMAT_ABGR_8888 = 15
+PIXEL_FORMAT_RGBA_8888 = 16
+PIXEL_FORMAT_BGRA_8888 = 17
+
+# What acl.rt.query_device_status answers
+ACL_RT_DEVICE_STATUS_NORMAL = 0
+ACL_RT_DEVICE_STATUS_ABNORMAL = 1
+
 # The extra input of a model with gears: which one the next run uses.
 ACL_DYNAMIC_TENSOR_NAME = "ascend_mbatch_shape_data"
 ACL_DYNAMIC_AIPP_NAME = "ascend_dynamic_aipp_data"
@@ -180,4 +195,4 @@ NPY_DTYPES = {
     23: "float16",
 }
 
-__all__ += [name for name in dir() if name.startswith("ACL_")]
+__all__ += [name for name in dir() if name.startswith(("ACL_", "PIXEL_"))]

@@ -421,3 +421,12 @@ def device_enable_peer_access(peer_device_id: int, flags: int) -> None:
 def device_disable_peer_access(peer_device_id: int) -> None:
     """Accepted. Returns ret."""
     _state.check_device(peer_device_id)
+
+
+@returns_value(0)
+def query_device_status(device_id: int) -> int:
+    """(status, ret) of a device: ACL_RT_DEVICE_STATUS_NORMAL where its runtime answers."""
+    import npu_runtime
+
+    npu_runtime.memory_info(_state.check_device(device_id))
+    return c.ACL_RT_DEVICE_STATUS_NORMAL
