@@ -70,6 +70,10 @@ def test_a_layer_that_overflows_is_named_and_a_mixlist_mends_it(tmp_path: Path) 
     assert [row["layer"] for row in kept["layers"]] == ["first", "relu", "huge", "last"]
     assert max(row["error"] for row in kept["layers"]) < 1e-5
     assert report["outputs"][0]["error"] < 1e-5 and report["runs"]["plain"]["reference"]
+    assert (
+        0 < report["outputs"][0]["npu_to_float64"] < 1e-5
+        and report["outputs"][0]["framework_to_float64"] < 1e-5
+    )
     assert [row["batch"] for row in report["batches"]] == [1, 4] and report["largest_batch"] > 1000
     assert {item["state"] for item in report["checklist"][:3]} == {"pass"}
     listed = json.loads(mixlist.read_text())["black-list"]["to-add"]

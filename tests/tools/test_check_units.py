@@ -182,6 +182,19 @@ def test_a_slow_input_pipeline_names_its_slowest_stage() -> None:
     assert finding["location"] == "train.py:7"
 
 
+def test_a_slow_loader_is_found_by_the_time_that_steps_wait() -> None:
+    spent = {"total": 1.0, "NPU": 0.2, "input": 0.7, "host": 0.0, "between": 0.1, "steps": 10.0}
+    lines = [
+        {"location": "train.py:30", "inside": True, "share": 0.6},
+        {"location": "data.py:5", "inside": False, "share": 0.4},
+    ]
+    found = report(record(0.1, spent=spent, lines=lines))
+    (finding,) = [f for f in found["findings"] if f["id"] == "slow-input"]
+    assert finding["location"] == "data.py:5"
+    fast = [{"seconds": 0.001, "stages": [{"stage": "Map", "location": "", "seconds": 0.001}]}]
+    assert ids(report(record(0.1, spent=spent, pipelines=fast))) == ["input-wait", "slower"]
+
+
 def test_results_that_differ_are_errors() -> None:
     made = report()
     made["outputs"] = assemble.compare_outputs({"y": np.ones(4)}, {"y": np.array([1.0, 1.0, 1.0, 2.0])})

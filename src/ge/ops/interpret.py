@@ -12,7 +12,7 @@ from ge.errors import GeError
 from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 
-__all__ = ["interpret"]
+__all__ = ["evaluate_node", "interpret"]
 
 
 def interpret(graph: ir.Graph, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -30,7 +30,7 @@ def interpret(graph: ir.Graph, inputs: Sequence[np.ndarray] | Mapping[str, np.nd
         values[value] = np.asarray(array, numpy_dtype(desc_of(value).dtype)).reshape(np.shape(array))
     for node in graph:
         read = [_read(v, values) for v in node.inputs]
-        for value, array in zip(node.outputs, _run(node, read), strict=True):
+        for value, array in zip(node.outputs, evaluate_node(node, read), strict=True):
             values[value] = array
     return [_required(v, values) for v in graph.outputs]
 
@@ -44,7 +44,8 @@ def _required(value: ir.Value, values: Mapping[ir.Value, np.ndarray]) -> np.ndar
     return values[value] if array is None else array
 
 
-def _run(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+def evaluate_node(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """The outputs of one node for given inputs."""
     from ge.ops.base import NodeView, lookup
 
     view = NodeView.of(node)

@@ -37,9 +37,10 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def _figure(title: str, summary: str, body: str, width: int, height: int) -> str:
+def _figure(title: str, summary: str, body: str, width: int, height: int, kind: str = "") -> str:
     return (
-        f'<svg class="chart" role="img" viewBox="0 0 {width} {height}" aria-label="{escape(title)}. {escape(summary)}">'
+        f'<svg class="chart {kind}" role="img" viewBox="0 0 {width} {height}" '
+        f'aria-label="{escape(title)}. {escape(summary)}">'
         f"<title>{escape(title)}</title><desc>{escape(summary)}</desc>{body}</svg>"
     )
 
@@ -59,12 +60,26 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(t, 12) for t in made]
 
 
+def decades(low: float, high: float) -> list[float]:
+    """Whole powers of ten that cover a range of logarithms, at most eight.
+
+    >>> decades(-7.05, -6.7), decades(-20.0, 2.0)
+    ([-8.0, -7.0, -6.0], [-21.0, -18.0, -15.0, -12.0, -9.0, -6.0, -3.0, 0.0, 3.0])
+    """
+    first, last = math.floor(low), math.ceil(high)
+    step = max(1, math.ceil((last - first) / 8))
+    first -= first % step
+    return [float(first + step * i) for i in range(math.ceil((last - first) / step) + 1)]
+
+
 def number(value: float) -> str:
     """A number for an axis.
 
-    >>> number(0.00012), number(1500.0), number(2.5), number(0)
-    ('1.2e-04', '1500', '2.5', '0')
+    >>> number(0.00012), number(1500.0), number(2.5), number(0), number(math.inf)
+    ('1.2e-04', '1500', '2.5', '0', 'not finite')
     """
+    if not math.isfinite(value):
+        return "not finite"
     if value == 0:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e6:
@@ -83,7 +98,10 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, *, log: 
     low, high = min(heights), max(heights)
     if not log:
         low = min(0.0, low) if low >= 0 and low < 0.6 * high else low
-    marks = ticks(low, high if high > low else low + (abs(low) or 1.0) * 0.1)
+    if log:
+        marks = decades(low, high)
+    else:
+        marks = ticks(low, high if high > low else low + (abs(low) or 1.0) * 0.1)
     low, high = min(marks[0], low), max(marks[-1], high)
     left, right = min(x for x, _ in finite), max(x for x, _ in finite)
     right = right if right > left else left + 1
@@ -107,7 +125,7 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, *, log: 
     body.append(
         f'<text class="axis" x="{WIDTH - _RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(x_name)}</text>'
     )
-    for curve in curves:
+    for curve in sorted(curves, key=lambda c: c.style == "plain"):  # dashed ones on top
         usable = [(x, scale(y)) for x, y in curve.points if math.isfinite(y) and (y > 0 or not log)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(x, y) for x, y in usable))
         body.append(f'<polyline class="line {curve.style}" points="{path}"/>')
@@ -118,6 +136,12 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, *, log: 
                     f'<circle class="dot {curve.style}" cx="{a:.1f}" cy="{b:.1f}" r="2.5">'
                     f"<title>{escape(curve.name)}: {number(x)} → {number(value)}</title></circle>"
                 )
+        for x in [x for x, y in curve.points if not math.isfinite(y)]:
+            a, _ = place(x, high)
+            body.append(
+                f'<path class="lost" d="M{a - 5:.1f} {_TOP + 9} L{a:.1f} {_TOP} L{a + 5:.1f} {_TOP + 9} Z">'
+                f"<title>{escape(curve.name)}: {number(x)} → not finite</title></path>"
+            )
     said = "; ".join(f"{c.name} from {number(c.points[0][1])} to {number(c.points[-1][1])}" for c in curves)
     legend = "".join(f'<span class="key {c.style}">{escape(c.name)}</span>' for c in curves)
     summary = f"{y_name} by {x_name}: {said}"
@@ -145,7 +169,7 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
             f'<text class="tick" x="{label + width + 6:.1f}" y="{y + 16}">{escape(row.text)}</text></g>'
         )
     said = "; ".join(f"{r.name} {r.text}" for r in rows[:8])
-    return _figure(title, said, "".join(body), WIDTH, step * len(rows) + 4)
+    return _figure(title, said, "".join(body), WIDTH, step * len(rows) + 4, "rows")
 
 
 def stacked(title: str, rows: Sequence[Bar]) -> str:

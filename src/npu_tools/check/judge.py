@@ -208,11 +208,11 @@ def _round_trips(
 def _input(report: Mapping[str, Any], limits: Mapping[str, float], source: Path | None) -> Iterator[Finding]:
     del limits, source
     step = report["speed"].get("npu", {}).get("step_seconds")
-    share = report["figures"]["input_share"] or 0.0
+    share = report["figures"]["input_share"]
     for pipeline in report["pipelines"]:
         slowest = max(pipeline["stages"], key=lambda s: s["seconds"])
         bound = step is not None and pipeline["seconds"] > (1 - INPUT_SHARE) * step
-        if bound and (share > INPUT_SHARE or pipeline["seconds"] > 0.002):
+        if bound and (pipeline["seconds"] > 0.002 if share is None else share > INPUT_SHARE):
             yield Finding(
                 "slow-input",
                 "warning",
@@ -223,19 +223,38 @@ def _input(report: Mapping[str, Any], limits: Mapping[str, float], source: Path 
                 "cache() what does not change, and end with prefetch(tf.data.AUTOTUNE)",
             )
             return
+    if share is not None and share > INPUT_SHARE and report["pipelines"] and step is not None:
+        alone = report["pipelines"][0]["seconds"]
+        yield Finding(
+            "input-wait",
+            "note",
+            f"A step waits {share:.0%} of its time for input, although the pipeline alone needs {_ms(alone)} a batch",
+            "the pipeline shares its cores with the kernels or with other programs",
+            "",
+            "fewer threads for the device (NPU_NUM_THREADS), more batches ahead (NPU_PREFETCH), or more cores",
+        )
+    lines = [line["location"] for line in report["lines"].get("npu", []) if not line["inside"]]
+    if share is not None and share > INPUT_SHARE and not report["pipelines"]:
+        yield Finding(
+            "slow-input",
+            "warning",
+            f"A step waits {share:.0%} of its time for its batch",
+            "the loader prepares batches more slowly than the device uses them",
+            lines[0] if lines else "",
+            "give the DataLoader workers (num_workers), and do the work for a whole batch at once",
+        )
     spent = report["spent"]
     if (
         spent.get("total")
         and spent["between"] > 0.5 * spent["total"]
         and spent["total"] / spent["steps"] > 0.002
     ):
-        lines = [line for line in report["lines"].get("npu", []) if not line["inside"]]
         yield Finding(
             "slow-input",
             "warning",
             f"The script spends {spent['between'] / spent['total']:.0%} of a step between the calls of the model",
             "the device waits while Python prepares the next batch",
-            lines[0]["location"] if lines else "",
+            lines[0] if lines else "",
             "prepare batches with tf.data or a DataLoader with workers, ahead of the step",
         )
 

@@ -1,6 +1,7 @@
 """Every layer of a compiled graph against float64, in each precision mode, and the operators to keep in float32.
 
-1. The reference is the graph before any optimisation, evaluated operator by operator in float64.
+1. The reference is the graph before any optimisation, evaluated operator by operator in float64; an operator that reads
+   bits, or has no float64 form, is evaluated in its own type.
 2. "float32 by itself" is the same evaluation in float32: what rounding alone costs, whoever does it.
 3. The NPU runs the graph with the result of every layer as an additional output. That keeps some fusions from
    happening, as dumps of tensors do on every device.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,15 @@ from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
-from ge.ir.types import TensorDesc
+from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of, set_desc
 from ge.ops.base import lookup, plain_type
-from ge.ops.interpret import interpret
+from ge.ops.interpret import evaluate_node, interpret
 from ge.options import CompileOptions
 from npu_tools.check.assemble import errors
 from npu_tools.check.request import Request
 
-__all__ = ["analyse", "layers_of", "search", "widened"]
+__all__ = ["analyse", "exact_values", "layers_of", "search", "widened"]
 
 MOST_LAYERS = 240
 DEPARTS = 10.0  # times the error of float32 by itself
@@ -53,22 +55,36 @@ _VIEWS = frozenset(
 )
 _MOST_WORK = 2e9  # multiplications that the evaluation in NumPy may take
 _KEEP = "must_keep_origin_dtype"
+_BITS = frozenset({"Bitcast", "BitCast"})
 
 
 def analyse(
     graph: ir.Graph, arrays: Sequence[np.ndarray], request: Request, location_of: Callable[[str], str]
 ) -> dict[str, Any]:
     """The layers in each precision mode, and the search for a mixlist where it was asked for."""
+    try:
+        return _analysed(graph, arrays, request, location_of)
+    except (GeError, TypeError, ValueError, KeyError) as error:
+        why = f"the layers could not be compared: {type(error).__name__}: {error}"
+        return {"incomplete": why, "trace": traceback.format_exc()}
+
+
+def _analysed(
+    graph: ir.Graph, arrays: Sequence[np.ndarray], request: Request, location_of: Callable[[str], str]
+) -> dict[str, Any]:
     if _work(graph) > _MOST_WORK:
         why = "the model is too large to be evaluated in float64; check it with a smaller batch or image"
         return {"precision": {"modes": {}, "verdict": f"Not compared with float64: {why}."}}
     layers = layers_of(graph)
-    exact = _interpreted(widened(graph), layers, arrays)
+    nodes = list(graph)
+    values = exact_values(graph, arrays)
+    exact = [values[nodes[position].outputs[0]] for position in layers]
     plain = _interpreted(graph, layers, arrays)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"exact_outputs": [_value(output, values) for output in graph.outputs]}
     if request.layers:
         modes = {
-            mode: _compared(graph, layers, arrays, mode, exact, plain, location_of) for mode in request.modes
+            mode: _compared(graph, layers, arrays, mode, exact, plain, request.tolerance, location_of)
+            for mode in request.modes
         }
         kept = modes.get(_KEEP)
         found["precision"] = {"modes": modes, "verdict": kept["verdict"] if kept else ""}
@@ -153,6 +169,42 @@ def _widen(graph: ir.Graph) -> None:
 _NARROW = ("float32", "float16", "bfloat16")
 
 
+def exact_values(graph: ir.Graph, arrays: Sequence[np.ndarray]) -> dict[ir.Value, np.ndarray]:
+    """Every value of a graph, computed in float64."""
+    wide = widened(graph)
+    values: dict[ir.Value, np.ndarray] = {}
+    for value, array in zip(graph.inputs, arrays, strict=True):
+        values[value] = _wide(np.asarray(array))
+    for node, twin in zip(graph, wide, strict=True):
+        read = [None if v is None else _value(v, values) for v in node.inputs]
+        for value, array in zip(node.outputs, _evaluated(node, twin, read), strict=True):
+            values[value] = _wide(array)
+    return values
+
+
+def _value(value: ir.Value, values: dict[ir.Value, np.ndarray]) -> np.ndarray:
+    constant = constant_of(value)
+    return values[value] if constant is None else _wide(constant)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if str(array.dtype) in _NARROW else array
+
+
+def _evaluated(node: ir.Node, twin: ir.Node, read: list[np.ndarray | None]) -> list[np.ndarray]:
+    """A node in float64 if it has such a form, else in its own type."""
+    if plain_type(node.op_type) not in _BITS:
+        try:
+            return evaluate_node(twin, read)
+        except (GeError, TypeError, ValueError):
+            pass  # its own type is what it is written for
+    own = [
+        None if array is None or value is None else np.asarray(array, numpy_dtype(desc_of(value).dtype))
+        for array, value in zip(read, node.inputs, strict=True)
+    ]
+    return evaluate_node(node, own)
+
+
 def _interpreted(graph: ir.Graph, layers: Sequence[int], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     copy, places = _observed(graph, layers)
     results = interpret(copy, list(arrays))
@@ -166,6 +218,7 @@ def _compared(
     mode: str,
     exact: Sequence[np.ndarray],
     plain: Sequence[np.ndarray],
+    tolerance: float,
     location_of: Callable[[str], str],
 ) -> dict[str, Any]:
     """The layers in one mode: error against float64, that of float32 by itself, the first ones that fail."""
@@ -190,13 +243,17 @@ def _compared(
                 "not_finite": measured["not_finite"],
             }
         )
-    return {"layers": rows, **_judged(rows, mode)}
+    return {"layers": rows, **_judged(rows, mode, tolerance)}
 
 
-def _judged(rows: Sequence[dict[str, Any]], mode: str) -> dict[str, Any]:
-    """The first layers that overflow or depart, and the verdict in words."""
+def _judged(rows: Sequence[dict[str, Any]], mode: str, tolerance: float) -> dict[str, Any]:
+    """The first layers that overflow or depart, and the verdict in words.
+
+    A layer departs where its error is beyond rounding, in lowered modes beyond what results may differ by.
+    """
+    allowed = ROUNDING if mode == _KEEP else tolerance
     overflow = next((row for row in rows if row["not_finite"]), None)
-    departs = next((row for row in rows if row["error"] > max(DEPARTS * row["reference"], ROUNDING)), None)
+    departs = next((row for row in rows if row["error"] > max(DEPARTS * row["reference"], allowed)), None)
     worst = max((row["error"] for row in rows), default=0.0)
     reference = max((row["reference"] for row in rows), default=0.0)
     if overflow:
@@ -220,7 +277,8 @@ def search(
     graph: ir.Graph, arrays: Sequence[np.ndarray], mode: str, tolerance: float, path: Path
 ) -> dict[str, Any]:
     """Find the operators to keep in float32 and write them as a mixlist."""
-    exact = [np.asarray(a) for a in interpret(widened(graph), list(arrays))]
+    values = exact_values(graph, arrays)
+    exact = [_value(output, values) for output in graph.outputs]
     names = _candidates(graph)
     whole, took = _tried(graph, arrays, mode, [], exact)
     lowered: set[str] = set()

@@ -14,7 +14,6 @@ __all__ = ["render"]
 _HERE = Path(__file__).parent
 _MARKS = {"pass": ("✓", "passed"), "fail": ("✗", "failed"), "open": ("–", "not decided")}
 _TOP_KERNELS = 12
-_TIMELINE_STEPS = 3
 
 Cell = str | tuple[str, float]  # text, or text with the number to sort by
 
@@ -73,7 +72,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
         return f'<span class="verdict bad">Not ready for the NPU.</span> {count}'
     if failed or "warning" in levels:
         return f'<span class="verdict warn">Runs on the NPU, with room for improvement.</span> {count}'
-    return '<span class="verdict good">Ready for the NPU.</span> Nothing was found.'
+    return '<span class="verdict good">Ready for the NPU.</span> No errors, no warnings.'
 
 
 # -- pieces -------------------------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def _operators(report: Mapping[str, Any]) -> str:
         for r in rows
     ]  # fmt: skip
     table = _table(
-        ["operator", "place", "count", "operations", "line", "why not on the NPU"],
+        ["operator", "place", "count", "operations", "line", "why there"],
         cells, name="Operators", classes=[r["place"] for r in rows], numbers="  nn",
     )  # fmt: skip
     search = (
@@ -280,22 +279,7 @@ def _precision(report: Mapping[str, Any]) -> str:
         curves = [Line("without the NPU", "plain", plain), Line("on the NPU", "npu", npu)]
         cards.append(_card("Loss", lines("Loss", curves, "step", "loss")))
     if report["outputs"]:
-        rows = [
-            (r["name"], "×".join(map(str, r["shape"])) or "scalar", _number(r.get("error"), ".2e"),
-             _number(r.get("largest"), ".2e"), _remark(r))
-            for r in report["outputs"]
-        ]  # fmt: skip
-        table = _table(
-            ["result", "shape", "relative error", "greatest difference", ""],
-            rows,
-            name="Results",
-            numbers="  nn",
-        )
-        cards.append(
-            _card(
-                "Results of both runs", table, "Relative error in the 2-norm against the run without the NPU."
-            )
-        )
+        cards.append(_results(report))
     found = report["precision"]
     for mode, data in found.get("modes", {}).items():
         cards.append(_layers(mode, data))
@@ -306,6 +290,32 @@ def _precision(report: Mapping[str, Any]) -> str:
     if not cards:
         return '<div class="card"><p class="none">No results of both runs could be compared.</p></div>'
     return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _results(report: Mapping[str, Any]) -> str:
+    """The results of both runs, with their distances from float64 where those are known."""
+    rows = report["outputs"]
+    head = ["result", "shape", "relative error", "greatest difference", "remark"]
+    cells: list[list[Cell]] = [
+        [r["name"], "×".join(map(str, r["shape"])) or "scalar", _number(r.get("error"), ".2e"),
+         _number(r.get("largest"), ".2e"), _remark(r)]
+        for r in rows
+    ]  # fmt: skip
+    note = "Relative error in the 2-norm against the run without the NPU."
+    if any("npu_to_float64" in r for r in rows):
+        head[3:4] = ["NPU to float64", "reference to float64"]
+        for row, r in zip(cells, rows, strict=True):
+            row[3:4] = [
+                _number(r.get("npu_to_float64"), ".2e"),
+                _number(r.get("framework_to_float64"), ".2e"),
+            ]
+        worst = [max(r.get(f"{side}_to_float64", 0.0) for r in rows) for side in ("npu", "framework")]
+        name = report["runs"].get("plain", {}).get("reference") or "the framework"
+        near = worst[0] <= max(2 * worst[1], 1e-6)
+        note += f" The NPU is {'as near to' if near else 'farther from'} float64 {'as' if near else 'than'} {name} is."
+    return _card(
+        "Results of both runs", _table(head, cells, name="Results", numbers="  nnn"[: len(head)]), note
+    )
 
 
 def _remark(row: Mapping[str, Any]) -> str:
@@ -322,14 +332,16 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
     chart = lines(f"Error by layer in {mode}", curves, "layer", "relative error against float64", log=True)
     table = _table(
         ["layer", "operator", "error", "float32 by itself", "greatest value", "line"],
-        [(r["layer"], r["operator"], (_number(r["error"], ".1e"), r["error"] if math.isfinite(r["error"]) else 1e300),
+        [(r["layer"].removeprefix("StatefulPartitionedCall/"), r["operator"],
+          (_number(r["error"], ".1e"), r["error"] if math.isfinite(r["error"]) else 1e300),
           (_number(r["reference"], ".1e"), r["reference"]), _number(r["largest"], ".3g"), r["location"]) for r in rows],
         name=f"Layers in {mode}", numbers="  nnn",
     )  # fmt: skip
     first = data.get("first_departing")
     said = data.get("verdict", "")
     if first:
-        said += f" First layer that departs: {first['layer']} ({first['operator']}) {first['location']}."
+        where = f" at {first['location']}" if first["location"] else ""
+        said += f" First layer that departs: {first['layer']} ({first['operator']}){where}."
     return _card(
         f"Layers in {mode}", f"{chart}<details><summary>{len(rows)} layers</summary>{table}</details>", said
     )
@@ -384,8 +396,8 @@ def _speed(report: Mapping[str, Any]) -> str:
     if report["pipelines"]:
         stages = [
             (s["stage"], (seconds(s["seconds"]), s["seconds"]), s["location"])
-            for p in report["pipelines"] for s in p["stages"]
-        ]  # fmt: skip
+            for s in report["pipelines"][0]["stages"]
+        ]
         total = report["pipelines"][0]["seconds"]
         table = _table(["stage", "time a batch", "line"], stages, name="Input", numbers=" n")
         cards.append(_card("Input pipeline", table, f"{seconds(total)} a batch without a model."))
@@ -397,7 +409,7 @@ def _speed(report: Mapping[str, Any]) -> str:
         cards.append(
             _card(
                 "Lines of the script by time",
-                _table(["line", "share", ""], hot, name="Lines", numbers=" n"),
+                _table(["line", "share", "when"], hot, name="Lines", numbers=" n"),
                 "Sampled on the main thread of the NPU run.",
             )
         )
@@ -435,13 +447,8 @@ def _rate(amount: float, task: Mapping[str, Any]) -> float | None:
 
 
 def _timeline(report: Mapping[str, Any]) -> str:
-    spans = report["timeline"]
-    step = report["speed"].get("npu", {}).get("step_seconds") or 0.0
-    until = max(s["end"] for s in spans)
-    shown = [s for s in spans if s["end"] > until - max(_TIMELINE_STEPS * step, 1e-4)][-300:]
-    return timeline(
-        "Timeline", ["NPU", "host", "input"], [(s["kind"], s["name"], s["begin"], s["end"]) for s in shown]
-    )
+    spans = [(s["kind"], s["name"], s["begin"], s["end"]) for s in report["timeline"]]
+    return timeline("Timeline", ["NPU", "host", "input"], spans)
 
 
 def _memory(report: Mapping[str, Any]) -> str:
@@ -472,7 +479,7 @@ def _memory(report: Mapping[str, Any]) -> str:
     if device:
         rows = [(name, f"{value / 2**20:,.1f} MiB") for name, value in device.items()]
         cards.append(
-            _card("The device's memory", _table(["", "size"], rows, name="Device memory", numbers=" n"))
+            _card("The device's memory", _table(["memory", "size"], rows, name="Device memory", numbers=" n"))
         )
     return f'<div class="cards">{"".join(cards)}</div>'
 
@@ -491,7 +498,9 @@ def _scaling(report: Mapping[str, Any]) -> str:
         cards.append(
             _card(
                 "Throughput by batch size",
-                _table(["batch", "time", "samples/s", "memory", ""], rows, name="Batches", numbers="nnnn"),
+                _table(
+                    ["batch", "time", "samples/s", "memory", "remark"], rows, name="Batches", numbers="nnnn"
+                ),
                 note,
             )
         )
@@ -508,7 +517,9 @@ def _scaling(report: Mapping[str, Any]) -> str:
         cards.append(
             _card(
                 "Several NPUs",
-                _table(["NPUs", "time of a step", "speedup", ""], counts, name="Scaling", numbers="nnn"),
+                _table(
+                    ["NPUs", "time of a step", "speedup", "remark"], counts, name="Scaling", numbers="nnn"
+                ),
             )
         )
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
@@ -525,7 +536,7 @@ def _environment(report: Mapping[str, Any]) -> str:
             *run.get("notes", ()),
         ]
         rows.append((f"{side} run", "; ".join(filter(None, [f"{run.get('seconds', 0.0):.1f} s", *said]))))
-    body = _table(["", ""], rows, name="Environment")
+    body = _table(["fact", "value"], rows, name="Environment")
     for side, text in report.get("printed", {}).items():
         if text.strip():
             body += _folded(f"What the {side} run printed (its end)", text)

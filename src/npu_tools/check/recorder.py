@@ -24,9 +24,8 @@ __all__ = ["Enough", "Recorder", "Step", "resident_bytes"]
 
 MOST_SAVED = 4 << 20  # elements of outputs kept for a comparison
 MOST_OUTPUTS = 16
-SAMPLE_SECONDS = 0.01
+SAMPLE_SECONDS = 0.05  # seldom enough not to disturb what is measured
 PROGRESS_SECONDS = 0.2
-MEMORY_EVERY = 5  # samples of lines for one of memory
 MOST_POINTS = 4000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 TRAINING = ("fit", "optimizer", "session")  # kinds of steps, the most telling first
@@ -107,16 +106,14 @@ class Recorder:
         return time.perf_counter() - self.began
 
     def _sample(self) -> None:
-        count = 0
         while not self._stop.wait(SAMPLE_SECONDS):
             frame = sys._current_frames().get(self._main or 0)
             user = None if frame is None else self.roots.frame(frame)
             if user is not None:
                 line = f"{self.roots.name(user.f_code.co_filename)}:{user.f_lineno}"
                 self.lines[line, self.depth_of_main > 0] += 1
-            if count % MEMORY_EVERY == 0 and len(self.memory) < MOST_POINTS:
+            if len(self.memory) < MOST_POINTS:
                 self.memory.append((self.now(), resident_bytes()))
-            count += 1
 
     # -- nesting -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from typing import Any
 
@@ -21,7 +23,7 @@ def measure(dataset: Any) -> dict[str, Any] | None:
     before, stages = 0.0, []
     with tf.device("/CPU:0"):
         for stage, factor in zip(chain, factors, strict=True):
-            took = _seconds(stage)
+            took = _seconds(stage, last=stage is chain[-1])
             if took is None:
                 return None
             whole = took * factor
@@ -56,8 +58,12 @@ def _factors(chain: list[Any]) -> list[int]:
     return list(reversed(factors))
 
 
-def _seconds(dataset: Any) -> float | None:
-    """Seconds for an element; the first one, which starts the pipeline, does not count where there are more."""
+def _seconds(dataset: Any, last: bool) -> float | None:
+    """Seconds for an element: the median, of stages that prepare several at once the mean.
+
+    The first element, which starts the pipeline, does not count where there are more; a source of one element, from
+    which a later stage makes many, costs nothing.
+    """
     iterator = iter(dataset)
     ends = [time.perf_counter()]
     for _ in range(_ELEMENTS):
@@ -68,7 +74,10 @@ def _seconds(dataset: Any) -> float | None:
             break
     if len(ends) < 2:
         return None
-    return (ends[-1] - ends[1]) / (len(ends) - 2) if len(ends) > 2 else ends[1] - ends[0]
+    if len(ends) == 2:
+        return ends[1] - ends[0] if last else 0.0
+    taken = [b - a for a, b in itertools.pairwise(ends[1:])]
+    return statistics.fmean(taken) if _name(dataset).startswith("Parallel") else statistics.median(taken)
 
 
 def _name(dataset: Any) -> str:

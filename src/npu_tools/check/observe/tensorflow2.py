@@ -75,7 +75,7 @@ class TensorFlowHooks:
         for name in ("fit", "evaluate", "predict"):
             around(tf.keras.Model, name, functools.partial(self._loop, name))
         around(tf.keras.Model, "__call__", self._model_call)
-        around(tf.keras.layers.Layer, "__init__", self._layer_made)
+        tf.keras.layers.Layer.__new__ = self._layer_made(tf.keras.layers.Layer.__new__)
         around(tf.keras.layers.Layer, "__call__", self._layer_called)
         around(tf.keras.optimizers.Optimizer, "apply_gradients", self._apply)
         around(backprop.GradientTape, "gradient", self._gradient)
@@ -206,11 +206,13 @@ class TensorFlowHooks:
         return ""
 
     def _layer_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A `__new__` that notes the line: Keras reads the signature of `__init__`, which stays as it is."""
         recorder = self.recorder
 
-        def make(layer: Any, *args: Any, **kwargs: Any) -> None:
-            original(layer, *args, **kwargs)
+        def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            layer = original(kind, *args, **kwargs)
             object.__setattr__(layer, _LINE, recorder.roots.here())
+            return layer
 
         return make
 

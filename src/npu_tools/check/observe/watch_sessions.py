@@ -33,6 +33,7 @@ class SessionWatcher:
         self.request, self.recorder = request, recorder
         self.reports: dict[int, tuple[Any, int]] = {}
         self.graphs: list[Any] = []
+        self.captured: Any = None
         from npu_bridge import version1
 
         version1.install()
@@ -40,9 +41,14 @@ class SessionWatcher:
 
         self.tf = tf
         if request.side == "npu":
+            import npu_bridge.npu_init  # noqa: F401  (sessions offload from here on)
             from npu_bridge import session
 
             around(session, "_rewritten", self._rewritten)
+            if request.layers or request.mixlist:
+                from npu_tools.check.observe.capture import Capture
+
+                self.captured = Capture().watch_tensorflow()
         else:
             _stay_on_host()
         tf.compat.v1.set_random_seed(request.seed)
@@ -118,7 +124,8 @@ class SessionWatcher:
             for placed in report.operations:
                 self._add(rows, placed, calls)
         largest = max(reports, key=lambda item: len(item[0].operations), default=None)
-        return {
+        layers = {} if self.captured is None else self.captured.analyse(self.request, self._line)
+        return layers | {
             "devices": ["/device:CPU:0", "/device:NPU:0"],
             "operators": sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"])),
             "graph": [] if largest is None else _parts(largest[0]),

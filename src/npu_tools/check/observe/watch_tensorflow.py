@@ -17,6 +17,7 @@ __all__ = ["TensorFlowWatcher"]
 _OURS = re.compile(r"^\s*(?:import|from)\s+(tf_adapter|npu_device)\b", re.MULTILINE)
 _NUMBERED = re.compile(r"NPU:(\d+)")
 _MOST_SPANS = 600
+_SHOWN_STEPS = 3
 
 
 class TensorFlowWatcher:
@@ -53,7 +54,7 @@ class TensorFlowWatcher:
             if request.layers or request.mixlist:
                 from npu_tools.check.observe.capture import Capture
 
-                self.captured = Capture()
+                self.captured = Capture().watch_tensorflow()
 
     def run(self, path: str) -> None:
         """Run the script as `python path` would."""
@@ -86,7 +87,7 @@ class TensorFlowWatcher:
             "devices": [d.name for d in tf.config.list_logical_devices()],
             "operators": npu.operators(self.hooks.location_of, timeline),
             "graph": npu.groups(self.hooks.location_of),
-            "spans": spans[-_MOST_SPANS:],
+            "spans": _last_steps(spans, self.recorder),
             "spent": _spent(spans, self.recorder),
             "npu_memory": npu.memory(),
             "kernels": npu.kernels(Counter(s["name"] for s in spans)),
@@ -94,6 +95,16 @@ class TensorFlowWatcher:
         if self.captured is not None:
             found |= self.captured.analyse(self.request, self.hooks.location_of)
         return found
+
+
+def _last_steps(spans: list[dict[str, Any]], recorder: Recorder) -> list[dict[str, Any]]:
+    """The calls of the last steps of the main series."""
+    series = recorder.main_series()
+    if series is None:
+        return spans[-_MOST_SPANS:]
+    steps = series.steps[-_SHOWN_STEPS:]
+    shown = [s for s in spans if s["end"] >= steps[0].begin and s["begin"] <= steps[-1].end]
+    return shown[-_MOST_SPANS:]
 
 
 def _spent(spans: list[dict[str, Any]], recorder: Recorder) -> dict[str, float]:

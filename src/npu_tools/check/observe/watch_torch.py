@@ -13,6 +13,7 @@ import runpy
 import sys
 import time
 import types
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,8 @@ class TorchWatcher:
         self._half: dict[str, float] | None = None
         self.reports: list[Any] = []
         self._observing: Any = None
+        self.captured: Any = None
+        self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if request.side == "npu":
             self._use_npu()
         torch.manual_seed(request.seed)
@@ -79,6 +82,10 @@ class TorchWatcher:
 
         self._observing = observe()
         self.reports = self._observing.__enter__()
+        if self.request.layers or self.request.mixlist:
+            from npu_tools.check.observe.capture import Capture
+
+            self.captured = Capture().watch_torch()
         around(torch, "compile", lambda original: lambda *a, **k: original(*a, **(k | {"backend": "npu"})))
 
     def _install(self) -> None:
@@ -102,17 +109,29 @@ class TorchWatcher:
             if isinstance(module, torch.nn.modules.loss._Loss):
                 return original(module, *args, **kwargs)
             recorder.check_limit("call", name)
-            if self.request.side == "npu" and module._compiled_call_impl is None and not _is_compiled(module):
-                module.compile(backend="npu")
+            called = self._on_npu(module)
             begin = recorder.now()
-            with recorder.inside():
-                result = original(module, *args, **kwargs)
-                recorder.output(name, _floats(result))
+            torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # Dynamo must not see this function
+            try:
+                with recorder.inside():
+                    result = original(called, *args, **kwargs)
+                    recorder.output(name, _floats(result))
+            finally:
+                torch.nn.Module.__call__ = call  # type: ignore[method-assign]
             self._spent["NPU"] += recorder.now() - begin
             recorder.step("call", name, begin, None, recorder.roots.here())
             return result
 
         return call
+
+    def _on_npu(self, module: Any) -> Any:
+        """The module compiled for the NPU, once; itself in the plain run, or where the script has compiled it."""
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        if self.request.side != "npu" or compiled:
+            return module
+        if module not in self._compiled:
+            self._compiled[module] = torch.compile(module, backend="npu")
+        return self._compiled[module]
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
@@ -195,6 +214,8 @@ class TorchWatcher:
             "spent": self._where(),
         }
         self._observing.__exit__(None, None, None)
+        if self.captured is not None:
+            found |= self.captured.analyse(self.request, lambda node: "")
         return found
 
     def _where(self) -> dict[str, float]:
@@ -272,10 +293,6 @@ def _row(
         "eager": False, "calls": 2, "nodes": [], "locations": [],
     }  # fmt: skip
     return rows.setdefault((operator, place, reason), fresh)
-
-
-def _is_compiled(module: Any) -> bool:
-    return type(module).__name__ == "OptimizedModule"
 
 
 def _floats(value: Any) -> list[np.ndarray]:
