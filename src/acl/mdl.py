@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from acl import _memory, _state
 from acl import constants as c
+from acl._aipp import *  # noqa: F403
+from acl._aipp import AIPP_BYTES, Settings, dynamic_inputs, info, prepared, records, settings
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
 from acl._state import current_context, stream_of
 from acl._tensors import DataBuffer, TensorSpec, buffers, item_bytes, specs
@@ -48,6 +52,7 @@ class Loaded:
         self.properties = properties or {}
         self.current = 0 if self.gears is None else self._largest()
         self.actual: dict[int, tuple[int, ...]] = {}  # shapes of outputs that only the run decides
+        self.dynamic_aipp = dynamic_inputs(self.plan(0))
 
     def _largest(self) -> int:
         return max(
@@ -66,6 +71,10 @@ class Loaded:
     def inputs(self) -> list[PortInfo]:
         """All inputs at their largest, the gear's among them."""
         ports = self._ports(0 if self.gears is None else self._largest(), "inputs")
+        for index, record in self.dynamic_aipp.items():
+            size = int(record["config"]["max_src_image_size"])
+            ports[index] = PortInfo(ports[index].name, (size,), "uint8", "ND")
+            ports.append(PortInfo(c.ACL_DYNAMIC_AIPP_NAME, (AIPP_BYTES,), "uint8", "ND"))
         if self.gears is not None:
             count = len(self.gears.choices[0])
             ports.append(PortInfo(c.ACL_DYNAMIC_TENSOR_NAME, (count,), "int64", "ND"))
@@ -358,9 +367,43 @@ def get_output_index_by_name(model_desc: int, name: str) -> int:
 
 @returns_value(0, 0)
 def get_aipp_type(model_id: int, index: int) -> tuple[int, int]:
-    """(type, attached_index, ret): pre-processing is part of the model, nothing is attached."""
-    models.get(model_id)
-    return c.ACL_DATA_WITHOUT_AIPP, 0xFFFFFFFF
+    """(type, attached_index, ret): how an input is pre-processed, and the input with its settings."""
+    loaded = models.get(model_id)
+    known = {int(r["input"]): r["mode"] for r in records(loaded.plan(0))}
+    count = len(loaded.plan(0).inputs)
+    if index >= count and index < count + len(loaded.dynamic_aipp):
+        return c.ACL_DYNAMIC_AIPP_NODE, _NONE_ATTACHED
+    if known.get(index) == "dynamic":
+        return c.ACL_DATA_WITH_DYNAMIC_AIPP, count + list(loaded.dynamic_aipp).index(index)
+    return (c.ACL_DATA_WITH_STATIC_AIPP if index in known else c.ACL_DATA_WITHOUT_AIPP), _NONE_ATTACHED
+
+
+_NONE_ATTACHED = 0xFFFFFFFF
+
+
+@returns_value({})
+def get_first_aipp_info(model_id: int, index: int) -> dict[str, Any]:
+    """({name: value}, ret): the static pre-processing of an input, by the names of the configuration file."""
+    return info(models.get(model_id).plan(0), index)
+
+
+@returns_code
+def set_input_aipp(model_id: int, dataset: int, index: int, aipp: int) -> None:
+    """Pre-process the next runs of a dataset; index is that of ACL_DYNAMIC_AIPP_NAME. Returns ret."""
+    loaded, data = models.get(model_id), datasets.get(dataset)
+    place = index - len(loaded.plan(0).inputs)
+    if not 0 <= place < len(loaded.dynamic_aipp):
+        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{index} is not the index of {c.ACL_DYNAMIC_AIPP_NAME}")
+    data.aipp[list(loaded.dynamic_aipp)[place]] = settings.get(aipp)
+
+
+@returns_code
+def set_aipp_by_input_index(model_id: int, dataset: int, index: int, aipp: int) -> None:
+    """Pre-process the next runs of a dataset; index is that of the images. Returns ret."""
+    loaded, data = models.get(model_id), datasets.get(dataset)
+    if index not in loaded.dynamic_aipp:
+        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"input {index} was not compiled with dynamic AIPP")
+    data.aipp[index] = settings.get(aipp)
 
 
 # -- datasets ---------------------------------------------------------------------------------------
@@ -374,6 +417,7 @@ class Dataset:
     descs: dict[int, int] = field(default_factory=dict)
     own: list[int] = field(default_factory=list)  # descriptions made here, which end with the dataset
     gear: int | None = None
+    aipp: dict[int, Settings] = field(default_factory=dict)  # pre-processing by input
 
 
 datasets: Handles[Dataset] = Handles("dataset")
@@ -551,11 +595,13 @@ def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
     loaded, feeds, results = models.get(model_id), datasets.get(inputs), datasets.get(outputs)
     gear = _gear(loaded, feeds)
     plan = loaded.plan(gear)
-    in_addresses, keep_in = _addresses(feeds, plan.inputs, "input", c.ACL_ERROR_MODEL_INPUT_NOT_MATCH)
+    in_addresses, keep_in = _addresses(
+        feeds, plan.inputs, "input", c.ACL_ERROR_MODEL_INPUT_NOT_MATCH, loaded.dynamic_aipp
+    )
     out_addresses, keep_out = _addresses(results, plan.outputs, "output", c.ACL_ERROR_MODEL_OUTPUT_NOT_MATCH)
 
     def run() -> None:
-        keep = (keep_in, keep_out)
+        keep = [keep_in, keep_out, *_prepare(loaded, feeds, in_addresses)]
         loaded.current = gear
         loaded.run(gear, in_addresses, out_addresses)
         _describe(results, loaded)
@@ -577,15 +623,41 @@ def _gear(loaded: Loaded, feeds: Dataset) -> int:
     return int(loaded.model.find([specs.get(feeds.descs[i]).shape for i in range(count)]))
 
 
-def _addresses(data: Dataset, ports: list[Any], side: str, code: int) -> tuple[list[int], list[object]]:
+def _prepare(loaded: Loaded, feeds: Dataset, addresses: list[int]) -> list[np.ndarray]:
+    """Images pre-processed as the dataset says; the addresses become those of the results, which are returned."""
+    made = []
+    for index, record in loaded.dynamic_aipp.items():
+        if index not in feeds.aipp:
+            raise AclError(
+                c.ACL_ERROR_INVALID_PARAM,
+                f"AIPP of input {index} is not set: call acl.mdl.set_input_aipp first",
+            )
+        buffer = buffers.get(feeds.items[index])
+        raw = np.frombuffer(ptr_to_bytes(buffer.address, buffer.nbytes), np.uint8)
+        made.append(prepared(feeds.aipp[index], record, loaded.plan(0).inputs[index], raw))
+        addresses[index] = made[-1].ctypes.data
+    return made
+
+
+def _addresses(
+    data: Dataset, ports: list[Any], side: str, code: int, prepared_later: Mapping[int, Any] | None = None
+) -> tuple[list[int], list[object]]:
     """The checked addresses of a dataset's buffers, and the blocks they are in."""
-    items = data.items[: len(ports)] if side == "input" and len(data.items) == len(ports) + 1 else data.items
+    later = prepared_later or {}
+    extra = len(later) or 1  # inputs that hold no data: of settings, or of the gear
+    items = (
+        data.items[: len(ports)] if side == "input" and len(data.items) == len(ports) + extra else data.items
+    )
     if len(items) != len(ports):
         raise AclError(code, f"the model has {len(ports)} {side}s, the dataset {len(data.items)} buffers")
     addresses: list[int] = []
     blocks: list[object] = []
-    for item, port in zip(items, ports, strict=True):
+    for index, (item, port) in enumerate(zip(items, ports, strict=True)):
         buffer = buffers.get(item)
+        if index in later:
+            blocks.append(_memory.check_range(buffer.address, buffer.nbytes, write=False))
+            addresses.append(buffer.address)
+            continue
         if buffer.nbytes < port.desc.nbytes:
             raise AclError(
                 code, f"{side} '{port.name}' needs {port.desc.nbytes} bytes, its buffer has {buffer.nbytes}"
@@ -610,5 +682,5 @@ def _describe(results: Dataset, loaded: Loaded) -> None:
 def clear() -> None:
     """Forget everything (acl.finalize)."""
     _state.thread.context = None
-    for table in (models, descriptions, datasets, configs):
+    for table in (models, descriptions, datasets, configs, settings):
         table.clear()

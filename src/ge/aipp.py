@@ -1,4 +1,4 @@
-"""Static AIPP: image pre-processing described in a text file becomes operators in front of a model.
+"""AIPP: image pre-processing described in a text file becomes operators in front of a model.
 
 The model then takes raw bytes (NV12, RGB, …) instead of floats. Per image, in this order: crop, swap of
 channels, colour space conversion, resize, (pixel - mean - min) * var_reci, padding.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class AippConfig:
     mean: tuple[float, ...] = (0.0,) * 4
     minimum: tuple[float, ...] = (0.0,) * 4
     reciprocal: tuple[float, ...] = (1.0,) * 4
+    max_src_image_size: int = 0  # bytes of the largest batch of images; dynamic AIPP
 
     @property
     def source(self) -> SourceFormat:
@@ -169,8 +170,12 @@ def _config(values: Mapping[str, str], where: str) -> AippConfig:
         else:
             raise _invalid(where, f"'{name}' is unknown")
     config = AippConfig(**found)
-    if config.aipp_mode != "static":
-        raise _invalid(where, f"aipp_mode '{config.aipp_mode}' is not supported", "use static AIPP")
+    if config.aipp_mode not in ("static", "dynamic"):
+        raise _invalid(where, f"aipp_mode '{config.aipp_mode}' is unknown", "use static or dynamic")
+    if config.aipp_mode == "dynamic" and config.max_src_image_size <= 0:
+        raise _invalid(
+            where, "dynamic AIPP without max_src_image_size", "give the bytes of the largest images"
+        )
     if config.input_format not in FORMATS:
         raise _invalid(
             where, f"input_format '{config.input_format}' is not supported", f"use {', '.join(FORMATS)}"
@@ -212,10 +217,26 @@ def _invalid(where: str, cause: str, remedy: str = "see the AIPP section of the 
 # -- the operators ----------------------------------------------------------------------------------
 
 
-def insert(graph: ir.Graph, configs: list[AippConfig], input_format: str = "NCHW") -> None:
-    """Put the pre-processing in front of the model's inputs, which become raw bytes."""
+def insert(graph: ir.Graph, configs: list[AippConfig], input_format: str = "NCHW") -> list[dict[str, Any]]:
+    """Put static pre-processing in front of the model's inputs, which become raw bytes.
+
+    Returns what is told about each: its input, mode, layout and configuration. Dynamic pre-processing, which is set for
+    each run (`acl.mdl.set_input_aipp`), only has its record.
+    """
     for config in configs:
-        _insert_one(graph, config, input_format)
+        if config.aipp_mode == "static":
+            _insert_one(graph, config, input_format)
+        elif desc_of(graph.inputs[_input_index(graph, config)]).rank != 4:
+            raise _mismatch(config, "dynamic AIPP takes images of rank 4")
+    return [
+        {"input": _input_index(graph, k), "mode": k.aipp_mode, "layout": input_format, "config": _plain(k)}
+        for k in configs
+    ]
+
+
+def _plain(config: AippConfig) -> dict[str, Any]:
+    """A configuration as JSON has it."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
 
 
 def _insert_one(graph: ir.Graph, config: AippConfig, input_format: str) -> None:

@@ -87,6 +87,8 @@ def compile_model(request: Request, progress: Progress = _silent) -> Result:
         graph = parse(request, options)
         progress(f"compiling{label}", 2 * index + 1, total)
         plan = compile_plan(graph, options, request.model.stem)
+        if facts.aipp(graph):
+            plan.report["aipp"] = facts.aipp(graph)
         _set_formats(plan, request.input_format or _default_format(request), request.aipp_file is not None)
         plans.append(shared.apply(plan))
     progress("writing", total - 1, total)
@@ -105,7 +107,10 @@ def parse(request: Request, options: CompileOptions) -> ir.Graph:
         cast_outputs(graph, request.output_types)
     if request.aipp_file is not None:
         input_format = request.input_format or _default_format(request)
-        aipp.insert(graph, aipp.parse(request.aipp_file), input_format)
+        records = aipp.insert(graph, aipp.parse(request.aipp_file), input_format)
+        if request.gears is not None and any(r["mode"] == "dynamic" for r in records):
+            raise GeError("E13002", "dynamic AIPP and gears do not go together", remedy="use static AIPP")
+        facts.set_aipp(graph, records)
     return graph
 
 

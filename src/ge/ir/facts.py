@@ -13,6 +13,7 @@ from ge.ir.values import desc_of
 __all__ = [
     "add_note",
     "add_origin",
+    "aipp",
     "engine",
     "implementation",
     "interface",
@@ -24,6 +25,7 @@ __all__ = [
     "passed_over",
     "reason",
     "recomputed",
+    "set_aipp",
     "set_engine",
     "set_implementation",
     "set_interface",
@@ -41,6 +43,7 @@ __all__ = [
     "storage_dtype",
 ]
 
+_AIPP = "ge.aipp"
 _ORIGIN = "ge.origin"
 _ENGINE = "ge.engine"
 _REASON = "ge.reason"
@@ -205,3 +208,13 @@ def interface(graph: ir.Graph) -> Mapping[str, Any] | None:
 def set_interface(graph: ir.Graph, record: Mapping[str, Any]) -> None:
     """Record structured inputs and outputs."""
     graph.meta[_INTERFACE] = record
+
+
+def aipp(graph: ir.Graph) -> list[Any]:
+    """What is told about the pre-processing of images, one record an input."""
+    return list(graph.meta.get(_AIPP, ()))
+
+
+def set_aipp(graph: ir.Graph, records: Iterable[Mapping[str, Any]]) -> None:
+    """Record the pre-processing of images."""
+    graph.meta[_AIPP] = [dict(r) for r in records]
