@@ -62,9 +62,10 @@ def single(
     inputs: Sequence[Operand | Array],
     outputs: Sequence[Operand | Array],
     attrs: dict[str, Any] | None = None,
+    device: int = 0,
 ) -> tuple[rt.Program, list[Array], list[Array]]:
     """A finalized program of one task, with the arrays to feed and to fill."""
-    program = rt.Program(kind)
+    program = rt.Program(kind, device)
     feeds: list[Array] = []
     fills: list[Array] = []
     input_views, output_views = [], []

@@ -16,28 +16,39 @@ import numpy as np
 import pytest
 
 import npu_runtime as rt
-from tests.native.native_support import channels_last, constant, needs_bf16_vectors, randn, single
+from tests.native.native_support import (
+    HAS_BF16_VECTORS,
+    channels_last,
+    constant,
+    needs_bf16_vectors,
+    randn,
+    single,
+)
 
 SIZE = 192
 RUNS = 100
 
 
-def product() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+Work = tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]
+
+
+def product(device: int = 0) -> Work:
     """A matrix product that oneDNN shares out among threads."""
     x, w = randn(SIZE, SIZE), randn(SIZE, SIZE, seed=1)
     y = np.zeros((SIZE, SIZE), np.float32)
-    return *single("matmul", [x, constant(w)], [y]), x @ w
+    return *single("matmul", [x, constant(w)], [y], device=device), x @ w
 
 
-def gradient() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+def gradient(device: int = 0) -> Work:
     """The gradient of few weights by many pixels, which threads add up together."""
     x, dy = randn(4, 3, 40, 40), randn(4, 16, 40, 40, seed=1)
     dw = np.zeros((16, 3, 1, 1), np.float32)
-    program, feeds, fills = single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw])
+    operands = [channels_last(x), channels_last(dy)]
+    program, feeds, fills = single("conv_grad_weights", operands, [dw], device=device)
     return program, feeds, fills, np.einsum("nchw,nkhw->kc", x, dy).reshape(dw.shape)
 
 
-def steps() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]:
+def steps(device: int = 0) -> Work:
     """An LSTM layer: each step needs what all threads made of the step before."""
     count, hidden = 20, 128
     x, state = randn(count, 1, 8), np.zeros((1, 1, 1, hidden), np.float32)
@@ -49,6 +60,7 @@ def steps() -> tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]
         [x, state, state, *weights],
         [y],
         {"cell": "lstm", "direction": "forward", "implementation": "small_batch"},
+        device,
     )
     wanted, h, c = [], np.zeros(hidden), np.zeros(hidden)
     for value in x[:, 0]:
@@ -110,9 +122,7 @@ def starved(worker: int) -> Iterator[None]:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("work", [product, gradient, pytest.param(steps, marks=needs_bf16_vectors)])
-def test_a_worker_that_does_not_run_is_not_waited_for(
-    work: Callable[[], tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]], two_threads: None
-) -> None:
+def test_a_worker_that_does_not_run_is_not_waited_for(work: Callable[[], Work], two_threads: None) -> None:
     program, feeds, fills, wanted = work()
     run_often(program, feeds, fills)
     rt.set_num_threads(1)
@@ -133,7 +143,7 @@ def test_many_callers_share_the_pool(two_threads: None) -> None:
     made = [product() for _ in range(6)]
     start = threading.Barrier(len(made))
 
-    def work(case: tuple[rt.Program, list[np.ndarray], list[np.ndarray], np.ndarray]) -> bool:
+    def work(case: Work) -> bool:
         program, feeds, fills, wanted = case
         start.wait()
         for _ in range(RUNS):
@@ -217,6 +227,42 @@ def test_devices_are_sets_of_cores(cores: str, threads: list[int]) -> None:
         assert "NPU_DEVICE_CORES" in found.stderr and found.returncode
     else:
         assert found.stdout.strip() == str(threads), found.stderr
+
+
+def step_on_every_device() -> None:
+    """Two callers of each of the devices run the same programs at the same time; called in a process of its own."""
+    kinds = [product, gradient, *([steps] if HAS_BF16_VECTORS else [])]
+    made = {device: [make(device) for make in kinds] for device in range(rt.device_count())}
+    start = threading.Barrier(2 * len(made))
+
+    def caller(device: int) -> None:
+        start.wait()
+        for _ in range(RUNS // 10):
+            for program, feeds, fills, wanted in made[device]:
+                own = [np.full_like(array, -1) for array in fills]
+                program.run(feeds, own)
+                np.testing.assert_allclose(own[0], wanted, rtol=1e-4, atol=1e-4)
+
+    with ThreadPoolExecutor(2 * len(made)) as pool:
+        for done in [pool.submit(caller, device) for device in [*made, *made]]:
+            done.result()
+    used = [rt.memory_info(device)["peak"] for device in made]
+    assert all(used), f"a device whose memory nothing was charged to: {used}"
+    print("done", len(made))
+
+
+def test_devices_run_steps_at_the_same_time() -> None:
+    command = "from tests.native.test_threads import step_on_every_device; step_on_every_device()"
+    settings = {"NPU_DEVICE_COUNT": "3", "NPU_NUM_THREADS": "2"}
+    found = subprocess.run(
+        [sys.executable, "-c", command],
+        env=os.environ | settings,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.split() == ["done", "3"], found.stderr[-4000:]
 
 
 @pytest.mark.parametrize(
