@@ -42,6 +42,19 @@ def _after(then: Function) -> Make:
     return make
 
 
+def _before(first: Function) -> Make:
+    """Calls `first` before TensorFlow's function, with the same arguments."""
+
+    def make(original: Function) -> Function:
+        def both(*args: Any, **named: Any) -> Any:
+            first(*args, **named)
+            return original(*args, **named)
+
+        return both
+
+    return make
+
+
 def _instead(ours: Function, is_ours: Function) -> Make:
     """Calls `ours` in place of TensorFlow's method if its first argument is an NPU."""
 
@@ -165,6 +178,14 @@ PATCHES = PatchTable(
                 "tensorflow.python.pywrap_tfe:TFE_Py_RegisterCustomDevice",
                 "tensorflow.python.pywrap_tfe:TFE_Py_IsCustomDevice",
             ),
+        ),
+        *(
+            Patch(
+                f"{_CONTEXT}:Context.{name}",
+                _before(device.refuse_cluster),
+                without="a TensorFlow cluster with the NPU as default device fails with 'unknown device'",
+            )
+            for name in ("enable_collective_ops", "set_server_def")
         ),
         Patch(f"{_CONTEXT}:Context.soft_device_placement", _setter(_soft_placement_changed)),
         # Python's own class, for want of a hook in TensorFlow (`_in_new_threads`).

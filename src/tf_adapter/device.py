@@ -33,6 +33,7 @@ __all__ = [
     "is_npu_device",
     "is_npu_name",
     "memory_info",
+    "refuse_cluster",
     "register",
     "reset_memory_stats",
     "set_memory_growth",
@@ -84,6 +85,20 @@ def register() -> None:
         add_physical_devices(running)
         add_devices(running)
     as_default(options.as_default)
+
+
+def refuse_cluster(*_: Any, **named: Any) -> None:
+    """Raise where this process joins a cluster with the NPU as default device: names of devices change then."""
+    if _State.default:
+        raise tf.errors.UnimplementedError(
+            None,
+            None,
+            "NPUs cannot be devices of a TensorFlow cluster (MultiWorkerMirroredStrategy, ParameterServerStrategy, "
+            "TF_CONFIG): the cluster renames the host's devices, to which NPUs hand what they do not run. Use "
+            "MirroredStrategy over the NPUs of this machine, or one process for each with `python -m npu_bridge run "
+            "--nproc N` and npu_device.distribute; or call tf_adapter.as_default(False) before the strategy is made to "
+            "train on TensorFlow's own devices.",
+        )
 
 
 def _set_callbacks() -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import tf_adapter  # noqa: F401
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -107,3 +111,11 @@ def test_eager_operators_copy_inputs_of_other_npus() -> None:
         check=False,
     )
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", ["enable_collective_ops", "set_server_def"])
+def test_clusters_are_refused_with_the_way_around(name: str) -> None:
+    with pytest.raises(
+        tf.errors.UnimplementedError, match=r"TensorFlow cluster.*tf_adapter\.as_default\(False\)"
+    ):
+        getattr(context.context(), name)(None)
