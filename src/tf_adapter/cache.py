@@ -188,7 +188,7 @@ def _write(key: str, plan: Plan, ports: Ports) -> None:
         return
     with contextlib.suppress(GeError, OSError):  # a full or read-only disk costs the next process a compile
         om.write(om.Package([plan], None, {"ports": _encode_ports(ports)}), path, portable=False)
-        CacheFolder(path.parents[1], "??/*.om", LIMIT_BYTES).bound()
+        CacheFolder(path.parents[1], LIMIT_BYTES, "??/*.om").bound()
 
 
 def _encode_ports(ports: Ports) -> dict[str, Any]:

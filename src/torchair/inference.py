@@ -19,6 +19,8 @@ from torch._guards import TracingContext
 
 import npu_runtime
 from ge.identity import compile_identity
+from ge.model import packed
+from ge.model.folder import CacheFolder
 from npu_runtime import environment
 from torchair import kept
 from torchair.backend import compile_graphs, get_compiler, get_npu_backend, why_wrapped
@@ -31,6 +33,7 @@ from torchair.plan import FunctionPlan
 __all__ = ["cache_compile", "set_dim_gears"]
 
 _log = logging.getLogger("torchair")
+LIMIT_BYTES = 8 << 30  # of graphs in a folder that the caller does not name
 _NO_CACHE = {  # AOT Autograd's own files take only inductor's results
     "force_autograd_cache": False,
     "bundled_autograd_cache": False,
@@ -51,7 +54,8 @@ def cache_compile(
 ) -> Callable[..., Any]:
     """A method of a module, compiled for inference and kept on disk for other processes.
 
-    The files are in `cache_dir` (NPU_CACHE_DIR, or `.torchair_cache` in the working directory), one folder a rank.
+    The files are in `cache_dir` (NPU_CACHE_DIR, or `.torchair_cache` in the working directory), one folder a rank. A
+    folder that is not named here is bounded: the files unused for longest go first.
     Files are found by the model's structure, versions and sizes of inputs, and used where Dynamo's guards hold and
     parameters and source code are the same. Each set of sizes is a file of its own, whatever `dynamic` says. A
     method that cannot be traced whole is compiled but not kept; the log `torchair` says why.
@@ -65,7 +69,9 @@ def cache_compile(
     ranks = {"global": global_rank, "tp": tp_rank, "pp": pp_rank}
     base = Path(cache_dir) if cache_dir is not None else _default_folder()
     folder = base.joinpath(*(f"{name}_rank_{rank}" for name, rank in ranks.items() if rank is not None))
-    return _Cached(func, module, config if config is not None else CompilerConfig(), folder, dynamic)
+    files = CacheFolder(base, LIMIT_BYTES, f"**/*{kept.SUFFIX}", f"**/*{packed.SUFFIX}")
+    given = config if config is not None else CompilerConfig()
+    return _Cached(func, module, given, folder, dynamic, files if cache_dir is None else None)
 
 
 def _default_folder() -> Path:
@@ -77,10 +83,17 @@ class _Cached:
     """A method with its compiled forms, newest first."""
 
     def __init__(
-        self, method: Any, module: nn.Module, config: CompilerConfig, folder: Path, dynamic: bool
+        self,
+        method: Any,
+        module: nn.Module,
+        config: CompilerConfig,
+        folder: Path,
+        dynamic: bool,
+        files: CacheFolder | None,
     ) -> None:
         self.method, self.module, self.config, self.folder = method, module, config, folder
         self.dynamic = dynamic
+        self.files = files  # to keep within their limit
         self.entries: list[Any] = []
         self.names: list[str] | None = None  # of the arguments, with self
         self.plain: Callable[..., Any] | None = None  # what runs where nothing can be kept
@@ -133,6 +146,8 @@ class _Cached:
         result = entry.fn(self.module, *args, **kwargs)
         try:
             tracer.save(folder, entry, tensors, digests)
+            if self.files is not None:
+                self.files.bound()
         except (Unkept, OSError) as error:
             _log.warning("%s is not kept on disk: %s", self.method.__qualname__, error)
         return result

@@ -26,6 +26,7 @@ import npu_runtime
 from ge.errors import GeError
 from ge.model import keys, packed
 from ge.model.container import Section, read_sections, write_sections
+from ge.model.folder import CacheFolder
 from ge.model.model import Model
 from torchair.faults import as_torch_says
 from torchair.layouts import array_of
@@ -188,6 +189,8 @@ def load(folder: Path, digests: Digests, scope: dict[str, Any], fits: Callable[[
             continue
         compiled = _function(found.traced, scope)
         if fits(compiled):
+            for used in (path, *(folder / name for name, _ in found.manifest["programs"])):
+                CacheFolder.use(used)
             graph: Any = compiled._artifacts.compiled_fn
             graph.attach(models)
             return compiled

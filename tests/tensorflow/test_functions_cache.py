@@ -76,6 +76,17 @@ def test_the_same_function_is_compiled_once(store: Store) -> None:
     assert store.compiles == len(store.files()) == 1
 
 
+def test_the_folder_stays_within_its_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.call()
+    (oldest,) = store.files()
+    os.utime(oldest, (1, 1))
+    monkeypatch.setattr(cache, "LIMIT_BYTES", oldest.stat().st_size * 3 // 2)
+    store.call(WEIGHTS + 1)
+    assert oldest not in store.files()
+    store.call()
+    assert store.compiles == 3
+
+
 def test_the_order_of_attributes_is_not_part_of_the_key() -> None:
     body, cond = (attr_value_pb2.AttrValue(func={"name": name}) for name in ("body_1", "cond_1"))
     one, other = {"body": body, "cond": cond}, {"cond": cond, "body": body}

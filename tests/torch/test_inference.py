@@ -41,7 +41,7 @@ def net(seed: int = 0) -> Net:
     return Net().eval()
 
 
-def call(model: nn.Module, folder: Path, *args: Any) -> tuple[Any, Any]:
+def call(model: nn.Module, folder: Path | None, *args: Any) -> tuple[Any, Any]:
     """A fresh cached method, called once: itself and whether the answer is eager mode's."""
     torch._dynamo.reset()
     cached: Any = cache_compile(model.forward, cache_dir=folder)
@@ -59,6 +59,20 @@ def test_a_second_model_like_the_first_is_loaded(tmp_path: Path) -> None:
         x = torch.randn(3, 8)
         torch.testing.assert_close(cached(x), net()(x), rtol=1e-4, atol=1e-5)
     assert (cached.loads, cached.compiles) == (1, 0)
+
+
+def test_a_folder_that_is_not_named_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torchair.inference.LIMIT_BYTES", 0)
+    model, x = net(), torch.randn(3, 8)
+    assert call(model, None, x)[1] == (0, 1)
+    assert not [p for p in (tmp_path / "graphs").rglob("*") if p.is_file()]
+    monkeypatch.setattr("torchair.inference.LIMIT_BYTES", 1 << 30)
+    assert call(model, None, x)[1] == (0, 1)
+    assert call(model, None, x)[1] == (1, 0)
+    monkeypatch.setattr("torchair.inference.LIMIT_BYTES", 0)
+    assert call(model, tmp_path / "named", x)[1] == (0, 1)
+    assert call(model, tmp_path / "named", x)[1] == (1, 0)
 
 
 class Recurrent(nn.Module):

@@ -32,7 +32,7 @@ class KernelStore:
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder
-        self._files = CacheFolder(folder, "*", limit_bytes)
+        self._files = CacheFolder(folder, limit_bytes, "*")
 
     def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
         """A kernel that this user stored for this machine; a damaged file counts as a miss."""

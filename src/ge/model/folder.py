@@ -22,10 +22,10 @@ __all__ = ["CacheFolder"]
 class CacheFolder:
     """The files of a folder whose path below it fits a pattern, and the bytes that they may take."""
 
-    def __init__(self, path: Path, pattern: str, limit_bytes: int) -> None:
+    def __init__(self, path: Path, limit_bytes: int, *patterns: str) -> None:
         self.path = path
-        self._pattern = pattern
         self._limit = limit_bytes
+        self._patterns = patterns
 
     def read(self, name: str, largest: int) -> dict[str, bytes] | None:
         """The sections of a file that this user sealed under this name, None where there is none."""
@@ -59,7 +59,7 @@ class CacheFolder:
     def bound(self) -> None:
         """Drop the files unused for longest until half of the limit is left."""
         with contextlib.suppress(OSError):
-            files = [(path.stat(), path) for path in self.path.glob(self._pattern)]
+            files = [(path.stat(), path) for form in self._patterns for path in self.path.glob(form)]
             total = sum(status.st_size for status, _ in files)
             if total <= self._limit:
                 return
