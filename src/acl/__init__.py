@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 
-from acl import _conventions, _memory, _state, _stream, _tensors, mdl, media, op, rt, util
+from acl import _conventions, _memory, _state, _stream, _tensors, blas, mdl, media, op, prof, rt, util
 from acl import constants as _constants
 from acl._conventions import AclError, plain, returns_code, returns_value
 from acl._tensors import *  # noqa: F403
@@ -29,6 +29,7 @@ from acl.model import Model
 __all__ = [
     "Model",
     "app_log",
+    "blas",
     "finalize",
     "get_recent_err_msg",
     "get_soc_name",
@@ -37,6 +38,7 @@ __all__ = [
     "mdl",
     "media",
     "op",
+    "prof",
     "rt",
     "util",
 ]
@@ -69,6 +71,7 @@ def finalize() -> None:
     _state.process.primary.clear()
     mdl.clear()
     media.clear()
+    prof.clear()
     op.clear()
     _memory.memory.clear()
     _state.process.initialised = False

@@ -83,8 +83,10 @@ class Picture:
                 c.ACL_ERROR_INVALID_PARAM,
                 f"the picture needs {self.needed} bytes, its memory has {self.size}",
             )
-        _memory.check_range(self.data, self.needed, write=write)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * self.needed).from_address(self.data))
+        block = _memory.check_range(self.data, self.needed, write=write)
+        raw: Any = (ctypes.c_uint8 * self.needed).from_address(self.data)
+        raw.owner = block  # outlives dvpp_free until the work is done
+        return np.ctypeslib.as_array(raw)
 
     def planes(self, write: bool = False) -> list[np.ndarray]:
         """The picture's planes as arrays over its memory: pixels, or brightness and colours."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from acl._aipp import AIPP_BYTES, Settings, dynamic_inputs, info, prepared, reco
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
 from acl._state import current_context, stream_of
 from acl._tensors import DataBuffer, TensorSpec, buffers, item_bytes, specs
+from acl.prof import recorder
 from acl.util import ptr_to_bytes
 
 # -- models -----------------------------------------------------------------------------------------
@@ -95,7 +97,10 @@ class Loaded:
         """Execute on checked addresses."""
         model = self.model if self.gears is None else self.model.gear(gear)
         model.announce()
+        begin = time.perf_counter()
         self.actual = model.run_addresses(inputs, outputs)
+        if recorder.started:
+            recorder.add(model, time.perf_counter() - begin)
 
 
 models: Handles[Loaded] = Handles("model", c.ACL_ERROR_INVALID_MODEL_ID)
