@@ -8,6 +8,7 @@ from typing import Any
 
 import npu_runtime
 from npu_runtime import tensorflow as native
+from npu_tools.check.observe.patching import around
 from tf_adapter import functions
 from tf_adapter.explain import report
 from tf_adapter.functions import NpuRun
@@ -20,8 +21,9 @@ _NO_MODEL = "an eager operator that is not worth a crossing, or was called too s
 
 
 def start() -> None:
-    """Write the times of calls down from here on."""
+    """Write the times of calls down from here on, whatever options the script sets."""
     native.set_timeline(True)
+    around(native, "set_timeline", lambda original: lambda on: original(True))
 
 
 def reports() -> Iterable[Any]:

@@ -81,7 +81,6 @@ class TensorFlowWatcher:
         from npu_tools.check.observe import npu_tensorflow as npu
 
         timeline = native.take_timeline()
-        native.set_timeline(False)
         spans = npu.spans(timeline, self.recorder.began)
         found: dict[str, Any] = {
             "devices": [d.name for d in tf.config.list_logical_devices()],
