@@ -12,7 +12,7 @@ _OF_TIK = ("common_util", "constant_util")  # helpers of operators written instr
 def __getattr__(name: str) -> NoReturn:
     if name in _OF_TIK and find_spec(f"{__name__}.{name}") is None:
         raise ImportError(
-            f"impl.{name} is not provided: it belongs to operators written with TIK, which are refused. "
+            f"impl.{name} is not provided: it belongs to other operators written with TIK. "
             f"An operator project that needs it brings its own tbe/impl/{name}.py."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

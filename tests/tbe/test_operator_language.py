@@ -451,3 +451,27 @@ def test_what_is_asked_about_the_processor() -> None:
     assert not api_check_support("te.lang.cce.conv2d") and not api_check_support("tik.matmul")
     assert api_check_support("tik.vadd")
     assert CceProductParams().getParams("Unified_Buffer") > 0
+
+
+@pytest.mark.parametrize("element", [False, True])
+def test_a_number_beside_a_tensor_may_be_another_tensors_only_element(element: bool) -> None:
+    def scaled_compute(x, factor, y, kernel_name="scaled"):
+        number = factor[0] if element else factor
+        return dsl.vmins(dsl.vadds(dsl.vmuls(x, number), number), number)
+
+    x, factor = np.linspace(-2, 2, 12, dtype=np.float16).reshape(3, 4), np.asarray([1.5], np.float32)
+    half = np.float16(1.5)
+    np.testing.assert_array_equal(
+        tbe.run_operator(scaled_compute, x, factor), np.minimum(x * half + half, half)
+    )
+
+
+def test_shapes_that_broadcast_are_compared_from_the_last_dimension_on() -> None:
+    from tbe.common.utils import para_check
+
+    shapes = [{"shape": (8, 128)}, {"shape": (128,)}]
+    para_check.check_elewise_shape_range(shapes, support_broadcast=True)
+    with pytest.raises(RuntimeError, match="different ranks"):
+        para_check.check_elewise_shape_range(shapes)
+    with pytest.raises(RuntimeError, match="do not go together"):
+        para_check.check_elewise_shape_range([{"shape": (128, 8)}, {"shape": (128,)}], support_broadcast=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tbe import expr as e
-from tbe.dsl.tensor import dsl_function, dtype_name, number
+from tbe.dsl.tensor import Expr, dsl_function, dtype_name, number
 from tbe.dtypes import DTYPES
 
 __all__ = [
@@ -77,6 +77,13 @@ def _real(x: Any) -> e.Tensor:
 
 
 def _beside(x: e.Tensor, value: Any, what: str = "the scalar") -> e.Tensor:
+    """A number beside a tensor: a plain one, a tensor of one element, or an element of a tensor (`t[0]`)."""
+    if isinstance(value, Expr):
+        from tbe import tvm
+
+        value = tvm.compute((1,), lambda _: value).expression
+    if isinstance(value, e.Tensor) and value.size == 1:
+        return e.broadcast_to(e.reshape(e.cast(value, x.dtype), (1,) * len(x.shape)), x.shape)
     return e.constant(number(value, x.dtype, what), x.dtype)
 
 

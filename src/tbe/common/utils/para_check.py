@@ -282,11 +282,16 @@ def check_range(value: Any, low: Any, high: Any, param_name: str = PARAM_NAME) -
 
 
 def check_elewise_shape_range(inputs: Sequence[Mapping[str, Any]], support_broadcast: bool = False) -> None:
-    """Check that the dimensions of inputs of one elementwise operator can be equal."""
+    """Check that the dimensions of inputs of one elementwise operator can be equal.
+
+    With broadcasting, shapes are compared from their last dimensions on.
+
+    >>> check_elewise_shape_range([{"shape": (8, 128)}, {"shape": (128,)}], support_broadcast=True)
+    """
     shapes = [tuple(x["shape"]) for x in inputs]
     if not support_broadcast and len({len(s) for s in shapes if -2 not in s}) > 1:
         raise RuntimeError(f"shapes {shapes} have different ranks")
-    for dims in zip(*(s for s in shapes if -2 not in s), strict=False):
+    for dims in zip(*(s[::-1] for s in shapes if -2 not in s), strict=False):
         known = {d for d in dims if d >= 0 and not (support_broadcast and d == 1)}
         if len(known) > 1:
             raise RuntimeError(f"shapes {shapes} do not go together")
