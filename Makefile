@@ -86,6 +86,9 @@ environments:
 check: environments ## The tests of `make test`, without style and types
 	$(parts) $(FAST_PARTS)
 
+# Nothing is taken from the user's compile cache, or left there.
+fast-main/% fast-tf215/% slow-main/% slow-tf215/%: export NPU_CACHE_DIR := off
+
 fast-main/%:
 	$(BIN)/python -m pytest -m "not slow and not exhaustive" $($*)
 

@@ -157,6 +157,8 @@ def _openvino(case: Case | FileCase) -> Runner:
         "INFERENCE_NUM_THREADS": THREADS,
         "PERFORMANCE_HINT": "LATENCY",
     }
+    if os.environ.get("BENCHMARK_CACHE"):
+        settings["CACHE_DIR"] = os.environ["BENCHMARK_CACHE"]
     compiled = openvino.Core().compile_model(case.onnx, "CPU", settings)
     request = compiled.create_infer_request()
     inputs = case.inputs

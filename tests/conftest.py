@@ -16,6 +16,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # An internal error sends a user's work to the host with a warning; here it fails the test.
 os.environ.setdefault("NPU_INTERNAL_ERRORS", "raise")
 
+# Nothing is taken from other runs and nothing left for them; tests of the compile cache name a folder of their own.
+os.environ["NPU_CACHE_DIR"] = "off"
+
 # The same examples in every run, however slow the machine; `--hypothesis-profile=default` looks for new ones.
 settings.register_profile(
     "fixed",

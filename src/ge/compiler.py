@@ -15,6 +15,7 @@ from ge.build.assemble import build_plan
 from ge.build.donate import Donation
 from ge.build.resident import NOTHING, ResidentValues
 from ge.collection import compile_scope
+from ge.compile_cache import cached, counters
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.engines.algorithms import unknown_names
@@ -60,14 +61,15 @@ def compile_graph(
     name: str = "model",
     donated: Sequence[Donation] = (),
 ) -> Model:
-    """Compile a GE graph (left as it is) and load it.
+    """Compile a GE graph (left as it is) and load it; what the compile cache has is not compiled again.
 
     donated: pairs (output, input) of positions. The output is the input's new value and takes its memory:
     callers that pass addresses pass the same one for both.
     """
-    plan = compile_plan(graph, options, name, donated)
+    options = options if options is not None else CompileOptions.from_environment()
+    facts = (name, tuple(donated), sorted(switched_off(options.disabled_passes)))
     try:
-        return Model(plan)
+        return cached(graph, options, facts, lambda: compile_plan(graph, options, name, donated))
     except UnsupportedTask as error:
         raise GeError("E10506", f"the runtime refuses {name}: {error}") from error
 
@@ -113,6 +115,7 @@ def compile_plan(
         ports[:] = [replace(port, desc=desc) for port, desc in zip(ports, descs, strict=True)]
     dump_plan(plan, options)
     _log_plan(plan)
+    counters.compiled += 1
     return plan
 
 

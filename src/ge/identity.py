@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
+from types import ModuleType
 
+import ge
 import npu_runtime
+import tbe
 from ge import ops, versions
 from ge.model import kernels
 from ge.options import CompileOptions
 from ge.options.table import raw_environment
 from npu_runtime import environment
 
-__all__ = ["compile_identity", "process_identity"]
+__all__ = ["compile_identity", "process_identity", "sources"]
 
 
 def compile_identity(options: CompileOptions) -> str:
@@ -20,8 +25,33 @@ def compile_identity(options: CompileOptions) -> str:
     >>> compile_identity(CompileOptions()) == compile_identity(CompileOptions(recompute="off"))
     False
     """
-    facts = (options.fingerprint(), ops.fingerprint(), sorted(versions.versions().items()), kernels.machine())
+    known = sorted(versions.versions().items())
+    facts = (
+        options.fingerprint(),
+        ops.fingerprint(),
+        known,
+        sources(ge, tbe, npu_runtime),
+        kernels.machine(),
+    )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@functools.cache
+def sources(*packages: ModuleType) -> str:
+    """A digest of the sizes and times of packages' files: an edited source tree is another version.
+
+    >>> sources(ge) == sources(tbe)
+    False
+    """
+    found = []
+    for package in packages:
+        root = os.path.dirname(package.__file__ or "")
+        for folder, _, names in os.walk(root):
+            for name in names:
+                if name.endswith((".py", ".so")):
+                    status = os.stat(os.path.join(folder, name))
+                    found.append((folder[len(root) :], name, status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
 
 
 def process_identity() -> tuple[object, ...]:

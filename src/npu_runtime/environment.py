@@ -17,6 +17,7 @@ __all__ = [
     "check_counts",
     "check_names",
     "choice",
+    "compile_cache",
     "names",
     "number",
     "text",
@@ -25,7 +26,7 @@ __all__ = [
 
 VARIABLES = {
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
-    "NPU_CACHE_DIR": "folder of compiled kernels, tuned choices and measured costs",
+    "NPU_CACHE_DIR": "folder of compiled models, tuned choices and measured costs; off: no compiled models are kept",
     "NPU_COMPILE_GC": "paused: Python collects no garbage while a model is compiled",
     "NPU_CONFORMANCE_RECORDER": "settings of the recorder of conformance runs, given to its process",
     "NPU_CUDA_DRIVER": "simulated: GPUs are simulated on the host",
@@ -44,6 +45,7 @@ VARIABLES = {
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
     "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",
 }
+OFF = "off"  # of NPU_CACHE_DIR
 INSTRUCTION_SETS = ("sse4", "avx2", "avx512")
 _COUNTS = ("NPU_DEVICE_COUNT", "NPU_NUM_THREADS")  # read by native code
 
@@ -57,11 +59,14 @@ class InvalidVariableWarning(RuntimeWarning):
 def cache_folder() -> Path:
     """The folder of what was measured on this machine: NPU_CACHE_DIR, else one in the user's cache folder."""
     folder = text("NPU_CACHE_DIR")
-    return (
-        Path(folder)
-        if folder
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter"
-    )
+    if folder and folder != OFF:
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-adapter"
+
+
+def compile_cache() -> Path | None:
+    """The folder of compiled models and kernels, None when NPU_CACHE_DIR is "off"."""
+    return None if text("NPU_CACHE_DIR") == OFF else cache_folder()
 
 
 def text(name: str) -> str:

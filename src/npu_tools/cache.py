@@ -20,7 +20,7 @@ __all__ = ["KINDS", "Entry", "app", "entries"]
 
 # What each kind is, and where its files are below a cache folder.
 KINDS = {
-    "models": ("compiled TensorFlow functions", re.compile(r"[0-9a-f]{2}/[0-9a-f]{48}\.om")),
+    "models": ("compiled models", re.compile(r"[0-9a-f]{2}/[0-9a-f]{48}\.om")),
     "kernels": ("generated kernels", re.compile(r"kernels/[0-9a-f]{64}")),
     "graphs": (
         "compiled PyTorch graphs",

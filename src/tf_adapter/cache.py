@@ -1,4 +1,4 @@
-"""Compiled functions kept by content: some in memory, all of them on disk where a directory is given.
+"""Compiled functions kept by content: some in memory, all of them on disk, in the compile cache.
 
 The key is made of everything a compile depends on: the graph and the functions it calls (names of functions do
 not count), descriptions of the inputs, contents of the variables that become part of the model, options, and the
@@ -9,7 +9,6 @@ damaged, or sealed by someone else, is compiled anew. The directory is bounded a
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ge.errors import GeError
-from ge.identity import compile_identity
+import tf_adapter
+from ge.compile_cache import counters
+from ge.identity import compile_identity, sources
 from ge.ir.types import numpy_dtype
-from ge.model import om
-from ge.model.folder import CacheFolder
 from ge.model.model import Model
+from ge.model.om import Package
+from ge.model.store import LIMIT_BYTES, ModelStore
 from ge.options import CompileOptions
 from ge.plan import Plan
+from npu_runtime import UnsupportedTask, environment
 from npu_runtime.bounded import BoundedCache
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, called_functions
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["clear", "directory", "find", "key", "size", "store"]
 
 MOST = 32  # models kept in memory
-LIMIT_BYTES = 8 << 30  # of models on disk
 HASHED_BYTES = 32 << 20  # contents of variables that are hashed even when there is no directory
 _COLOCATION = "_class"  # names of other nodes
 _MOST_CONSTANTS = 1 << 20  # bytes of results that are mere constants in a file
@@ -43,10 +43,13 @@ _models: BoundedCache[str, tuple[Model, Ports]] = BoundedCache(MOST)
 
 
 def directory() -> Path | None:
-    """Where compiled functions are kept between processes."""
+    """Where compiled functions are kept between processes: `cache_dir`, else the user's cache folder; None: nowhere."""
     from tf_adapter.options import options
 
-    return options.cache_dir
+    given = options.cache_dir
+    if given is None:
+        return environment.compile_cache()
+    return None if given == Path(environment.OFF) else given
 
 
 def clear() -> None:
@@ -74,7 +77,7 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
     variables = (sorted(request.bind), sorted(request.kept))
     named = list(request.graph.nodes) if options.op_precision or options.op_implementation else []
-    facts = (described, counters, variables, named, compile_identity(options))
+    facts = (described, counters, variables, named, compile_identity(options), sources(tf_adapter))
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)
@@ -163,32 +166,24 @@ def store(key: str | None, plan: Plan, ports: Ports) -> Model:
     return model
 
 
-def _file(key: str) -> Path | None:
-    where = directory()
-    return None if where is None else where / key[:2] / f"{key}.om"
-
-
 def _read(key: str) -> tuple[Model, Ports] | None:
-    path = _file(key)
-    if path is None or not path.is_file():
+    where = directory()
+    package = None if where is None else ModelStore(where).read(key)
+    if package is None:
         return None
     try:
-        package = om.read(path)
-        if not package.trusted:
-            return None
-        CacheFolder.use(path)
-        return Model(package.plans[0]), _decode_ports(package.properties["ports"])
-    except (GeError, KeyError, TypeError, ValueError):
-        return None  # damaged, or of another version: it is compiled anew and replaced
+        found = Model(package.plans[0]), _decode_ports(package.properties["ports"])
+    except (UnsupportedTask, KeyError, TypeError, ValueError):
+        return None  # of another machine or version: it is compiled anew and replaced
+    counters.loaded += 1
+    return found
 
 
 def _write(key: str, plan: Plan, ports: Ports) -> None:
-    path = _file(key)
-    if path is None or sum(c.nbytes for c in ports.constants) > _MOST_CONSTANTS:
+    where = directory()
+    if where is None or sum(c.nbytes for c in ports.constants) > _MOST_CONSTANTS:
         return
-    with contextlib.suppress(GeError, OSError):  # a full or read-only disk costs the next process a compile
-        om.write(om.Package([plan], None, {"ports": _encode_ports(ports)}), path, portable=False)
-        CacheFolder(path.parents[1], LIMIT_BYTES, "??/*.om").bound()
+    ModelStore(where, LIMIT_BYTES).write(key, Package([plan], None, {"ports": _encode_ports(ports)}))
 
 
 def _encode_ports(ports: Ports) -> dict[str, Any]:

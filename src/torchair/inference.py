@@ -76,7 +76,7 @@ def cache_compile(
 
 def _default_folder() -> Path:
     given = environment.text("NPU_CACHE_DIR")
-    return Path(given) / "graphs" if given else Path(".torchair_cache")
+    return Path(given) / "graphs" if given not in ("", environment.OFF) else Path(".torchair_cache")
 
 
 class _Cached:

@@ -161,6 +161,12 @@ def test_a_later_process_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert second.kernel(0) == first.kernel(0)
 
 
-def test_nothing_is_kept_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NPU_CACHE_DIR", raising=False)
+def test_kernels_are_in_the_users_cache_folder_unless_it_is_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", "off")
     assert open_store() is None
+    monkeypatch.delenv("NPU_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store = open_store()
+    assert store is not None and store.folder == tmp_path / "tf-adapter" / "kernels"

@@ -46,6 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(environment: Path, *arguments: str) -> str:
     """The output of the environment's Python, without anything of this process but the path."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "NPU_"))}
+    variables["NPU_CACHE_DIR"] = "off"
     done = subprocess.run(
         [str(environment / "bin" / "python"), "-I", *arguments],
         cwd=environment, env=variables, capture_output=True, text=True, timeout=600,

@@ -1,7 +1,7 @@
 """Builds the sdist and the wheels and tries each in an environment of its own: ``python -m tests.packaging.wheels``.
 
 1. The sdist is made of this tree, and every wheel of the unpacked sdist: one a version of Python up to 3.11, one of the
-   stable ABI for all newer ones. C++ that knows nothing of Python is compiled once.
+   stable ABI for all newer ones.
 2. auditwheel gives a wheel the oldest manylinux tag that it fulfils; no library is added to it.
 3. Each supported Python that is found installs its wheel with its dependencies into an empty environment, away from
    this tree, and runs the doors whose frameworks are there (`--extras torch` installs one).
@@ -66,12 +66,12 @@ def make_sdist(work: Path, dist: Path) -> Path:
     return source
 
 
-def make_wheel(python: str, source: Path, build: Path, dist: Path) -> Path:
+def make_wheel(python: str, source: Path, dist: Path) -> Path:
     """The wheel of a Python, with the oldest manylinux tag that it fulfils."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
         pip = environment(python, made / "environment")
-        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", f"-Cbuild-dir={build}", "-w", made, source)
+        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", "-w", made, source)
         (wheel,) = made.glob("*.whl")
         audited = made / "audited"
         call(sys.executable, "-m", "auditwheel", "-q", "repair", "-w", audited, wheel)
@@ -111,7 +111,7 @@ def main() -> None:
             key = min(tuple(map(int, version.split("."))), STABLE)
             if key not in wheels:
                 print(f"Python {version}: building")
-                wheels[key] = make_wheel(python, source, Path(work) / "build", dist)
+                wheels[key] = make_wheel(python, source, dist)
             print(
                 f"Python {version}: trying {wheels[key].name}, {wheels[key].stat().st_size / 1e6:.1f} MB",
                 flush=True,

@@ -1,4 +1,4 @@
-"""Kernels kept on disk between processes, in the folder that NPU_CACHE_DIR names; nothing is kept without it.
+"""Kernels kept on disk between processes: in the user's cache folder, in that of NPU_CACHE_DIR, or nowhere (`off`).
 
 A file is named by what decides the machine code: expression and version of the generator (its fingerprint), target,
 processor, compiler.
@@ -22,9 +22,9 @@ _LARGEST_FILE = 64 << 20
 
 
 def open_store() -> KernelStore | None:
-    """The store in the folder that NPU_CACHE_DIR names, None when it names none."""
-    folder = environment.text("NPU_CACHE_DIR")
-    return KernelStore(Path(folder) / "kernels") if folder else None
+    """The store in the folder of the compile cache, None when NPU_CACHE_DIR is "off"."""
+    folder = environment.compile_cache()
+    return None if folder is None else KernelStore(folder / "kernels")
 
 
 class KernelStore:

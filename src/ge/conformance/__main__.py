@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from typing import Annotated, Any
@@ -26,7 +27,8 @@ app = typer.Typer(add_completion=False, help="Run other projects' own tests agai
 
 @app.callback()
 def _group() -> None:
-    """Sub-commands, one a suite."""
+    """Sub-commands, one a suite; thousands of models that nobody compiles again are not kept on disk."""
+    os.environ.setdefault("NPU_CACHE_DIR", "off")
 
 
 app.command()(suites)

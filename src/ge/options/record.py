@@ -122,7 +122,7 @@ def meaning(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("debug_dir"):
         found["dump"], found["dump_dir"] = frozenset({"all"}), given["debug_dir"]
     if given.get("op_compiler_cache_mode") == "disable":
-        found["cache_dir"] = None
+        found["cache_dir"] = Path("off")
     halves = [given.get(name) for name in ("variable_memory_max_size", "graph_memory_max_size")]
     if None not in halves:
         found["memory_limit"] = sum(halves)

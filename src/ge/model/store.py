@@ -1,0 +1,77 @@
+"""Compiled models kept on disk between processes, as sealed `.om` files named by what they were compiled from.
+
+1. A file that is damaged, or not sealed with the user's key, is compiled anew; a warning names it.
+2. Files are written aside and moved into place, so that several processes may use one folder.
+3. The files unused for longest go when the folder outgrows its limit; a model larger than a tenth of the free disk
+   space is not kept.
+4. A folder that cannot be written is no error: the next process compiles again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import warnings
+from pathlib import Path
+
+from ge.errors import GeError
+from ge.model import om
+from ge.model.folder import CacheFolder
+
+__all__ = ["LIMIT_BYTES", "ModelStore"]
+
+LIMIT_BYTES = 4 << 30
+LARGEST_MODEL = 1 << 30  # bytes of constants of a model that is kept
+_CHECKED_EVERY = 64 << 20  # bytes written by this process, after which the size of the folder is looked at
+
+_written: dict[Path, int] = {}  # bytes since the size of a folder was looked at
+
+
+class ModelStore:
+    """A folder of compiled models by key, a text of hexadecimal digits."""
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder
+        self._limit = limit_bytes
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.om"
+
+    def read(self, key: str) -> om.Package | None:
+        """The package of a key; it counts as used now."""
+        path = self.path(key)
+        if not path.is_file():
+            return None
+        try:
+            package = om.read(path)
+        except (GeError, KeyError, TypeError, ValueError) as error:
+            _warn(path, str(error))
+            return None
+        if not package.trusted:
+            _warn(path, "it is not sealed with the key of this user")
+            return None
+        CacheFolder.use(path)
+        return package
+
+    def write(self, key: str, package: om.Package) -> None:
+        """Keep a package, unless its constants are too large."""
+        nbytes = sum(array.nbytes for plan in package.plans for array in plan.constants)
+        if nbytes > min(LARGEST_MODEL, self._limit // 2):
+            return
+        with contextlib.suppress(GeError, OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if nbytes > shutil.disk_usage(self.folder).free // 10:
+                return
+            path = om.write(package, self.path(key), portable=False)
+            size = path.stat().st_size
+            before = _written.get(self.folder)
+            _written[self.folder] = (before or 0) + size
+            if before is None or before + size > min(_CHECKED_EVERY, self._limit // 8):
+                _written[self.folder] = 0
+                CacheFolder(self.folder, self._limit, "??/*.om").bound()
+
+
+def _warn(path: Path, why: str) -> None:
+    warnings.warn(
+        f"the compiled model {path} is not used and compiled anew: {why}", RuntimeWarning, stacklevel=4
+    )

@@ -1,0 +1,268 @@
+"""Compiled models on disk: found by a later process, never for another graph, bounded, and safe against damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import ge
+from ge.compile_cache import counters, graph_key
+from ge.compiler import compile_graph, compile_plan
+from ge.model import om
+from ge.model.store import ModelStore
+from ge.ops.builder import GraphBuilder
+
+X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+def network(
+    weight: float = 2.0,
+    name: str = "net",
+    axis: int = 1,
+    dtype: str = "float32",
+    wide: int = 4,
+    note: str = "",
+) -> ir.Graph:
+    b = GraphBuilder(name)
+    x = b.input("x", (3, wide), dtype)
+    scaled = b.op("Mul", x, np.full((wide,), weight, np.dtype(dtype)))
+    result = b.op("Softmax", scaled, axes=(axis,))
+    if note:
+        result.producer().metadata_props["ge.keep_dtype"] = note
+    b.output(result, "y")
+    return b.graph
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of compiled models."""
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NPU_KEY_FILE", str(tmp_path / "om.key"))
+    return tmp_path / "cache"
+
+
+def compiles(call: Callable[[], object]) -> int:
+    """How many plans a call compiles."""
+    before = counters.compiled
+    call()
+    return counters.compiled - before
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.om"))
+
+
+def test_a_graph_is_compiled_once(folder: Path) -> None:
+    first = compile_graph(network())
+    assert len(files(folder)) == 1
+    loaded = counters.loaded
+    again: list[ge.Model] = []
+    assert compiles(lambda: again.append(compile_graph(network()))) == 0 and counters.loaded == loaded + 1
+    np.testing.assert_array_equal(again[0](X), first(X))
+    assert str(ge.explain(again[0])) == str(ge.explain(first))
+    assert [p.name for p in again[0].inputs] == ["x"] and again[0].plan.tasks == first.plan.tasks
+
+
+def test_a_found_model_has_the_names_of_its_own_graph(folder: Path) -> None:
+    """The numbers of generated names do not count, but the caller sees the names it gave."""
+
+    def two_inputs(names: tuple[str, str], output: str) -> ir.Graph:
+        b = GraphBuilder("net")
+        first, second = (b.input(name, (2,), "float32") for name in names)
+        b.output(b.op("Sub", first, second), output)
+        return b.graph
+
+    one = compile_graph(two_inputs(("v1", "v2"), "y.1"))
+    other = compile_graph(two_inputs(("v2", "v1"), "y.2"))
+    for model, names in ((one, ["v1", "v2", "y.1"]), (other, ["v2", "v1", "y.2"])):
+        assert [port.name for port in (*model.inputs, *model.outputs)] == names
+        ones = np.ones(2, np.float32)
+        np.testing.assert_array_equal(model(3 * ones, ones), 2 * ones)
+
+
+@pytest.mark.slow
+def test_a_second_training_script_of_pytorch_compiles_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = """
+import torch, torchair
+torch.manual_seed(0)
+network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+call = torch.compile(network, backend=torchair.get_npu_backend())
+with torch.no_grad():
+    print(call(torch.ones(2, 8)).tolist())
+call(torch.ones(2, 8)).sum().backward()
+print(network[0].weight.grad.tolist())
+from ge.compile_cache import counters
+print(counters.compiled, counters.loaded)
+"""
+    variables = {k: v for k, v in os.environ.items() if k != "NPU_CACHE_DIR"}
+    variables |= {"XDG_CACHE_HOME": str(tmp_path), "NPU_KEY_FILE": str(tmp_path / "om.key")}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for _ in range(2)
+    ]
+    assert runs[0][:2] == runs[1][:2]
+    compiled = int(runs[0][2].split()[0])
+    assert compiled >= 3 and runs[1][2] == f"0 {compiled}"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"weight": 3.0},
+        {"name": "other"},
+        {"axis": 0},
+        {"dtype": "float64"},
+        {"wide": 5},
+        {"note": "1"},
+    ],
+    ids=str,
+)
+def test_another_graph_has_another_key(other: dict[str, object]) -> None:
+    assert graph_key(network()) == graph_key(network())
+    assert graph_key(network()) != graph_key(network(**other))  # type: ignore[arg-type]
+
+
+def test_graphs_inside_nodes_count() -> None:
+    def branching(number: float) -> ir.Graph:
+        inner = GraphBuilder("then")
+        inner.output(inner.op("Neg", inner.input("a", (2,), "float32")), "b")
+        inner.graph.node(0).attributes["level"] = ir.AttrFloat32("level", number)
+        outer = network()
+        outer.node(1).attributes["body"] = ir.AttrGraph("body", inner.graph)
+        return outer
+
+    assert graph_key(branching(1.0)) == graph_key(branching(1.0)) != graph_key(branching(2.0))
+
+
+def test_what_cannot_be_written_down_is_not_kept() -> None:
+    graph = network()
+    graph.node(0).meta["callback"] = lambda: None
+    assert graph_key(graph) is None
+
+
+def test_options_donated_memory_and_settings_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_graph(network())
+    bf16 = ge.CompileOptions(precision_mode=ge.PrecisionMode.MIX_BF16)
+    assert compiles(lambda: compile_graph(network(), bf16)) == 1
+    assert compiles(lambda: compile_graph(network(), ge.CompileOptions(target="portable"))) == 1  # type: ignore[arg-type]
+    assert compiles(lambda: compile_graph(network(), donated=[(0, 0)])) == 1
+    monkeypatch.setenv("NPU_DISABLE_PASSES", "fold_pads")
+    assert compiles(lambda: compile_graph(network())) == 1
+
+
+def test_a_dump_compiles(folder: Path, tmp_path: Path) -> None:
+    compile_graph(network())
+    dumping = ge.CompileOptions(dump_stages=frozenset({"all"}), dump_dir=tmp_path / "dump")
+    assert compiles(lambda: compile_graph(network(), dumping)) == 1
+    assert list((tmp_path / "dump").iterdir())
+
+
+def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", "off")
+    assert compiles(lambda: (compile_graph(network()), compile_graph(network()))) == 2
+    assert not folder.exists() and not Path("off").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
+def test_a_damaged_file_is_named_and_replaced(folder: Path, damage: str) -> None:
+    compile_graph(network())
+    (path,) = files(folder)
+    good = path.read_bytes()
+    place = good.rindex(b'"tasks"') + 1
+    changed = good[:place] + b"T" + good[place + 1 :]
+    path.write_bytes({"cut": good[: len(good) // 3], "changed": changed, "empty": b""}[damage])
+    made: list[ge.Model] = []
+    with pytest.warns(RuntimeWarning, match=rf"{path.name} is not used and compiled anew"):
+        assert compiles(lambda: made.append(compile_graph(network()))) == 1
+    np.testing.assert_allclose(made[0](X).sum(axis=1), 1, rtol=1e-6)
+    assert compiles(lambda: compile_graph(network())) == 0
+
+
+def test_a_file_of_another_user_is_not_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_graph(network())
+    monkeypatch.setenv("NPU_KEY_FILE", str(tmp_path / "other.key"))
+    with pytest.warns(RuntimeWarning, match="not sealed with the key of this user"):
+        assert compiles(lambda: compile_graph(network())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert compiles(lambda: (compile_graph(network()), compile_graph(network()))) == 2
+
+
+def test_the_files_unused_for_longest_go_first(tmp_path: Path) -> None:
+    plan = compile_plan(network())
+    keys = [f"{number:02x}" * 24 for number in range(5)]
+    probe = ModelStore(tmp_path / "probe")
+    probe.write(keys[0], om.Package([plan]))
+    size = probe.path(keys[0]).stat().st_size
+    store = ModelStore(tmp_path / "store", limit_bytes=4 * size + size // 2)
+    for age, key in enumerate(keys[:4]):
+        store.write(key, om.Package([plan]))
+        os.utime(store.path(key), (1000 + age, 1000 + age))
+    assert store.read(keys[0]) is not None, "now it is the one used last"
+    store.write(keys[4], om.Package([plan]))
+    assert [key for key in keys if store.path(key).is_file()] == [keys[0], keys[4]]
+
+
+def test_models_too_large_are_not_kept(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, limit_bytes=64)
+    store.write("ab" * 24, om.Package([compile_plan(network(wide=64))]))
+    assert not list(tmp_path.rglob("*.om"))
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import ge
+from ge.compile_cache import counters
+
+model = ge.compile(sys.argv[1])
+print(counters.compiled, counters.loaded, model(np.ones((3, 4), np.float32)).sum())
+"""
+
+
+def start(source: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    variables = {k: v for k, v in os.environ.items() if k != "NPU_CACHE_DIR"} | environment
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(source)], env=variables, stdout=subprocess.PIPE, text=True
+    )
+
+
+def onnx_file(path: Path) -> Path:
+    import onnx
+    from onnx import TensorProto, helper
+
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "net", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def test_processes_share_the_users_folder(tmp_path: Path) -> None:
+    """Two at once, then a third one, which compiles nothing."""
+    source = onnx_file(tmp_path / "net.onnx")
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    both = [start(source, variables) for _ in range(2)]
+    for process in both:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0 and output.endswith(" 3.0\n")
+    third, _ = start(source, variables).communicate(timeout=300)
+    assert third == "0 1 3.0\n"
+    kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert all(path.is_relative_to(tmp_path / "home" / "tf-adapter") for path in kept)
+    assert sum(path.suffix == ".om" for path in kept) == 1
+    assert not any(path.name.startswith(".") for path in kept), "files written aside are gone"
