@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "core/activity.h"
 #include "core/errors.h"
 #include "core/parallel.h"
 #include "threads/processors.h"
@@ -269,12 +270,14 @@ void Device::charge(MemoryUse use, std::size_t bytes, std::string_view requester
   info_.current += bytes;
   info_.peak = std::max(info_.peak, info_.current);
   account(use) += bytes;
+  Activity::set_memory(index_, info_.current, info_.peak, info_.limit);
 }
 
 void Device::discharge(MemoryUse use, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   info_.current -= bytes;
   account(use) -= bytes;
+  Activity::set_memory(index_, info_.current, info_.peak, info_.limit);
 }
 
 }  // namespace npu

@@ -11,6 +11,7 @@ NB_MODULE(_native, m) {
   bind_errors(m);
   bind_device(m);
   bind_program(m);
+  bind_activity(m);
   bind_aicpu(m);
   bind_tensorflow(m);
   bind_torch(m);

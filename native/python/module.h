@@ -10,6 +10,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_activity(nb::module_& m);
 void bind_aicpu(nb::module_& m);
 void bind_tensorflow(nb::module_& m);
 void bind_torch(nb::module_& m);

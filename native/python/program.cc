@@ -232,6 +232,7 @@ void bind_program(nb::module_& m) {
       .def("profile", &profile, "inputs"_a, "outputs"_a, "repeats"_a = 1)
       .def("task_info", &task_info)
       .def_prop_ro("name", &Program::name)
+      .def_prop_ro("number", &Program::number, "Its number in recordings.")
       .def_prop_ro("arena_bytes", &Program::arena_bytes)
       .def_prop_ro("scratch_bytes", &Program::scratch_bytes)
       .def_prop_ro("constant_bytes", &Program::constant_bytes);

@@ -5,16 +5,22 @@
 #include <cstring>
 #include <utility>
 
+#include "core/activity.h"
 #include "core/errors.h"
 #include "core/parallel.h"
 #include "runtime/context.h"
 #include "runtime/lowering.h"
+#include "runtime/recording.h"
 #include "threads/team.h"
 
 namespace npu {
 
 Program::Program(std::string name, int device)
-    : name_(std::move(name)), device_(Device::get(device)), blocks_(1) {}
+    : name_(std::move(name)),
+      number_(Recording::next_program()),
+      activity_(Activity::add_program(name_)),
+      device_(Device::get(device)),
+      blocks_(1) {}
 
 Program::~Program() {
   if (finalized_) device_.arenas().remove_user(arena_bytes_ + scratch_bytes_);
@@ -126,6 +132,7 @@ class Program::ContextLease {
   ContextLease(const ContextLease&) = delete;
   ContextLease& operator=(const ContextLease&) = delete;
   Context* operator->() const { return context_.get(); }
+  Context& operator*() const { return *context_; }
 
  private:
   Program& program_;
@@ -150,11 +157,34 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
   const ArenaPool::Lease arena =
       device.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
   context->rebase(memory ? memory : arena.data(), inputs, outputs);
-  ShapeReport report = context->run(clock);
+  if (clock) return run_times(*context, clock);
+  if (Recording::on()) return run_recorded(*context);
+  if (activity_ < 0) return run_times(*context, nullptr);
+  const std::int64_t start = steady_nanoseconds();
+  ShapeReport report = run_times(*context, nullptr);
+  Activity::count_run(activity_, static_cast<std::uint64_t>(steady_nanoseconds() - start));
+  return report;
+}
+
+ShapeReport Program::run_times(Context& context, TaskClock* clock) {
+  ShapeReport report = context.run(clock);
   for (int i = 1; i < times_; ++i) {
-    context->advance(input_steps_, output_steps_);
-    context->run(clock);
+    context.advance(input_steps_, output_steps_);
+    context.run(clock);
   }
+  return report;
+}
+
+ShapeReport Program::run_recorded(Context& context) {
+  TaskClock clock;
+  clock.seconds.resize(tasks_.size());
+  clock.record = true;
+  clock.spans.reserve(tasks_.size() * static_cast<std::size_t>(times_));
+  const std::int64_t start = steady_nanoseconds();
+  ShapeReport report = run_times(context, &clock);
+  const std::int64_t end = steady_nanoseconds();
+  Activity::count_run(activity_, static_cast<std::uint64_t>(end - start));
+  Recording::add(number_, name_, clock, start, end);
   return report;
 }
 
@@ -169,7 +199,8 @@ ShapeReport Program::run_in(char* memory, void* const* inputs, void* const* outp
 std::vector<double> Program::profile(void* const* inputs, void* const* outputs, int repeats) {
   std::vector<double> best(tasks_.size(), 0.0);
   for (int i = 0; i < repeats; ++i) {
-    TaskClock clock{std::vector<double>(tasks_.size(), 0.0)};
+    TaskClock clock;
+    clock.seconds.resize(tasks_.size());
     execute(inputs, outputs, &clock);
     for (std::size_t t = 0; t < best.size(); ++t) {
       best[t] = i == 0 ? clock.seconds[t] : std::min(best[t], clock.seconds[t]);

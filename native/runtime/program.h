@@ -65,6 +65,7 @@ class Program {
   std::vector<double> profile(void* const* inputs, void* const* outputs, int repeats);
 
   const std::string& name() const { return name_; }
+  std::int64_t number() const { return number_; }  // in recordings
   bool finalized() const { return finalized_; }
   std::size_t input_count() const { return input_bytes_.size(); }
   std::size_t output_count() const { return output_bytes_.size(); }
@@ -104,9 +105,13 @@ class Program {
   void give_context(std::unique_ptr<Context> context);
   ShapeReport execute(void* const* inputs, void* const* outputs, TaskClock* clock, char* memory = nullptr,
                       Device* where = nullptr);
+  ShapeReport run_times(Context& context, TaskClock* clock);
+  ShapeReport run_recorded(Context& context);
   void announce(Device& device);  // a device that it runs on
 
   std::string name_;
+  std::int64_t number_;
+  int activity_ = -1;  // its place in the page of counters
   Device& device_;
   int threads_ = 1;
   bool finalized_ = false;

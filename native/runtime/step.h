@@ -28,9 +28,31 @@ struct BoundBlock;
 // The shapes of outputs that only a run can tell: (output, shape), the last report of an output counts.
 using ShapeReport = std::vector<std::pair<int, Dims>>;
 
-// Time spent in each task, gathered only by profile().
+// One task of a run: nanoseconds of the steady clock, and how many of them no task inside of it took.
+struct TaskSpan {
+  int task = 0;
+  std::int64_t start = 0, end = 0, self = 0;
+};
+
+inline std::int64_t steady_nanoseconds() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+// Time spent in each task, gathered only by profile() and while runs are recorded.
 struct TaskClock {
-  std::vector<double> seconds;
+  std::vector<double> seconds;  // for profile()
+  bool record = false;
+  std::vector<TaskSpan> spans;  // where they are recorded
+  std::int64_t inside = 0;      // nanoseconds of the blocks that the current task has run
+
+  void add(int task, std::int64_t start, std::int64_t end) {
+    if (record) {
+      spans.push_back({task, start, end, end - start - inside});
+    } else {
+      seconds[static_cast<std::size_t>(task)] += static_cast<double>(end - start) * 1e-9;
+    }
+  }
 };
 
 // What a running program hands to its steps.
@@ -60,12 +82,16 @@ inline void RunState::run(const BoundBlock& block) {
     for (BoundStep* step : block.steps) step->run(*this);
     return;
   }
+  const std::int64_t first = steady_nanoseconds(), outside = clock->inside;
+  std::int64_t begin = first;
   for (std::size_t i = 0; i < block.steps.size(); ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    clock->inside = 0;
     block.steps[i]->run(*this);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    clock->seconds[static_cast<std::size_t>((*block.tasks)[i])] += elapsed.count();
+    const std::int64_t end = steady_nanoseconds();
+    clock->add((*block.tasks)[i], begin, end);
+    begin = end;
   }
+  clock->inside = outside + begin - first;
 }
 
 inline void RunState::report(int output, Dims shape) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/activity.h"
 #include "core/errors.h"
 #include "tensorflow/attrs.h"
 #include "tensorflow/cache.h"
@@ -494,6 +495,7 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& pla
   }
   if (!plan || !plan->program) {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    Activity::count_host_call();
     const Timed timed(entry.name, false);
     if (plan && plan->host_operator && !call.has_variables()) {
       call.run_on_host(*plan->host_operator);
@@ -656,6 +658,7 @@ void run_operator(Call& call, Entry& entry) {
   if (run_planned(threshold)) return;
   {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
+    Activity::count_host_call();
     const Timed timed(entry.name, false);
     call.run_on_host();
   }
@@ -766,6 +769,7 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
         python->classify(entry.name);  // raises where the operator must not run on the host
       }
       entry.on_host.fetch_add(1, std::memory_order_relaxed);
+      Activity::count_host_call();
       run_freely(call, nullptr, call.has_variables());
       break;
   }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/activity.h"
 #include "core/errors.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/callbacks.h"
@@ -111,6 +112,7 @@ class Run {
     if (plan->program) {
       run(*plan, *part);
     } else {
+      Activity::count_host_call();
       run_on_host(*python, *part);
     }
   }

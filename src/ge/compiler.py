@@ -29,7 +29,7 @@ from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
 from ge.passes import STAGES, optimize, switch_names, switched_off
 from ge.plan import Plan
-from npu_runtime import UnsupportedTask, environment
+from npu_runtime import UnsupportedTask, activity, environment
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
@@ -86,6 +86,17 @@ def compile_plan(
 
     resident: inputs and outputs that stay in the arena between this program and others, and are not ports.
     """
+    with activity.compiling(name):
+        return _plan(graph, options, name, donated, resident)
+
+
+def _plan(
+    graph: ir.Graph,
+    options: CompileOptions | None,
+    name: str,
+    donated: Sequence[Donation],
+    resident: ResidentValues,
+) -> Plan:
     options = options if options is not None else CompileOptions.from_environment()
     options = replace(options, disabled_passes=switched_off(options.disabled_passes))
     interface = facts.interface(graph)

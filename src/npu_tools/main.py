@@ -45,6 +45,10 @@ COMMANDS = {
         "npu_tools.port.command",
         "Turn scripts for GPUs, and plain ones, into scripts for the NPU, where a change is needed at all.",
     ),
+    "top": Row(
+        "npu_tools.top",
+        "Show the processes that use NPUs: steps a second, device memory, calls on the host, compiles.",
+    ),
     "cache": Row("npu_tools.cache", "List or clear what compiles and measurements have left on disk."),
 }
 

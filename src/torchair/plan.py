@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 import ge
-from npu_runtime import take_guests_of
+from npu_runtime import count_host_call, take_guests_of
 from torchair.lowering import Layout, Lowered, NpuPart
 from torchair.recycling import LARGE_BYTES, Recycler
 
@@ -344,6 +344,7 @@ def host_runner(step: HostStep) -> Callable[[list[Any]], None]:
     target, slot = step.target, step.makes
 
     def run(values: list[Any]) -> None:
+        count_host_call()
         given = [a(values) for a in arguments]
         values[slot] = target(*given, **{k: v(values) for k, v in named.items()})
 

@@ -19,7 +19,7 @@ from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, table, trace
 from ge.target import cuda as gpu_targets
-from npu_runtime import environment
+from npu_runtime import activity, environment
 
 __all__ = ["Model", "PackedConstants"]
 
@@ -48,6 +48,7 @@ class Model:
 
     def __init__(self, plan: Plan, packed: PackedConstants | None = None) -> None:
         self.plan = plan
+        activity.publish()
         self.program = _load(plan, packed)
         self.interface = _interface(plan)
         self._announce = environment.text("NPU_PROFILE") not in ("", "0")

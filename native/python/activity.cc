@@ -1,0 +1,51 @@
+// Counters for `tf-adapter top` and recordings for `tf-adapter profile`, for Python.
+#include "core/activity.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "python/module.h"
+#include "runtime/recording.h"
+
+namespace npu::python {
+namespace {
+
+using namespace nb::literals;
+
+nb::object to_array(std::vector<RecordedSpan> spans) {
+  static_assert(sizeof(RecordedSpan) == 5 * sizeof(std::int64_t));
+  auto* kept = new std::vector<RecordedSpan>(std::move(spans));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<RecordedSpan>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>>(kept->data(), {kept->size(), 5}, owner));
+}
+
+nb::tuple take_recording() {
+  Recording::Taken taken = Recording::take();
+  nb::list programs;
+  for (const auto& [number, record] : taken.programs) {
+    programs.append(
+        nb::make_tuple(number, record.name, record.runs, record.nanoseconds, record.calls, record.self));
+  }
+  return nb::make_tuple(programs, to_array(std::move(taken.spans)), taken.dropped);
+}
+
+}  // namespace
+
+void bind_activity(nb::module_& m) {
+  m.def("publish", &Activity::publish, "path"_a, "Makes a file of counters and counts there from now on.");
+  m.def("is_published", [] { return Activity::page() != nullptr; });
+  m.def("count_host_call", &Activity::count_host_call, "Counts a call that the host runs.");
+  m.def(
+      "count_compile",
+      [](const std::string& name, std::uint64_t nanoseconds) { Activity::count_compile(name, nanoseconds); },
+      "name"_a, "nanoseconds"_a, "Counts a compile.");
+  m.def("set_recording", &Recording::turn, "on"_a, "Time the tasks of all runs from now on, or no longer.");
+  m.def("is_recording", &Recording::on);
+  m.def(
+      "take_recording", &take_recording,
+      "Programs (number, name, runs, nanoseconds, calls and nanoseconds of each task), spans (program, task, "
+      "thread, start, end) and how many spans were dropped, since the last time this was asked.");
+}
+
+}  // namespace npu::python
