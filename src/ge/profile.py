@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TaskProfile", "lines", "table", "trace"]
+__all__ = ["TaskProfile", "described", "lines", "recorded_tasks", "table", "trace"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class TaskProfile:
     seconds: float
     flops: float
     nbytes: float
+
+
+# The tasks of the programs that were loaded while runs are recorded, by the program's number; seconds are 0.
+recorded_tasks: dict[int, tuple[TaskProfile, ...]] = {}
 
 
 def lines(tasks: Sequence[TaskProfile]) -> list[str]:
@@ -69,7 +73,7 @@ def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str
         nanoseconds = round(task.seconds * 1e9)
         times = {"ts": clock / 1e3, "dur": nanoseconds / 1e3}
         events.append(
-            {"ph": "X", "pid": 1, "tid": engines.index(task.engine) + 1, **times, **_described(task)}
+            {"ph": "X", "pid": 1, "tid": engines.index(task.engine) + 1, **times, **described(task)}
         )
         clock += nanoseconds
     target = Path(path)
@@ -77,7 +81,7 @@ def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str
     return target
 
 
-def _described(task: TaskProfile) -> dict[str, Any]:
+def described(task: TaskProfile) -> dict[str, Any]:
     """What a trace says of a task besides its time."""
     args = {
         "implementation": task.implementation,

@@ -14,14 +14,28 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar, cast
 
 from npu_runtime import _native, environment
 
-__all__ = ["compiling", "folder", "is_running", "publish", "remove_dead", "started"]
+__all__ = [
+    "compiling",
+    "folder",
+    "host_call",
+    "host_spans",
+    "is_running",
+    "publish",
+    "remove_dead",
+    "started",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 _done = False
+host_spans: list[tuple[str, int, int]] = []  # name, start, end of calls on the host, while runs are recorded
+_MOST_SPANS = 1 << 18
 
 
 def folder() -> Path:
@@ -32,10 +46,10 @@ def folder() -> Path:
     )
 
 
-def publish() -> None:
-    """Make the file, once a process."""
+def publish(*, again: bool = False) -> None:
+    """Make the file, once a process; again: look once more whether NPU_TOP allows it."""
     global _done
-    if _done:
+    if _done and not again:
         return
     _done = True
     if environment.text("NPU_TOP") == "0":
@@ -94,3 +108,24 @@ def compiling(name: str) -> Iterator[None]:
     begin = time.perf_counter_ns()
     yield
     _native.count_compile(name, time.perf_counter_ns() - begin)
+
+
+def host_call(name: str, function: _Function) -> _Function:
+    """A call that the host runs: counted, and timed where runs are recorded."""
+    if not _native.is_recording():
+
+        def counted(*args: object) -> object:
+            _native.count_host_call()
+            return function(*args)
+
+        return cast(_Function, counted)
+
+    def timed(*args: object) -> object:
+        _native.count_host_call()
+        begin = time.monotonic_ns()
+        result = function(*args)
+        if len(host_spans) < _MOST_SPANS:
+            host_spans.append((name, begin, time.monotonic_ns()))
+        return result
+
+    return cast(_Function, timed)

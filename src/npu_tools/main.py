@@ -45,6 +45,10 @@ COMMANDS = {
         "npu_tools.port.command",
         "Turn scripts for GPUs, and plain ones, into scripts for the NPU, where a change is needed at all.",
     ),
+    "profile": Row(
+        "npu_tools.profile",
+        "Show where the time of a script goes: a timeline, times of operators and kernels, a roofline.",
+    ),
     "top": Row(
         "npu_tools.top",
         "Show the processes that use NPUs: steps a second, device memory, calls on the host, compiles.",

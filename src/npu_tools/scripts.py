@@ -26,7 +26,7 @@ from npu_tools.outcome import Failure
 __all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "imported_modules", "run_watched"]
 
 FRAMEWORKS = ("tensorflow", "tensorflow1", "torch", "none")
-_TASKS = {"explain": "npu_tools.explaining"}
+_TASKS = {"explain": "npu_tools.explaining", "profile": "npu_tools.recording"}
 _VERSION1_MODULES = ("tensorflow.compat.v1", "tensorflow.contrib", "npu_bridge", "tf_slim")
 _VERSION1_NAMES = frozenset(
     {

@@ -95,7 +95,8 @@ def _table(found: list[Rates]) -> Table:
 
     table = Table(box=None, title=None if found else "no process uses an NPU", title_style="dim")
     for head in _HEADS:
-        table.add_column(head, justify="left" if head in _HEADS[-2:] else "right", no_wrap=head != "command")
+        text = head in _HEADS[-2:]
+        table.add_column(head, justify="left" if text else "right", no_wrap=True, min_width=len(head))
     for rate in found:
         share = rate.memory / rate.limit if rate.limit else 0.0
         colour = "red" if share > _FULL else "green"

@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 import ge
-from npu_runtime import count_host_call, take_guests_of
+from npu_runtime import take_guests_of
+from npu_runtime.activity import host_call
 from torchair.lowering import Layout, Lowered, NpuPart
 from torchair.recycling import LARGE_BYTES, Recycler
 
@@ -344,11 +345,10 @@ def host_runner(step: HostStep) -> Callable[[list[Any]], None]:
     target, slot = step.target, step.makes
 
     def run(values: list[Any]) -> None:
-        count_host_call()
         given = [a(values) for a in arguments]
         values[slot] = target(*given, **{k: v(values) for k, v in named.items()})
 
-    return run
+    return host_call(str(target), run)
 
 
 def getter(value: Any) -> Callable[[list[Any]], Any]:

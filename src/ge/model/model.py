@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ge.interface import Interface
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port, Task
-from ge.profile import TaskProfile, table, trace
+from ge.profile import TaskProfile, recorded_tasks, table, trace
 from ge.target import cuda as gpu_targets
 from npu_runtime import activity, environment
 
@@ -52,6 +52,8 @@ class Model:
         self.program = _load(plan, packed)
         self.interface = _interface(plan)
         self._announce = environment.text("NPU_PROFILE") not in ("", "0")
+        if npu_runtime.is_recording() and isinstance(self.program, npu_runtime.Program):
+            recorded_tasks[self.program.number] = self._tasks()
 
     @property
     def name(self) -> str:
@@ -181,6 +183,14 @@ class Model:
             (info["flops"] or task.flops) * self.plan.steps,
             info["bytes"] * self.plan.steps,
         )
+
+    def _tasks(self) -> tuple[TaskProfile, ...]:
+        """The tasks without times, and with the work of one call each."""
+        steps = self.plan.steps
+        found = (
+            self._profiled(*item, 0.0) for item in zip(self.plan.tasks, self.program.task_info(), strict=True)
+        )
+        return tuple(replace(task, flops=task.flops / steps, nbytes=task.nbytes / steps) for task in found)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to an `.om` file; returns its path."""

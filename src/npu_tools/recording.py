@@ -1,0 +1,76 @@
+"""Watches a script for `tf-adapter profile`: the tasks of every run, framework calls, calls on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+__all__ = ["watch"]
+
+MOST_SPANS = 300_000  # in the timeline; times by kernel count all
+
+
+@contextlib.contextmanager
+def watch(framework: str, result: Path) -> Iterator[None]:
+    """Record the runs of a script and write them as JSON when it has ended."""
+    import npu_runtime
+
+    npu_runtime.set_recording(True)
+    if framework.startswith("tensorflow"):
+        from npu_runtime import tensorflow as native
+
+        native.set_timeline(True)
+    began = time.monotonic_ns()
+    try:
+        yield
+    finally:
+        npu_runtime.set_recording(False)
+        result.write_text(json.dumps(_recorded(framework, began, time.monotonic_ns()), allow_nan=False))
+
+
+def _recorded(framework: str, began: int, ended: int) -> dict[str, Any]:
+    import npu_runtime
+    from ge.target import host
+    from npu_runtime.activity import host_spans
+
+    programs, spans, dropped = npu_runtime.take_recording()
+    target = host()
+    return {
+        "framework": framework,
+        "began": began,
+        "ended": ended,
+        "target": f"{target.isa}, {target.cores} threads",
+        "roof": {"flops": 1 / target.seconds(1.0, 0.0), "bytes": 1 / target.seconds(0.0, 1.0)},
+        "programs": [_program(*program) for program in programs],
+        "spans": spans[:MOST_SPANS].tolist(),
+        "dropped": dropped + max(0, len(spans) - MOST_SPANS),
+        "calls": _calls(framework),
+        "host": [list(span) for span in host_spans],
+    }
+
+
+def _program(
+    number: int, name: str, runs: int, nanoseconds: int, calls: list[int], self_times: list[int]
+) -> dict[str, Any]:
+    from ge.profile import recorded_tasks
+
+    tasks = recorded_tasks.get(number, ())
+    rows = [
+        asdict(task) | {"calls": count, "seconds": own / 1e9}
+        for task, count, own in zip(tasks, calls, self_times, strict=False)
+    ]
+    return {"number": number, "name": name, "runs": runs, "seconds": nanoseconds / 1e9, "tasks": rows}
+
+
+def _calls(framework: str) -> list[list[Any]]:
+    """Functions and operators that TensorFlow has called: name, on the NPU, thread, start, end."""
+    if not framework.startswith("tensorflow"):
+        return []
+    from npu_runtime import tensorflow as native
+
+    return [list(span) for span in native.take_timeline()[:MOST_SPANS]]
