@@ -31,7 +31,7 @@ class Sample:
     host_calls: int
     last_compile: str
     memory: tuple[tuple[int, int, int], ...]  # of each NPU: bytes in use, the most so far, the limit
-    programs: dict[str, tuple[int, float]]  # runs and seconds by name
+    programs: dict[str, tuple[int, float]]  # runs and seconds; programs of the same name have numbers
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def _read(path: Path) -> Sample | None:
     runs: dict[str, tuple[int, float]] = {}
     for i in range(min(programs, _PROGRAMS)):
         name, count, busy = _PROGRAM.unpack_from(data, start + i * _PROGRAM.size)
-        before = runs.get(_text(name), (0, 0.0))
-        runs[_text(name)] = (before[0] + count, before[1] + busy / 1e9)
+        key = _text(name) if _text(name) not in runs else f"{_text(name)} #{i + 1}"
+        runs[key] = (count, busy / 1e9)
     return Sample(
         time.monotonic(),
         compiles,
