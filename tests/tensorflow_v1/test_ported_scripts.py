@@ -11,10 +11,8 @@ from tests.tools.command_line import run_python
 SCRIPTS = Path(__file__).parents[1] / "tools" / "ported"
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("sessions", "loss 1.0700\n"), pytest.param("estimator", "step 5\n", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "wanted"), [("sessions", "loss 1.0700\n"), ("estimator", "step 5\n")])
 def test_a_ported_script_runs_on_the_npu(name: str, wanted: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text((SCRIPTS / f"{name}.after").read_text())

@@ -85,6 +85,7 @@ def test_a_script_that_is_not_python_is_an_error(tmp_path: Path) -> None:
         framework_of(tmp_path / "script.py")
 
 
+@pytest.mark.slow
 def test_a_pytorch_script_is_explained_with_its_arguments_and_status(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TORCH_SCRIPT)

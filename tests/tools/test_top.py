@@ -20,7 +20,7 @@ import npu_runtime
 from npu_runtime import activity
 from npu_tools.counters import Process, Sample, rates, read_all
 from npu_tools.main import main
-from tests.tools.command_line import ROOT, run_command
+from tests.tools.command_line import ROOT, run_command, run_python
 
 SCRIPT = """
 import sys
@@ -100,23 +100,18 @@ def test_a_process_publishes_its_counters(worker: subprocess.Popen[str], folder:
     assert list(folder.iterdir()) == []
 
 
-def test_a_process_that_ends_removes_its_file_and_may_publish_none(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "wanted"), [("1", "True"), pytest.param("0", "False", marks=pytest.mark.slow)]
+)
+def test_a_process_that_ends_removes_its_file_and_may_publish_none(
+    setting: str, wanted: str, folder: Path
+) -> None:
     code = (
         "import ge, npu_runtime._native as n\ng = ge.Graph('g')\ng.output(ge.ops.relu(g.input('x', (4,))), 'y')\n"
         "ge.compile(g)\nprint(n.is_published())"
     )
-    for setting, wanted in (("1", "True"), ("0", "False")):
-        environment = os.environ | {"NPU_TOP": setting}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == wanted
-        assert not folder.exists() or list(folder.iterdir()) == []
+    assert run_python("-c", code, NPU_TOP=setting).strip() == wanted
+    assert not folder.exists() or list(folder.iterdir()) == []
 
 
 def test_files_of_others_are_passed_over(folder: Path) -> None:
