@@ -34,11 +34,14 @@ void Activity::publish(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) throw failure(path);
   void* memory = MAP_FAILED;
-  if (ftruncate(file, sizeof(ActivityPage)) == 0) {
-    memory = mmap(nullptr, sizeof(ActivityPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  }
+  errno = posix_fallocate(file, 0, sizeof(ActivityPage));  // on a full disk a write to the page would end us
+  if (errno == 0) memory = mmap(nullptr, sizeof(ActivityPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
-  if (memory == MAP_FAILED) throw failure(path);
+  if (memory == MAP_FAILED) {
+    const InvalidArgument why = failure(path);
+    unlink(path.c_str());
+    throw why;
+  }
   auto* made = static_cast<ActivityPage*>(memory);  // zeros
   made->magic.store(ActivityPage::kMagic, std::memory_order_release);
   page_.store(made, std::memory_order_release);
