@@ -25,7 +25,12 @@ int compare_rows(const T* a, const T* b, std::int64_t width) {
 }
 
 template <class T>
-Groups find_groups(const T* rows, std::int64_t n, std::int64_t width, bool sorted) {
+bool has_nan(const T* row, std::int64_t width) {
+  return std::any_of(row, row + width, [](T x) { return !(value_of(x) == value_of(x)); });
+}
+
+template <class T>
+Groups find_groups(const T* rows, std::int64_t n, std::int64_t width, bool sorted, bool equal_nan) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   const auto compare = [&](std::int64_t a, std::int64_t b) {
@@ -36,7 +41,8 @@ Groups find_groups(const T* rows, std::int64_t n, std::int64_t width, bool sorte
   Groups groups;
   groups.inverse.resize(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i == 0 || compare(order[i - 1], order[i]) != 0) {
+    if (i == 0 || compare(order[i - 1], order[i]) != 0 ||
+        (!equal_nan && has_nan(rows + order[i] * width, width))) {
       groups.first.push_back(order[i]);
       groups.counts.push_back(0);
     }
@@ -106,8 +112,8 @@ Status unique(Call& call) {
     std::unique_ptr<T[]> turned;
     if (view.outer > 1) turned = rows_along(data, view);
     const std::int64_t width = view.outer * view.inner;
-    const Groups groups =
-        find_groups(view.outer > 1 ? turned.get() : data, view.size, width, call.attrs.flag("sorted", true));
+    const Groups groups = find_groups(view.outer > 1 ? turned.get() : data, view.size, width,
+                                      call.attrs.flag("sorted", true), call.attrs.flag("equal_nan", true));
     T* target = values.as<T>();
     for (std::int64_t o = 0; o < view.outer; ++o) {
       for (const std::int64_t i : groups.first) {

@@ -97,6 +97,25 @@ float number(const PostOp& op, std::size_t i, float otherwise) {
   return i < op.numbers.size() ? op.numbers[i] : otherwise;
 }
 
+// Whether the library gives one of the function's bounds for NaN.
+bool absorbs_nan(algorithm alg, float alpha) {
+  switch (alg) {
+    case algorithm::eltwise_relu:
+      return alpha == 0.f;
+    case algorithm::eltwise_clip:
+    case algorithm::eltwise_hardsigmoid:
+    case algorithm::binary_max:
+    case algorithm::binary_min:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_floating(DType type) {
+  return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16;
+}
+
 class AttributeBuilder {
  public:
   AttributeBuilder(Lowering& low, std::size_t next, const PostOperandShape& shape)
@@ -117,6 +136,11 @@ class AttributeBuilder {
     std::vector<std::string> texts = low_.attrs().texts("post_ops");
     texts.resize(texts.size() - left_out);
     for (const std::string& text : texts) append(parse_post_op(text));
+    if (low_.attrs().flag("raises_on_nan")) raise_on_nan();
+    for (const dnnl::post_ops& ops : before_bounds_) {
+      result_.before_bounds.push_back({copied(result_.attr), ops.len()});
+      result_.before_bounds.back().attr.set_post_ops(ops);
+    }
     result_.attr.set_post_ops(ops_);
   }
 
@@ -134,10 +158,13 @@ class AttributeBuilder {
         ops_.append_eltwise(algorithm::eltwise_clip, -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::max());
       }
-      ops_.append_eltwise(entry->alg, number(op, 0, entry->alpha), number(op, 1, entry->beta));
+      const float alpha = number(op, 0, entry->alpha);
+      note_bounds(entry->alg, alpha);
+      ops_.append_eltwise(entry->alg, alpha, number(op, 1, entry->beta));
     } else if (const Binary* entry = find_entry(kBinary, op.kind)) {
       const View& view = low_.input(next_++);
       const Desc desc = shape_.describe_operand(low_, view);
+      note_bounds(entry->alg, 0.f);
       const int index = ops_.len();
       ops_.append_binary(entry->alg, desc);
       result_.operands.push_back(
@@ -148,6 +175,27 @@ class AttributeBuilder {
     } else {
       throw InvalidArgument("unknown post-op '" + std::string(op.kind) + "'");
     }
+  }
+
+  // The comparison in a leaky Relu raises the flag; with a slope of one it changes nothing. A last
+  // post-operation with bounds raises it already.
+  void raise_on_nan() {
+    const bool bounded = !before_bounds_.empty() && before_bounds_.back().len() + 1 == ops_.len();
+    if (!bounded) ops_.append_eltwise(algorithm::eltwise_relu, 1.f, 0.f);
+  }
+
+  // Notes what comes before a post-operation that absorbs NaN.
+  void note_bounds(algorithm alg, float alpha) {
+    if (!absorbs_nan(alg, alpha) || !is_floating(low_.output(0).dtype)) return;
+    dnnl_post_ops_t ops = nullptr;
+    dnnl::error::wrap_c_api(dnnl_post_ops_clone(&ops, ops_.get()), "could not copy post-operations");
+    before_bounds_.emplace_back(ops);
+  }
+
+  static dnnl::primitive_attr copied(const dnnl::primitive_attr& attr) {
+    dnnl_primitive_attr_t copy = nullptr;
+    dnnl::error::wrap_c_api(dnnl_primitive_attr_clone(&copy, attr.get()), "could not copy attributes");
+    return dnnl::primitive_attr(copy);
   }
 
   void weight_scales(int mask) {
@@ -178,6 +226,7 @@ class AttributeBuilder {
   std::size_t next_;
   const PostOperandShape& shape_;
   dnnl::post_ops ops_;
+  std::vector<dnnl::post_ops> before_bounds_;
   AttributeSet result_;
 };
 

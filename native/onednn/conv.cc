@@ -19,6 +19,16 @@ void check_ranks(const Lowering& low) {
   if (low.input(1).elements() == 0) low.reject("the weights are empty");
 }
 
+// The library multiplies 16-bit floats in pairs of channels. For the second of a 1x1 kernel with one channel
+// it reads the next pixel, whose product with 0 is NaN where it is infinite.
+void check_pairs(const Lowering& low) {
+  const View& w = low.input(1);
+  const bool half = w.dtype == DType::BFloat16 || w.dtype == DType::Float16;
+  if (half && std::all_of(w.dims.begin() + 1, w.dims.end(), [](std::int64_t n) { return n == 1; })) {
+    low.reject("the library needs two channels of 16-bit floats");
+  }
+}
+
 struct Layouts {
   Desc source, target;
 };
@@ -66,6 +76,7 @@ template <class Primitive>
 void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed, bool late) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   check_ranks(low);
+  if (!transposed) check_pairs(low);
   const ConvGeometry geometry(low, low.input(0).dims.size() - 2);
   const View& y = low.output(0);
   const bool has_bias = low.attrs().flag("has_bias"), gated = low.attrs().flag("has_gate");
@@ -103,9 +114,19 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   if (has_bias) builder.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
   builder.write(DNNL_ARG_DST, y, target, desc.dst_desc());
   builder.add(attributes);
-  builder.finish<Primitive>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
-                            flops);
-  if (late) lower_late_activation(low);
+  const auto again = [=](const dnnl::primitive_attr& attr) {
+    const PrimitiveDesc same(onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, desc.src_desc(),
+                             desc.weights_desc(), desc.bias_desc(), desc.dst_desc(), geometry.strides,
+                             geometry.dilations, geometry.pads_begin, geometry.pads_end, attr);
+    return NanRepair::Primitive(Primitive(same), same.scratchpad_desc());
+  };
+  builder.finish<Primitive>(
+      desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()), flops,
+      {attributes.before_bounds, again, attributes.accumulates, low.attrs().flag("addend_raises_on_nan")});
+  if (late) {
+    lower_late_activation(low);
+    if (low.attrs().flag("raises_on_nan")) emit_nan_search(low);
+  }
 }
 
 template <bool kLate>

@@ -177,8 +177,14 @@ void lower_library(Lowering& low) {
   if (has_bias) builder.read(DNNL_ARG_BIAS, low.input(2), bias, desc.bias_desc());
   builder.write(DNNL_ARG_DST, low.output(0), y, desc.dst_desc());
   builder.add(attributes);
-  builder.finish<dnnl::matmul>(desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()),
-                               flops);
+  const auto again = [desc](const dnnl::primitive_attr& attr) {
+    const dnnl::matmul::primitive_desc same(onednn_engine(), desc.src_desc(), desc.weights_desc(),
+                                            desc.bias_desc(), desc.dst_desc(), attr);
+    return NanRepair::Primitive(dnnl::matmul(same), same.scratchpad_desc());
+  };
+  builder.finish<dnnl::matmul>(
+      desc, layout_name(desc.src_desc()) + "," + layout_name(desc.weights_desc()), flops,
+      {attributes.before_bounds, again, attributes.accumulates, low.attrs().flag("addend_raises_on_nan")});
 }
 
 void lower_strassen_product(Lowering& low) {

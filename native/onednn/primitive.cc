@@ -2,57 +2,178 @@
 #include "onednn/primitive.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "core/errors.h"
 #include "onednn/engine.h"
+#include "threads/invalid.h"
 
 namespace npu {
 namespace {
 
 using DataType = dnnl::memory::data_type;
+using Arguments = std::vector<dnnl_exec_arg_t>;
 
 class BoundPrimitive : public BoundStep {
  public:
-  BoundPrimitive(dnnl_primitive_t primitive, std::vector<dnnl_exec_arg_t> args, int team,
-                 const std::string& task)
+  BoundPrimitive(dnnl_primitive_t primitive, Arguments args, int team, const std::string& task)
       : primitive_(primitive), args_(std::move(args)), team_(team), task_(task) {}
 
   void run(RunState& state) override {
     const TeamScope team(team_);
+    execute(state, primitive_, args_);
+  }
+
+ protected:
+  void execute(RunState& state, const_dnnl_primitive_t primitive, const Arguments& args) const {
     const dnnl_status_t status =
-        dnnl_primitive_execute(primitive_, state.stream, static_cast<int>(args_.size()), args_.data());
+        dnnl_primitive_execute(primitive, state.stream, static_cast<int>(args.size()), args.data());
     if (status != dnnl_success) {
       throw TaskError(task_, "oneDNN failed with status " + std::to_string(status));
     }
   }
 
- private:
   dnnl_primitive_t primitive_;
-  std::vector<dnnl_exec_arg_t> args_;
+  Arguments args_;
   int team_;
   const std::string& task_;
 };
 
+std::atomic<std::int64_t> repairs = 0;
+
+// Copies the elements of `values` that are NaN. `kInfinity` is an infinity without its sign.
+template <class Bits, Bits kInfinity>
+void copy_nan(const void* values, void* target, std::size_t bytes) {
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  const auto* from = static_cast<const Bits*>(values);
+  auto* to = static_cast<Bits*>(target);
+  for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) {
+    if ((from[i] & kMagnitude) > kInfinity) to[i] = from[i];
+  }
+}
+
+void copy_nan(const Desc& desc, const void* values, void* target) {
+  switch (desc.get_data_type()) {
+    case DataType::f32:
+      return copy_nan<std::uint32_t, 0x7f800000>(values, target, desc.get_size());
+    case DataType::bf16:
+      return copy_nan<std::uint16_t, 0x7f80>(values, target, desc.get_size());
+    case DataType::f16:
+      return copy_nan<std::uint16_t, 0x7c00>(values, target, desc.get_size());
+    default:
+      return;  // integers
+  }
+}
+
+class RepairedPrimitive : public BoundPrimitive {
+ public:
+  RepairedPrimitive(dnnl_primitive_t primitive, Arguments args, int team, const std::string& task,
+                    const NanRepair& repair)
+      : BoundPrimitive(primitive, std::move(args), team, task), repair_(repair) {}
+
+  void run(RunState& state) override {
+    state.suspect = state.suspect || invalid_raised();
+    clear_invalid();
+    const bool keep = repair_.accumulates && (state.suspect || !repair_.reported);
+    const std::vector<char> addend = keep ? held() : std::vector<char>();
+    BoundPrimitive::run(state);
+    if (!invalid_raised()) return;
+    state.suspect = true;
+    restore(state, addend);
+  }
+
+ private:
+  std::vector<char> held() const {
+    const dnnl_exec_arg_t& given = target();
+    const auto* bytes = static_cast<const char*>(data_of(given.memory));
+    return {bytes, bytes + desc_of(given.memory).get_size()};
+  }
+
+  void restore(RunState& state, const std::vector<char>& addend) const {
+    repairs.fetch_add(1, std::memory_order_relaxed);
+    const TeamScope team(team_);
+    for (const AttributePrefix& prefix : repair_.before_bounds) {
+      try {
+        restore(state, prefix, addend);
+      } catch (const dnnl::error& error) {
+        throw TaskError(
+            task_,
+            std::string("NaN is lost in its epilogue, and oneDNN cannot run it without: ") + error.what());
+      }
+    }
+  }
+
+  void restore(RunState& state, const AttributePrefix& prefix, const std::vector<char>& addend) const {
+    const auto [primitive, scratchpad] = repair_.make(prefix.attr);
+    const dnnl::memory scratch(scratchpad, onednn_engine());
+    dnnl::memory values;
+    Arguments args;
+    for (const dnnl_exec_arg_t& given : args_) {
+      if (given.arg >= DNNL_ARG_ATTR_MULTIPLE_POST_OP(prefix.length) || given.arg == DNNL_ARG_SCRATCHPAD) {
+        continue;
+      }
+      args.push_back(given);
+      if (given.arg == DNNL_ARG_DST) {
+        values = dnnl::memory(desc_of(given.memory), onednn_engine());
+        // What lies between the rows of a view belongs to others, and is not NaN here.
+        std::memset(values.get_data_handle(), 0, values.get_desc().get_size());
+        std::copy(addend.begin(), addend.end(), static_cast<char*>(values.get_data_handle()));
+        args.back().memory = values.get();
+      }
+    }
+    args.push_back({DNNL_ARG_SCRATCHPAD, scratch.get()});
+    execute(state, primitive.get(), args);
+    copy_nan(values.get_desc(), values.get_data_handle(), data_of(target().memory));
+  }
+
+  static Desc desc_of(const_dnnl_memory_t memory) {
+    const_dnnl_memory_desc_t desc = nullptr;
+    dnnl::error::wrap_c_api(dnnl_memory_get_memory_desc(memory, &desc), "could not get a memory descriptor");
+    dnnl_memory_desc_t copy = nullptr;
+    dnnl::error::wrap_c_api(dnnl_memory_desc_clone(&copy, desc), "could not copy a memory descriptor");
+    return Desc(copy);
+  }
+
+  const dnnl_exec_arg_t& target() const {
+    const auto is_target = [](const dnnl_exec_arg_t& given) { return given.arg == DNNL_ARG_DST; };
+    return *std::find_if(args_.begin(), args_.end(), is_target);
+  }
+
+  static void* data_of(const_dnnl_memory_t memory) {
+    void* handle = nullptr;
+    dnnl::error::wrap_c_api(dnnl_memory_get_data_handle(memory, &handle), "could not get an address");
+    return handle;
+  }
+
+  const NanRepair& repair_;
+};
+
 class PrimitiveStep : public Step {
  public:
-  PrimitiveStep(dnnl::primitive primitive, std::vector<Operand> args, std::string task)
+  PrimitiveStep(dnnl::primitive primitive, std::vector<Operand> args, std::string task, NanRepair repair = {})
       : primitive_(std::move(primitive)),
         args_(std::move(args)),
+        repair_(std::move(repair)),
         team_(omp_get_max_threads()),
         task_(std::move(task)) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    std::vector<dnnl_exec_arg_t> bound;
+    Arguments bound;
     bound.reserve(args_.size());
     for (const Operand& arg : args_) bound.push_back({arg.arg, binder.memory(arg.desc, arg.where)});
+    if (!repair_.before_bounds.empty()) {
+      return std::make_unique<RepairedPrimitive>(primitive_.get(), std::move(bound), team_, task_, repair_);
+    }
     return std::make_unique<BoundPrimitive>(primitive_.get(), std::move(bound), team_, task_);
   }
 
  private:
   dnnl::primitive primitive_;
   std::vector<Operand> args_;
+  NanRepair repair_;
   int team_;
   std::string task_;
 };
@@ -61,6 +182,8 @@ constexpr double kSerialFlops = 3e5;
 constexpr double kSerialBytes = 64 << 10;
 
 }  // namespace
+
+std::int64_t nan_repairs() { return repairs.load(std::memory_order_relaxed); }
 
 dnnl::memory::data_type onednn_type(const Lowering& low, DType type) {
   switch (type) {
@@ -184,13 +307,14 @@ void PrimitiveBuilder::write(int arg, const View& view, const Desc& have, const 
   args_.push_back({arg, made, place});
 }
 
-void PrimitiveBuilder::emit(dnnl::primitive primitive, const Desc& scratchpad) {
+void PrimitiveBuilder::emit(dnnl::primitive primitive, const Desc& scratchpad, NanRepair repair) {
   if (scratchpad.get_size())
     args_.push_back({DNNL_ARG_SCRATCHPAD, scratchpad, low_.scratch(scratchpad.get_size())});
   for (const Move& move : before_loop_)
     emit_reorder(low_, move.from, move.source, move.to, move.target, true);
   for (const Move& move : before_) emit_reorder(low_, move.from, move.source, move.to, move.target);
-  low_.emit(std::make_unique<PrimitiveStep>(std::move(primitive), std::move(args_), low_.task().name));
+  low_.emit(std::make_unique<PrimitiveStep>(std::move(primitive), std::move(args_), low_.task().name,
+                                            std::move(repair)));
   for (const Move& move : after_) emit_reorder(low_, move.from, move.source, move.to, move.target);
 }
 

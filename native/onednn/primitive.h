@@ -1,8 +1,11 @@
 // What all oneDNN task kinds share: descriptors from views, packing, internal reorders, post-ops.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/parallel.h"
@@ -36,10 +39,16 @@ struct Operand {
   Desc desc;
   Location where;
 };
+// The attributes without a post-operation that replaces NaN by one of its bounds, and all after it.
+struct AttributePrefix {
+  dnnl::primitive_attr attr;
+  int length;  // post-operations that are left
+};
 struct AttributeSet {
   dnnl::primitive_attr attr;
   std::vector<Operand> operands;
-  bool accumulates = false;  // reads what the output held before
+  std::vector<AttributePrefix> before_bounds;  // in their order
+  bool accumulates = false;                    // reads what the output held before
 };
 // `next` is the first input that belongs to post-operations; `rank` the rank of the output as oneDNN sees it;
 // `fold` brings a post operand's view to the output's dims (nullptr: pad with leading ones).
@@ -63,6 +72,22 @@ class PaddedOperandShape : public PostOperandShape {
   std::size_t rank_;
 };
 
+// Puts NaN back where a post-operation has replaced it by a bound: the library's maxima and minima do. They
+// also raise the processor's flag for invalid operations; only then the primitive runs again, up to the
+// post-operation, to find the places.
+//
+// A primitive that accumulates needs what its output held before, and keeps a copy. Where the task that makes
+// this addend reports NaN (attribute "raises_on_nan"), it does so only in runs that have met NaN already.
+struct NanRepair {
+  using Primitive = std::pair<dnnl::primitive, Desc>;  // with the scratchpad it needs
+  std::vector<AttributePrefix> before_bounds;
+  std::function<Primitive(const dnnl::primitive_attr&)> make;  // the same primitive with other attributes
+  bool accumulates = false;
+  bool reported = false;  // NaN in what the output held before
+};
+// Primitives that were run again so far, in this process.
+std::int64_t nan_repairs();
+
 // Gathers the arguments of a primitive; emits it with the reorders it needs before and after.
 class PrimitiveBuilder {
  public:
@@ -81,9 +106,9 @@ class PrimitiveBuilder {
 
   // Emits the steps and records implementation, layout and flops.
   template <class Primitive, class PrimitiveDesc>
-  void finish(const PrimitiveDesc& desc, const std::string& layout, double flops) {
+  void finish(const PrimitiveDesc& desc, const std::string& layout, double flops, NanRepair repair = {}) {
     low_.describe(desc.impl_info_str(), layout, flops);
-    emit(Primitive(desc), desc.scratchpad_desc());
+    emit(Primitive(desc), desc.scratchpad_desc(), std::move(repair));
   }
 
  private:
@@ -94,7 +119,7 @@ class PrimitiveBuilder {
     Location target;
   };
 
-  void emit(dnnl::primitive primitive, const Desc& scratchpad);
+  void emit(dnnl::primitive primitive, const Desc& scratchpad, NanRepair repair);
 
   Lowering& low_;
   std::vector<Operand> args_;

@@ -8,6 +8,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "core/errors.h"
+#include "onednn/primitive.h"
 #include "python/module.h"
 #include "threads/processors.h"
 
@@ -79,6 +80,8 @@ void bind_device(nb::module_& m) {
         "Cores that this process may use: by its affinity and by the quotas of its control groups.");
   m.def("parse_cores", &parse_cores, "text"_a,
         "The cores of each device from a text such as 0-3;4-7; empty where it is none.");
+  m.def("nan_repairs", &nan_repairs,
+        "Products that ran again because their epilogue met NaN, in this process so far");
   m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
   m.def(
       "set_num_threads", [](int threads, int device) { Device::get(device).set_threads(threads); },

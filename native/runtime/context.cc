@@ -2,6 +2,7 @@
 #include "runtime/context.h"
 
 #include "onednn/engine.h"
+#include "threads/invalid.h"
 
 namespace npu {
 
@@ -57,6 +58,7 @@ void Context::advance(const std::vector<std::size_t>& input_steps,
 }
 
 ShapeReport Context::run(TaskClock* clock) {
+  clear_invalid();
   RunState state{stream_.get(), clock, {}};
   state.run(blocks_.front());
   return std::move(state.shapes);

@@ -92,6 +92,7 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
     } else if (std::string refusal; !try_lower(low, kind->lower, refusal)) {
       if (!lower_widened(low, kind->lower, host, info)) throw Unsupported(refusal);
     }
+    if (task.attrs.flag("raises_on_nan") && !(library && kind->multiplies)) emit_nan_search(low);
   } catch (const dnnl::error& error) {
     low.reject(std::string("oneDNN refuses it: ") + error.what());
   } catch (const InvalidArgument& error) {

@@ -106,6 +106,9 @@ void lower_named(Lowering& low, const Implementation (&list)[N]) {
 // conversions around it.
 bool is_library(const TaskDef& task);
 
+// Emits a search for NaN in the first output of a task; a run in which it finds any is suspect.
+void emit_nan_search(Lowering& low);
+
 bool is_task_kind(std::string_view kind);
 
 // Lowers a task by its kind. Raises Unsupported or InvalidArgument, both naming the task.

@@ -60,6 +60,7 @@ struct RunState {
   dnnl_stream_t stream = nullptr;
   TaskClock* clock = nullptr;
   ShapeReport shapes;
+  bool suspect = false;  // a task has met NaN, or made it, in this run
 
   void run(const BoundBlock& block);
   void report(int output, Dims shape);

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "threads/invalid.h"
 #include "threads/processors.h"
 #include "threads/wait.h"
 
@@ -71,6 +72,7 @@ struct Region {
   std::bitset<kMostMembers> begun;
   std::atomic<int> waiting = 0;  // shares that nobody has begun
 
+  std::atomic<bool> invalid = false;          // a member has raised the flag (invalid.h)
   Word pending = 0;                           // shares that others have not ended, and kAsleep
   Word arrived = 0, phase = 0, sleepers = 0;  // of barriers
 };
@@ -108,7 +110,11 @@ void run_share(Region& region, int index) {
   const int team = own_team;
   here = {&region, index, region.size, 0};
   own_team = region.team;
+  const bool raised = invalid_raised();
+  clear_invalid();
   region.function(region.data);
+  if (invalid_raised()) region.invalid.store(true, std::memory_order_relaxed);
+  if (raised) raise_invalid();
   here = before;
   own_team = team;
 }
@@ -299,6 +305,7 @@ void prepare(Region& region, RegionFunction function, void* data, int size) {
   region.size = here.count > 1 ? 1 : wanted;
   region.team = team_size();
   region.outer = here;
+  region.invalid.store(false, std::memory_order_relaxed);
   if (region.size > 1) Pool::get().open(region);
   here = {&region, 0, region.size, 0};
 }
@@ -306,6 +313,7 @@ void prepare(Region& region, RegionFunction function, void* data, int size) {
 void end(Region& region) {
   here = region.outer;
   if (region.size > 1) Pool::get().close(region);
+  if (region.invalid.load(std::memory_order_relaxed)) raise_invalid();
 }
 
 }  // namespace

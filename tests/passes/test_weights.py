@@ -236,7 +236,7 @@ def test_numbers_become_linear_post_ops():
         return b.op("Add", b.op("Mul", b.op("Relu", conv(b, image(b))), 2.0), 1.0)
 
     graph = transformed(build, FusePostOps(), DeadCode())
-    assert attrs_of(next(iter(graph)))["post_ops"] == ("relu", "linear,2.0,0.0", "linear,1.0,1.0")
+    assert attrs_of(next(iter(graph)))["post_ops"] == ("relu", "linear,2.0,-0.0", "linear,1.0,1.0")
 
 
 @pytest.mark.parametrize("last", [False, True])

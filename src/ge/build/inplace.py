@@ -20,6 +20,9 @@ from ge.plan import Task, View
 
 __all__ = ["accumulate", "merge_in_place"]
 
+# Post-ops that replace NaN in the library.
+_BOUNDED = frozenset({"relu", "clip", "hardsigmoid", "max", "min"})
+
 
 def merge_in_place(builder: PlanBuilder, occupied: Collection[int] = ()) -> list[int]:
     """Let outputs take the memory of inputs that die; returns the representative of each storage.
@@ -89,9 +92,31 @@ class _Merging:
         kept.nbytes = max(source.nbytes, target.nbytes)
         if share.post_op >= 0:
             accumulate(self.builder, number, share)
+            self._watch(number, kept)
         if task.kind == "copy":
             self.builder.dropped.add(number)
         return True
+
+    def _watch(self, number: int, addend: Storage) -> None:
+        """Have the tasks that make the addend of a product report NaN, if the product has bounds that would hide it.
+
+        The product runs again where it meets NaN, and needs its addend then. Without a report it keeps a copy.
+        """
+        task = self.builder.tasks[number]
+        later = task.attrs["post_ops"][task.attrs["post_ops"].index("sum") + 1 :]
+        makers = [
+            maker
+            for other, maker in enumerate(self.builder.tasks[:number])
+            if other not in self.builder.dropped and any(self._storage(v) is addend for v in maker.outputs)
+        ]
+        if (
+            any(p.partition(",")[0] in _BOUNDED for p in later)
+            and makers
+            and all(m.block == task.block and len(m.outputs) == 1 for m in makers)
+        ):
+            task.attrs["addend_raises_on_nan"] = True
+            for maker in makers:
+                maker.attrs["raises_on_nan"] = True
 
     def _takes(self, target: Storage, source: Storage) -> bool:
         """Whether a target may be the memory of a source from the source's first use on."""

@@ -134,12 +134,15 @@ def _reduce(n: str, d: Draw) -> Call:
 
 # Where NaN stands among numbers depends on TensorFlow's kernel and the position.
 _ORDERED = "tf.where(tf.math.is_nan({0}), tf.zeros_like({0}), {0})"
+# So does what a softmax makes of the NaN that it computes from infinity.
+_BELOW_INFINITY = "tf.where({0} < float('inf'), {0}, tf.zeros_like({0}))"
 
 
 @_add("nn.softmax nn.log_softmax argmax argmin", 0.4)
 def _along(n: str, d: Draw) -> Call:
     x = d.pick(FLOATS if n.startswith("nn") else REAL, (1, 2, 3, 4))
-    place = _ORDERED if n != "nn.log_softmax" and x.dtype in FLOATS else "{0}"
+    place = _ORDERED if n.startswith("arg") and x.dtype in FLOATS else "{0}"
+    place = _BELOW_INFINITY if n == "nn.softmax" else place
     return Call(f"tf.{n}({place}, {d.axis(x)})", [x], noise=UNIT if n == "nn.log_softmax" else SUMS)
 
 

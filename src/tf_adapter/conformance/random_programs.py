@@ -212,8 +212,8 @@ class TensorFlowDoor(PythonDoor):
         tiny = (np.abs(array) < ml_dtypes.finfo(array.real.dtype).tiny) & (array != 0)
         return tf.where(tiny, tf.constant(moved), tensor * tf.constant(factor.astype(array.dtype)))
 
-    def finite(self, tensor: Any) -> Any:
-        return tf.where(tf.math.is_finite(tensor), tensor, tf.ones_like(tensor))
+    def finite(self, tensor: Any, number: float) -> Any:
+        return tf.where(tf.math.is_finite(tensor), tensor, tf.cast(number, tensor.dtype))
 
     def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
         """Without runs in which TensorFlow contradicts itself: its convolutions of an empty batch have the shape of

@@ -170,8 +170,12 @@ class TorchDoor(PythonDoor):
         factor = tensor(factors(array).astype(array.dtype))
         return x.mul_(factor) if written else x * factor
 
-    def finite(self, x: Any) -> Any:
-        return torch.where(torch.isfinite(x), x, torch.ones_like(x)) if isinstance(x, torch.Tensor) else x
+    def finite(self, x: Any, number: float) -> Any:
+        return (
+            torch.where(torch.isfinite(x), x, torch.full_like(x, number))
+            if isinstance(x, torch.Tensor)
+            else x
+        )
 
     def second_opinion(self, program: Program, runs: Runs) -> Any:
         """PyTorch's own compiler front, which runs the traced graphs eagerly."""

@@ -29,8 +29,15 @@ class Place(Enum):
     ARGUMENT = 3  # denormal numbers alone, which may be flushed
 
 
-Rounding = Callable[[np.ndarray, Place], np.ndarray]
-"""Factors for the elements of a floating-point array."""
+@dataclass(frozen=True)
+class Rounding:
+    """What one noisy run does: factors for the elements of a floating-point array."""
+
+    factors: Callable[[np.ndarray, Place], np.ndarray]
+    stand_in: float = 1.0  # for what is not finite in a window
+
+    def __call__(self, array: np.ndarray, place: Place) -> np.ndarray:
+        return self.factors(array, place)
 
 
 class Refused(Exception):

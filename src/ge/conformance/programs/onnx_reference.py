@@ -14,6 +14,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_clip import Clip_11 as _ReferenceClip
 from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
 from onnx.reference.ops.op_one_hot import OneHot as _ReferenceOneHot
+from onnx.reference.ops.op_reduce_l2 import ReduceL2_18
+from onnx.reference.ops.op_reduce_log_sum_exp import ReduceLogSumExp_18
 
 from ge.conformance.programs.door import Place, Rounding
 from ge.conformance.programs.onnx_operators import NOISE
@@ -74,7 +76,7 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     if not is_float(value.dtype):
         return value
     wide = value.astype(np.float64)
-    wide = np.where(np.isfinite(wide), wide, 1.0) if finite else wide
+    wide = np.where(np.isfinite(wide), wide, rounding.stand_in) if finite else wide
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
 
 
@@ -195,6 +197,42 @@ class Clip(_ReferenceClip):
         return (np.asarray(found).reshape(data.shape),)
 
 
+class ReduceLogSumExp(ReduceLogSumExp_18):
+    """Of nothing but minus infinity it is minus infinity; the reference subtracts that from itself."""
+
+    def _run(self, data: Any, axes: Any = None, keepdims: Any = 1, noop_with_empty_axes: Any = 0) -> Any:
+        along = self.handle_axes(axes, noop_with_empty_axes)
+        if data.size == 0 or along == ():
+            return (data,) if along == () else super()._run(data, axes, keepdims, noop_with_empty_axes)
+        wide = data.astype(np.float64)
+        most = wide.max(axis=along, keepdims=True)
+        most = np.where(np.isfinite(most), most, 0.0)
+        total = np.log(np.exp(wide - most).sum(axis=along, keepdims=True)) + most
+        return ((total if keepdims else np.squeeze(total, axis=along)).astype(data.dtype),)
+
+
+class ReduceL2(ReduceL2_18):
+    """Of integers too the norm; the squares of the reference overflow."""
+
+    def _run(self, data: Any, axes: Any = None, keepdims: Any = 1, noop_with_empty_axes: Any = 0) -> Any:
+        if data.dtype.kind not in "iu":
+            return super()._run(data, axes, keepdims, noop_with_empty_axes)
+        (norm,) = super()._run(data.astype(np.float64), axes, keepdims, noop_with_empty_axes)
+        if np.any(norm > np.iinfo(data.dtype).max):
+            raise ValueError(f"a norm out of the range of {data.dtype}")
+        return (norm.astype(data.dtype),)
+
+
+class LpNormalization(OpRun):
+    """Divided by the norm, which the reference takes without absolute values."""
+
+    def _run(self, x: Any, axis: Any = -1, p: Any = 2) -> Any:
+        wide = x.astype(np.float64)
+        powers = np.abs(wide) ** (p or 2)
+        norm = powers.sum(axis=axis if axis is not None else -1, keepdims=True) ** (1 / (p or 2))
+        return (np.where(norm == 0, 0, wide / norm).astype(x.dtype),)
+
+
 def _windows(x: np.ndarray, fill: Any, beyond: Any, given: Any) -> np.ndarray:
     """The elements of all windows, as the last axis.
 
@@ -247,6 +285,6 @@ class LpPool(OpRun):
 
 
 DEFINITIONS: list[type[OpRun]] = [
-    *(Loop, PRelu, LogSoftmax, OneHot, Clip),
+    *(Loop, PRelu, LogSoftmax, OneHot, Clip, LpNormalization, ReduceLogSumExp, ReduceL2),
     *(MaxPool, AveragePool, LpPool),
 ]

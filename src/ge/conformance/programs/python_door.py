@@ -80,8 +80,8 @@ class PythonDoor(Door):
         """
         raise NotImplementedError
 
-    def finite(self, tensor: Any) -> Any:
-        """A floating-point tensor with ones for NaN and infinities; others as they are."""
+    def finite(self, tensor: Any, number: float) -> Any:
+        """A floating-point tensor with a number for NaN and infinities; others as they are."""
         raise NotImplementedError
 
     def _hooks(self, rounding: Rounding) -> dict[str, Callable[[Any], Any]]:
@@ -94,7 +94,9 @@ class PythonDoor(Door):
             "_": result,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": lambda x: self.scaled(x, lambda a: rounding(a, Place.TERM), False),
-            "_window": lambda x: self.scaled(self.finite(x), lambda a: rounding(a, Place.TERM), False),
+            "_window": lambda x: self.scaled(
+                self.finite(x, rounding.stand_in), lambda a: rounding(a, Place.TERM), False
+            ),
             "_argument": lambda x: self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False),
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }

@@ -9,7 +9,7 @@ import tbe
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.math.elementwise import Unary
-from ge.ops.math.reduce import widened
+from ge.ops.math.reduce import exact_float, widened
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
 from ge.ops.traits import Cost, Epilogue
 
@@ -175,7 +175,7 @@ class Shrink(Unary):
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        wide = x if x.dtype in FLOATS else tbe.cast(x, "float32")
+        wide = x if x.dtype in FLOATS else tbe.cast(x, exact_float(x.dtype))
         outside = tbe.select(wide > op.lambd, wide - op.bias, 0)
         return tbe.cast(tbe.select(wide < -op.lambd, wide + op.bias, outside), x.dtype)
 
@@ -303,6 +303,11 @@ def _selu_gradient(n: Node, g: Any, y: Any) -> Any:
     return n.op("Select", n.op("Less", y, 0.0), low, n.op("Mul", g, _SELU_GAMMA))
 
 
+def _pole_gradient(name: str, rule: Callable[..., Any]) -> None:
+    """The gradient of a function with a pole: a gradient of zero stays zero there, as in TensorFlow."""
+    _gradient(name, lambda n, y, g: n.op("Select", n.op("Equal", g, 0.0), 0.0, rule(n, y, g)))
+
+
 # Gradients of functions of x, as (gradient, x) or (gradient, y).
 _gradient("ReluGrad", lambda n, g, x: n.op("Select", n.op("Greater", x, 0.0), g, 0.0))
 _gradient("Relu6Grad", _relu6_gradient)
@@ -314,7 +319,9 @@ _gradient("SoftsignGrad", lambda n, g, x: n.op("Div", g, n.op("Square", n.op("Ad
 # Gradients of functions of x, as (y, gradient).
 _gradient("SigmoidGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, y), n.op("Sub", 1.0, y)))
 _gradient("TanhGrad", lambda n, y, g: n.op("Mul", g, n.op("Sub", 1.0, n.op("Square", y))))
-_gradient("SqrtGrad", lambda n, y, g: n.op("Div", n.op("Mul", g, 0.5), y))
-_gradient("RsqrtGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, -0.5), n.op("Mul", n.op("Square", y), y)))
-_gradient("ReciprocalGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
-_gradient("InvGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
+_pole_gradient("SqrtGrad", lambda n, y, g: n.op("Div", n.op("Mul", g, 0.5), y))
+_pole_gradient(
+    "RsqrtGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, -0.5), n.op("Mul", n.op("Square", y), y))
+)
+_pole_gradient("ReciprocalGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
+_pole_gradient("InvGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))

@@ -226,11 +226,16 @@ def _reduce_extreme(n: Node) -> Results:
     return _reduced(n, types.get((n.type, n.desc().dtype == "bool"), n.type), n.inputs[0])
 
 
+def exact_float(dtype: str) -> str:
+    """The floating-point type that holds the integers of a type; of 64 bits, as many of them as one can."""
+    return "float32" if dtype in ("bool", "int8", "uint8", "int16", "uint16") else "float64"
+
+
 @plugin(onnx=["ReduceL2", "ReduceLogSum"])
 def _reduce_then(n: Node) -> Results:
     """Integers are reduced as floats; the result goes back to the input's type."""
     dtype = n.desc().dtype
-    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
+    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to=exact_float(dtype))
     x = n.op("Square", x) if n.type == "ReduceL2" else x
     y = n.op("Sqrt" if n.type == "ReduceL2" else "Log", _reduced(n, "ReduceSum", x))
     return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
@@ -240,7 +245,7 @@ def _reduce_then(n: Node) -> Results:
 def _log_sum_exp(n: Node) -> Results:
     """Shifted by the maximum, so that exp does not overflow; an infinite maximum is left out."""
     dtype = n.desc().dtype
-    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
+    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to=exact_float(dtype))
     axes, keepdims = _axes_of(n), bool(n.attr("keepdims", 1))
     if 0 in n.desc().shape:
         return n.op("Log", n.op("ReduceSum", n.op("Exp", x), axes=axes, keepdims=keepdims))

@@ -227,23 +227,30 @@ def _matmul(n: Node) -> Results:
 
 @plugin(onnx="Gemm")
 def _gemm(n: Node) -> Results:
-    """alpha * a' * b' + beta * c; a vector c is the product's bias."""
+    """alpha * a' * b' + beta * c; a vector c is the product's bias.
+
+    alpha is a factor of the product, not of b, which may then overflow or lose digits.
+    """
     a, b, c = n.inputs[0], n.inputs[1], n.input(2)
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 1.0))
     trans: dict[str, Any] = {
         "transpose_a": bool(n.attr("transA", 0)),
         "transpose_b": bool(n.attr("transB", 0)),
     }
-    b = b if alpha == 1 else n.op("Mul", b, alpha)
     columns = n.desc(1).shape[0 if trans["transpose_b"] else 1]
+    if c is not None and beta != 0 and alpha == 1 and _is_bias(n.desc(2).shape, columns):
+        bias = c if n.desc(2).rank == 1 else n.op("Reshape", c, shape=[columns])
+        return n.op("MatMul", a, b, bias if beta == 1 else n.op("Mul", bias, beta), **trans)
+    product = n.op("MatMul", a, b, **trans)
+    product = product if alpha == 1 else n.op("Mul", product, alpha)
     if c is None or beta == 0:
-        return n.op("MatMul", a, b, **trans)
-    c = c if beta == 1 else n.op("Mul", c, beta)
-    shape = n.desc(2).shape
-    if math.prod(shape) == columns and (not shape or shape[-1] == columns) and math.prod(shape[:-1]) == 1:
-        bias = c if len(shape) == 1 else n.op("Reshape", c, shape=[columns])
-        return n.op("MatMul", a, b, bias, **trans)
-    return n.op("Add", n.op("MatMul", a, b, **trans), c)
+        return product
+    return n.op("Add", product, c if beta == 1 else n.op("Mul", c, beta))
+
+
+def _is_bias(shape: tuple[int, ...], columns: int) -> bool:
+    """Whether an operand of this shape has one number for each column."""
+    return math.prod(shape) == columns and (not shape or shape[-1] == columns) and math.prod(shape[:-1]) == 1
 
 
 # -- TensorFlow --------------------------------------------------------------------------------------------

@@ -431,8 +431,9 @@ class Pad(Movement):
             raise fail(op, f"low and high need an entry for each axis of {desc}")
         if any(p < 0 for p in (*op.low, *op.high)):
             raise fail(op, "a border is negative", "take a slice instead")
-        if op.mode != "constant" and 0 in desc.shape:
-            raise fail(op, f"an empty tensor has no elements to fill a border of mode {op.mode} with")
+        borders = zip(desc.shape, op.low, op.high, strict=True)
+        if op.mode != "constant" and any(size == 0 and (low or high) for size, low, high in borders):
+            raise fail(op, f"an empty axis has no elements to fill a border of mode {op.mode} with")
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

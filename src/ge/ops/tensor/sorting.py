@@ -136,7 +136,10 @@ class ArgSort(Sort):
 
 @register
 class Unique(Operator):
-    """The distinct elements (or slices along axis), where first seen, which one each element is, counts."""
+    """The distinct elements (or slices along axis), where first seen, which one each element is, counts.
+
+    equal_nan: all NaNs count as one element, as in ONNX and NumPy; without it each is distinct, as in TensorFlow.
+    """
 
     x = Input("T", TENSORS)
     y = Output("T")
@@ -145,6 +148,7 @@ class Unique(Operator):
     counts = Output()
     axis = Attr(int, None)
     sorted = Attr(bool, True)
+    equal_nan = Attr(bool, True)
     aicpu = "unique"
     dynamic_outputs = True
     sized_outputs = (2,)
@@ -164,12 +168,12 @@ class Unique(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        return distinct(np.asarray(arrays[0]), op.axis, op.sorted)
+        return distinct(np.asarray(arrays[0]), op.axis, op.sorted, op.equal_nan)
 
 
-def distinct(x: np.ndarray, axis: int | None, in_order: bool) -> list[np.ndarray]:
+def distinct(x: np.ndarray, axis: int | None, in_order: bool, equal_nan: bool = True) -> list[np.ndarray]:
     """numpy.unique with all its results, sorted or in the order of appearance."""
-    y, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    y, first, inverse, counts = np.unique(x, True, True, True, axis=axis, equal_nan=equal_nan)
     inverse = inverse.reshape(-1)
     if not in_order:
         order = np.argsort(first)
@@ -481,11 +485,11 @@ def _unique_tf(n: Node) -> Results:
     if n.desc().rank != 1:
         raise Unsupported("distinct slices along an axis", "use tf.unique on vectors")
     if known is not None:
-        y, _, inverse, counts = distinct(known, None, False)
+        y, _, inverse, counts = distinct(known, None, False, equal_nan=False)
         return [n.builder.constant(a) for a in (y, inverse.astype(to), counts.astype(to))]
     if "WithCounts" in n.type and to != "int64":
         raise Unsupported(f"counts of {to}", "ask for int64 counts: out_idx=tf.int64")
-    y, _, inverse, counts = n.op("Unique", n.inputs[0], sorted=False)
+    y, _, inverse, counts = n.op("Unique", n.inputs[0], sorted=False, equal_nan=False)
     return [y, n.op("Cast", inverse, to=to), counts]
 
 

@@ -523,6 +523,18 @@ def _silu_backward(n: AtenNode) -> Any:
     return n.back(n.op("Mul", n.op("Mul", g, s), inner))
 
 
+@aten("elu_backward")
+def _elu_backward(n: AtenNode) -> Any:
+    """Of elu, selu and celu; NaN takes the side of the exponential, which keeps it."""
+    g, x = n.wide(n.arg("grad_output")), n.wide(n.arg("self_or_result"))
+    alpha, scale, slope = (float(n.arg(name)) for name in ("alpha", "scale", "input_scale"))
+    if n.arg("is_result"):
+        below = n.op("Mul", n.op("Add", x, alpha * scale), slope)
+    else:
+        below = n.op("Mul", n.op("Exp", n.op("Mul", x, slope)), slope * alpha * scale)
+    return n.back(n.op("Mul", g, n.op("Select", n.op("Greater", x, 0), scale, below)))
+
+
 @aten("gelu_backward")
 def _gelu_backward(n: AtenNode) -> Any:
     g, x = n.wide(n.arg("grad_output")), n.wide(n.arg("self"))

@@ -24,7 +24,8 @@ __all__ = ["FusePostOps"]
 
 _CUBE = ("Conv", "MatMul", "ConvTranspose")
 _MAX_POST_OPS = 4
-_LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},0.0"}  # with one number
+# With one number; the sum with -0 is the other summand, also of zeros of either sign.
+_LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},-0.0"}
 
 
 def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:

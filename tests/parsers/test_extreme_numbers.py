@@ -1,0 +1,94 @@
+"""ONNX operators on numbers at the ends of their types."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import ge
+
+_HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def _run(text: str, *arrays: np.ndarray) -> np.ndarray:
+    return np.asarray(ge.compile(onnx.parser.parse_model(_HEAD + text))(*arrays))
+
+
+def test_the_factor_of_gemm_is_applied_to_the_product() -> None:
+    """Not to an operand, which would overflow, vanish or lose the sign of zero."""
+    text = "net (float[2,2] a, float[2,1] b) => (float[2,1] y) {{ y = Gemm <alpha = {}> (a, b) }}"
+    a, b = np.full((2, 2), 1e-30, np.float32), np.full((2, 1), 1e30, np.float32)
+    np.testing.assert_allclose(_run(text.format("1e20"), a, b), 2e20, 1e-5)
+    np.testing.assert_allclose(_run(text.format("1e-20"), a * 1e38, b / 1e38), 2e-20, 1e-5)
+    zero = _run(text.format("0.0"), np.ones_like(a), -np.ones_like(b))
+    assert (zero == 0).all() and np.signbit(zero).all()
+
+
+@pytest.mark.parametrize("c", [(3,), (1, 3), (2, 3), (2, 1), ()])
+def test_gemm_adds_what_broadcasts(c: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 4), (4, 3), c))
+    for alpha, beta in ((1.0, 1.0), (0.5, 1.0), (1.0, -2.0), (0.5, -2.0), (0.5, 0.0)):
+        shape = f"[{','.join(map(str, c))}]" if c else ""
+        text = f"net (float[2,4] a, float[4,3] b, float{shape} c) => (float[2,3] y) "
+        text += f"{{ y = Gemm <alpha = {alpha}, beta = {beta}> (a, b, c) }}"
+        np.testing.assert_allclose(_run(text, a, b, bias), alpha * (a @ b) + beta * bias, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "int16"])
+def test_integers_keep_their_digits(dtype: str) -> None:
+    most = np.iinfo("int32" if dtype == "int64" else dtype).max
+    x = np.array([[most, most - 1, -most, 1, 0]], dtype)
+    shrunk = _run(
+        f"net ({dtype}[1,5] x) => ({dtype}[1,5] y) {{ y = Shrink <bias = 0.5, lambd = 1.5> (x) }}", x
+    )
+    np.testing.assert_array_equal(shrunk, [[most - 1, most - 2, 1 - most, 0, 0]])
+    if dtype == "int16":
+        return
+    text = f"net ({dtype}[1,5] x) => ({dtype}[1,5] y) "
+    text += "{ axes = Constant <value_ints = [0]> () y = ReduceL2 (x, axes) }"
+    np.testing.assert_array_equal(_run(text, x), np.abs(x))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
+def test_borders_of_empty_tensors(mode: str) -> None:
+    """Only an empty axis that gets a border has nothing to fill it with."""
+    text = "net (float[0,3] x) => (float[0,6] y) "
+    text += f'{{ pads = Constant <value_ints = [0, 2, 0, 1]> () y = Pad <mode = "{mode}"> (x, pads) }}'
+    assert _run(text, np.zeros((0, 3), np.float32)).shape == (0, 6)
+    text = text.replace("[0, 2, 0, 1]", "[1, 0, 0, 0]").replace("[0,6]", "[1,3]")
+    if mode == "constant":
+        assert _run(text, np.zeros((0, 3), np.float32)).shape == (1, 3)
+    else:
+        with pytest.raises(ge.GeError, match="empty axis"):
+            _run(text, np.zeros((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("operator", ["Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min"])
+@pytest.mark.parametrize("added", [False, True])
+def test_nan_passes_the_epilogues_of_convolutions(operator: str, added: bool) -> None:
+    """Alone, and after the sum with another convolution, in whose memory it may be made."""
+    more = {"Clip": ", low, high", "Max": ", low", "Min": ", high"}.get(operator, "")
+    text = f"""net (float[1,16,9,9] x, float[1,16,9,9] r, float[16,16,1,1] w) => (float[1,16,9,9] y) {{
+      low = Constant <value_float = -0.5> ()
+      high = Constant <value_float = 0.75> ()
+      c = Conv (x, w)
+      s = Conv (r, w)
+      sum = Add (c, s)
+      y = {operator} ({"sum" if added else "c"}{more})
+    }}"""
+    x, r = np.random.default_rng(0).standard_normal((2, 1, 16, 9, 9)).astype(np.float32)
+    w = np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1)
+    model = ge.compile(onnx.parser.parse_model(_HEAD + text))
+    plain = np.asarray(model(x, r, w))
+    assert not np.isnan(plain).any()
+    for where in (x, r) if added else (x,):
+        where[0, 3, 4, 5] = np.nan
+        wrong = np.zeros(plain.shape, bool)
+        wrong[0, :, 4, 5] = True  # a product of NaN and zero
+        found = np.asarray(model(x, r, w))
+        np.testing.assert_array_equal(np.isnan(found), wrong)
+        np.testing.assert_array_equal(found[~wrong], plain[~wrong])
+        where[0, 3, 4, 5] = 0.5
+    np.testing.assert_array_equal(np.isnan(np.asarray(model(x, r, w))), False)
