@@ -208,13 +208,13 @@ $(VENV_TF215)/.project: $(VENV_TF215)/.frameworks $(VENV)/.project pyproject.tom
 	$(call pip,$(BIN_TF215)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@
 
-# MindSpore asks for newer versions of protobuf than TensorFlow takes.
+# MindSpore asks for a newer protobuf than TensorFlow takes, and its datasets for NumPy 1.
 $(BIN_MINDSPORE)/python: | $(BIN)/python
 	$(BIN)/python -c 'import subprocess, sys; subprocess.run([sys._base_executable, "-m", "venv", "$(VENV_MINDSPORE)"], check=True)'
 
 $(VENV_MINDSPORE)/.frameworks: | $(BIN_MINDSPORE)/python
 	@echo "Installing MindSpore into $(VENV_MINDSPORE)"
-	$(call pip,$(BIN_MINDSPORE)) install mindspore==2.10.0 pytest hypothesis scikit-build-core nanobind llvmlite typer \
+	$(call pip,$(BIN_MINDSPORE)) install mindspore==2.10.0 'numpy==1.26.*' pytest hypothesis scikit-build-core nanobind llvmlite typer \
 	  rich cloudpickle sympy packaging 'ml_dtypes==0.5.*' 'onnx==1.19.*' 'onnx_ir==1.1.*'
 	@touch $@
 

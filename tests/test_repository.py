@@ -168,7 +168,7 @@ def _root(node: ast.expr) -> str:
 def test_frameworks_are_changed_in_their_tables_of_patches_only() -> None:
     changes = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for package in ("tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu")
+        for package in ("tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "mindspore_npu")
         for path in sorted((ROOT / "src" / package).rglob("*.py"))
         if path.name != "compatibility.py" and "conformance" not in path.parts
         for tree in [ast.parse(path.read_text())]

@@ -96,13 +96,6 @@ def _gelu_grad(n: MsNode) -> Any:
     return n.op("Mul", n.tensor("dy"), n.op("GeluSlope", n.tensor("x"), approximate="tanh"))
 
 
-@primitive("GeluGradExt", "dy x approximate='none'")
-def _gelu_grad_ext(n: MsNode) -> Any:
-    word = n.setting("approximate", "none")
-    how = "tanh" if word in ("tanh", 1) else "none"
-    return n.op("Mul", n.tensor("dy"), n.op("GeluSlope", n.tensor("x"), approximate=how))
-
-
 @primitive("FastGeLUGrad", "dy x")
 def _fast_gelu_grad(n: MsNode) -> Any:
     x = n.tensor("x")
@@ -367,7 +360,7 @@ def _l1_grad(n: MsNode) -> Any:
 def _smooth_l1_grad(n: MsNode) -> Any:
     x, beta = n.tensor("x"), float(n.setting("beta", 1.0))
     d = n.op("Mul", n.op("Sub", x, n.tensor("target")), _number(n, 1 / beta, x))
-    slope = n.op("Clip", d, _number(n, -1, d), _number(n, 1, d))
+    slope = n.op("Clip", d, min=-1.0, max=1.0)
     return n.op("Mul", slope, _loss_slope(n, n.tensor("dout"), x, "none"))
 
 

@@ -288,7 +288,7 @@ def _avg_pool_grad(n: MsNode) -> Any:
     """Each gradient spread evenly over its window, less the border."""
     x, g = desc_of(n.tensor("x")), n.tensor("dout")
     window = pool_window(n, x.shape[2:])
-    return n.op("AvgPoolGrad", g, shape=list(x.shape), count_include_pad=False, **window)
+    return n.op("AvgPoolGrad", g, shape=list(x.shape), **window)
 
 
 @primitive("AdaptiveAvgPool2D", "x output_size")

@@ -173,7 +173,10 @@ def _div_mod(n: MsNode) -> Any:
         return n.op("Div", first, second)
     if dtype not in FLOATS:
         raise Unsupported("a rounded quotient of whole numbers")
-    return n.op({0: "Trunc", 1: "Floor", 2: "Trunc"}.get(int(mode), "Floor"), n.op("Div", first, second))
+    rounding = {1: "Trunc", 2: "Floor"}.get(int(mode))
+    if rounding is None:
+        raise Unsupported(f"the rounding mode {mode}")
+    return n.op(rounding, n.op("Div", first, second))
 
 
 @primitive("DivNoNan", "input other")
@@ -270,7 +273,6 @@ as_aten(
         "Hardtanh": ("hardtanh", "self min_val!=-1 max_val!=1"),
         "EluExt": ("elu", "self alpha!=1.0"),
         "LeakyReLUExt": ("leaky_relu", "self negative_slope!=0.01"),
-        "GeluExt": ("gelu", "self approximate"),
         "SoftplusExt": ("softplus", "self beta!=1 threshold!=20"),
         "NanToNum": ("nan_to_num", "self nan!=None posinf!=None neginf!=None"),
         "SumExt": ("sum", "self dim!=None keepdim!=False dtype=None"),
@@ -409,7 +411,7 @@ def _l2_loss(n: MsNode) -> Any:
 
 @primitive("ReLU6", "x")
 def _relu6(n: MsNode) -> Any:
-    return n.op("Clip", n.tensor("x"), n.cast(0, n.out().dtype), n.cast(6, n.out().dtype))
+    return n.op("Clip", n.tensor("x"), min=0.0, max=6.0)
 
 
 @primitive("GeLU", "input")

@@ -232,7 +232,7 @@ def _pad_v3(n: MsNode) -> Any:
     low, high = [0] * rank, [0] * rank
     for i in range(len(flat) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = flat[2 * i], flat[2 * i + 1]
-    return n.op("Pad", x, n.tensor("constant_values", x), low=low, high=high)
+    return n.op("Pad", x, low=low, high=high, value=float(n.setting("constant_values", 0)))
 
 
 @primitive("MirrorPad", "x paddings mode='REFLECT'")
@@ -353,8 +353,9 @@ def _tensor_scatter_sub(n: MsNode) -> Any:
 @primitive("TensorScatterElements", "data indices updates axis=0 reduce='none'")
 def _scatter_elements(n: MsNode) -> Any:
     x = n.tensor("data")
-    how = n.setting("reduce", "none")
-    reduction = {0: "none", 1: "add"}.get(how, how) if isinstance(how, int) else str(how)
+    reduction = n.setting("reduce", "none")
+    if isinstance(reduction, int):
+        raise Unsupported(f"the reduction {reduction}")
     axis = int(n.setting("axis", 0)) % desc_of(x).rank
     return n.op(
         "ScatterElements", x, n.tensor("indices"), n.tensor("updates"), axis=axis, reduction=reduction
@@ -523,7 +524,7 @@ def _scalar(n: MsNode) -> Any:
 @primitive("Meshgrid", "inputs indexing='xy'")
 def _meshgrid(n: MsNode) -> Any:
     values = n.tensors("inputs")
-    swapped = n.setting("indexing", "xy") in ("xy", 0) and len(values) > 1
+    swapped = n.setting("indexing", "xy") in ("xy", 1) and len(values) > 1
     found = []
     for index, value in enumerate(values):
         axis = {0: 1, 1: 0}.get(index, index) if swapped else index
