@@ -232,6 +232,12 @@ def _pad_v3(n: MsNode) -> Any:
     low, high = [0] * rank, [0] * rank
     for i in range(len(flat) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = flat[2 * i], flat[2 * i + 1]
+    if min(*low, *high) < 0:  # the gradient of a border: elements are cut off
+        shape = desc_of(x).shape
+        starts = [max(-a, 0) for a in low]
+        ends = [size - max(-b, 0) for size, b in zip(shape, high, strict=True)]
+        x = n.op("Slice", x, starts=starts, ends=ends)
+    low, high = ([max(v, 0) for v in side] for side in (low, high))
     return n.op("Pad", x, low=low, high=high, value=float(n.setting("constant_values", 0)))
 
 
@@ -355,7 +361,7 @@ def _scatter_elements(n: MsNode) -> Any:
     x = n.tensor("data")
     reduction = n.setting("reduce", "none")
     if isinstance(reduction, int):
-        raise Unsupported(f"the reduction {reduction}")
+        reduction = {0: "none", 1: "add", 2: "mul"}[reduction]
     axis = int(n.setting("axis", 0)) % desc_of(x).rank
     return n.op(
         "ScatterElements", x, n.tensor("indices"), n.tensor("updates"), axis=axis, reduction=reduction
