@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 
-from acl import _conventions, _memory, _state, _stream, _tensors, blas, mdl, media, op, prof, rt, util
+from acl import _conventions, _memory, _state, _stream, _tensors, blas, mdl, media, op, prof, rt, tdt, util
 from acl import constants as _constants
 from acl._conventions import AclError, plain, returns_code, returns_value
 from acl._tensors import *  # noqa: F403
@@ -40,6 +40,7 @@ __all__ = [
     "op",
     "prof",
     "rt",
+    "tdt",
     "util",
 ]
 __all__ += _tensors.__all__
@@ -72,6 +73,7 @@ def finalize() -> None:
     mdl.clear()
     media.clear()
     prof.clear()
+    tdt.clear()
     op.clear()
     _memory.memory.clear()
     _state.process.initialised = False
