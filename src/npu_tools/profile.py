@@ -88,10 +88,11 @@ def _show(found: Profile, output: Path) -> None:
         f"[bold]{found.wall:.2f} s[/] in all, [green]{found.busy:.2f} s on the NPU[/], "
         f"[yellow]{found.host:.2f} s in calls on the host[/]"
     )
-    table = Table(box=None)
-    for head in ("time", "share", "calls", "GFLOP/s", "GB/s", "of roof", "kernel", "implementation"):
-        text = head in ("kernel", "implementation")
-        table.add_column(head, justify="left" if text else "right", no_wrap=True, min_width=12 if text else 8)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for head in ("time", "share", "calls", "GFLOP/s", "GB/s", "of roof"):
+        table.add_column(head, justify="right", no_wrap=True, width=10 if head == "time" else 7)
+    for head in ("kernel", "implementation"):
+        table.add_column(head, no_wrap=True, width=max(len(head), (screen.width - 6 * 8 - 6) // 2))
     total = sum(kernel.seconds for kernel in found.kernels) or 1.0
     for kernel in found.kernels[:_SHOWN]:
         table.add_row(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.text import Text
 
 from npu_tools.outcome import console, print_json
 
@@ -22,18 +23,8 @@ __all__ = ["app"]
 
 app = typer.Typer()
 _FULL = 0.9  # share of the memory limit
-_HEADS = (
-    "PID",
-    "steps/s",
-    "busy",
-    "memory",
-    "peak",
-    "host/s",
-    "host calls",
-    "compiles",
-    "last compile",
-    "command",
-)
+_NAME = 32  # columns of the last compile
+_WIDE = 120  # columns of a terminal that shows everything
 
 
 @app.command()
@@ -70,7 +61,8 @@ def _print(found: list[Rates], json: bool) -> None:
     if json:
         print_json({"processes": [rate.data() for rate in found]})
     else:
-        console().print(_table(found))
+        screen = console()
+        screen.print(_table(found, screen.width))
 
 
 def _stream(seen: list[Process], interval: float, look: _Look) -> None:
@@ -83,34 +75,54 @@ def _stream(seen: list[Process], interval: float, look: _Look) -> None:
 def _live(seen: list[Process], interval: float, look: _Look) -> None:
     from rich.live import Live
 
-    with Live(_table([]), console=console(), auto_refresh=False, screen=False) as view:
+    screen = console()
+    with Live(_table([], screen.width), console=screen, auto_refresh=False, screen=False) as view:
         while True:
             time.sleep(interval)
             seen, found = look(seen)
-            view.update(_table(found), refresh=True)
+            view.update(_table(found, screen.width), refresh=True)
 
 
-def _table(found: list[Rates]) -> Table:
+def _table(found: list[Rates], width: int) -> Table:
+    """A row a process; a narrow terminal shows the columns that matter most."""
     from rich.table import Table
 
-    table = Table(box=None, title=None if found else "no process uses an NPU", title_style="dim")
-    for head in _HEADS:
-        text = head in _HEADS[-2:]
-        table.add_column(head, justify="left" if text else "right", no_wrap=True, min_width=len(head))
-    for rate in found:
-        share = rate.memory / rate.limit if rate.limit else 0.0
-        colour = "red" if share > _FULL else "green"
-        last = f"{escape(rate.last_compile)} ({rate.compile_seconds:.1f} s in all)" if rate.compiles else ""
-        table.add_row(
-            str(rate.pid),
-            f"[bold]{rate.steps_per_second:.1f}[/]",
-            f"{rate.busy:.0%}",
-            f"[{colour}]{rate.memory >> 20} MiB[/]",
-            f"{rate.peak >> 20} MiB",
-            f"[{'yellow' if rate.host_calls_per_second > 0 else 'dim'}]{rate.host_calls_per_second:.0f}[/]",
-            str(rate.host_calls),
-            str(rate.compiles),
-            last,
-            escape(rate.command),
-        )
+    rows = [_cells(rate) for rate in found]
+    heads = [head for head, wide in _COLUMNS.items() if width >= _WIDE or not wide]
+    title = None if found else "no process uses an NPU"
+    table = Table(box=None, title=title, title_style="dim", padding=(0, 1, 0, 0))
+    needed = {head: max([len(head), *(len(Text.from_markup(row[head])) for row in rows)]) for head in heads}
+    if "last compile" in heads:
+        needed["last compile"] = min(needed["last compile"], _NAME)
+    others = sum(needed[head] + 1 for head in heads if head != "command")
+    needed["command"] = max(len("command"), width - others - 1)
+    for head in heads:
+        text = head in ("last compile", "command")
+        table.add_column(head, justify="left" if text else "right", no_wrap=True, width=needed[head])
+    for row in rows:
+        table.add_row(*(row[head] for head in heads))
     return table
+
+
+# Columns, and whether only a wide terminal has them.
+_COLUMNS = {
+    "PID": False, "steps/s": False, "busy": False, "memory": False, "peak": True, "host/s": False,
+    "host calls": True, "compiles": False, "last compile": True, "command": False,
+}  # fmt: skip
+
+
+def _cells(rate: Rates) -> dict[str, str]:
+    share = rate.memory / rate.limit if rate.limit else 0.0
+    last = f"{escape(rate.last_compile)} ({rate.compile_seconds:.1f} s in all)" if rate.compiles else ""
+    return {
+        "PID": str(rate.pid),
+        "steps/s": f"[bold]{rate.steps_per_second:.1f}[/]",
+        "busy": f"{rate.busy:.0%}",
+        "memory": f"[{'red' if share > _FULL else 'green'}]{rate.memory >> 20} MiB[/]",
+        "peak": f"{rate.peak >> 20} MiB",
+        "host/s": f"[{'yellow' if rate.host_calls_per_second > 0 else 'dim'}]{rate.host_calls_per_second:.0f}[/]",
+        "host calls": str(rate.host_calls),
+        "compiles": str(rate.compiles),
+        "last compile": last,
+        "command": escape(rate.command),
+    }

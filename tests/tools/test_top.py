@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ge
 import npu_runtime
 from npu_runtime import activity
 from npu_tools.counters import Process, Sample, rates, read_all
 from npu_tools.main import main
+from npu_tools.top import _table
 from tests.tools.command_line import ROOT, run_command, run_python
 
 SCRIPT = """
@@ -140,6 +142,19 @@ def test_steps_are_the_runs_of_the_program_that_takes_the_most_time() -> None:
     assert (found.steps_per_second, found.program, found.host_calls_per_second) == (10.0, "step", 2.0)
     assert found.busy == pytest.approx(0.85)
     assert rates(None, after).steps_per_second == 0.0
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_keeps_its_figures_on_every_terminal(width: int) -> None:
+    sample = Sample(12.0, 1, 0.5, 7, "net", ((5 << 20, 6 << 20, 9 << 30),), {"step": (30, 2.5)})
+    found = rates(None, Process(4711, "train.py " + "--option " * 40, sample))
+    screen = Console(width=width, color_system=None)
+    with screen.capture() as shown:
+        screen.print(_table([found], width))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) <= width
+    for figure in ("4711", "0.0", "5 MiB", "train.py", *(["6 MiB", "0.5 s in all"] if width == 140 else [])):
+        assert figure in lines[1]
 
 
 def test_a_fork_does_not_count() -> None:
