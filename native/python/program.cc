@@ -25,7 +25,8 @@ class CallArrays {
   CallArrays(nb::handle arrays, std::size_t count, bool writable, const char* what) : what_(what) {
     const nb::object list = nb::steal(PySequence_Fast(arrays.ptr(), "a list of arrays is expected"));
     if (!list.is_valid()) throw nb::python_error();
-    const auto given = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
+    const bool is_list = PyList_Check(list.ptr());
+    const auto given = static_cast<std::size_t>(is_list ? PyList_Size(list.ptr()) : PyTuple_Size(list.ptr()));
     if (given != count) {
       throw InvalidArgument(std::to_string(count) + " " + what + "s are needed, " + std::to_string(given) +
                             " given");
@@ -36,8 +37,9 @@ class CallArrays {
     }
     for (std::size_t i = 0; i < count; ++i) {
       HeldBuffer& buffer = count > kInline ? more_buffers_[i] : buffers_[i];
-      buffer =
-          HeldBuffer(PySequence_Fast_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)), writable, what, i);
+      const auto place = static_cast<Py_ssize_t>(i);
+      PyObject* item = is_list ? PyList_GetItem(list.ptr(), place) : PyTuple_GetItem(list.ptr(), place);
+      buffer = HeldBuffer(item, writable, what, i);
       addresses()[i] = buffer.data();
     }
   }

@@ -176,6 +176,10 @@ std::atomic<std::uint64_t> eager_threshold = 3;
 std::atomic<bool> log_placement = false;
 std::atomic<bool> hard_placement = false;
 
+#ifdef Py_LIMITED_API  // every CPython exports it, but the headers of the stable ABI leave it out
+extern "C" int PyGILState_Check(void);
+#endif
+
 // TensorFlow runs a few operators with Python's lock held; nothing here may wait for another thread with it.
 class WithoutPythonLock {
  public:
