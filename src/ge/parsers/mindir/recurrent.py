@@ -15,9 +15,9 @@ GATES = 4
 def _directions(n: MsNode) -> int:
     if int(n.setting("num_layers", 1)) != 1 or int(n.setting("proj_size", 0)):
         raise Unsupported("an LSTM primitive of several layers or with a projection")
-    if float(n.setting("dropout", 0.0)):
-        raise Unsupported("an LSTM primitive with dropout")
-    return 2 if n.setting("bidirectional", False) else 1
+    if float(n.setting("dropout", 0.0)) or n.setting("bidirectional", False):
+        raise Unsupported("an LSTM primitive with dropout or in both directions")
+    return 1
 
 
 def _weights(n: MsNode) -> list[list[Any]]:
