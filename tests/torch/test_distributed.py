@@ -1,4 +1,4 @@
-"""The backend hccl with two ranks that torchrun starts: collectives, meshes, training, failures and restarts."""
+"""The backend hccl with two ranks that torchrun starts: collectives, meshes, training and failures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -48,14 +46,3 @@ def test_groups_that_a_script_leaves_open_are_closed(tmp_path: Path) -> None:
         "assert x.tolist() == [2, 2]\n"
     )
     assert torchrun(str(script)).split() == ["closed", "closed"]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_restarted_has_the_losses_of_an_undisturbed_one(tmp_path: Path) -> None:
-    losses = []
-    for how in ("undisturbed", "killed"):
-        folder = tmp_path / how
-        folder.mkdir()
-        torchrun("--max-restarts", "1", str(SCRIPTS / "resuming.py"), str(folder), how)
-        losses.append((folder / "losses.json").read_text())
-    assert losses[0] == losses[1]
