@@ -74,7 +74,7 @@ def _framework(path: Path) -> str:
     for tree in _sources(path):
         used |= {name.partition(".")[0] for name in _imported(tree)}
         version1 |= _is_version1(tree)
-    if used & _VERSION1 or ("tensorflow" in used and version1):
+    if used & _VERSION1 or (version1 and used & {"tensorflow", "npu_device", "tf_adapter"}):
         return "tensorflow1"
     if used & {"tensorflow", "keras", "tf_keras", "tf_adapter", "npu_device"}:
         return "tensorflow"
