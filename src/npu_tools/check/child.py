@@ -5,6 +5,7 @@ It writes `record.json` and `outputs.npz` into the folder of the request, also w
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -23,6 +24,8 @@ from npu_tools.check.request import Request
 
 __all__ = ["main"]
 
+_PR_SET_PDEATHSIG = 1  # of Linux
+
 
 class _Late(Enough):
     """The time for a run is over."""
@@ -30,6 +33,7 @@ class _Late(Enough):
 
 def main(arguments: list[str]) -> int:
     """Run what a request asks for; the status is 0 wherever a record was written."""
+    _end_with_parent()
     request = Request.load(arguments[0])
     folder = Path(request.result)
     if request.kind == "script":
@@ -47,6 +51,11 @@ def main(arguments: list[str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the script must not keep the process
+
+
+def _end_with_parent() -> None:
+    """A run does not outlive a check that was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -76,7 +85,7 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
         signal.setitimer(signal.ITIMER_REAL, 0)
         recorder.end()
     record = recorder.record() | {"side": request.side, "error": fault, "interrupted": interrupted}
-    if not interrupted:
+    if not interrupted and not request.brief:
         with recorder.inside():
             record |= _guarded(watcher.finish)
     return record, recorder.outputs

@@ -23,6 +23,7 @@ class Request:
     steps: int = 20
     seconds: float = 120.0
     seed: int = 0
+    brief: bool = False  # only the steps
     layers: bool = False
     modes: tuple[str, ...] = ()
     mixlist: str = ""

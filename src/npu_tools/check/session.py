@@ -99,6 +99,7 @@ class Check:
             steps=settings.steps,
             seconds=settings.seconds,
             seed=settings.seed,
+            brief=bool(name),
             layers=settings.layers and not name,
             modes=settings.modes,
             mixlist="" if settings.mixlist is None or name else str(base / "mixlist.json"),

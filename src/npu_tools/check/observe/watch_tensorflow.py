@@ -47,6 +47,7 @@ class TensorFlowWatcher:
         self.hooks = tensorflow2.TensorFlowHooks(recorder)
         self.hooks.install()
         self.captured: Any = None
+        self.several = False
         if npu:
             from npu_tools.check.observe import npu_tensorflow
 
@@ -63,7 +64,9 @@ class TensorFlowWatcher:
     def finish(self) -> dict[str, Any]:
         """What is known once the script has ended."""
         found: dict[str, Any] = {}
-        pipelines = self._pipelines()
+        # Models and datasets of several NPUs belong to the threads of their devices.
+        self.several = int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1
+        pipelines = [] if self.several else self._pipelines()
         if self.request.side == "npu":
             found |= self._npu()
         return found | {"pipelines": pipelines}
@@ -89,7 +92,7 @@ class TensorFlowWatcher:
             "spans": _last_steps(spans, self.recorder),
             "spent": _spent(spans, self.recorder),
             "npu_memory": npu.memory(),
-            "kernels": npu.kernels(Counter(s["name"] for s in spans)),
+            "kernels": [] if self.several else npu.kernels(Counter(s["name"] for s in spans)),
         }
         if self.captured is not None:
             found |= self.captured.analyse(self.request, self.hooks.location_of)
