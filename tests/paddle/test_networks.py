@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paddle
-import paddle.nn.functional as F
 import pytest
-from paddle import nn
 
-import ge
-import paddle_npu
+pytest.importorskip("paddle", reason="PaddlePaddle has an environment of its own: make test-paddle")
+
+import paddle  # noqa: E402
+import paddle.nn.functional as F  # noqa: E402
+from paddle import nn  # noqa: E402
+
+import ge  # noqa: E402
+import paddle_npu  # noqa: E402
 
 
 class Attention(nn.Layer):

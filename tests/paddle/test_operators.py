@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import paddle
-import paddle.nn.functional as F
 import pytest
 
-from tests.paddle.support import check
+pytest.importorskip("paddle", reason="PaddlePaddle has an environment of its own: make test-paddle")
+
+import paddle  # noqa: E402
+import paddle.nn.functional as F  # noqa: E402
+
+from tests.paddle.support import check  # noqa: E402
 
 
 def _floats(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
