@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("paddle", reason="PaddlePaddle has an environment of its own: make test-paddle")
 
-import paddle  # noqa: E402
-import paddle.nn.functional as F  # noqa: E402
-from paddle import nn  # noqa: E402
+import paddle
+import paddle.nn.functional as F
+from paddle import nn
 
-import ge  # noqa: E402
-import paddle_npu  # noqa: E402
+import ge
+import paddle_npu
 
 
 class Attention(nn.Layer):

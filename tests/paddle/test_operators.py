@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("paddle", reason="PaddlePaddle has an environment of its own: make test-paddle")
 
-import paddle  # noqa: E402
-import paddle.nn.functional as F  # noqa: E402
+import paddle
+import paddle.nn.functional as F
 
-from tests.paddle.support import check  # noqa: E402
+from tests.paddle.support import check
 
 
 def _floats(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
