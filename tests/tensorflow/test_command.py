@@ -1,4 +1,4 @@
-"""`python -m tf_adapter`: what it prints, and that it says how it is used."""
+"""`python -m tf_adapter` is the command `tf-adapter`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ def test_version_names_the_framework_and_the_machine(capsys: pytest.CaptureFixtu
     assert output.startswith("tf-adapter") and tf.__version__ in output and "target" in output
 
 
-@pytest.mark.parametrize("arguments", [[], ["--version", "more"], ["versions"]])
-def test_anything_else_is_refused_with_the_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert "usage: python -m tf_adapter --version" in capsys.readouterr().err
+def test_an_unknown_command_is_refused_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versions"]) == 2
+    said = capsys.readouterr().err
+    assert "Usage: tf-adapter" in said and "versions" in said
