@@ -11,16 +11,22 @@ import paddle
 import paddle_npu
 
 
+# PaddlePaddle 3.3 crashes now and then when programs of `to_static` are freed while others are made: all are kept.
+_kept: list[Any] = []
+
+
 def _program(function: Callable[..., Any]) -> Any:
     """A function as one program; lambdas have no source that PaddlePaddle could rewrite, so theirs is not."""
     if function.__name__ != "<lambda>":
-        return paddle.jit.to_static(function, full_graph=True)
+        _kept.append(paddle.jit.to_static(function, full_graph=True))
+        return _kept[-1]
     plain = paddle.jit.not_to_static(function)
 
     def program(tensors: Any) -> Any:
         return plain(*tensors)
 
     compiled = paddle.jit.to_static(program, full_graph=True)
+    _kept.append(compiled)
     return lambda *tensors: compiled(list(tensors))
 
 
