@@ -10,7 +10,6 @@ import paddle
 
 import paddle_npu
 
-
 # PaddlePaddle 3.3 crashes now and then when programs of `to_static` are freed while others are made: all are kept.
 _kept: list[Any] = []
 
