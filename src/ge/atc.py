@@ -33,7 +33,7 @@ SUCCESS, FAILURE = 0, 255
 COMPILE, TO_JSON, CHECK_ONLY, SHOW = 0, 1, 3, 6
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "null": 60}
 _UsageError: Any = typer.BadParameter.__mro__[1]  # the parser's own errors, wherever typer keeps them
-_FRAMEWORKS = {1: "AIR", 3: "TENSORFLOW", 5: "ONNX"}
+_FRAMEWORKS = {1: "AIR", 3: "TENSORFLOW", 5: "ONNX", 6: "PADDLE", 7: "TFLITE"}
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 errors = Console(stderr=True, highlight=False)
@@ -197,7 +197,8 @@ def _request(arguments: Arguments) -> Request:
         raise GeError(
             "E12003",
             f"framework {number}{name} is not supported",
-            remedy=f"{hint}the numbers are 1 MINDIR and AIR, 3 TensorFlow and 5 ONNX; without one the file tells",
+            remedy=f"{hint}the numbers are 1 MINDIR and AIR, 3 TensorFlow, 5 ONNX, 6 PaddlePaddle and "
+            "7 TensorFlow Lite; without one the file tells",
         )
     if is_foreign(arguments["soc_version"]):
         _note(

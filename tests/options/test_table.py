@@ -40,6 +40,7 @@ OTHER: dict[str, Any] = {
     "disabled_passes": "dead_code",
     "input_shapes": {"x": (1, 2)},
     "output_nodes": ("y",),
+    "signature": "other",
     "recompute": "off",
     "target": "portable",
     "opp_path": "operators",

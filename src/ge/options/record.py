@@ -35,6 +35,7 @@ class CompileOptions:
     dump_dir: Path = Path("npu_dump")
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     output_nodes: tuple[str, ...] = ()
+    signature: str = ""  # of a SavedModel or a TensorFlow Lite file; by default the file's own default
     recompute: str = "light"
     target: Target = "host"  # type: ignore[assignment]  # a target, or the name of one
     progress: bool = False

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.options import CompileOptions
 from ge.parsers.paddle.program import is_program
+from ge.parsers.tflite.flatbuffer import IDENTIFIER
 
 __all__ = ["NAMES", "Framework", "content_of", "framework_of", "parse_file"]
 
@@ -27,6 +28,7 @@ class Framework(enum.Enum):
     TENSORFLOW = 3
     ONNX = 5
     PADDLE = 6
+    TFLITE = 7
 
 
 _SUFFIXES = {
@@ -37,6 +39,8 @@ _SUFFIXES = {
     ".air": Framework.AIR,
     ".mindir": Framework.AIR,
     ".json": Framework.PADDLE,
+    ".tflite": Framework.TFLITE,
+    ".lite": Framework.TFLITE,
 }
 # The first field of an ONNX model is a number, of a TensorFlow graph a node; that of a MINDIR model is text.
 _FIRST_BYTES = {0x08: Framework.ONNX, 0x0A: Framework.TENSORFLOW}
@@ -47,6 +51,7 @@ NAMES = {
     Framework.TENSORFLOW: "a TensorFlow model",
     Framework.ONNX: "an ONNX model",
     Framework.PADDLE: "a PaddlePaddle program",
+    Framework.TFLITE: "a TensorFlow Lite model",
 }
 
 
@@ -56,9 +61,11 @@ def content_of(path: Path) -> Framework | None:
         return Framework.TENSORFLOW
     try:
         with open(path, "rb") as file:
-            head = file.read(2)
+            head = file.read(8)
     except OSError:
         return None
+    if head[4:] == IDENTIFIER:
+        return Framework.TFLITE
     if head[:1] == b"{" and is_program(path):
         return Framework.PADDLE
     if len(head) < 2 or head[0] not in _FIRST_BYTES:
@@ -92,12 +99,14 @@ def framework_of(path: Path) -> Framework:
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
     with open(path, "rb") as file:
-        first = file.read(1)
+        first = file.read(8)
+    if first[4:] == IDENTIFIER:
+        return Framework.TFLITE
     if not first or first[0] not in _FIRST_BYTES:
         raise GeError(
             "E10021",
             f"{path.name} is of no known kind",
-            remedy="give a .onnx, .pb, .mindir or .air file, a .json of PaddlePaddle or a SavedModel folder, "
+            remedy="give a .onnx, .pb, .tflite, .mindir or .air file, a .json of PaddlePaddle or a SavedModel folder, "
             "or set --framework",
         )
     return _FIRST_BYTES[first[0]]
@@ -112,7 +121,12 @@ def _parse_onnx(source: Any, options: CompileOptions) -> ir.Graph:
 def _parse_tensorflow(source: Any, options: CompileOptions) -> ir.Graph:
     from ge.parsers.tensorflow import parser as tensorflow
 
-    return tensorflow.parse(source, input_shapes=options.input_shapes, out_nodes=options.output_nodes)
+    return tensorflow.parse(
+        source,
+        input_shapes=options.input_shapes,
+        out_nodes=options.output_nodes,
+        signature=options.signature or None,
+    )
 
 
 def _parse_air(source: Any, options: CompileOptions) -> ir.Graph:
@@ -131,11 +145,18 @@ def _parse_paddle(source: Any, options: CompileOptions) -> ir.Graph:
     return paddle.parse(source, options)
 
 
+def _parse_tflite(source: Any, options: CompileOptions) -> ir.Graph:
+    from ge.parsers.tflite import parser as tflite
+
+    return tflite.parse(source, options)
+
+
 PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {
     Framework.ONNX: _parse_onnx,
     Framework.TENSORFLOW: _parse_tensorflow,
     Framework.AIR: _parse_air,
     Framework.PADDLE: _parse_paddle,
+    Framework.TFLITE: _parse_tflite,
 }
 
 

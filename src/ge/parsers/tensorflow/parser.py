@@ -42,6 +42,7 @@ __all__ = [
     "attempt_graph",
     "operators",
     "parse",
+    "parse_body",
     "parse_graph",
     "parse_model",
 ]
@@ -149,9 +150,26 @@ def parse_model(
     library = Library(source.graph.library.function, structured, source.graph.versions.producer)
     body = structured(graph_body(source.graph, source.name))
     chosen = None if out_nodes else _signature(source, signature)
-    request = _Request(source.name, body, library, _outputs(body, library, chosen, out_nodes))
-    request.store = VariableStore(source.checkpoint, body, library, source.restore_node)
-    _Inputs(request, chosen, input_shapes or {}).find()
+    store = VariableStore(source.checkpoint, body, library, source.restore_node)
+    return parse_body(
+        source.name, body, chosen, library, store, input_shapes=input_shapes, out_nodes=out_nodes
+    )
+
+
+def parse_body(
+    name: str,
+    body: Body,
+    signature: Signature | None,
+    library: Library | None = None,
+    store: Callable[[str, GraphNode], VariableSpec] | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    out_nodes: Sequence[str] = (),
+) -> Parsed:
+    """The GE graph of a body whose inputs are placeholders, named by a signature or by their nodes."""
+    library = library or Library()
+    request = _Request(name, body, library, _outputs(body, library, signature, out_nodes), store=store)
+    _Inputs(request, signature, input_shapes or {}).find()
     return _convert(request)
 
 

@@ -1,0 +1,1 @@
+"""TensorFlow Lite's flatbuffers, read as the TensorFlow operators that they were made from."""
