@@ -15,8 +15,8 @@ BIN_MINDSPORE := $(VENV_MINDSPORE)/bin
 VENV_PADDLE := .venv-paddle
 BIN_PADDLE := $(VENV_PADDLE)/bin
 
-NATIVE := $(shell find native -name '*.cc' -o -name '*.h' | grep -v /editable/)
-NATIVE_BUILD := CMakeLists.txt pyproject.toml $(wildcard native/*.py) $(NATIVE)
+NATIVE := $(shell find native src/npu_runtime/include tests/cpp examples/cpp -name '*.cc' -o -name '*.cpp' -o -name '*.h' -o -name '*.hpp' | grep -v /editable/)
+NATIVE_BUILD := CMakeLists.txt pyproject.toml native/exports.map $(wildcard native/*.py) $(filter native/% src/%,$(NATIVE))
 
 # The tests run in parts, each a process of its own, JOBS at a time: the short parts first, so that a failure shows
 # early. Folders and files of tests/ that no other part names belong to `engine`. `fast` tests are those of `make test`;

@@ -2,6 +2,7 @@
 #include "core/processor.h"
 
 #include <cstdlib>
+#include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <stdexcept>
 #include <string>
@@ -38,6 +39,21 @@ bool processor_has(Vectors vectors) {
   return false;
 }
 
+void apply_limit() {
+  const char* const text = std::getenv("NPU_MAX_ISA");
+  const std::string wanted = text ? text : "";
+  if (wanted.empty()) return;
+  for (const Limit& known : kLimits) {
+    if (wanted != known.name) continue;
+    limit = known.vectors;
+    if (dnnl::set_max_cpu_isa(known.onednn) != dnnl::status::success) {
+      throw std::runtime_error("NPU_MAX_ISA: oneDNN was in use before the runtime was loaded");
+    }
+    return;
+  }
+  // Any other value: npu_runtime/environment.py warns of it.
+}
+
 }  // namespace
 
 bool has(Vectors vectors) { return vectors <= limit && processor_has(vectors); }
@@ -55,18 +71,8 @@ bool sums_bytes_exactly() {
 }
 
 void limit_instructions() {
-  const char* const text = std::getenv("NPU_MAX_ISA");
-  const std::string wanted = text ? text : "";
-  if (wanted.empty()) return;
-  for (const Limit& known : kLimits) {
-    if (wanted != known.name) continue;
-    limit = known.vectors;
-    if (dnnl::set_max_cpu_isa(known.onednn) != dnnl::status::success) {
-      throw std::runtime_error("NPU_MAX_ISA: oneDNN was in use before the runtime was loaded");
-    }
-    return;
-  }
-  // Any other value: npu_runtime/environment.py warns of it.
+  static std::once_flag once;
+  std::call_once(once, apply_limit);
 }
 
 }  // namespace npu

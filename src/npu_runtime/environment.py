@@ -44,6 +44,7 @@ VARIABLES = {
     "NPU_OPP_PATH": "folders of custom operators",
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
     "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",
+    "NPU_PYTHON": "the interpreter that compiles models for C and C++ applications",
     "NPU_TOP": "0: no counters are published for tf-adapter top",
 }
 OFF = "off"  # of NPU_CACHE_DIR

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ge.gears import GearKind, Gears
 from ge.ir.types import TensorDesc
+from ge.model import codec
 from ge.model.om import Package
 from ge.plan import Buffer, Plan, Port, Task, View
 
@@ -57,3 +61,67 @@ def geared(*batches: int) -> Package:
     """`dense` with batch gears."""
     gears = Gears(GearKind.BATCH, {"x": (-1, 4)}, tuple((b,) for b in batches))
     return Package([dense(b) for b in batches], gears, {"source": "hand"})
+
+
+def edited(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """`dense` as plain data, with a change."""
+    data = codec.decode_json(
+        codec.encode_json(codec.encode_plan(dense(), codec.ConstantPool(), codec.KernelPool())), "plan"
+    )
+    change(data)
+    return data
+
+
+def replaced(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
+    """A change that puts a value somewhere."""
+
+    def change(data: Any) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        data[path[-1]] = to
+
+    return change
+
+
+# Changes after which a plan makes no sense.
+SENSELESS = [
+    replaced("tasks", 0, "inputs", 0, 0, to=99),  # a buffer that is not there
+    replaced("tasks", 0, "inputs", 0, 0, to=-1),
+    replaced("tasks", 0, "inputs", 0, 2, to=[2, 400]),  # shape beyond the buffer
+    replaced("tasks", 0, "inputs", 0, 3, to=[1 << 40, 1]),  # stride beyond the buffer
+    replaced("tasks", 0, "inputs", 0, 3, to=[-4, 1]),
+    replaced("tasks", 0, "inputs", 0, 4, to=1),  # offset beyond the buffer
+    replaced("tasks", 0, "inputs", 0, 4, to=1.0),
+    replaced("tasks", 0, "inputs", 0, 1, to="complex64"),
+    replaced("tasks", 0, "inputs", 0, to=[0, "float32"]),
+    replaced("tasks", 0, "outputs", 0, 0, to=1),  # writing a constant
+    replaced("tasks", 0, "outputs", 0, 0, to=0),  # writing an input
+    replaced("tasks", 1, "inputs", 0, 2, to=[1 << 60, 1 << 60]),
+    replaced("tasks", 0, "kind", to="kernel"),  # without a kernel
+    replaced("tasks", 0, "attrs", to=[1]),
+    replaced("tasks", 0, "attrs", "x", to={"a": 1}),
+    replaced("tasks", 0, "attrs", "x", to=[[1]]),
+    replaced("tasks", 0, "attrs", "x", to=1 << 70),
+    replaced("tasks", 0, "attrs", "then_block", to=1),  # a block that is not there
+    replaced("tasks", 0, "block", to=1),
+    replaced("tasks", 0, "name", to=None),
+    replaced("buffers", 3, to=["arena", 24, 1 << 20, 0]),  # outside the arena
+    replaced("buffers", 3, to=["heap", 24, 0, 0]),
+    replaced("buffers", 0, to=["input", 3200, 0, 0]),  # larger than the input
+    replaced("buffers", 0, to=["input", 32, 0, 5]),
+    replaced("buffers", 1, to=["constant", 4800, 0, 0]),
+    replaced("buffers", 4, to=["input", 24, 0, 0]),  # two buffers for an input, none for the output
+    replaced("constants", 0, to=7),
+    replaced("kernels", to=[0]),
+    replaced("blocks", to=0),
+    replaced("blocks", to=True),
+    replaced("steps", to=0),
+    replaced("steps", to="2"),
+    replaced("arena_bytes", to=-1),
+    replaced("arena_bytes", to=1 << 60),
+    replaced("inputs", 0, "shape", to=[2, -4]),
+    replaced("inputs", 0, "dtype", to="string"),
+    replaced("inputs", 0, to=None),
+    replaced("outputs", to={}),
+    replaced("report", to=[]),
+]

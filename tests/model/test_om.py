@@ -18,7 +18,7 @@ from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.model import codec, om
 from ge.plan import Plan
-from tests.model.plans import dense, expected, geared
+from tests.model.plans import SENSELESS, dense, edited, expected, geared, replaced
 
 
 @pytest.fixture
@@ -147,83 +147,23 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
         om.read(tmp_path / "pipe.om")
 
 
-def _edited(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    data = codec.decode_json(
-        codec.encode_json(codec.encode_plan(dense(), codec.ConstantPool(), codec.KernelPool())), "plan"
-    )
-    change(data)
-    return data
-
-
-def _set(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
-    def change(data: Any) -> None:
-        for key in path[:-1]:
-            data = data[key]
-        data[path[-1]] = to
-
-    return change
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        _set("tasks", 0, "inputs", 0, 0, to=99),  # a buffer that is not there
-        _set("tasks", 0, "inputs", 0, 0, to=-1),
-        _set("tasks", 0, "inputs", 0, 2, to=[2, 400]),  # shape beyond the buffer
-        _set("tasks", 0, "inputs", 0, 3, to=[1 << 40, 1]),  # stride beyond the buffer
-        _set("tasks", 0, "inputs", 0, 3, to=[-4, 1]),
-        _set("tasks", 0, "inputs", 0, 4, to=1),  # offset beyond the buffer
-        _set("tasks", 0, "inputs", 0, 4, to=1.0),
-        _set("tasks", 0, "inputs", 0, 1, to="complex64"),
-        _set("tasks", 0, "inputs", 0, to=[0, "float32"]),
-        _set("tasks", 0, "outputs", 0, 0, to=1),  # writing a constant
-        _set("tasks", 0, "outputs", 0, 0, to=0),  # writing an input
-        _set("tasks", 1, "inputs", 0, 2, to=[1 << 60, 1 << 60]),
-        _set("tasks", 0, "kind", to="kernel"),  # without a kernel
-        _set("tasks", 0, "attrs", to=[1]),
-        _set("tasks", 0, "attrs", "x", to={"a": 1}),
-        _set("tasks", 0, "attrs", "x", to=[[1]]),
-        _set("tasks", 0, "attrs", "x", to=1 << 70),
-        _set("tasks", 0, "attrs", "then_block", to=1),  # a block that is not there
-        _set("tasks", 0, "block", to=1),
-        _set("tasks", 0, "name", to=None),
-        _set("buffers", 3, to=["arena", 24, 1 << 20, 0]),  # outside the arena
-        _set("buffers", 3, to=["heap", 24, 0, 0]),
-        _set("buffers", 0, to=["input", 3200, 0, 0]),  # larger than the input
-        _set("buffers", 0, to=["input", 32, 0, 5]),
-        _set("buffers", 1, to=["constant", 4800, 0, 0]),
-        _set("buffers", 4, to=["input", 24, 0, 0]),  # two buffers for an input, none for the output
-        _set("constants", 0, to=7),
-        _set("kernels", to=[0]),
-        _set("blocks", to=0),
-        _set("blocks", to=True),
-        _set("steps", to=0),
-        _set("steps", to="2"),
-        _set("arena_bytes", to=-1),
-        _set("arena_bytes", to=1 << 60),
-        _set("inputs", 0, "shape", to=[2, -4]),
-        _set("inputs", 0, "dtype", to="string"),
-        _set("inputs", 0, to=None),
-        _set("outputs", to={}),
-        _set("report", to=[]),
-    ],
-)
+@pytest.mark.parametrize("change", SENSELESS)
 def test_content_that_does_not_make_sense_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
     plan = dense()
     with pytest.raises(GeError) as caught:
-        codec.decode_plan(_edited(change), plan.constants, [], "plan")
+        codec.decode_plan(edited(change), plan.constants, [], "plan")
     assert caught.value.code == "E11006"
 
 
 def test_steps_that_leave_the_input_are_refused() -> None:
-    data = _edited(_set("steps", to=4))
+    data = edited(replaced("steps", to=4))
     data["buffers"][0][1] = 16
     with pytest.raises(GeError, match="steps"):
         codec.decode_plan(data, dense().constants, [], "plan")
 
 
 def test_blocks_may_not_nest_in_a_circle() -> None:
-    data = _edited(_set("blocks", to=3))
+    data = edited(replaced("blocks", to=3))
     inner = copy.deepcopy(data["tasks"][1])
     for block, target in ((1, 2), (2, 1)):
         task = copy.deepcopy(inner)
@@ -234,7 +174,7 @@ def test_blocks_may_not_nest_in_a_circle() -> None:
 
 
 def test_a_block_may_not_be_entered_from_two_places() -> None:
-    data = _edited(_set("blocks", to=2))
+    data = edited(replaced("blocks", to=2))
     data["tasks"][0]["attrs"] = {"then_block": 1, "else_block": 1}
     with pytest.raises(GeError, match="two places"):
         codec.decode_plan(data, dense().constants, [], "plan")

@@ -1,0 +1,12 @@
+# The version is that of the C interface, npu/npu.h.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../include/npu/npu.h" _tf_adapter_lines REGEX "^#define NPU_VERSION_(MAJOR|MINOR) ")
+string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*" "\\1.\\2" PACKAGE_VERSION "${_tf_adapter_lines}")
+unset(_tf_adapter_lines)
+string(REGEX REPLACE "\\..*" "" _tf_adapter_major "${PACKAGE_VERSION}")
+if(PACKAGE_FIND_VERSION_MAJOR EQUAL _tf_adapter_major AND NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+unset(_tf_adapter_major)
