@@ -5,6 +5,7 @@
 
 #include "attention/layout.h"
 #include "core/avx512.h"
+#include "core/caches.h"
 
 namespace npu::attention {
 namespace {
@@ -309,7 +310,7 @@ class Ahead {
   }
 
   // As many rows as it takes to have asked for all of them after so many calls.
-  void share(std::int64_t calls) { at_once_ = bytes_ > kMost ? 0 : divide_up(rows_, calls); }
+  void share(std::int64_t calls) { at_once_ = bytes_ > caches().second / 2 ? 0 : divide_up(rows_, calls); }
 
   void some(std::int64_t size) {
     for (std::int64_t i = 0; i < at_once_ && at_ < count_; ++i) {
@@ -327,8 +328,6 @@ class Ahead {
   }
 
  private:
-  static constexpr std::int64_t kMost = 1 << 19;  // half of a second-level cache
-
   struct Matrix {
     const char* data;
     std::int64_t row, rows, row_bytes;

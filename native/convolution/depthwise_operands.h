@@ -5,14 +5,17 @@
 #include <cstdint>
 
 #include "convolution/depthwise.h"
+#include "core/caches.h"
 #include "core/half.h"
 #include "runtime/lowering.h"
 
 namespace npu::convolution {
 
-inline constexpr std::int64_t kMinBandRows = 8;        // a band reads rows that its neighbour reads too
-inline constexpr std::int64_t kBandBytes = 256 << 10;  // source rows whose channels are worked on in turn
-inline constexpr double kMinFlops = 1e5;               // less is not worth waking a second thread
+inline constexpr std::int64_t kMinBandRows = 8;  // a band reads rows that its neighbour reads too
+inline constexpr double kMinFlops = 1e5;         // less is not worth waking a second thread
+
+// Source rows whose channels are worked on in turn.
+inline std::int64_t band_bytes() { return caches().second / 4; }
 
 // The convolution of channels-last images `x` to `y`.
 inline Depthwise depthwise_shape(const View& x, const View& y, std::int64_t kernel, std::int64_t stride,

@@ -82,7 +82,7 @@ std::optional<Params> make_params(const Lowering& low, const Finish& finish) {
   s.has_residual = finish.residual.has_value();
   const std::int64_t threads = omp_get_max_threads();
   const auto image_bytes = static_cast<std::int64_t>(x.bytes()) / s.batch;
-  params.bands = std::clamp<std::int64_t>(std::max(threads, image_bytes / kBandBytes), 1,
+  params.bands = std::clamp<std::int64_t>(std::max(threads, image_bytes / band_bytes()), 1,
                                           std::max<std::int64_t>(s.out_height / kMinBandRows, 1));
   const double flops = 2.0 * static_cast<double>(y.elements() * s.kernel * s.kernel);
   params.grain = flops < kMinFlops ? params.units() : 1;

@@ -7,13 +7,11 @@
 #include "convolution/pointwise.h"
 #include "convolution/spread.h"
 #include "convolution/weight_gradient.h"
+#include "core/caches.h"
 #include "core/processor.h"
 
 namespace npu::convolution {
 namespace {
-
-constexpr std::int64_t kChunkBytes = 192
-                                     << 10;  // of rows worked on together: a part of the second-level cache
 
 bool machine_has_bf16_vectors() { return has(Vectors::Avx512Bf16); }
 
@@ -59,7 +57,8 @@ const GradientKernels* weight_gradient(DType type) {
 
 std::int64_t pointwise_chunk(const Pointwise& params, DType type) {
   const std::int64_t row = (params.depth + params.outputs) * static_cast<std::int64_t>(dtype_size(type));
-  return std::max<std::int64_t>(kChunkBytes / row / 8 * 8, 8);
+  const std::int64_t together = caches().second * 3 / 16;  // rows and results, beside packed weights
+  return std::max<std::int64_t>(together / row / 8 * 8, 8);
 }
 
 std::int64_t pointwise_buffer_bytes(const Pointwise& params, DType type) {

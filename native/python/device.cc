@@ -7,6 +7,7 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "core/caches.h"
 #include "core/errors.h"
 #include "onednn/primitive.h"
 #include "python/module.h"
@@ -82,6 +83,9 @@ void bind_device(nb::module_& m) {
         "The cores of each device from a text such as 0-3;4-7; empty where it is none.");
   m.def("nan_repairs", &nan_repairs,
         "Products that ran again because their epilogue met NaN, in this process so far");
+  m.def(
+      "caches", [] { return nb::make_tuple(caches().first, caches().second, caches().last); },
+      "Bytes of a core's data cache, of its second level, of the last level.");
   m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
   m.def(
       "set_num_threads", [](int threads, int device) { Device::get(device).set_threads(threads); },

@@ -117,7 +117,7 @@ def _plan(
     plan = build_plan(graph, options, name, donated, resident)
     plan.report["placement"] = placements(graph)
     plan.report["packages"] = _packages(plan)
-    plan.report["target"] = {"name": options.target.name, "isa": options.target.isa}
+    plan.report["target"] = options.target.report()
     if interface is not None:
         plan.report["interface"] = dict(interface)
     plan.report["notes"] = list(facts.notes(graph))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import dataclasses
 import faulthandler
 import gc
 import importlib
@@ -75,9 +76,16 @@ def run(work: bytes, limit: float, modules: Sequence[str] = ()) -> Outcome:
     return Outcome(json.loads(data) if data else None, **found)
 
 
-def build(inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor], target: str, name: str) -> tbe.Kernel:
+def build(
+    inputs: Sequence[tbe.Tensor],
+    outputs: Sequence[tbe.Tensor],
+    target: str,
+    name: str,
+    processor: tbe.Processor,
+) -> tbe.Kernel:
     """Like tbe.build, in another process."""
-    request = {"expression": tbe.to_json(inputs, outputs), "target": target, "name": name}
+    loops = dataclasses.asdict(processor)
+    request = {"expression": tbe.to_json(inputs, outputs), "target": target, "name": name, "loops": loops}
     answer, status = _WORKER.ask(request, b"", LIMIT)
     if answer is None:
         cause = f"the code generator did not end within {LIMIT:g} s"
@@ -205,7 +213,8 @@ def _serve() -> None:
 def _built(request: dict[str, Any]) -> dict[str, Any]:
     try:
         inputs, outputs = tbe.from_json(request["expression"])
-        kernel = tbe.build(inputs, outputs, target=request["target"], name=request["name"])
+        processor = tbe.Processor(**request["loops"])
+        kernel = tbe.build(inputs, outputs, request["target"], request["name"], processor=processor)
         fields = {name: getattr(kernel, name) for name in kernel.__dataclass_fields__}
         fields["object"] = base64.b64encode(kernel.object).decode()
         return {"kernel": fields}

@@ -28,6 +28,7 @@ from tbe.expr import (
 from tbe.kernel import Kernel, build
 from tbe.kernel_sequence import KernelSequence, in_two_steps, split_into_kernels
 from tbe.lower import Unfusable
+from tbe.processor import Processor
 from tbe.schedule import Schedule, schedule
 from tbe.serialize import apply_json, fingerprint, from_json, to_json
 from tbe.substitute import substitute
@@ -46,6 +47,7 @@ __all__ = [
     "DType",
     "Kernel",
     "KernelSequence",
+    "Processor",
     "Scalar",
     "Schedule",
     "Tensor",

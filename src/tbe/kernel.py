@@ -10,6 +10,7 @@ from npu_runtime.bounded import BoundedCache
 from tbe import cuda, elf
 from tbe import expr as e
 from tbe.llvm import render
+from tbe.processor import Processor
 from tbe.schedule import Schedule, retuned, schedule
 from tbe.serialize import fingerprint, structure
 from tbe.target import compile_ir, machine_for
@@ -41,7 +42,7 @@ class Kernel:
 
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_cache: BoundedCache[tuple[str, str, str], Kernel] = BoundedCache(4096)
+_cache: BoundedCache[tuple[str, str, Processor, str], Kernel] = BoundedCache(4096)
 
 
 def forget() -> None:
@@ -58,11 +59,13 @@ def build(
     tuning: Tuning | None = None,
     *,
     aligned: bool = True,
+    processor: Processor | None = None,
 ) -> Kernel:
     """Compile `outputs` as one kernel of `inputs`; raises Unfusable when that cannot be.
 
-    `plan` may be the schedule of the same inputs and outputs, to save making it again. `tuning` overrides the choices
-    kept for the expression. On a GPU, buffers begin at multiples of 16 bytes unless `aligned` is false.
+    `plan` may be the schedule of the same inputs and outputs, to save making it again; else `processor` decides the
+    loops. `tuning` overrides the choices kept for the expression. On a GPU, buffers begin at multiples of 16
+    bytes unless `aligned` is false.
     """
     if target in cuda.ARCHITECTURES:
         return _on_grid(cuda.build(inputs, outputs, target, name, plan, aligned=aligned), target)
@@ -75,12 +78,13 @@ def build(
     symbol = name or f"tbe_{identity[:16]}"
     if not _SYMBOL.fullmatch(symbol):
         raise ValueError(f"{symbol!r:.80} is not a symbol: letters, digits and underscores")
-    key = (identity, machine.name + machine.cpu, symbol)
+    loops = plan.processor if plan is not None else processor or Processor()
+    key = (identity, machine.name + machine.cpu, loops, symbol)
     found = _cache.get(key)
     if found is not None:
         return found
     chosen = tuning or tuning_of(hashed, target)
-    plan = plan or schedule(inputs, outputs)
+    plan = plan or schedule(inputs, outputs, loops)
     if chosen is not None:
         plan = retuned(plan, chosen)
     text = render(plan, machine, symbol)

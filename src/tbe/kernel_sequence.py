@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 
 from tbe import expr as e
 from tbe.lower import Unfusable
+from tbe.processor import Processor
 from tbe.schedule import Schedule, schedule
 from tbe.substitute import inputs_first, substitute
 
 __all__ = ["KernelSequence", "Step", "in_two_steps", "split_into_kernels"]
 
-LARGE = 1 << 16  # elements of a reduction from which all cores should take part
 PIECES_PER_CORE = 16  # of a reduction in two steps
 LEAST_PER_CORE = 2  # fewer pieces leave cores idle when one takes longer
-CORES = 2  # where the caller does not tell
 _JOINED = frozenset(["sum", "prod", "max", "min", "any", "all"])
 
 
@@ -46,27 +45,37 @@ class KernelSequence:
 
 
 def split_into_kernels(
-    inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int = CORES, teams: bool = False
+    inputs: Sequence[e.Tensor],
+    outputs: Sequence[e.Tensor],
+    cores: int,
+    teams: bool = False,
+    processor: Processor | None = None,
 ) -> KernelSequence:
-    """The kernels that compute `outputs`; raises Unfusable if some part of it has no kernel.
+    """The kernels that compute `outputs` on so many cores; raises Unfusable if some part of it has no kernel.
 
     >>> import tbe
     >>> x = tbe.placeholder((64, 64), "float32")
     >>> both = tbe.reduce("sum", x - tbe.reduce("max", x, 0, keepdims=True), 1)
-    >>> [len(step.outputs) for step in split_into_kernels([x], [both]).steps]
+    >>> [len(step.outputs) for step in split_into_kernels([x], [both], cores=2).steps]
     [1, 1]
     """
-    return _Cutter(inputs, outputs, cores, teams).run()
+    return _Cutter(inputs, outputs, cores, teams, processor or Processor()).run()
 
 
 class _Cutter:
     def __init__(
-        self, inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], cores: int, teams: bool
+        self,
+        inputs: Sequence[e.Tensor],
+        outputs: Sequence[e.Tensor],
+        cores: int,
+        teams: bool,
+        processor: Processor,
     ) -> None:
+        self.processor = processor
         self.result = KernelSequence([(t.shape, t.dtype) for t in inputs])
         self.number = {t: n for n, t in enumerate(inputs)}  # of placeholders
         self.given = len(inputs)
-        split, self.forced = in_two_steps(outputs, cores, teams)
+        split, self.forced = in_two_steps(outputs, cores, teams, processor)
         self.left = list(split)
 
     def run(self) -> KernelSequence:
@@ -98,7 +107,7 @@ class _Cutter:
         """An output that is an input is made by a kernel that copies it."""
         for t in list(self.left):
             if self.number.get(t, self.given) < self.given:
-                self._emit([t], schedule([t], [t]))
+                self._emit([t], schedule([t], [t], self.processor))
 
     def _is_below(self, tensor: e.Tensor) -> bool:
         return any(t is tensor for t in inputs_first(self.left))
@@ -110,7 +119,7 @@ class _Cutter:
         if not outputs:
             return None
         try:
-            return schedule(self._inputs(outputs), outputs)
+            return schedule(self._inputs(outputs), outputs, self.processor)
         except Unfusable:
             return None
 
@@ -152,7 +161,7 @@ class _Cutter:
         for tensor in sorted(inside[:-1], key=lambda t: abs(2 * inside.index(t) - len(inside)))[:8]:
             if self._make([tensor]):
                 return
-        schedule(self._inputs(opened), opened)  # raises the reason
+        schedule(self._inputs(opened), opened, self.processor)  # raises the reason
 
     def _innermost(self) -> list[e.Tensor]:
         """Reductions and scans below which there are none."""
@@ -175,14 +184,15 @@ def _loops(t: e.Tensor) -> tuple[e.Shape, e.Shape]:
 
 
 def in_two_steps(
-    outputs: Sequence[e.Tensor], cores: int = CORES, teams: bool = False
+    outputs: Sequence[e.Tensor], cores: int, teams: bool = False, processor: Processor | None = None
 ) -> tuple[list[e.Tensor], list[e.Tensor]]:
     """The outputs with large reductions of few results split, and the first steps of those.
 
     teams: a core has many threads that share a row (the multiprocessors of a GPU), so only very long rows are split.
     """
+    processor = processor or Processor()
     found: list[e.Tensor] = [
-        t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t, cores, teams)
+        t for t in inputs_first(outputs) if isinstance(t, e.Reduce) and _is_serial(t, cores, teams, processor)
     ]
     if not found:
         return list(outputs), []
@@ -196,17 +206,17 @@ def in_two_steps(
     return left, firsts
 
 
-def _is_serial(t: e.Reduce, cores: int, teams: bool) -> bool:
+def _is_serial(t: e.Reduce, cores: int, teams: bool, processor: Processor) -> bool:
     """Whether one core would do all of a large reduction."""
     x = t.inputs[0]
-    if t.op not in _JOINED or x.size < LARGE or t.size * 64 > x.size:
+    if t.op not in _JOINED or x.size < processor.serial_elements or t.size * 64 > x.size:
         return False
     if any(isinstance(s, (e.Reduce, e.Scan)) for s in inputs_first([x])):
         return False
     if teams:
-        return x.size // t.size >= LARGE and t.size < LEAST_PER_CORE * cores
+        return x.size // t.size >= processor.serial_elements and t.size < LEAST_PER_CORE * cores
     try:
-        plan = schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t])
+        plan = schedule([p for p in inputs_first([t]) if isinstance(p, e.Placeholder)], [t], processor)
     except Unfusable:
         return False
     return plan.total < LEAST_PER_CORE * cores

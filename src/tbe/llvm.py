@@ -25,7 +25,6 @@ from tbe.index import LoopVar
 from tbe.ir import Builder, Lines, Value, flatten
 from tbe.lower import Reduction, Running
 from tbe.schedule import (
-    STACK_LIMIT,
     Nest,
     Schedule,
     Stage,
@@ -38,8 +37,6 @@ from tbe.schedule import (
 from tbe.target import Machine
 
 __all__ = ["render"]
-
-_LONG_ROW_BYTES = 16 << 10  # of accumulators, from which several rows are read at a time
 
 
 def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
@@ -153,7 +150,7 @@ class _NestWriter(Elements):
                 t.node
             )
         wanted = nest.tuning.pairs or (max(sizes) < 2048 and work <= 120)
-        return wanted and room <= STACK_LIMIT // 2
+        return wanted and room <= nest.processor.stack_bytes // 2
 
     def _unroll(self, stage: Stage | None) -> int:
         """How many vectors the innermost body handles at a time."""
@@ -345,7 +342,7 @@ class _NestWriter(Elements):
 
     def _has_long_rows(self) -> bool:
         widest = max(DTYPES[r.dtype].size for r in self.nest.stages[0].reductions)
-        return self.nest.lane.extent * widest >= _LONG_ROW_BYTES
+        return self.nest.lane.extent * widest >= self.nest.processor.long_row_bytes
 
     def _steps_together(self, variables: Sequence[LoopVar], body: Callable[[], None]) -> None:
         """Serial loops around a body that handles several steps of the innermost one as rows.

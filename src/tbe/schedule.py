@@ -20,6 +20,7 @@ from tbe.dtypes import DTYPES
 from tbe.index import Index, LoopVar, linear
 from tbe.lower import Lowering, Node, Reduction, Running, Unfusable
 from tbe.ops import BINARY, UNARY
+from tbe.processor import Processor
 from tbe.tuning import Tuning
 
 __all__ = [
@@ -39,19 +40,13 @@ __all__ = [
     "stack_size",
 ]
 
-STACK_LIMIT = 64 * 1024
 MAX_BOXES = 64
 _NOMINAL_LANES = 16
-_GRAIN_NS = 20_000.0
-_LONG_ROW = 8192
-_CHUNK = 4096
 _ORDERED_LANES = 256  # lanes from which accumulators are on the stack
 _ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
 _ORDERED_ROWS = 8
 _ORDERED_AGAIN = 6.0  # vector instructions that may be done anew for each row
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
-_MANY_TILES = 1 << 22  # elements from which longer pieces are read of each row
-_STREAMED = 64 << 20  # bytes from which outputs are gone from the caches before they are read
 
 
 @dataclass(frozen=True)
@@ -114,6 +109,7 @@ class Nest:
     rows_per_unit: int = 1
     tuning: Tuning = field(default_factory=Tuning)
     in_order: bool = False  # accumulators are on the stack, so that operands are read in memory order
+    processor: Processor = field(default_factory=Processor)
 
     @property
     def outer(self) -> list[LoopVar]:
@@ -154,15 +150,19 @@ class Schedule:
     bytes_moved: int
     aliases: list[tuple[int, int]]  # (input, output) pairs that may share memory
     streams: bool = False  # whether aligned outputs bypass the caches
+    processor: Processor = field(default_factory=Processor)
 
 
-def schedule(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> Schedule:
+def schedule(
+    inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], processor: Processor | None = None
+) -> Schedule:
     """Find the loops that compute `outputs` as one kernel; raises Unfusable with the reason."""
+    processor = processor or Processor()
     try:
         same = long_rows(inputs, outputs) if outputs else None
         if same is None:
-            return _Planner(tuple(inputs), tuple(outputs)).plan()
-        plan = _Planner(tuple(same[0]), tuple(same[1]), long_rows=True).plan()
+            return _Planner(tuple(inputs), tuple(outputs), processor).plan()
+        plan = _Planner(tuple(same[0]), tuple(same[1]), processor, long_rows=True).plan()
         return dataclasses.replace(plan, inputs=tuple(inputs), outputs=tuple(outputs))
     except RecursionError:
         raise Unfusable("the graph is too deep") from None
@@ -281,10 +281,15 @@ class _Planner:
     """Plans one kernel."""
 
     def __init__(
-        self, inputs: tuple[e.Tensor, ...], outputs: tuple[e.Tensor, ...], long_rows: bool = False
+        self,
+        inputs: tuple[e.Tensor, ...],
+        outputs: tuple[e.Tensor, ...],
+        processor: Processor,
+        long_rows: bool = False,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.processor = processor
         self.long_rows = long_rows  # vectors run along the last dimension, remainders in it are kept
         if not outputs:
             raise ValueError("a kernel needs at least one output")
@@ -527,7 +532,7 @@ class _Planner:
             lane = space.lowering.arith.var(1, "lane")
             kept.append(lane)
         outer = lane in kept
-        temporaries = _temporaries(stages, groups, lane, outer)
+        temporaries = _temporaries(stages, groups, lane, outer, self.processor.stack_bytes)
         nest = Nest(
             space.lowering,
             kept,
@@ -540,11 +545,12 @@ class _Planner:
             lane.extent,
             runnings,
             tile,
+            processor=self.processor,
         )
         nest.in_order = _runs_in_order(nest)
         nest.chunk = _chunk(nest, nodes)
         if tile is not None:
-            nest.tile_step = _tile_step(lane, tile, nodes)
+            nest.tile_step = _tile_step(lane, tile, nodes, self.processor)
         nest.row_ns = _row_time(nest)
         return nest
 
@@ -553,18 +559,21 @@ class _Planner:
             slowest = max(n.row_ns for n in nests)
             for nest in nests:
                 nest.rows_per_unit = max(1, min(nest.rows, int(slowest / nest.row_ns)))
-        total, grain = _pieces(nests)
+        total, grain = _pieces(nests, self.processor)
         flops, moved = _work(nests, self.inputs, self.outputs)
-        streams = moved >= _STREAMED and sum(t.size * DTYPES[t.dtype].size for t in self.outputs) * 8 >= moved
+        written = sum(t.size * DTYPES[t.dtype].size for t in self.outputs)
+        streams = moved >= self.processor.streamed_bytes and written * 8 >= moved
         aliases = _aliases(self, nests)
-        return Schedule(self.inputs, self.outputs, nests, total, grain, flops, moved, aliases, streams)
+        return Schedule(
+            self.inputs, self.outputs, nests, total, grain, flops, moved, aliases, streams, self.processor
+        )
 
 
-def _pieces(nests: Sequence[Nest]) -> tuple[int, int]:
+def _pieces(nests: Sequence[Nest], processor: Processor) -> tuple[int, int]:
     """Units of parallel work, and how many of them are worth a thread."""
     total = sum(n.units for n in nests)
     time = sum(n.row_ns * n.rows for n in nests)
-    return total, max(1, min(total, math.ceil(_GRAIN_NS * total / max(time, 1.0)))) if total else 1
+    return total, max(1, min(total, math.ceil(processor.wake_ns * total / max(time, 1.0)))) if total else 1
 
 
 def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
@@ -581,7 +590,7 @@ def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
             changed.tile_step = 1 << (most.bit_length() - 1)
             changed.row_ns = _row_time(changed)
         nests.append(changed)
-    total, grain = _pieces(nests)
+    total, grain = _pieces(nests, plan.processor)
     streams = plan.streams if tuning.streams is None else tuning.streams
     return dataclasses.replace(plan, nests=nests, total=total, grain=grain, streams=streams)
 
@@ -697,11 +706,10 @@ def stack_size(node: Node) -> int:
 
 
 def _temporaries(
-    stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar, outer: bool
+    stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar, outer: bool, room: int
 ) -> list[Temporary]:
     """Choose the values of an early pass that a later pass over the same loops should find on the stack."""
     found: list[Temporary] = []
-    room = STACK_LIMIT
     for number, group in enumerate(groups):
         passes = [s for s in stages if s.group == number]
         vector = lane_of(groups, number, lane, outer)
@@ -810,9 +818,9 @@ def _access_cost(i: Index, var: LoopVar, lanes: float, tile: LoopVar | None) -> 
     return 2.0 if stride == -1 else 1.0 + 1.5 * lanes
 
 
-def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node]) -> int:
+def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node], processor: Processor) -> int:
     narrow = all(DTYPES[n.dtype].size <= 2 for n in nodes)
-    most = 32 if narrow else 128 if lane.extent * tile.extent >= _MANY_TILES else 16
+    most = 32 if narrow else 128 if lane.extent * tile.extent >= processor.tiled_elements else 16
     return 1 << (min(most, lane.extent, tile.extent).bit_length() - 1)
 
 
@@ -840,13 +848,14 @@ def _again(nest: Nest) -> float:
 def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
     if not nest.lane_outer:
         return 1
-    extent = nest.lane.extent
+    extent, chunk = nest.lane.extent, nest.processor.chunk
     if nest.in_order:
-        return min(extent, _CHUNK) if extent * 8 * len(nest.stages[0].reductions) > STACK_LIMIT else extent
+        room = extent * 8 * len(nest.stages[0].reductions)
+        return min(extent, chunk) if room > nest.processor.stack_bytes else extent
     if nest.groups:
         widest = max((DTYPES[n.dtype].size for n in nodes), default=4)
         return min(extent, max(64, 256 // max(widest, 1)))
-    return _CHUNK if extent >= _LONG_ROW else extent
+    return chunk if extent >= 2 * chunk else extent
 
 
 def _row_time(nest: Nest) -> float:

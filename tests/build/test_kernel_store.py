@@ -41,6 +41,7 @@ def test_a_stored_kernel_is_found_again(store: KernelStore) -> None:
     assert store.get(kernel.fingerprint, "host") == kernel
     assert store.get(kernel.fingerprint, "portable") is None
     assert store.get("another", "host") is None
+    assert store.get(kernel.fingerprint, "host", tbe.Processor(l1_bytes=1 << 16)) is None
 
 
 def _only_file(store: KernelStore) -> Path:
@@ -151,11 +152,11 @@ def test_several_writers_at_once(store: KernelStore) -> None:
 def test_a_later_process_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two books with caches of their own stand for two processes."""
     monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "cache"))
-    first = KernelTable("host", KernelCache())
+    first = KernelTable("host", cache=KernelCache())
     first.add(*_expression(56), "later")
     first.compile()
     monkeypatch.setattr(tbe, "build", lambda *_, **__: pytest.fail("compiled again"))
-    second = KernelTable("host", KernelCache())
+    second = KernelTable("host", cache=KernelCache())
     second.add(*_expression(56), "later")
     second.compile()
     assert second.kernel(0) == first.kernel(0)

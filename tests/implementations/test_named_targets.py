@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ge.compiler import compile_graph, compile_plan
 from ge.errors import GeError
 from ge.explanation import explain
+from ge.model import kernels as machine_code
 from ge.model import om
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
@@ -66,6 +69,25 @@ def test_answers_are_right_with_every_instruction_set(cap: str) -> None:
 def _conv(b: GraphBuilder) -> Any:
     x = b.input("x", (1, 32, 40, 40), "float32")
     return b.op("Conv", x, floats(32, 32, 3, 3), pads_begin=[1, 1], pads_end=[1, 1])
+
+
+def test_kernels_of_a_file_for_other_caches_are_generated_with_the_loops_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(host(), l1_bytes=1 << 12)
+    x = floats(1 << 16)
+    b = GraphBuilder("net")
+    b.output(b.op("Exp", b.input("x", x.shape, "float32")))
+    model = compile_graph(b.graph, CompileOptions(target=small))
+    (kernel,) = model.plan.kernels
+    assert kernel.total == x.size // small.processor.chunk
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("ge.model.kernels.machine", lambda: "host:elsewhere")
+        path = om.save(model, tmp_path / "model")
+    loaded = om.load(path)
+    np.testing.assert_allclose(loaded.run([x])[0], np.exp(x), rtol=1e-6)
+    machine_code.regenerate([loaded.plan])  # as of a file that is not trusted: with those of this machine
+    assert loaded.plan.tasks[0].attrs["total"] == x.size // host().processor.chunk
 
 
 def test_a_file_for_a_better_machine_runs_with_what_this_one_has(tmp_path: Path) -> None:

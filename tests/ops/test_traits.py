@@ -16,12 +16,17 @@ from ge.ops import FLOATS, Input, NodeView, Operator, Output
 from ge.ops.base import lookup
 from ge.ops.builder import GraphBuilder
 from ge.ops.dataflow import Aligned
-from ge.ops.traits import Epilogue, Precision, Sign
+from ge.ops.traits import Epilogue, Formula, Precision, Sign
+from ge.ops.views import Same
 from ge.options import CompileOptions, Implementation
 from ge.passes.cleanup.merge_movements import MergeMovements
+from ge.passes.cleanup.remove_identities import RemoveIdentities
 from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.fusion.fuse_activations import FuseActivations
 from ge.passes.fusion.fuse_post_ops import FusePostOps
 from ge.passes.fusion.fuse_quantised import FuseQuantised
+from ge.passes.fusion.merge_matmuls import MergeMatmuls
+from ge.passes.precision.rounding import typical_means
 from ge.passes.precision.sink_casts import SinkCasts
 from ge.passes.precision.widen_unsupported import WidenUnsupported
 from tests.passes.pass_support import transformed, types
@@ -79,6 +84,44 @@ class Sum(Mine):
 
 class Plain(Sum):
     type, dataflow = "Mine", None
+
+
+class Grown(Mine):
+    """exp(x)."""
+
+    type, formula = "Mine", Formula.CURVE
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.unary("exp", x)
+
+
+class Looked(Mine):
+    """x itself."""
+
+    type, views = "Mine", Same()
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x
+
+
+class Smoothed(Mine):
+    type, keeps_means = "Mine", True
+
+
+class Peak(Mine):
+    """The largest element of each row."""
+
+    type, nests = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.reduce("max", x, len(x.shape) - 1)
+
+
+class Heap(Peak):
+    type, nests = "Mine", False
 
 
 @pytest.fixture
@@ -159,13 +202,60 @@ def test_algorithms_are_chosen_by_the_names_that_an_operator_declares(operator: 
     assert unknown_names(b.graph, options) == ["Bass"]
 
 
+@_with(Grown, Mine)
+def test_activations_are_recognised_through_parts_of_formulas(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        grown = b.op("Mine", b.op("Neg", b.input("x", (3, 4), "float32")))
+        return b.op("Reciprocal", b.op("Add", grown, 1.0))
+
+    wanted = ["Sigmoid"] if operator is Grown else ["Neg", "Mine", "Add", "Reciprocal"]
+    assert types(transformed(build, FuseActivations())) == wanted
+
+
+@_with(Looked, Mine)
+def test_products_are_merged_where_their_readers_take_views(operator: type[Operator]) -> None:
+    rng = np.random.default_rng(0)
+
+    def build(b: GraphBuilder) -> list[ir.Value]:
+        x = b.input("x", (5, 8), "float32")
+        weights = [rng.standard_normal((8, n), np.float32) for n in (4, 6)]
+        return [b.op("Mine", b.op("MatMul", x, w)) for w in weights]
+
+    products = types(transformed(build, MergeMatmuls())).count("MatMul")
+    assert products == (1 if operator is Looked else 2)
+
+
+@_with(Peak, Heap)
+def test_a_reduction_of_one_element_is_that_element(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Relu", b.op("Mine", b.input("x", (3, 1), "float32")))
+
+    wanted = ["Reshape" if operator is Peak else "Mine", "Relu"]
+    assert types(transformed(build, RemoveIdentities())) == wanted
+
+
+@_with(Smoothed, Mine)
+def test_what_is_known_of_channels_goes_through_operators_that_keep_their_means(
+    operator: type[Operator],
+) -> None:
+    b = GraphBuilder()
+    taps = np.arange(18, dtype=np.float32).reshape(2, 1, 3, 3)
+    x = b.op("Conv", b.input("x", (1, 2, 6, 6), "float32"), taps, groups=2)
+    b.output(b.op("Conv", b.op("Mine", x), np.ones((4, 2, 1, 1), np.float32)))
+    means = typical_means(list(b.graph)[-1])
+    if operator is Mine:
+        assert means is None
+    else:
+        np.testing.assert_array_equal(means, [taps.sum((1, 2, 3))])
+
+
 def test_traits_of_the_library_are_not_inherited_by_users() -> None:
     class MyRelu(lookup("Relu")):  # type: ignore[misc]
         type = "Relu"
 
     ops.register(MyRelu, custom=True)
     try:
-        assert MyRelu.epilogue is None and MyRelu.sign is Sign.ANY
+        assert MyRelu.epilogue is None and MyRelu.sign is Sign.ANY and MyRelu.formula is Formula.NONE
         assert lookup("Relu").epilogue == Epilogue("relu")
     finally:
         ops.unregister(MyRelu)

@@ -53,9 +53,9 @@ def guarded(tensor: tbe.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return raw[GUARD : GUARD + count].view(dtype).reshape(tensor.shape), raw
 
 
-def run(inputs, outputs, values, target="host", ranges=None) -> list[np.ndarray]:
+def run(inputs, outputs, values, target="host", ranges=None, processor=None) -> list[np.ndarray]:
     """Compile and run; checks that nothing outside the outputs was written."""
-    kernel = tbe.build(inputs, outputs, target)
+    kernel = tbe.build(inputs, outputs, target, processor=processor)
     arrays = [np.ascontiguousarray(values[t]) for t in inputs]
     results = [guarded(t) for t in outputs]
     before = [a.copy() for a in arrays]
@@ -77,15 +77,15 @@ def split_ranges(total: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     return [tuple(p) for p in pieces]
 
 
-def check(inputs, outputs, values, target="host", rtol=1e-5, atol=1e-6) -> None:
+def check(inputs, outputs, values, target="host", rtol=1e-5, atol=1e-6, processor=None) -> None:
     """The kernel gives what the interpreter gives, whole and in pieces."""
     expected = tbe.evaluate(outputs, values)
-    got = run(inputs, outputs, values, target)
+    got = run(inputs, outputs, values, target, processor=processor)
     for t, a, b in zip(outputs, got, expected, strict=False):
         compare(a, b, t.dtype, rtol, atol)
-    kernel = tbe.build(inputs, outputs, target)
+    kernel = tbe.build(inputs, outputs, target, processor=processor)
     pieces = split_ranges(kernel.total, np.random.default_rng(kernel.total))
-    again = run(inputs, outputs, values, target, pieces)
+    again = run(inputs, outputs, values, target, pieces, processor)
     for a, b in zip(got, again, strict=False):
         assert a.tobytes() == b.tobytes(), f"ranges {pieces} give another answer"
 

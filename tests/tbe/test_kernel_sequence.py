@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 import numpy as np
@@ -41,11 +42,12 @@ def test_random_graphs_with_sums_along_every_axis(graph, data: st.DataObject) ->
 @given(graphs())
 def test_reductions_in_two_steps_whatever_their_size(graph) -> None:
     module = importlib.import_module("tbe.kernel_sequence")
+    small = dataclasses.replace(tbe.Processor(), serial_elements=8)
     source, outputs = graph
     x = outputs[0]
     sums = [tbe.reduce(op, x, tuple(range(len(x.shape)))) for op in ("sum", "max", "prod")] if x.shape else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LARGE", 8)
+        patch.setattr(module, "Processor", lambda: small)
         patch.setattr(module, "PIECES_PER_CORE", 3)
         if x.dtype.startswith("int"):
             agrees(source, [*outputs, *sums])

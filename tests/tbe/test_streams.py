@@ -102,7 +102,7 @@ def test_what_is_summed_is_written_beside_the_sums(shape: tuple[int, ...], dtype
 def test_large_reductions_to_few_results_take_two_steps(op: str, shape, axes) -> None:
     x = tbe.placeholder(shape, "float32")
     result = tbe.reduce(op, x, axes)
-    parts = tbe.split_into_kernels([x], [result])
+    parts = tbe.split_into_kernels([x], [result], cores=2)
     assert len(parts.steps) >= 2 and parts.steps[0].plan.total >= 4
     values = np.random.default_rng(3).uniform(0.9999, 1.0001, shape).astype(np.float32)
     (got,) = Runner([x], [result])(values)
@@ -157,7 +157,7 @@ def test_large_transposes(shape: tuple[int, ...], dtype: str) -> None:
 def test_large_reductions_of_the_same_data_share_their_first_step() -> None:
     x = tbe.placeholder((600, 1024), "float32")
     outputs = [tbe.reduce("sum", x, 0), tbe.reduce("sum", x * x, 0), tbe.reduce("max", x, (0, 1))]
-    parts = tbe.split_into_kernels([x], outputs)
+    parts = tbe.split_into_kernels([x], outputs, cores=2)
     assert len(parts.steps[0].outputs) == 2
     values = np.random.default_rng(5).uniform(0, 1, x.shape).astype(np.float32)
     for got, expected in zip(Runner([x], outputs)(values), tbe.evaluate(outputs, {x: values}), strict=True):

@@ -38,7 +38,10 @@ def build_plan(
     """
     check_resident(graph, resident, donated)
     context = LoweringContext(
-        PlanBuilder(), KernelTable(options.target.code), options, checked_pairs(graph, donated)
+        PlanBuilder(),
+        KernelTable(options.target.code, options.target.processor),
+        options,
+        checked_pairs(graph, donated),
     )
     builder = context.builder
     inputs = _outer(builder, "input", graph.inputs, resident.given)

@@ -258,7 +258,7 @@ class _Fusion:
     def _schedulable(self, nodes: list[ir.Node], outputs: list[ir.Value], size: int) -> bool:
         kernel = express(nodes, outputs, self.aliases)
         try:
-            plan = tbe.schedule(*kernel.tensors)
+            plan = tbe.schedule(*kernel.tensors, self.target.processor)
         except tbe.Unfusable:
             return False
         enough = plan.total >= self.target.least_pieces or size < self.target.kernel_elements
@@ -268,7 +268,7 @@ class _Fusion:
         """Whether the last node of a group has too few pieces even on its own."""
         last = express(nodes[-1:], nodes[-1].outputs, self.aliases)
         try:
-            return tbe.schedule(*last.tensors).total < self.target.least_pieces
+            return tbe.schedule(*last.tensors, self.target.processor).total < self.target.least_pieces
         except tbe.Unfusable:
             return False
 

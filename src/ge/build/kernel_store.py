@@ -1,7 +1,7 @@
 """Kernels kept on disk between processes: in the user's cache folder, in that of NPU_CACHE_DIR, or nowhere (`off`).
 
 A file is named by what decides the machine code: expression and version of the generator (its fingerprint), target,
-processor, compiler.
+processor with its caches, compiler.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ class KernelStore:
         self.folder = folder
         self._files = CacheFolder(folder, limit_bytes, "*")
 
-    def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
+    def get(self, fingerprint: str, target: str, processor: tbe.Processor | None = None) -> tbe.Kernel | None:
         """A kernel that this user stored for this machine; a damaged file counts as a miss."""
-        found = self._files.read(_name(fingerprint, target), _LARGEST_FILE)
+        found = self._files.read(_name(fingerprint, target, processor), _LARGEST_FILE)
         try:
             kernel = None if found is None else _decode(found)
         except (ValueError, KeyError, TypeError):
             return None
         return kernel if kernel is not None and kernel.fingerprint == fingerprint else None
 
-    def put(self, target: str, kernel: tbe.Kernel) -> None:
+    def put(self, target: str, kernel: tbe.Kernel, processor: tbe.Processor | None = None) -> None:
         """Store a kernel; a folder that cannot be written is no error."""
         meta = {key: getattr(kernel, key) for key in _META} | {"aliases": kernel.aliases}
         sections = {"meta": json.dumps(meta).encode(), "ir": kernel.ir.encode(), "object": kernel.object}
-        self._files.write(_name(kernel.fingerprint, target), sections)
+        self._files.write(_name(kernel.fingerprint, target, processor), sections)
 
 
-def _name(fingerprint: str, target: str) -> str:
-    return hashlib.sha256("\n".join((fingerprint, tbe.code_identity(target))).encode()).hexdigest()
+def _name(fingerprint: str, target: str, processor: tbe.Processor | None) -> str:
+    deciding = (fingerprint, tbe.code_identity(target), repr(processor or tbe.Processor()))
+    return hashlib.sha256("\n".join(deciding).encode()).hexdigest()
 
 
 def _decode(sections: dict[str, bytes]) -> tbe.Kernel:

@@ -17,18 +17,18 @@ __all__ = ["KernelCache", "KernelTable", "shared_cache"]
 
 
 class KernelCache:
-    """A bounded, thread-safe cache of compiled kernels by fingerprint and target."""
+    """A bounded, thread-safe cache of compiled kernels by fingerprint, target and processor."""
 
     def __init__(self, capacity: int = 4096) -> None:
-        self._kernels: BoundedCache[tuple[str, str], tbe.Kernel] = BoundedCache(capacity)
+        self._kernels: BoundedCache[tuple[str, str, tbe.Processor], tbe.Kernel] = BoundedCache(capacity)
 
-    def get(self, fingerprint: str, target: str) -> tbe.Kernel | None:
+    def get(self, fingerprint: str, target: str, processor: tbe.Processor) -> tbe.Kernel | None:
         """A kernel compiled before."""
-        return self._kernels.get((fingerprint, target))
+        return self._kernels.get((fingerprint, target, processor))
 
-    def put(self, fingerprint: str, target: str, kernel: tbe.Kernel) -> None:
+    def put(self, fingerprint: str, target: str, processor: tbe.Processor, kernel: tbe.Kernel) -> None:
         """Remember a kernel."""
-        self._kernels.put((fingerprint, target), kernel)
+        self._kernels.put((fingerprint, target, processor), kernel)
 
 
 _SHARED = KernelCache()
@@ -55,6 +55,7 @@ class KernelTable:
     """The kernels that the tasks of one plan need."""
 
     target: str
+    processor: tbe.Processor = field(default_factory=tbe.Processor)
     cache: KernelCache = field(default_factory=shared_cache)
     entries: list[_Entry] = field(default_factory=list)
     _index: dict[str, int] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class KernelTable:
         """
         key = tbe.fingerprint(inputs, outputs)
         if key not in self._index:
-            aliases = tuple(tbe.schedule(inputs, outputs).aliases)
+            aliases = tuple(tbe.schedule(inputs, outputs, self.processor).aliases)
             self._index[key] = len(self.entries)
             self.entries.append(_Entry(key, name, list(inputs), list(outputs), aliases, isolated))
         return self._index[key]
@@ -87,21 +88,21 @@ class KernelTable:
         """Compile what is neither in the cache of this process nor in the store on disk."""
         store = open_store()
         for entry in self.entries:
-            entry.kernel = self.cache.get(entry.fingerprint, self.target)
+            entry.kernel = self.cache.get(entry.fingerprint, self.target, self.processor)
             if entry.kernel is None:
                 entry.kernel = self._build(entry, store)
-                self.cache.put(entry.fingerprint, self.target, entry.kernel)
+                self.cache.put(entry.fingerprint, self.target, self.processor, entry.kernel)
 
     def _build(self, entry: _Entry, store: KernelStore | None) -> tbe.Kernel:
         if entry.isolated:
             from ge import isolation
 
-            return isolation.build(entry.inputs, entry.outputs, self.target, entry.name)
-        kernel = store.get(entry.fingerprint, self.target) if store is not None else None
+            return isolation.build(entry.inputs, entry.outputs, self.target, entry.name, self.processor)
+        kernel = store.get(entry.fingerprint, self.target, self.processor) if store is not None else None
         if kernel is None:
-            kernel = tbe.build(entry.inputs, entry.outputs, target=self.target, name=entry.name)
+            kernel = tbe.build(entry.inputs, entry.outputs, self.target, entry.name, processor=self.processor)
             if store is not None:
-                store.put(self.target, kernel)
+                store.put(self.target, kernel, self.processor)
         return kernel
 
     def kernel(self, index: int) -> tbe.Kernel:

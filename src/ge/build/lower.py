@@ -210,7 +210,9 @@ class _GraphLowering:
         kernel = express(unit.nodes, unit.outputs, self.aliases)
         # A large reduction that one core would do on its own.
         target = self.context.options.target
-        serial = bool(tbe.in_two_steps(kernel.outputs, target.cores, target.kind == "cuda")[1])
+        serial = bool(
+            tbe.in_two_steps(kernel.outputs, target.cores, target.kind == "cuda", target.processor)[1]
+        )
         try:
             (self._emit_kernels if serial else self._emit_kernel)(unit, kernel)
         except tbe.Unfusable as error:
@@ -230,7 +232,9 @@ class _GraphLowering:
     def _emit_kernels(self, unit: Unit, kernel: Expression) -> None:
         """Several kernels for what one cannot compute, with values of their own between them."""
         target = self.context.options.target
-        parts = tbe.split_into_kernels(kernel.inputs, kernel.outputs, target.cores, target.kind == "cuda")
+        parts = tbe.split_into_kernels(
+            kernel.inputs, kernel.outputs, target.cores, target.kind == "cuda", target.processor
+        )
         indices = [self._kernel(unit, step.inputs, step.outputs) for step in parts.steps]
         places = {number: self.contiguous(v) for number, v in enumerate(kernel.reads)}
         for number, value in zip(parts.outputs, unit.outputs, strict=True):

@@ -15,6 +15,7 @@ from ge.errors import GeError
 from ge.ir.types import TensorDesc
 from ge.plan import KernelImage, Plan, Task
 from ge.target import cuda as gpu_targets
+from ge.target import host, processor_of
 from npu_runtime import environment
 
 __all__ = ["add_portable", "machine", "regenerate", "select"]
@@ -62,18 +63,25 @@ def add_portable(plans: Iterable[Plan]) -> None:
     """Add the variant that runs on any processor of the architecture."""
     import tbe
 
-    def build(image: KernelImage) -> None:
+    def build(item: tuple[KernelImage, tbe.Processor]) -> None:
+        image, processor = item
         inputs, outputs = tbe.from_json(image.expression)
         if image.isolated:
             from ge import isolation
 
-            kernel = isolation.build(inputs, outputs, PORTABLE, image.symbol)
+            kernel = isolation.build(inputs, outputs, PORTABLE, image.symbol, processor)
         else:
-            kernel = tbe.build(inputs, outputs, target=PORTABLE, name=image.symbol)
+            kernel = tbe.build(inputs, outputs, PORTABLE, image.symbol, processor=processor)
         image.objects[PORTABLE] = kernel.object
 
     cpu = [plan for plan in plans if _target(plan) == HOST]
-    _each([image for plan in cpu for image in plan.kernels if PORTABLE not in image.objects], build)
+    missing = [
+        (image, processor_of(plan.report))
+        for plan in cpu
+        for image in plan.kernels
+        if PORTABLE not in image.objects
+    ]
+    _each(missing, build)
 
 
 def regenerate(plans: Sequence[Plan]) -> None:
@@ -111,7 +119,7 @@ def _rebuild(image: KernelImage, target: str) -> tuple[Any, Any, Any]:
 
     try:
         inputs, outputs = tbe.from_json(image.expression)
-        kernel = tbe.build(inputs, outputs, target=target, name=image.symbol)
+        kernel = tbe.build(inputs, outputs, target, image.symbol, processor=host().processor)
     except Exception as error:
         raise _refused(f"the expression of kernel {image.symbol[:80]} is not valid ({error})") from error
     image.objects = {target: kernel.object}

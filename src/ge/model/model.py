@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ge.memory_advice import largest_text
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, recorded_tasks, table, trace
 from ge.target import cuda as gpu_targets
+from ge.target import processor_of
 from npu_runtime import activity, environment
 
 __all__ = ["Model", "PackedConstants"]
@@ -283,7 +284,7 @@ class _KernelLoader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def load(self, image: KernelImage) -> Any:
+    def load(self, image: KernelImage, report: Mapping[str, Any]) -> Any:
         """A handle of the kernel for this machine."""
         for target in ("host", "portable"):
             data = image.objects.get(target)
@@ -293,7 +294,7 @@ class _KernelLoader:
 
         inputs, outputs = tbe.from_json(image.expression)
         with self._lock:
-            kernel = tbe.build(inputs, outputs, target="host", name=image.symbol)
+            kernel = tbe.build(inputs, outputs, "host", image.symbol, processor=processor_of(report))
         image.objects["host"] = kernel.object
         return npu_runtime.load_object(kernel.object, kernel.symbol)
 
@@ -342,7 +343,7 @@ def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
             program.output(buffer.index, buffer.nbytes, over.get(buffer.index, -1))
     for _ in range(plan.blocks - 1):
         program.block()
-    kernels = [_LOADER.load(image) for image in plan.kernels]
+    kernels = [_LOADER.load(image, plan.report) for image in plan.kernels]
     _require_packages(plan)
     for task in plan.tasks:
         attrs = dict(task.attrs)

@@ -36,7 +36,7 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.dataflow import Aligned, Dataflow
-from ge.ops.traits import Cost, Epilogue, ImageFormat, Precision, Sign
+from ge.ops.traits import Cost, Epilogue, Formula, ImageFormat, Precision, Sign
 from ge.ops.views import Views
 from ge.plan import Task, View
 
@@ -209,7 +209,16 @@ class Operator:
     moves: ClassVar[bool] = False  # results are elements of the inputs in another place, whatever their type
     sign: ClassVar[Sign] = Sign.ANY  # of its results
     commutative: ClassVar[bool] = False  # its two inputs may change places
+    linear: ClassVar[bool] = (
+        False  # of operands of one shape: the sum of its results is its result of the sums
+    )
+    nests: ClassVar[bool] = (
+        False  # a reduction that may be done axis by axis, and leaves one element as it is
+    )
+    keeps_means: ClassVar[bool] = False  # channels of an image have the means that they had in its input
+    formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator
     epilogue: ClassVar[Epilogue | None] = None  # what products and convolutions do instead of it
+    takes_epilogues: ClassVar[bool] = False  # a product with weights, a bias and the attribute post_ops
     algorithm_names: ClassVar[
         tuple[str, ...]
     ] = ()  # under which scripts choose among its algorithms, if it has several
@@ -500,7 +509,8 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
 _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
-    *("moves", "sign", "commutative", "epilogue", "algorithm_names"),
+    *("moves", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
+    *("epilogue", "takes_epilogues", "algorithm_names"),
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Cost", "Epilogue", "ImageFormat", "Precision", "Result", "Sign"]
+__all__ = ["Cost", "Epilogue", "Formula", "ImageFormat", "Precision", "Result", "Sign"]
 
 
 class Cost(enum.IntEnum):
@@ -26,6 +26,14 @@ class Sign(enum.Enum):
     ANY = "they can"
     KEPT = "not where no input is"
     NON_NEGATIVE = "they cannot"
+
+
+class Formula(enum.Enum):
+    """Whether an activation written out in simpler operators is recognised through an operator, by its values."""
+
+    NONE = "it is not: the operator ends the formula"
+    PART = "arithmetic between numbers and functions"
+    CURVE = "a function without which no formula is an activation"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ __all__ = [
 class Views:
     """How an operator's outputs are views of its first input's memory, and its inputs views of its output's."""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether outputs can be views of the input."""
+        return type(self).forward is not Views.forward
+
     def forward(self, op: NodeView, index: int, view: View) -> View | None:
         """Output `index` where the first input is a given view; None where that cannot be expressed."""
         return None

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import NodeView
+from ge.ops.base import NodeView, lookup
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.base import Pass
@@ -25,6 +25,7 @@ __all__ = [
     "attrs_of",
     "only_use",
     "producer",
+    "product_of",
     "remove_dead",
     "replace_node",
     "scalar",
@@ -188,6 +189,12 @@ def producer(value: ir.Value | None, *types: str) -> ir.Node | None:
     """The node that makes a value when it is of one of the types."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in types else None
+
+
+def product_of(value: ir.Value | None) -> ir.Node | None:
+    """The product or convolution that makes a value, if one that takes epilogues does."""
+    node = None if value is None else value.producer()
+    return node if node is not None and lookup(node.op_type).takes_epilogues else None
 
 
 def only_use(value: ir.Value) -> bool:

@@ -2,6 +2,6 @@
 
 from ge.target.costs import CostTable
 from ge.target.cpu import NAMES, costs_file, host, named
-from ge.target.target import Target
+from ge.target.target import Target, processor_of
 
-__all__ = ["NAMES", "CostTable", "Target", "costs_file", "host", "named"]
+__all__ = ["NAMES", "CostTable", "Target", "costs_file", "host", "named", "processor_of"]

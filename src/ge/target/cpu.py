@@ -16,11 +16,10 @@ from npu_runtime import environment
 
 __all__ = ["NAMES", "costs_file", "host", "named"]
 
-_CACHE_BYTES = 32 << 20  # where the system does not tell
-_L2_BYTES = 1 << 20
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+# Of named targets, like the sizes of caches in Target.
 _ONEDNN = "3.2.0"
 _NAMED_CORES = 2
+_CACHE_BYTES = 32 << 20
 # What each name stands for: the library's instruction set.
 _NAMED = {
     "portable": "sse41",
@@ -38,15 +37,16 @@ def host() -> Target:
     >>> host().kind
     'cpu'
     """
-    cache = int(environment.number("NPU_CACHE_BYTES", _cache_bytes(3, _CACHE_BYTES)))
+    first, second, last = npu_runtime.caches()
     version = _version()
     return Target(
         "host",
         "host",
         version["isa"],
         npu_runtime.num_threads(),
-        cache,
-        l2_bytes=_cache_bytes(2, _L2_BYTES),
+        int(environment.number("NPU_CACHE_BYTES", last)),
+        l1_bytes=first,
+        l2_bytes=second,
         memory_bytes=_memory_bytes(),
         onednn=version["onednn"],
         costs=_tuned(version["isa"]) or shipped(version["isa"]),
@@ -95,21 +95,6 @@ def _tuned(isa: str) -> CostTable | None:
 @functools.lru_cache(maxsize=1)
 def _version() -> dict[str, str]:
     return {name: str(value) for name, value in npu_runtime.version().items()}
-
-
-@functools.lru_cache(maxsize=4)
-def _cache_bytes(level: int, otherwise: int) -> int:
-    """The size of a cache of this level; that of the last level where there are fewer."""
-    sizes = {}
-    for folder in _CACHES.glob("index*"):
-        if (folder / "size").is_file() and (folder / "type").read_text().strip() != "Instruction":
-            sizes[int((folder / "level").read_text())] = _size((folder / "size").read_text().strip())
-    return sizes.get(level) or max(sizes.values(), default=otherwise)
-
-
-def _size(text: str) -> int:
-    units = {"K": 1 << 10, "M": 1 << 20}
-    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
 
 
 @functools.lru_cache(maxsize=1)

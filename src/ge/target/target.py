@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ge.target.costs import CostTable
 
-__all__ = ["Target"]
+if TYPE_CHECKING:
+    from tbe.processor import Processor
+
+__all__ = ["Target", "processor_of"]
 
 _LEAST_PIECES_PER_CORE = 2  # fewer leave cores idle when one piece takes longer
 _ROWS_PER_CORE = 4
@@ -49,11 +55,14 @@ class Target:
     cores: int
     cache_bytes: int  # of the last level
     kind: str = "cpu"
+    l1_bytes: int = 32 << 10  # of a core, for data
     l2_bytes: int = 1 << 20  # of a core
     memory_bytes: int = 0  # 0: not known
     onednn: str = ""  # version of the library that runs the primitives
     kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
     reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
+    serial_elements: int = 1 << 16  # of a generated reduction that one core does as fast as all
+    wake_ns: float = 20_000.0  # work that is worth another thread
     costs: CostTable | None = None  # None: a model of operations and bytes decides
 
     @property
@@ -80,6 +89,19 @@ class Target:
         """Rows of results that keep all cores busy."""
         return _ROWS_PER_CORE * self.cores
 
+    @property
+    def processor(self) -> Processor:
+        """What the loops of generated kernels depend on; those of a GPU depend on none of its caches."""
+        from tbe.processor import Processor
+
+        if self.kind == "cuda":
+            return Processor(serial_elements=self.serial_elements)
+        return Processor(self.l1_bytes, self.cache_bytes, self.wake_ns, self.serial_elements)
+
+    def report(self) -> dict[str, Any]:
+        """What a plan tells of its target."""
+        return {"name": self.name, "isa": self.isa, "loops": dataclasses.asdict(self.processor)}
+
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
         """The time of so many operations and bytes from memory on all cores, whichever takes longer."""
         vectors = next((name for name in ("avx512", "avx2") if name in self.features), "")
@@ -87,3 +109,21 @@ class Target:
         if dtype in ("bfloat16", "float16") and dtype in self.narrow_floats:
             rate *= max((speed for name, speed in _NARROW_SPEED.items() if name in self.features), default=1)
         return max(flops / rate, nbytes / _BYTES_PER_SECOND) / self.cores
+
+
+def processor_of(report: Mapping[str, Any]) -> Processor:
+    """The processor that the loops of a plan with this report are made for: the default where it does not tell.
+
+    >>> processor_of({"target": {"loops": {"l1_bytes": 65536}}}).stack_bytes
+    131072
+    """
+    from tbe.processor import Processor
+
+    target = report.get("target")
+    loops = target.get("loops") if isinstance(target, Mapping) else None
+    known = {field.name for field in dataclasses.fields(Processor)}
+    valid = isinstance(loops, Mapping) and all(
+        name in known and isinstance(value, int | float) and 0 < value < 1 << 40
+        for name, value in loops.items()
+    )
+    return Processor(**loops) if valid and loops is not None else Processor()

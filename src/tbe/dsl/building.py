@@ -82,7 +82,9 @@ class Built:
         if self.dynamic:
             raise ValueError(f"{self.name} was built for unknown dimensions; use specialise()")
         if self._parts is None:
-            self._parts = split_into_kernels(self.inputs, self.outputs)
+            import npu_runtime
+
+            self._parts = split_into_kernels(self.inputs, self.outputs, npu_runtime.num_threads())
         return self._parts
 
     @property

@@ -140,7 +140,7 @@ class Runner:
         import npu_runtime
 
         self.outputs = [(t.shape, numpy_dtype(t.dtype)) for t in outputs]
-        self.parts = split_into_kernels(inputs, outputs)
+        self.parts = split_into_kernels(inputs, outputs, npu_runtime.num_threads())
         self.kernels = list(kernels or (build(s.inputs, s.outputs, plan=s.plan) for s in self.parts.steps))
         self.program = npu_runtime.Program("operator")
         self._assemble(npu_runtime, len(inputs))

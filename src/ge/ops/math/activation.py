@@ -11,7 +11,7 @@ from ge.ops.base import Attr, Input, NodeView, register
 from ge.ops.math.elementwise import Unary
 from ge.ops.math.reduce import exact_float, widened
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost, Epilogue
+from ge.ops.traits import Cost, Epilogue, Formula
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_GAMMA = 1.0507009873554805
@@ -23,6 +23,7 @@ class Activation(Unary):
     """A function of one real value, with parameters."""
 
     x = Input("T", FLOATS)
+    formula = Formula.CURVE
 
 
 @register
@@ -187,6 +188,7 @@ class Clip(Unary):
     x = Input("T", NUMBERS)
     min = Attr(float, None)
     max = Attr(float, None)
+    formula = Formula.CURVE
     epilogue = Epilogue("clip,{min!r},{max!r}")
 
     @staticmethod

@@ -13,7 +13,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, numpy_dtype
 from ge.ops.base import Input, NodeView, Operator, Output, Pattern, register
 from ge.ops.math.checks import divisor_of, nonzero
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost, Epilogue, Precision, Sign
+from ge.ops.traits import Cost, Epilogue, Formula, Precision, Sign
 
 
 class Binary(Operator):
@@ -23,6 +23,7 @@ class Binary(Operator):
     b = Input("T", NUMBERS)
     y = Output("T")
     pattern = Pattern.BROADCAST
+    formula = Formula.PART
 
 
 def _nonzero_divisor(op: NodeView) -> dict[int, dict[str, Any]]:
@@ -68,11 +69,11 @@ _binary(
     "add",
     NUMBERS,
     Cost.PLAIN,
-    _arithmetic("add", **_SWAPS),
+    _arithmetic("add", linear=True, **_SWAPS),
     onnx="Add",
     tensorflow=["Add", "AddV2", "BiasAddV1"],
 )
-_binary("Sub", "sub", NUMBERS, Cost.PLAIN, _arithmetic("sub"), onnx="Sub", tensorflow="Sub")
+_binary("Sub", "sub", NUMBERS, Cost.PLAIN, _arithmetic("sub", linear=True), onnx="Sub", tensorflow="Sub")
 _binary("Mul", "mul", NUMBERS, Cost.PLAIN, _arithmetic("mul", **_SWAPS), onnx="Mul", tensorflow="Mul")
 _binary("Div", "div", traits=_arithmetic("div", sign=Sign.KEPT))
 _binary("FloorDiv", "floordiv")

@@ -12,7 +12,7 @@ from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS, TensorDesc, numpy_
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.math.truncation import truncated
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
-from ge.ops.traits import Cost, Epilogue, Precision, Sign
+from ge.ops.traits import Cost, Epilogue, Formula, Precision, Sign
 from ge.ops.views import Same
 
 
@@ -22,6 +22,7 @@ class Unary(Operator):
     x = Input("T", NUMBERS)
     y = Output("T")
     pattern = Pattern.ELEMENTWISE
+    formula = Formula.PART
 
 
 def _unary(
@@ -31,6 +32,9 @@ def _unary(
     cost: Cost = Cost.CHEAP,
     sign: Sign = Sign.ANY,
     epilogue: str = "",
+    *,
+    curve: bool = False,
+    linear: bool = False,
     **frameworks: str | list[str],
 ) -> None:
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -43,6 +47,8 @@ def _unary(
         "cost": cost,
         "sign": sign,
         "epilogue": Epilogue(epilogue) if epilogue else None,
+        "formula": Formula.CURVE if curve or cost >= Cost.SLOW else Formula.PART,
+        "linear": linear,
         "compute": staticmethod(compute),
     }
     register(type(type_, (Unary,), body))
@@ -51,14 +57,14 @@ def _unary(
 
 _POSITIVE = Sign.NON_NEGATIVE
 
-# type, tbe function, element types, cost, sign, epilogue, framework names
+# type, tbe function, element types, cost, sign, epilogue, other traits, framework names
 _unary("Abs", "abs", NUMBERS, sign=_POSITIVE, epilogue="abs", onnx="Abs", tensorflow="Abs")
-_unary("Neg", "neg", NUMBERS, Cost.PLAIN, onnx="Neg", tensorflow="Neg")
+_unary("Neg", "neg", NUMBERS, Cost.PLAIN, linear=True, onnx="Neg", tensorflow="Neg")
 _unary("Exp", "exp", cost=Cost.SLOW, sign=_POSITIVE, onnx="Exp", tensorflow="Exp")
 _unary("Exp2", "exp2")
 _unary("Expm1", "expm1", tensorflow="Expm1")
 _unary("Log", "log", cost=Cost.SLOW, onnx="Log", tensorflow="Log")
-_unary("Log1p", "log1p", tensorflow="Log1p")
+_unary("Log1p", "log1p", curve=True, tensorflow="Log1p")
 _unary("Log2", "log2")
 _unary("Sqrt", "sqrt", sign=_POSITIVE, onnx="Sqrt", tensorflow="Sqrt")
 _unary("Rsqrt", "rsqrt", tensorflow="Rsqrt")
@@ -88,8 +94,8 @@ _unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert"
 _unary("IsFinite", "isfinite", tensorflow="IsFinite")
 _unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
 _unary("Sigmoid", "sigmoid", FLOATS, Cost.SLOW, _POSITIVE, "sigmoid", onnx="Sigmoid", tensorflow="Sigmoid")
-_unary("Softplus", "softplus", sign=_POSITIVE, onnx="Softplus", tensorflow="Softplus")
-_unary("Relu", "relu", NUMBERS, Cost.PLAIN, _POSITIVE, "relu", onnx="Relu", tensorflow="Relu")
+_unary("Softplus", "softplus", sign=_POSITIVE, curve=True, onnx="Softplus", tensorflow="Softplus")
+_unary("Relu", "relu", NUMBERS, Cost.PLAIN, _POSITIVE, "relu", curve=True, onnx="Relu", tensorflow="Relu")
 _unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma")
 _unary("Digamma", "digamma", cost=Cost.EXPENSIVE)
 
@@ -133,6 +139,7 @@ class Cast(Operator):
     y = Output()
     pattern = Pattern.ELEMENTWISE
     cost = Cost.PLAIN
+    keeps_means = True
     sign = Sign.KEPT
     precision = Precision(passes_on=True)
 
@@ -201,6 +208,8 @@ class Identity(Operator):
     engine = Engine.VIEW
     views = Same()
     cost = Cost.PLAIN
+    linear = True
+    formula = Formula.PART
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -66,6 +66,7 @@ class Reduction(Operator):
     pattern = Pattern.REDUCE
     dataflow = Reduced()
     sign = Sign.KEPT
+    nests = True
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -53,6 +53,7 @@ class Convolving(Operator):
     post_ops = Attr(list, (), item=str)
     dataflow = Images()
     precision = Precision(narrows=True, product=True, widens=True)
+    takes_epilogues = True
     image_format = ImageFormat(leads=True)
 
     @staticmethod

@@ -73,6 +73,7 @@ class MatMul(Operator):
     output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
     dataflow = Product()
     precision = Precision(narrows=True, product=True, result=Result.EITHER, widens=True)
+    takes_epilogues = True
     algorithm_names = (
         "BatchMatMul",
         "BatchMatMulV2",

@@ -116,6 +116,7 @@ class MaxPool(Pooling):
     """The maximum of each window; borders do not count."""
 
     dataflow = Images()
+    keeps_means = True
     precision = Precision(narrows=True)
     image_format = ImageFormat()
     strided_output = has_wide_rows
@@ -160,6 +161,7 @@ class AvgPool(Pooling):
 
     x = Input("T", FLOATS)
     count_include_pad = Attr(bool, False)
+    keeps_means = True
     dataflow = Images()
     precision = Precision(narrows=True)
     image_format = ImageFormat()

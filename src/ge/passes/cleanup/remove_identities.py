@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
+from ge.ops.base import lookup
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of
 
 __all__ = ["RemoveIdentities"]
-
-
-_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceAny", "ReduceAll")
 
 
 def _identity(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -61,7 +60,7 @@ class RemoveIdentities(RewritePass):
     4. Slice of everything goes (not when it reverses an axis).
     5. Concat of one tensor and Split into one piece go.
     6. Cast to the type its input has goes.
-    7. A reduction over axes of one element is a Reshape.
+    7. A reduction (its operator `nests`) over axes of one element is a Reshape.
     """
 
     name = "remove_identities"
@@ -76,8 +75,10 @@ class RemoveIdentities(RewritePass):
         "Concat": (_single,),
         "Split": (_single,),
         "Cast": (lambda r, node: node.inputs[0] if _same_type(node) else None,),
-        **dict.fromkeys(_REDUCTIONS, (_of_ones,)),
     }
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        return self.rules.get(node.op_type) or ((_of_ones,) if lookup(node.op_type).nests else ())
 
 
 def _same_type(node: ir.Node) -> bool:

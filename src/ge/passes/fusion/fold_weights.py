@@ -11,13 +11,11 @@ import onnx_ir as ir
 
 from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
 from ge.ops.nn.spatial import weight_perm
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, product_of
 
 __all__ = ["FoldWeights"]
-
-_MOVEMENTS = ("Reshape", "Transpose", "Slice", "Split")
-_CUBE = ("Conv", "ConvTranspose", "MatMul")
 
 
 def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -66,7 +64,7 @@ def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.n
 
 def _foldable(node: ir.Node, dtypes: Collection[str]) -> tuple[ir.Node, np.ndarray] | None:
     """The product of one of the types that a node's first operand comes from, and its constant for each channel."""
-    cube = producer(node.inputs[0], *_CUBE)
+    cube = product_of(node.inputs[0])
     array = constant_of(node.inputs[1])
     if cube is None or array is None or not only_use(cube.outputs[0]) or attrs_of(cube)["post_ops"]:
         return None
@@ -258,6 +256,13 @@ def _through_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Reshape", r.op_like(node, [source, column]), shape=outer)
 
 
+def _is_view(value: ir.Value | None) -> bool:
+    """Whether a value can be another one's memory, looked at in another way."""
+    node = None if value is None else value.producer()
+    views = None if node is None else lookup(node.op_type).views
+    return views is not None and views.looks_ahead
+
+
 def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A number that multiplies an operand of a product of two computed values multiplies the product."""
     if (
@@ -269,12 +274,7 @@ def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     for index in (0, 1):
         value = node.inputs[index]
         inner = producer(value, "Mul")
-        if (
-            inner is None
-            or value is None
-            or not only_use(value)
-            or producer(inner.inputs[0], *_MOVEMENTS) is None
-        ):
+        if inner is None or value is None or not only_use(value) or not _is_view(inner.inputs[0]):
             continue
         number = constant_of(inner.inputs[1])
         if number is None or number.size != 1 or not _moderate(number):
@@ -314,8 +314,8 @@ class FoldWeights(RewritePass):
     16-bit floats that have none and that the target multiplies: their sums are rounded once then, not twice.
 
     1. BatchNorm by constant statistics is Mul and Add by a constant for each channel.
-    2. A product (Conv, ConvTranspose, MatMul) times a constant for each channel has that factor in its weight and bias;
-       plus a constant for each channel, in its bias. The product must have no other reader and no post-ops.
+    2. A product (its operator `takes_epilogues`) times a constant for each channel has that factor in its weight and
+       bias; plus a constant for each channel, in its bias. The product must have no other reader and no post-ops.
     3. A constant factor of the input, one number or one a channel, goes into the weight; a constant added to the input
        of a Conv without border goes into its bias.
     4. A number that multiplies a reshaped or transposed product with constant weight multiplies the product itself.

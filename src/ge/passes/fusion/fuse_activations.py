@@ -11,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.types import TensorDesc
-from ge.ir.values import constant_of, desc_of
+from ge.ir.values import constant_of, desc_of, make_value
 from ge.ops.base import NodeView, lookup
 from ge.ops.builder import GraphBuilder
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, only_use, producer, scalar
+from ge.ops.traits import Formula
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, scalar
 
 __all__ = ["FuseActivations"]
 
@@ -23,38 +24,6 @@ Attrs = tuple[tuple[str, Any], ...]
 _MAX_NODES = 12
 # How far a region may be from a function; constants of 16-bit floats are rounded, as are all results.
 _TOLERANCES = {"float32": 3e-6, "float16": 2.0**-12, "bfloat16": 2.0**-9}
-_PARTS = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Neg",
-        "Abs",
-        "Exp",
-        "Log",
-        "Log1p",
-        "Expm1",
-        "Erf",
-        "Erfc",
-        "Tanh",
-        "Sigmoid",
-        "Softplus",
-        "Square",
-        "Sqrt",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-        "Clip",
-        "Maximum",
-        "Minimum",
-        "HardSigmoid",
-        "Identity",
-    ]
-)
-_TELLTALE = frozenset(
-    {"Erf", "Erfc", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid", "Relu", "Log1p"}
-)
 
 # The functions looked for: operator and attributes.
 _CANDIDATES: tuple[tuple[str, Attrs], ...] = (
@@ -80,6 +49,10 @@ class _Region:
     argument: ir.Value
 
 
+def _formula(node: ir.Node) -> Formula:
+    return lookup(node.op_type).formula
+
+
 def _regions(root: ir.Node) -> Iterator[_Region]:
     """The nodes above `root` that nothing else needs: ever larger regions that depend on one value only."""
     inside: dict[ir.Node, None] = {root: None}
@@ -90,7 +63,7 @@ def _regions(root: ir.Node) -> Iterator[_Region]:
             for v in n.inputs
             if v is not None and scalar(v) is None and v.producer() not in inside
         }
-        if len(leaves) == 1 and len(inside) > 1 and any(n.op_type in _TELLTALE for n in inside):
+        if len(leaves) == 1 and len(inside) > 1 and any(_formula(n) is Formula.CURVE for n in inside):
             yield _Region(tuple(inside), next(iter(leaves)))
         grown = [n for n in (v.producer() for v in leaves) if n is not None and _joins(n, inside, root)]
         hidden = {n for g in grown for n in _above(g)}  # an argument shared by all comes last
@@ -107,14 +80,14 @@ def _above(node: ir.Node) -> set[ir.Node]:
     while stack and len(found) < 2 * _MAX_NODES:
         for value in stack.pop().inputs:
             source = None if value is None else value.producer()
-            if source is not None and source.op_type in _PARTS and source not in found:
+            if source is not None and _formula(source) is not Formula.NONE and source not in found:
                 found.add(source)
                 stack.append(source)
     return found
 
 
 def _joins(node: ir.Node, inside: dict[ir.Node, None], root: ir.Node) -> bool:
-    if node.op_type not in _PARTS or any(v.is_graph_output() for v in node.outputs):
+    if _formula(node) is Formula.NONE or any(v.is_graph_output() for v in node.outputs):
         return False
     same = desc_of(node.outputs[0]) == desc_of(root.outputs[0])
     return same and all(use.node in inside for use in node.outputs[0].uses())
@@ -142,8 +115,8 @@ def _values(region: _Region, root: ir.Node) -> np.ndarray | None:
             assert value is not None
             number = scalar(value)
             arrays.append(np.full((), number, np.float32) if number is not None else known[value])
-        view = NodeView.of(node)
-        view.inputs = tuple(TensorDesc(a.shape, "float32") for a in arrays)
+        given = [make_value("", TensorDesc(a.shape, "float32")) for a in arrays]
+        view = NodeView(node.op_type, node.name or "", given, attrs_of(node))
         with np.errstate(all="ignore"):
             result = lookup(node.op_type).evaluate(view, arrays)
         if result is None:
@@ -188,13 +161,13 @@ def _recognise(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _promising(node: ir.Node) -> bool:
-    """Whether a telltale part is near."""
+    """Whether a curve is near."""
     level = [node]
     for _ in range(5):
         level = [p for n in level for p in (v.producer() for v in n.inputs if v is not None) if p is not None]
-        if any(n.op_type in _TELLTALE for n in level):
+        if any(_formula(n) is Formula.CURVE for n in level):
             return True
-        level = [n for n in level if n.op_type in _PARTS][:4]
+        level = [n for n in level if _formula(n) is not Formula.NONE][:4]
     return False
 
 
@@ -245,9 +218,10 @@ _ROOTS: tuple[str, ...] = ("Div", "Add", "Log", "Log1p", "Reciprocal", "Clip")
 class FuseActivations(RewritePass):
     """Recognise activations written out in simpler operators.
 
-    1. A region of elementwise nodes that computes one function of one value of float32 or a 16-bit float, and that
-       nothing else reads, is replaced by Gelu (either form), Swish, HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or
-       Tanh when it has that function's values at probe points: within 3e-6, or half a rounding of a 16-bit type.
+    1. A region of nodes whose operators are parts of formulas (their trait `formula`), that computes one function of
+       one value of float32 or a 16-bit float, and that nothing else reads, is replaced by Gelu (either form), Swish,
+       HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that function's values at probe points:
+       within 3e-6, or half a rounding of a 16-bit type.
     2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with a in 0..1 is LeakyRelu.
     3. A region with a reader outside is left alone.
     """

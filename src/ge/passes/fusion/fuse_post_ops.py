@@ -17,12 +17,21 @@ from ge.ops.base import Engine, NodeView, Pattern, lookup, pattern_of
 from ge.ops.nn.spatial import weight_perm
 from ge.ops.nn.tasks import operation_of
 from ge.options import CompileOptions
-from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer, scalar
+from ge.passes.rewrite import (
+    RewritePass,
+    Rewriter,
+    Rule,
+    Rules,
+    attrs_of,
+    only_use,
+    producer,
+    product_of,
+    scalar,
+)
 from ge.target import Target
 
 __all__ = ["FusePostOps"]
 
-_CUBE = ("Conv", "MatMul", "ConvTranspose")
 _MAX_POST_OPS = 4
 # With one number; the sum with -0 is the other summand, also of zeros of either sign.
 _LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},-0.0"}
@@ -30,7 +39,7 @@ _LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},-0.0"}
 
 def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
     """The AI Core product behind a value that nobody else reads and that can take another post-op."""
-    cube = producer(value, *_CUBE)
+    cube = product_of(value)
     if (
         cube is None
         or value is None
@@ -131,7 +140,7 @@ def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     # Of two products the later one takes the other's result, which is then ready.
     mine, other = max(found, key=lambda pair: _effort(node.inputs[pair[0]]))
-    cube, operand = producer(node.inputs[mine], *_CUBE), node.inputs[other]
+    cube, operand = product_of(node.inputs[mine]), node.inputs[other]
     assert cube is not None
     number, post_op = scalar(operand), _post_op(node)
     if number is not None and post_op in _LINEAR:

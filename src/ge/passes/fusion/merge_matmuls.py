@@ -8,13 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["MergeMatmuls"]
-
-_MOVEMENTS = frozenset({"Reshape", "Transpose", "MatMul", "Attention"})
 
 
 class MergeMatmuls(Pass):
@@ -22,8 +21,8 @@ class MergeMatmuls(Pass):
 
     1. MatMuls of the same left operand by constant matrices, with constant or no biases and no post-ops, become one
        MatMul with their weights side by side, followed by a Split.
-    2. Only where every reader of the results takes strided views (movements and further products), so that the Split
-       costs nothing.
+    2. Only where every reader of the results takes strided views (by its `strided_inputs`) or is one (by its `views`),
+       so that the Split costs nothing.
     3. Results that are outputs of the graph stay as they are.
     """
 
@@ -58,7 +57,12 @@ def _mergeable(node: ir.Node) -> bool:
     if result.is_graph_output() or attrs["output_dtype"]:
         return False
     readers = result.consumers()
-    return bool(readers) and all(n.op_type in _MOVEMENTS for n in readers)
+    return bool(readers) and all(_takes_views(n) for n in readers)
+
+
+def _takes_views(node: ir.Node) -> bool:
+    operator = lookup(node.op_type)
+    return bool(operator.strided_inputs) or (operator.views is not None and operator.views.looks_ahead)
 
 
 def _merge(graph: ir.Graph, nodes: list[ir.Node], options: CompileOptions) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
+from ge.ops.base import lookup
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
 
 __all__ = ["SplitReductions"]
 
@@ -50,12 +51,12 @@ def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -
 class SplitReductions(RewritePass):
     """Let all cores take part in large reductions.
 
-    1. A sum, mean, maximum or minimum of a large float tensor over two or more axes, not the last one, that leaves few
-       rows is done over the inner axes first and over the others then.
+    1. A reduction that may be done axis by axis (its operator `nests`) of a large float tensor over two or more axes,
+       not the last one, that leaves few rows is done over the inner axes first and over the others then.
     2. Reductions along the last axis, small ones, and those that leave enough rows stay as they are.
     """
 
     name = "split_reductions"
-    rules: ClassVar[Rules] = dict.fromkeys(
-        ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), (_two_steps,)
-    )
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        return (_two_steps,) if lookup(node.op_type).nests else ()

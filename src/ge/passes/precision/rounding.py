@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 import npu_runtime
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
 from ge.passes.rewrite import attrs_of
 
 __all__ = ["WeightLayout", "layout_of", "round_weights", "typical_means"]
-
-_PASSING = frozenset({"Cast", "MaxPool", "AvgPool"})  # what channels have on average goes through
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _channel_means(value: ir.Value | None) -> np.ndarray | None:
     node = None if value is None else value.producer()
     if node is None:
         return None
-    if node.op_type in _PASSING:
+    if lookup(node.op_type).keeps_means:
         return _channel_means(node.inputs[0])
     weight = _depthwise_weight(node)
     if weight is None:

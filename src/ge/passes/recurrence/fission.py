@@ -452,16 +452,13 @@ def _addends(value: ir.Value) -> list[ir.Value]:
 
 def _is_linear(node: ir.Node) -> bool:
     """Whether the sum of a node's results is its result of the sums."""
-    if node.op_type in ("Add", "Sub"):
+    if lookup(node.op_type).linear:
         shapes = {desc_of(v).shape for v in node.inputs if v is not None}
         return len(shapes) == 1
     if node.op_type == "Pad":
         return attrs_of(node)["mode"] == "constant" and attrs_of(node)["value"] == 0
     moved = lookup(node.op_type).moves and len(node.outputs) == 1
-    return (moved and takes(node, widened(desc_of(node.outputs[0]).dtype))) or node.op_type in (
-        "Neg",
-        "Identity",
-    )
+    return moved and takes(node, widened(desc_of(node.outputs[0]).dtype))
 
 
 def _joined(make: Callable[[Lifter], ir.Value], parts: Iterable[_Sum]) -> _Sum:

@@ -1,0 +1,53 @@
+"""What the loops of a kernel depend on of a processor, beside its instructions: caches, and the price of a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Processor"]
+
+_ELEMENT = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Caches in bytes, costs in their own units; the defaults are those of a named target.
+
+    >>> Processor(l1_bytes=48 << 10).chunk
+    4096
+    """
+
+    l1_bytes: int = 32 << 10  # data cache of a core
+    last_bytes: int = 32 << 20  # of the last level
+    wake_ns: float = 20_000.0  # work that is worth another thread
+    serial_elements: int = 1 << 16  # of a reduction that one core does as fast as all
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a long row that one unit of parallel work covers: half of the first-level cache."""
+        return _power_of_two(self.l1_bytes) // 2 // _ELEMENT
+
+    @property
+    def long_row_bytes(self) -> int:
+        """Size of a row of accumulators from which several rows of operands are read at a time."""
+        return _power_of_two(self.l1_bytes) // 2
+
+    @property
+    def stack_bytes(self) -> int:
+        """Room for the temporaries of a row: what stays close to the core."""
+        return 2 * _power_of_two(self.l1_bytes)
+
+    @property
+    def tiled_elements(self) -> int:
+        """Size of a transposed tensor from which longer pieces of its rows are read: half of the last-level cache."""
+        return self.last_bytes // 2 // _ELEMENT
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Traffic of a kernel whose outputs have left the caches before they are read."""
+        return 2 * self.last_bytes
+
+
+def _power_of_two(size: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (max(size, 4096).bit_length() - 1)
