@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import graph_pb2
 
+from ge.hybrid import Specialiser
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.options import CompileOptions
@@ -49,6 +50,7 @@ from tf_adapter.resident import Layout
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
 _SCOPE = "npu"
+MOST_RUNS = 256  # rewrites of one graph that are kept: one for each set of fetches and feeds
 _FEW = 64  # operations of the host that one thread does as quickly as several
 
 
@@ -84,7 +86,7 @@ class Rewriter:
     def __init__(self, graph: Any) -> None:
         self._graph = weakref.ref(graph)
         self._lock = threading.RLock()
-        self._done: dict[Any, Rewritten] = {}
+        self._done: Specialiser[Any, Rewritten] = Specialiser(MOST_RUNS)
         self._refused: dict[str, str] = {}  # operations that a compile has refused
         self._sizes: dict[str, tuple[int, ...]] = {}  # of tensors, as a run has shown them
         self._count = 0
@@ -101,9 +103,7 @@ class Rewriter:
         names = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed))
         signature = (names, repr(options))
         with self._lock:
-            if signature not in self._done:
-                self._done[signature] = self._rewrite(fetches, targets, fed, options)
-            return self._done[signature]
+            return self._done.program(signature, lambda: self._rewrite(fetches, targets, fed, options))
 
     def refuse(self, reasons: Mapping[str, str]) -> bool:
         """Keep operations on the host from now on; False when all of them were there already.
@@ -115,7 +115,7 @@ class Rewriter:
             new = {name: reason for name, reason in found.items() if name not in self._refused}
             self._refused.update(new)
             if new:
-                self._done.clear()
+                self._done.forget()
                 self.generation += 1
             return bool(new)
 
@@ -125,7 +125,7 @@ class Rewriter:
             new = {name: shape for name, shape in sizes.items() if name not in self._sizes}
             self._sizes.update(new)
             if new:
-                self._done.clear()
+                self._done.forget()
                 self.generation += 1
 
     def _operation(self, name: str) -> str:

@@ -19,6 +19,7 @@ import ge
 from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.faults import absorb
+from ge.hybrid import Specialiser
 from ge.parsers.paddle.parser import Draw, convert
 from paddle_npu.draws import drawn
 from paddle_npu.programs import from_pir
@@ -148,17 +149,16 @@ def _shapes_of(side: _Side) -> list[tuple[int, ...]]:
     return [tuple(port.desc.shape) for port in side.model.outputs] if side.model is not None else []
 
 
+MOST_STEPS = 64  # of a layer
 # Compiled steps of each layer, by signature; None where the engine refused.
-_steps: weakref.WeakKeyDictionary[Any, dict[Any, _Step | None]] = weakref.WeakKeyDictionary()
+_steps: weakref.WeakKeyDictionary[Any, Specialiser[Any, _Step | None]] = weakref.WeakKeyDictionary()
 
 
 def _find(layer: Any, arrays: dict[str, np.ndarray]) -> _Step | None:
     key = (layer.program_id, layer.training, *((n, a.shape, a.dtype.str) for n, a in arrays.items()))
     with _state.lock:
-        known = _steps.setdefault(layer, {})
-        if key not in known:
-            known[key] = _compiled_or_none(layer, arrays)
-        return known[key]
+        known = _steps.setdefault(layer, Specialiser(MOST_STEPS))
+        return known.program(key, lambda: _compiled_or_none(layer, arrays))
 
 
 def _compiled_or_none(layer: Any, arrays: dict[str, np.ndarray]) -> _Step | None:

@@ -22,6 +22,7 @@ from tensorflow.python.eager import context
 import npu_runtime
 from ge import faults
 from ge.errors import OutOfMemoryError, UserCodeError
+from ge.hybrid import Patience, Specialiser
 from ge.memory_advice import fitting_batch
 from ge.parsers.tensorflow.convert import Refusal
 from npu_runtime.bounded import BoundedCache
@@ -34,7 +35,6 @@ __all__ = ["FunctionRun", "HostRun", "NpuRun", "StepsRun", "StructureRun", "forg
 
 MOST_FUNCTIONS = 256
 PATIENCE = 20  # calls without a change after which variables become part of the model again
-MOST_PATIENCE = 1 << 20
 MOST_COMPILES = 128  # of one function; more shapes than that run on the host
 MOST_CUTS = 16  # of one function
 MOST_SETTLING = 8  # rounds in which conditions may become known
@@ -109,8 +109,10 @@ class Known:
     functions: Functions
     written: frozenset[int] = frozenset()
     compiles: int = 0
-    patience: dict[tuple[tuple[int, ...], ...], int] = field(default_factory=dict)
-    cuts: dict[Any, tuple[FunctionRun, Mapping[str, Refusal]]] = field(default_factory=dict)
+    patience: Patience[tuple[tuple[int, ...], ...]] = field(default_factory=lambda: Patience(PATIENCE))
+    cuts: Specialiser[Any, tuple[FunctionRun, Mapping[str, Refusal]]] = field(
+        default_factory=lambda: Specialiser(MOST_CUTS)
+    )
     report: FunctionReport | None = None  # of the last compile
 
 
@@ -335,8 +337,7 @@ def _policy(
     shapes = tuple(tuple(d.shape) for d in inputs)
     if changed is None or (not changed and previous is not None):
         return free, (), 0
-    patience = min(2 * function.patience.get(shapes, PATIENCE // 2), MOST_PATIENCE)
-    function.patience[shapes] = patience
+    patience = function.patience.lengthen(shapes)
     moving = set(changed) | (set(previous.watched) if isinstance(previous, NpuRun) else set())
     return [i for i in free if i not in moving], tuple(sorted(moving & set(free))), patience
 
@@ -369,11 +370,7 @@ def _cached_cut(
     make: Callable[[Known, Settled, Mapping[str, Refusal]], tuple[FunctionRun, Mapping[str, Refusal]]],
 ) -> FunctionRun:
     key = (make, settled.choices, frozenset(refused), options.fingerprint())
-    if key not in function.cuts:
-        while len(function.cuts) >= MOST_CUTS:
-            function.cuts.pop(next(iter(function.cuts)))
-        function.cuts[key] = make(function, settled, refused)
-    plan, why = function.cuts[key]
+    plan, why = function.cuts.program(key, lambda: make(function, settled, refused))
     return _reported(function, plan, why, inputs, settled.graph)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +17,7 @@ from ge.collection import compile_scope
 from ge.compiler import compile_graph
 from ge.errors import UserCodeError
 from ge.explanation import Placement, explain
+from ge.hybrid import Patience, Specialiser
 from ge.model.model import Model
 from ge.options import CompileOptions
 from npu_runtime import Fetcher, TaskError
@@ -30,9 +29,9 @@ from torchair.symbolic import SymbolicPlan
 
 __all__ = ["CompiledGraph", "GraphReport", "observe"]
 
-MAX_SHAPES = 8  # programs kept for one graph of symbolic sizes
-HOT_CALLS = 4  # calls with the same sizes before a graph of symbolic sizes is specialised for them
-MAX_COUNTED = 4096  # sizes whose calls are counted
+MAX_SHAPES = (
+    8  # sizes of one graph with programs of their own, each with parameters as constants and as inputs
+)
 _LINE = 64  # bytes of memory that come at once
 FIRST_PATIENCE = 16  # calls with unchanged parameters before they become constants again
 
@@ -98,7 +97,9 @@ class CompiledGraph:
             i for i, n in enumerate(self.places) if not isinstance(n.meta.get("val"), torch.Tensor)
         ]
         self.static = _unwritten(module, self.places, static) if kind == "inference" else []
-        self.plans: OrderedDict[Any, Callable[[list[Any]], Any]] = OrderedDict()
+        self.plans: Specialiser[Any, Callable[[list[Any]], Any]] = Specialiser(
+            2 * MAX_SHAPES, free=MAX_SHAPES
+        )
         self.general: dict[
             bool, Callable[[list[Any]], Any]
         ] = {}  # for any sizes; with parameters as constants or not
@@ -106,10 +107,9 @@ class CompiledGraph:
         self.fetch = Fetcher([])
         self.calls_unchanged = 0
         self.patience = 0
-        self.compiles = 0
-        self.seen: OrderedDict[Any, int] = OrderedDict()  # sizes without a program -> calls so far
+        self.changes: Patience[None] = Patience(FIRST_PATIENCE)
         self.gears: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.lock = threading.RLock()
+        self.lock = self.plans.lock
         self.on_compile = on_compile
         self.reports: list[GraphReport] = []
 
@@ -119,7 +119,7 @@ class CompiledGraph:
         key: Any = tuple([args[i] for i in self.numbers]) if self.numbers else None
         if self.static:
             key = (key, self._settled(args))
-        plan = self.plans.get(key)
+        plan = self.plans.find(key)
         if plan is None:
             plan = self._planned(key, args)
         try:
@@ -145,7 +145,7 @@ class CompiledGraph:
                 return self.calls_unchanged >= self.patience
             with self.lock:
                 self._forget_constants()
-                self.patience = FIRST_PATIENCE if not self.patience else min(2 * self.patience, 1 << 40)
+                self.patience = self.changes.lengthen(None)
                 self.calls_unchanged = 0
                 self._bind(args)
             return False
@@ -161,24 +161,19 @@ class CompiledGraph:
 
     def _forget_constants(self) -> None:
         self.general.pop(True, None)
-        for key in [k for k in self.plans if isinstance(k, tuple) and k[-1] is True]:
-            del self.plans[key]
+        self.plans.forget(lambda key: isinstance(key, tuple) and key[-1] is True)
 
     # -- compiling ----------------------------------------------------------------------------------------------
 
     def _planned(self, key: Any, args: list[Any]) -> Callable[[list[Any]], Any]:
         with self.lock:
-            plan = self.plans.get(key)
+            plan = self.plans.find(key)
             if plan is not None:
                 return plan
             folded = bool(self.static) and key[-1]
-            if self.numbers and not self._is_geared(args) and not self._is_hot(key) and self._has_aten:
+            if self.numbers and not self._is_geared(args) and not self.plans.is_hot(key) and self._has_aten:
                 return self._for_any_sizes(args, folded)
-            while len(self.plans) >= 2 * MAX_SHAPES:
-                self.plans.popitem(last=False)
-            plan = self._compiled(args, folded)
-            self.plans[key] = plan
-            return plan
+            return self.plans.program(key, lambda: self._compiled(args, folded))
 
     def _is_geared(self, args: list[Any]) -> bool:
         """Whether the sizes are among those that the user has announced."""
@@ -191,16 +186,6 @@ class CompiledGraph:
     @functools.cached_property
     def _has_aten(self) -> bool:
         return _runs_on_aten(self.module)
-
-    def _is_hot(self, key: Any) -> bool:
-        """Whether these sizes come back often enough to be worth a program; each program doubles the demand."""
-        calls = self.seen.pop(key, 0) + 1
-        if len(self.seen) >= MAX_COUNTED:
-            self.seen.popitem(last=False)
-        if calls > HOT_CALLS << max(self.compiles - MAX_SHAPES, 0):
-            return True
-        self.seen[key] = calls
-        return False
 
     def _for_any_sizes(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
         """The graph with its sizes open."""
@@ -248,7 +233,6 @@ class CompiledGraph:
     def _compiled(self, args: list[Any], folded: bool) -> Callable[[list[Any]], Any]:
         report = GraphReport(self.module._get_name(), self.kind)
         self.reports.append(report)
-        self.compiles += 1
         try:
             values = self._values(args)
             constants = {self.places[i]: args[i] for i in self.static} if folded else {}
