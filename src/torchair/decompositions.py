@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 from torch.nn import functional
 
 from ge.parsers.aten.parser import is_mapped
-from torchair.layouts import memory_order
 
 __all__ = ["table"]
 
@@ -33,8 +33,13 @@ _MORE = [
 ]
 
 
-def _like(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Random numbers in the shape of a tensor, without reading it."""
+def _like(
+    make: Callable[..., torch.Tensor], fill: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """Random numbers in the shape and the memory layout of a tensor, without reading it.
+
+    In another layout than the contiguous one eager mode draws other numbers, by filling an empty tensor.
+    """
 
     def made(
         self: torch.Tensor,
@@ -45,16 +50,23 @@ def _like(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         pin_memory: Any = None,
         memory_format: Any = None,
     ) -> torch.Tensor:
-        return make(list(self.shape), dtype=dtype or self.dtype, device=device or self.device)
+        shape, order = list(self.shape), _order(self, memory_format)
+        known = {"dtype": dtype or self.dtype, "device": device or self.device}
+        if order == sorted(order):
+            return make(shape, **known)
+        return fill(aten.empty_permuted.default(shape, order, **known))
 
     return made
 
 
-def _order(tensor: torch.Tensor) -> list[int]:
-    """The order of axes in memory, in which numbers are drawn."""
-    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    known = all(isinstance(d, int) for d in (*shape, *strides))
-    return list((memory_order(shape, strides) if known else None) or range(len(shape)))
+def _order(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> list[int]:
+    """The order of axes in the memory of an empty tensor made like another one."""
+    rank = tensor.dim()
+    if memory_format in (torch.channels_last, torch.channels_last_3d):
+        return [0, *range(2, rank), 1]
+    if memory_format is torch.contiguous_format:
+        return list(range(rank))
+    return list(compute_elementwise_output_logical_to_physical_perm(tensor)[0])
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,7 +75,7 @@ def _dropout(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.T
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(input), torch.zeros_like(input, dtype=torch.bool)
-    order = _order(input)
+    order = _order(input, None)
     stored = [input.shape[a] for a in order]
     blank = aten.empty.memory_format(stored, dtype=input.dtype, device=input.device)
     noise = aten.bernoulli.p(blank, 1 - p).permute([order.index(a) for a in range(len(order))])
@@ -130,8 +142,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
     aten.native_dropout.default: _dropout,
-    aten.rand_like.default: _like(aten.rand.default),
-    aten.randn_like.default: _like(aten.randn.default),
+    aten.rand_like.default: _like(aten.rand.default, aten.uniform.default),
+    aten.randn_like.default: _like(aten.randn.default, aten.normal_functional.default),
 }
 
 

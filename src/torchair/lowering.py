@@ -25,9 +25,25 @@ from torchair import ops as _ops  # noqa: F401  defines the operators of torch.o
 from torchair.converters import custom_converter
 from torchair.layouts import array_of, desc_of, memory_order
 
-__all__ = ["HostCall", "Layout", "Lowered", "NpuPart", "Refusal", "contiguous_strides", "draws", "lower"]
+__all__ = [
+    "READ_MEMORY",
+    "HostCall",
+    "Layout",
+    "Lowered",
+    "NpuPart",
+    "Refusal",
+    "contiguous_strides",
+    "draws",
+    "lower",
+    "views_below",
+]
 
 _COPY = torch.ops.aten.copy_.default
+# Their results depend on the memory of an operand, not on its elements only.
+READ_MEMORY = frozenset(
+    {torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+     torch.ops.aten.as_strided_scatter.default}
+)  # fmt: skip
 _RANDOM = frozenset({"bernoulli", "rand", "randn", "randint", "randperm", "normal", "uniform", "multinomial"})
 
 
@@ -129,6 +145,7 @@ class _Lowering:
         written = {target for target, _ in writes}
         body = [n for n in nodes if not (n.target is _COPY and n.args[0] in written)]
         self.scan(body)
+        self._keep_views(body)
         self._give_back_makers(body)
         stages = self._stages(body)
         output = next(n for n in self.module.graph.nodes if n.op == "output")
@@ -182,6 +199,14 @@ class _Lowering:
         """Sizes worked out from sizes: known when the graph is lowered."""
         value = self.values.get(node)
         return isinstance(value, (int, float, bool)) or _is_sizes(value)
+
+    def _keep_views(self, body: Sequence[fx.Node]) -> None:
+        """Views whose memory an ATen call reads are ATen's too: results of a part have no gaps and no offset."""
+        for node in body:
+            if node in self.refusals and node.target in READ_MEMORY:
+                views, base = views_below(node)
+                self._followers.update(views)
+                self.free = [n for n in self.free if n is not base]
 
     def _give_back_makers(self, body: Sequence[fx.Node]) -> None:
         """Tensors that only ATen calls read are created by ATen."""
@@ -398,13 +423,21 @@ class _Emission:
             else:
                 given = port.default_value if port.has_default_value() else None
             found[port.name] = self.argument(given)
-        if node.target in _READ_MEMORY:
+        if node.target in READ_MEMORY:
             source: Any = self.owner.values.get(node.args[0])  # type: ignore[arg-type]
             found["self_strides"] = tuple(source.stride())
+            found["storage_offset"] = self._offset(node, found["storage_offset"], source)
         return found
 
+    def _offset(self, node: fx.Node, given: int | None, source: torch.Tensor) -> int:
+        """Where a call that reads memory begins, counted from its operand's first element."""
+        if given is None:
+            return 0
+        if views_below(node)[1].op != "call_function":
+            raise Unsupported("a view of an input's memory from its beginning")
+        return given - int(source.storage_offset())
 
-_READ_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default})
+
 _HIGHER_ORDER = {
     "higher_order.cond": ("pred", "true_fn", "false_fn", "operands"),
     "higher_order.while_loop": ("cond_fn", "body_fn", "carried_inputs", "additional_inputs"),
@@ -437,6 +470,26 @@ def _label(target: Any) -> str:
 
 def _results(value: Any) -> list[Any]:
     return [desc_of(v) for v in value] if isinstance(value, (list, tuple)) else [desc_of(value)]
+
+
+def views_below(node: fx.Node) -> tuple[list[fx.Node], fx.Node]:
+    """The views through which a call reads its first operand, and the tensor that has the memory."""
+    found: list[fx.Node] = []
+    source: Any = node.args[0]
+    while _is_view(source):
+        found.append(source)
+        source = source.args[0]
+    return found, source
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])  # type: ignore[arg-type]
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None or not schema.arguments:
+        return False
+    alias = schema.arguments[0].alias_info
+    return alias is not None and not alias.is_write
 
 
 def draws(node: fx.Node) -> bool:

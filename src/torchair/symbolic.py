@@ -26,7 +26,17 @@ from ge.compiler import compile_graph
 from ge.model.model import Model
 from ge.options import CompileOptions
 from torchair.layouts import memory_order
-from torchair.lowering import Layout, Lowered, NpuPart, Refusal, contiguous_strides, draws, lower
+from torchair.lowering import (
+    READ_MEMORY,
+    Layout,
+    Lowered,
+    NpuPart,
+    Refusal,
+    contiguous_strides,
+    draws,
+    lower,
+    views_below,
+)
 from torchair.plan import Former, HostStep, getter, host_runner, make_strided
 from torchair.rows import Symbol, is_number, keeps_rows, rows_of
 
@@ -190,6 +200,9 @@ class SymbolicPlan:
         self.symbols = tuple(self.telling)
         self.body, self.writes = self._body()
         self.native = {n for n in self.body if n.target is not operator.getitem and self._may_be_native(n)}
+        for node in self.body:
+            if node.target in READ_MEMORY:  # ATen's: it reads the memory of views, so these are too
+                self.native -= {node, *views_below(node)[0]}
         self.cuts = self._settle()
         self._form()
 

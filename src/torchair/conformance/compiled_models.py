@@ -17,7 +17,8 @@ def pytest_configure(config: Any) -> None:
     from transformers import PreTrainedModel
 
     backend = os.environ.get("NPU_CONFORMANCE_BACKEND", "npu")
-    plain = PreTrainedModel.__call__
+    models: Any = PreTrainedModel
+    plain = models.__call__
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -26,7 +27,7 @@ def pytest_configure(config: Any) -> None:
             self.compile(backend=backend)
         return plain(self, *args, **kwargs)
 
-    PreTrainedModel.__call__ = compiled
+    models.__call__ = compiled
     torch._dynamo.config.recompile_limit = 64  # tests call one model with inputs of many kinds
 
 
