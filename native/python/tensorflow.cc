@@ -312,13 +312,18 @@ thread_local bool interrupted = false;
 class PythonCallbacks : public Callbacks {
  public:
   PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part,
-                  nb::object part_run, nb::object variable_types)
+                  nb::object part_run, nb::object variable_types, nb::object assign_function)
       : classify_(std::move(classify)),
         op_(std::move(op)),
         function_(std::move(function)),
         part_(std::move(part)),
         part_run_(std::move(part_run)),
-        variable_types_(std::move(variable_types)) {}
+        variable_types_(std::move(variable_types)),
+        assign_function_(std::move(assign_function)) {}
+
+  std::string assign_function(const std::vector<int>& types) override {
+    return guarded([&] { return nb::cast<std::string>(assign_function_(types)); });
+  }
 
   std::vector<int> variable_types(const std::string& function) override {
     return guarded([&] {
@@ -392,7 +397,7 @@ class PythonCallbacks : public Callbacks {
     }
   }
 
-  nb::object classify_, op_, function_, part_, part_run_, variable_types_;
+  nb::object classify_, op_, function_, part_, part_run_, variable_types_, assign_function_;
 };
 
 // -- the device
@@ -488,13 +493,13 @@ void bind_tensorflow(nb::module_& parent) {
   m.def(
       "set_callbacks",
       [](nb::object classify, nb::object op, nb::object function, nb::object part, nb::object part_run,
-         nb::object variable_types) {
-        set_callbacks(std::make_unique<PythonCallbacks>(std::move(classify), std::move(op),
-                                                        std::move(function), std::move(part),
-                                                        std::move(part_run), std::move(variable_types)));
+         nb::object variable_types, nb::object assign_function) {
+        set_callbacks(std::make_unique<PythonCallbacks>(
+            std::move(classify), std::move(op), std::move(function), std::move(part), std::move(part_run),
+            std::move(variable_types), std::move(assign_function)));
       },
       "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none(),
-      "variable_types"_a = nb::none());
+      "variable_types"_a = nb::none(), "assign_function"_a = nb::none());
   m.def("new_part", &new_part, "device"_a = 0, "given"_a = std::vector<int>(), "left"_a = std::vector<int>(),
         "A number for the 'graph' attribute of an NpuGraph node.");
   nb::class_<SessionState>(m, "SessionState",
@@ -516,6 +521,8 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("set_log_placement", &set_log_placement, "on"_a);
   m.def("set_hard_placement", &set_hard_placement, "on"_a,
         "Whether `classify` is asked at every call of an operator that the host would run.");
+  m.def("host_operators", &HostOp::count,
+        "How many operators and functions the device has had TensorFlow run, since the process began.");
   m.def("take_counts", &counts,
         "Calls on the NPU and on the host by name, since the last time this was asked.");
   m.def("set_timeline", [](bool on) { Timeline::get().turn(on); }, "on"_a);

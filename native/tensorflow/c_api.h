@@ -117,6 +117,8 @@ enum Code : int {
   F(TFE_OpAddAttrs, void, (TFE_Op*, const TFE_OpAttrs*))                                                        \
   F(TFE_OpAttrsSerialize, void, (const TFE_OpAttrs*, TF_Buffer*, TF_Status*))                                   \
   F(TFE_OpSetAttrType, void, (TFE_Op*, const char* name, int value))                                            \
+  F(TFE_OpSetAttrInt, void, (TFE_Op*, const char* name, std::int64_t value))                                    \
+  F(TFE_OpSetAttrTypeList, void, (TFE_Op*, const char* name, const int* values, int count))                     \
   F(TFE_OpSetAttrBool, void, (TFE_Op*, const char* name, unsigned char value))                                  \
   F(TFE_OpSetAttrValueProto, void,                                                                              \
     (const TFE_Op*, const char* name, const void* proto, std::size_t length, TF_Status*))                       \

@@ -220,6 +220,8 @@ std::string Call::attrs() const {
 }
 
 void Call::adopt_variables(const std::vector<int>& types) {
+  std::vector<Operand*> operands;
+  std::vector<Variable*> variables;
   for (std::size_t i = 0; i < std::min(inputs_.size(), types.size()); ++i) {
     Operand& operand = inputs_[i];
     if (operand.object || operand.dtype != kResource || !on_npu(types[i])) continue;
@@ -227,13 +229,29 @@ void Call::adopt_variables(const std::vector<int>& types) {
     if (!ok()) return;
     auto variable = std::make_shared<Variable>(device_.memory(), context_, resource, types[i], false,
                                                Variable::Access::Passing);
-    const Status status;  // one without a value stays with the host, which says so
-    if (!variable->value(status)) continue;
+    operands.push_back(&operand);
+    variables.push_back(variable.get());
     operand.own = std::make_unique<Object>(Object{nullptr, std::move(variable)});
-    operand.object = operand.own.get();
-    operand.kind = Described::Kind::Variable;
-    operand.dtype = types[i];
+  }
+  const bool read = Variable::read_together(variables);
+  for (Operand* operand : operands) {
+    const Status status;  // one without a value stays with the host, which says so
+    if (!read && !operand->own->variable->value(status)) {
+      operand->own.reset();
+      continue;
+    }
+    operand->object = operand->own.get();
+    operand->kind = Described::Kind::Variable;
+    operand->dtype = operand->object->variable->dtype();
     has_variables_ = true;
+  }
+}
+
+void Call::release_values() const {
+  for (const Operand& operand : inputs_) {
+    if (!operand.own || !operand.own->variable) continue;
+    const std::lock_guard lock(operand.own->variable->mutex());
+    operand.own->variable->forget();
   }
 }
 
@@ -485,6 +503,31 @@ std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, cons
 
 }  // namespace
 
+std::vector<std::shared_ptr<LentMemory>> Call::lend_variables(const FunctionPlan& plan,
+                                                              std::vector<std::shared_ptr<Storage>>& values) {
+  std::vector<std::shared_ptr<LentMemory>> lent(plan.outputs.size());
+  std::vector<Variable*> variables;
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const ProgramOutput& output = plan.outputs[i];
+    const auto at = static_cast<std::size_t>(output.port.index);
+    if (output.port.kind != Port::Kind::Variable || !output.aliased || !values[at]) continue;
+    Variable& variable = *inputs_[at].object->variable;
+    if (!variable.passing() || values[at]->bytes() == 0) continue;
+    lent[i] = LentMemory::find(values[at]->data());
+    if (!lent[i]) lent[i] = LentMemory::copy_of(*values[at], variable.device(), plan.name);
+    values[at].reset();
+    variable.forget();
+    variables.push_back(&variable);
+  }
+  std::vector<TF_Tensor*> tensors;
+  for (const auto& memory : lent) {
+    if (memory) tensors.push_back(LentMemory::lend(memory));
+  }
+  Variable::assign_together(variables, tensors, status_);
+  for (TF_Tensor* tensor : tensors) api.TF_DeleteTensor(tensor);
+  return lent;
+}
+
 void Call::run_program(FunctionPlan& plan, Generators& generators) {
   WriteLocks locks;
   for (const ProgramOutput& output : plan.outputs) {
@@ -518,18 +561,24 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     }
   }
 
+  // The program reads a variable from another place.
+  const auto move_input = [&](std::size_t at, void* data) {
+    for (std::size_t k = 0; k < plan.inputs.size(); ++k) {
+      const Port& port = plan.inputs[k];
+      const bool same = port.kind == Port::Kind::Variable && static_cast<std::size_t>(port.index) == at;
+      if (same) in[k] = data;
+    }
+  };
   // Gives a variable that is written in place memory of its own, one after the other: there is never a
   // second copy of all of them.
   const auto own = [&](Variable& variable, std::size_t at) {
     std::shared_ptr<Storage> moved = variable.unshare(values[at], plan.name, status_);
     if (!moved) return;
     values[at] = std::move(moved);
-    for (std::size_t k = 0; k < plan.inputs.size(); ++k) {
-      const Port& port = plan.inputs[k];
-      const bool same = port.kind == Port::Kind::Variable && static_cast<std::size_t>(port.index) == at;
-      if (same) in[k] = values[at]->data();
-    }
+    move_input(at, values[at]->data());
   };
+  const std::vector<std::shared_ptr<LentMemory>> lent = lend_variables(plan, values);
+  if (!ok()) return;
 
   std::vector<void*> out;
   std::vector<std::shared_ptr<Storage>> made(plan.outputs.size());
@@ -539,6 +588,11 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     if (output.port.kind == Port::Kind::Variable && output.aliased) {
       const auto at = static_cast<std::size_t>(output.port.index);
       Variable& variable = *inputs_[at].object->variable;
+      if (lent[i] && lent[i]->lent_once()) {
+        move_input(at, lent[i]->data());
+        out.push_back(lent[i]->data());
+        continue;
+      }
       if (values[at] && !variable.writable(values[at])) {
         own(variable, at);
         if (!ok()) return;
@@ -560,11 +614,10 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     if (output.port.kind == Port::Kind::Variable && output.aliased) {
       // The program takes both for one memory: the old value goes where the new one will be.
       const auto at = static_cast<std::size_t>(output.port.index);
-      for (std::size_t k = 0; values[at] && k < plan.inputs.size(); ++k) {
-        if (plan.inputs[k].kind != Port::Kind::Variable || plan.inputs[k].index != output.port.index)
-          continue;
-        made[i]->fill(values[at]->data());
-        in[k] = made[i]->data();
+      const void* old = lent[i] ? lent[i]->data() : values[at] ? values[at]->data() : nullptr;
+      if (old) {
+        made[i]->fill(old);
+        move_input(at, made[i]->data());
       }
     }
     out.push_back(made[i]->data());
@@ -585,6 +638,8 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     }
   }();
 
+  std::vector<Variable*> assigned;
+  std::vector<TF_Tensor*> new_values;
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
     const ProgramOutput& output = plan.outputs[i];
     if (output.port.kind == Port::Kind::Random) {
@@ -598,6 +653,11 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       continue;
     }
     values[at].reset();
+    if (variable.passing()) {
+      assigned.push_back(&variable);
+      new_values.push_back(made[i]->tensor(status_));
+      continue;
+    }
     std::shared_ptr<Storage> old = made[i]->bytes() <= kCopyBack ? variable.value(status_) : nullptr;
     if (!ok()) return;
     if (old && variable.writable(old) && old->bytes() == made[i]->bytes()) {
@@ -609,6 +669,8 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       if (!ok()) return;
     }
   }
+  Variable::assign_together(assigned, new_values, status_);
+  if (!ok()) return;
 
   for (const auto& [index, dims] : report) {
     std::shared_ptr<Storage>& whole = made[static_cast<std::size_t>(index)];

@@ -10,6 +10,7 @@
 #include "tensorflow/c_api.h"
 #include "tensorflow/cache.h"
 #include "tensorflow/callbacks.h"
+#include "tensorflow/lent_memory.h"
 #include "tensorflow/storage.h"
 
 namespace npu::tf {
@@ -91,6 +92,8 @@ class Call {
 
   // Takes variables of the host for variables, for this call; the element types say which inputs they are.
   void adopt_variables(const std::vector<int>& types);
+  // Lets go of the values of variables of the host: functions that are called next write them in place.
+  void release_values() const;
   bool has_foreign_resources() const { return has_foreign_resources_; }
   // Appends types and shapes of all inputs.
   void add_key(Key& key) const;
@@ -129,6 +132,10 @@ class Call {
   // `shared`: tensors of other NPUs are read where they are, else they are copied.
   void add_input(Operand& operand, TFE_TensorHandle* handle, bool shared = false);
   void give_to_host(TFE_Op* op, const Operand& operand);
+  // The memory that a program writes variables of the host in, by the program's outputs; the variables have
+  // it already. Where other tensors refer to it too, it must not be written.
+  std::vector<std::shared_ptr<LentMemory>> lend_variables(const FunctionPlan& plan,
+                                                          std::vector<std::shared_ptr<Storage>>& values);
   void run_program(FunctionPlan& plan, Generators& generators);
 
   CustomDevice& device_;

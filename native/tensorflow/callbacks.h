@@ -45,6 +45,9 @@ class Callbacks {
   virtual OpTraits classify(const std::string& op) = 0;
   // The element types of the variables among a function's inputs; 0 for other inputs.
   virtual std::vector<int> variable_types(const std::string& function) = 0;
+  // The name of a function that assigns values of these types to as many variables: it is given all
+  // variables, then all values.
+  virtual std::string assign_function(const std::vector<int>& types) = 0;
   // These return null where the host is to run the operator or function as it is.
   virtual std::shared_ptr<FunctionPlan> compile_op(const std::string& op, std::string_view attrs,
                                                    std::vector<Described> inputs) = 0;

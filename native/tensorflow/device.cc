@@ -490,10 +490,12 @@ void run_structure(Call& call, const Structure& structure) {
 
 void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& plan) {
   if (plan && plan->structure.kind != Structure::Kind::None) {
+    call.release_values();
     run_structure(call, plan->structure);
     return;
   }
   if (plan && !plan->steps.empty()) {
+    call.release_values();
     run_steps(call, *plan);
     return;
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 #include "core/device.h"
 
@@ -15,6 +16,8 @@ class Block {
  public:
   Block(TensorPool* pool, char* data, std::size_t bytes) : pool_(pool), data_(data), bytes_(bytes) {}
   ~Block();
+  Block(Block&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), data_(other.data_), bytes_(other.bytes_) {}
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "core/errors.h"
+#include "tensorflow/callbacks.h"
+#include "tensorflow/lent_memory.h"
 #include "tensorflow/pool.h"
 
 #ifndef MADV_COLLAPSE
@@ -160,13 +163,17 @@ bool Storage::claim(TF_Status* status) {
 namespace {
 
 std::atomic<std::uint64_t> next_variable = 1;
+std::atomic<std::uint64_t> host_operators = 0;
 
 }  // namespace
 
 HostOp::HostOp(TFE_Context* context, const char* name, TF_Status* status)
     : op_(api.TFE_NewOp(context, name, status)) {
+  host_operators.fetch_add(1, std::memory_order_relaxed);
   if (op_) api.TFE_OpSetDevice(op_, kHostDevice, status);
 }
+
+std::uint64_t HostOp::count() { return host_operators.load(std::memory_order_relaxed); }
 
 HostOp::~HostOp() {
   if (op_) api.TFE_DeleteOp(op_);
@@ -193,7 +200,9 @@ std::uint64_t Variable::version() {
   const Status status;
   const std::lock_guard lock(mutex_);
   const auto current = value(status);
-  return current ? reinterpret_cast<std::uintptr_t>(current->data()) : 0;
+  if (!current) return 0;
+  const auto lent = LentMemory::find(current->data());
+  return lent ? lent->version() : reinterpret_cast<std::uintptr_t>(current->data());
 }
 
 void Variable::escape() {
@@ -213,19 +222,90 @@ std::shared_ptr<Storage> Variable::value(TF_Status* status) {
   int count = 1;
   api.TFE_Execute(read, &handle, &count, status);
   if (!ok(status)) return nullptr;
+  return take(handle, status);
+}
+
+std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* status) {
   TF_Tensor* tensor = api.TFE_TensorHandleResolve(handle, status);
   api.TFE_DeleteTensorHandle(handle);
   if (!ok(status)) return nullptr;
   std::shared_ptr<Storage> value = Storage::adopt(tensor);
   value->share_with_host();
   try {
-    value->charge(device_, "the value of a variable");
+    // Lent memory has been charged where it was allocated.
+    if (!LentMemory::find(value->data())) value->charge(device_, "the value of a variable");
   } catch (const OutOfDeviceMemory& error) {
     set_out_of_memory(status, error);
     return nullptr;
   }
   if (!escaped()) value_ = value;
   return value;
+}
+
+bool Variable::read_together(const std::vector<Variable*>& variables) {
+  if (variables.empty()) return true;
+  const Status status;
+  const HostOp read(variables[0]->context_, "_ReadVariablesOp", status);
+  if (!status.ok()) return false;
+  std::vector<int> types;
+  for (const Variable* variable : variables) {
+    types.push_back(variable->dtype_);
+    api.TFE_OpAddInput(read, variable->resource_, status);
+  }
+  auto count = static_cast<int>(variables.size());
+  api.TFE_OpSetAttrInt(read, "N", count);
+  api.TFE_OpSetAttrTypeList(read, "dtypes", types.data(), count);
+  std::vector<TFE_TensorHandle*> handles(variables.size(), nullptr);
+  if (status.ok()) api.TFE_Execute(read, handles.data(), &count, status);
+  if (!status.ok()) return false;
+  bool all = true;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const Status own;
+    const std::lock_guard lock(variables[i]->mutex_);
+    all = variables[i]->take(handles[i], own) && all;
+  }
+  return all;
+}
+
+namespace {
+
+// The functions of Python that assign several variables, by the types of the variables.
+std::string assign_function(TFE_Context* context, const std::vector<int>& types) {
+  static std::mutex mutex;
+  static auto* known = new std::map<std::vector<int>, std::string>();
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = known->find(types);
+    if (found != known->end() && api.TFE_ContextHasFunction(context, found->second.c_str())) {
+      return found->second;
+    }
+  }
+  const InCallback inside;
+  std::string name = callbacks()->assign_function(types);
+  const std::lock_guard lock(mutex);
+  return (*known)[types] = std::move(name);
+}
+
+}  // namespace
+
+void Variable::assign_together(const std::vector<Variable*>& variables, const std::vector<TF_Tensor*>& values,
+                               TF_Status* status) {
+  if (variables.empty()) return;
+  std::vector<int> types;
+  for (const Variable* variable : variables) types.push_back(variable->dtype_);
+  TFE_Context* context = variables[0]->context_;
+  const HostOp assign(context, assign_function(context, types).c_str(), status);
+  if (!ok(status)) return;
+  for (const Variable* variable : variables) api.TFE_OpAddInput(assign, variable->resource_, status);
+  for (TF_Tensor* value : values) {
+    TFE_TensorHandle* handle = ok(status) ? api.TFE_NewTensorHandle(value, status) : nullptr;
+    if (!handle) return;
+    api.TFE_OpAddInput(assign, handle, status);
+    api.TFE_DeleteTensorHandle(handle);
+  }
+  int count = 0;
+  if (ok(status)) api.TFE_Execute(assign, nullptr, &count, status);
+  for (Variable* variable : variables) variable->forget();
 }
 
 void Variable::forget() {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/device.h"
 #include "tensorflow/c_api.h"
@@ -127,9 +128,9 @@ class Variable {
   TFE_TensorHandle* resource() const { return resource_; }
   TFE_Context* context() const { return context_; }
   bool passing() const { return access_ == Access::Passing; }
-  // Tells values apart. Of a passing variable it is the address of the value: whoever keeps that memory knows
-  // that the same address means the same value, since TensorFlow does not write to memory that others refer
-  // to. 0: there is no value, or it may change unseen.
+  // Tells values apart. Of a passing variable it is the address of the value, or the version of lent memory:
+  // to whoever keeps that memory the same number means the same value, since nobody writes to memory that
+  // others refer to. 0: there is no value, or it may change unseen.
   std::uint64_t version();
   bool escaped() const { return escaped_.load(std::memory_order_acquire); }
   // Host code keeps the resource: its value may change at any time.
@@ -142,6 +143,11 @@ class Variable {
   std::shared_ptr<Storage> value(TF_Status* status);
   // Forgets the value: the host is about to change it, or has.
   void forget();
+  // Reads passing variables by one operator of the host; false, with nothing read, where one has no value.
+  static bool read_together(const std::vector<Variable*>& variables);
+  // Gives passing variables new values by one operator of the host.
+  static void assign_together(const std::vector<Variable*>& variables, const std::vector<TF_Tensor*>& values,
+                              TF_Status* status);
   // Gives it a new value, here and in TensorFlow.
   void assign(std::shared_ptr<Storage> value, TF_Status* status);
   // Counts the host's functions that have the resource while they run.
@@ -157,6 +163,9 @@ class Variable {
   void written() { version_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
+  // Takes what was read, and deletes the handle, as the current value; null and a bad status where it does
+  // not fit the device's memory.
+  std::shared_ptr<Storage> take(TFE_TensorHandle* handle, TF_Status* status);
   void hand_to_host(Storage& value, TF_Status* status);
   bool claim(Storage& value, TF_Status* status);
 
@@ -182,6 +191,8 @@ class HostOp {
   HostOp(const HostOp&) = delete;
   HostOp& operator=(const HostOp&) = delete;
   operator TFE_Op*() const { return op_; }
+  // Those made so far.
+  static std::uint64_t count();
 
  private:
   TFE_Op* op_;

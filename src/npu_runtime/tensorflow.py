@@ -11,6 +11,7 @@ forget = _native.forget
 forget_all = _native.forget_all
 arena_bytes = _native.arena_bytes
 arena_layout = _native.arena_layout
+host_operators = _native.host_operators
 load = _native.load
 new_part = _native.new_part
 reset_random = _native.reset_random

@@ -182,6 +182,9 @@ PartRun = Callable[[int, list[Described]], Sequence[np.ndarray[Any, Any]]]
 # variable_types(function) -> for each input the type number of the variable it is, 0 for everything else. Variables
 # that were made on the host are told from other resources by it.
 VariableTypes = Callable[[str], Sequence[int]]
+# assign_function(types) -> the name of a function that assigns values of these types to variables of the host; its
+# inputs are all variables, then all values.
+AssignFunction = Callable[[list[int]], str]
 
 def load(libraries: Sequence[str]) -> None:
     """Find TensorFlow's C API in these libraries, which are loaded already; register the NpuGraph operator.
@@ -204,6 +207,7 @@ def set_callbacks(
     part_compile: PartCompile,
     part_run: PartRun | None = None,
     variable_types: VariableTypes | None = None,
+    assign_function: AssignFunction | None = None,
 ) -> None: ...
 def new_part(device: int = 0, given: Sequence[int] = ..., left: Sequence[int] = ...) -> int:
     """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it.
@@ -233,6 +237,9 @@ def set_hard_placement(on: bool) -> None:
     """Whether `classify` is asked, and may raise, at every call of an operator that the host would run."""
 
 def set_log_placement(on: bool) -> None: ...
+def host_operators() -> int:
+    """How many operators and functions the device has had TensorFlow run, since the process began."""
+
 def take_counts() -> dict[str, tuple[int, int]]:
     """Calls on the NPU and on the host by name of operator or function, since this was last asked."""
 

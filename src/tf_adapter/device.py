@@ -106,9 +106,16 @@ def _set_callbacks() -> None:
     from tf_adapter.callbacks import function_compile
     from tf_adapter.options import options
     from tf_adapter.parts import part_compile, part_run
+    from tf_adapter.variables import assign_function, variable_types
 
     native.set_callbacks(
-        _classify, eager.compile_op, function_compile, part_compile, part_run, _variable_types
+        _classify,
+        eager.compile_op,
+        function_compile,
+        part_compile,
+        part_run,
+        variable_types,
+        assign_function,
     )
     options.subscribe(native.forget_all)
     options.subscribe(apply_placement)
@@ -145,19 +152,6 @@ def _classify(op: str) -> tuple[bool, bool]:
             "tf.config.set_soft_device_placement(True).",
         )
     return eager.classify(op)
-
-
-def _variable_types(function: str) -> list[int]:
-    """The types of the variables among a function's inputs, as its operators have them; of no meaning for others."""
-    from tf_adapter.functions import known
-
-    graph = known(function).graph
-    types = dict.fromkeys(graph.args, 0)
-    for node in graph.nodes.values():
-        if "Variable" in node.op or node.op.startswith("Resource"):
-            kind = next((node.attr[a].type for a in ("dtype", "T") if a in node.attr), 0)
-            types.update({name: kind for name, _ in node.inputs if not types.get(name, 1)})
-    return list(types.values())
 
 
 # -- names --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-import npu_runtime
 from ge import faults
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.hybrid import Patience, Specialiser
@@ -272,7 +271,6 @@ def _lowered(
             bind=bind,
             host=refused,
             specialise=settled.specialised,
-            kept=_kept(inputs),
             name=function.name,
         )
     except OutOfMemoryError as error:
@@ -289,16 +287,6 @@ def _lowered(
     except Exception as error:
         why = str(faults.absorb(f"function {function.name}", error))
     return Refused(dict.fromkeys(_compute(graph), Refusal("", why)))
-
-
-def _kept(inputs: Sequence[Described]) -> list[int]:
-    """Variables whose new values take other memory than the old ones.
-
-    Variables of several NPUs are TensorFlow's own, and others may refer to their memory: written in place, each would
-    have to be copied first.
-    """
-    several = npu_runtime.device_count() > 1
-    return [i for i, given in enumerate(inputs) if several and given.kind == "variable"]
 
 
 def _batch_advice(error: OutOfMemoryError, inputs: Sequence[Described]) -> str:

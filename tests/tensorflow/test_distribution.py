@@ -84,10 +84,77 @@ first, second = (v.numpy().tobytes() for v in weights.values)
 print(first == second)
 """
 
+# Variables are written in place: who reads them before or after, and who assigns them, must not notice.
+WRITTEN = """
+import tensorflow as tf
+import tf_adapter
+from npu_runtime import tensorflow as native
 
-def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
+strategy = tf.distribute.MirroredStrategy()
+
+def training(count):
+    with strategy.scope():
+        weights = [tf.Variable(tf.ones([4, 4])) for _ in range(count)]
+
+    def replica():
+        for w in weights:
+            w.assign_add(tf.distribute.get_replica_context().all_reduce("sum", 0.5 * tf.sign(w * w + 1.0)))
+
+    @tf.function
+    def step():
+        strategy.run(replica)
+
+    return weights, step
+
+def same(tensors, number):
+    return all((t.numpy() == number).all() for t in tensors)
+
+def addresses(variable):
+    with tf.device("/CPU:0"):
+        values = [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in variable.values]
+    return [value._numpy().__array_interface__["data"][0] for value in values]
+
+(weight,), step = training(1)
+step()
+step()  # from here on in place
+before = addresses(weight)
+step()
+assert addresses(weight) == before and same(weight.values, 4.0)
+held = [v.read_value() for v in weight.values]
+step()
+assert same(held, 4.0) and same(weight.values, 5.0)
+weight.assign(tf.zeros([4, 4]))
+step()
+assert same(weight.values, 1.0), "an assignment between two steps"
+with tf.device("/CPU:0"):  # TensorFlow then copies the variable whenever it is read or assigned
+    for v in weight.values:
+        tf.raw_ops.ResourceScatterAdd(resource=v.handle, indices=[0], updates=tf.ones([1, 4]))
+step()
+step()
+assert same([v.read_value()[0] for v in weight.values], 4.0) and same([v.read_value()[1] for v in weight.values], 3.0)
+
+doubled = tf.function(lambda: strategy.run(lambda: 2.0 * weight))
+for _ in range(3):  # what a function only reads becomes part of its model until it changes
+    found = strategy.experimental_local_results(doubled())
+    assert same([2.0 * v.read_value() for v in weight.values], found[0].numpy()), "a value of before"
+    step()
+
+def operators(count):
+    _, step = training(count)
+    step()
+    step()
+    before = native.host_operators()
+    step()
+    return native.host_operators() - before
+
+print(operators(1) == operators(9))
+"""
+
+
+def on_two_npus(script: str) -> list[str]:
+    """The lines that a script prints."""
     done = subprocess.run(
-        [sys.executable, "-c", PLACES],
+        [sys.executable, "-c", script],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
         capture_output=True,
         text=True,
@@ -95,10 +162,19 @@ def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    devices, steps, equal = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
+    devices, steps, equal = on_two_npus(PLACES)
     assert devices == "NPU:0 NPU:1"
     assert steps == "NPU:0 NPU:1 NPU:0 NPU:1", "two levels: gradients, then their sum with the update"
     assert equal == "True", "all replicas have the same bits"
+
+
+def test_variables_are_written_in_place_unless_others_refer_to_their_memory() -> None:
+    (same,) = on_two_npus(WRITTEN)
+    assert same == "True", "the operators that TensorFlow runs for a step grow with the weights"
 
 
 def test_eager_operators_copy_inputs_of_other_npus() -> None:
