@@ -3,7 +3,8 @@
 Each contender is a process of its own; steps are taken in turns, so that all see the same machine. One NPU of one core
 has a batch of `--batch`, all others twice that: what is compared is samples a second. Both the median and the best of
 all rounds are printed: on a machine that others use, the best is nearer to the truth, and the samples for a second of
-processor time, of all threads and processes, nearer still.
+processor time, of all threads and processes, nearer still. A second table says what a model expects of 8 to 1,024
+NPUs (`reduction_costs.py`).
 
     python benchmarks/scaling.py --models ResNet50 BERT --batch 8
 """
@@ -17,23 +18,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import reduction_costs
 from benchmarks.measure import console, milliseconds, new_table, ratio
 from npu_bridge.launch import reserved_port
 
 RATE = 1e-5
 ZOO = {"ResNet50": "resnet50", "BERT": "bert"}
-Step = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A step that returns its loss, and the bytes of the gradients that it adds up."""
+
+    step: Callable[[], float]
+    gradients: int
 
 
 # -- contenders --------------------------------------------------------------------------------------------------
 
 
-def _by_tensorflow(devices: list[str], model: str, batch: int, quick: bool) -> Step:
+def _by_tensorflow(devices: list[str], model: str, batch: int, quick: bool) -> Training:
     """One step of a strategy's replicas on data that they already have."""
     import tensorflow as tf
 
@@ -62,17 +72,20 @@ def _by_tensorflow(devices: list[str], model: str, batch: int, quick: bool) -> S
     def step() -> Any:
         return strategy.reduce("sum", strategy.run(replica, args=(rows,)), axis=None)
 
-    return lambda: float(step())
+    gradients = sum(
+        w.shape.num_elements() * w.dtype.size for w in map(tf.convert_to_tensor, network.trainable_variables)
+    )
+    return Training(lambda: float(step()), gradients)
 
 
-def _npus(count: int, model: str, batch: int, quick: bool) -> Step:
+def _npus(count: int, model: str, batch: int, quick: bool) -> Training:
     import tf_adapter
 
     assert tf_adapter
     return _by_tensorflow([f"/NPU:{i}" for i in range(count)], model, batch, quick)
 
 
-def _cpus(model: str, batch: int, quick: bool) -> Step:
+def _cpus(model: str, batch: int, quick: bool) -> Training:
     import tensorflow as tf
 
     pieces = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -80,7 +93,7 @@ def _cpus(model: str, batch: int, quick: bool) -> Step:
     return _by_tensorflow(["/CPU:0", "/CPU:1"], model, batch, quick)
 
 
-def _ddp(model: str, batch: int, quick: bool) -> Step:
+def _ddp(model: str, batch: int, quick: bool) -> Training:
     """One of two ranks; the other follows what the first is asked for."""
     import torch
     import torch.distributed as dist
@@ -103,7 +116,7 @@ def _ddp(model: str, batch: int, quick: bool) -> Step:
         optimizer.step()
         return float(loss.detach())
 
-    return step
+    return Training(step, sum(p.numel() * p.element_size() for p in module.parameters()))
 
 
 ONE, TWO, WIDE, CPUS, DDP = (
@@ -113,7 +126,7 @@ ONE, TWO, WIDE, CPUS, DDP = (
     "TensorFlow, 2 logical CPUs",
     "PyTorch DDP, 2 processes",
 )
-CONTENDERS: dict[str, tuple[dict[str, str], int, Callable[[str, int, bool], Step]]] = {
+CONTENDERS: dict[str, tuple[dict[str, str], int, Callable[[str, int, bool], Training]]] = {
     ONE: ({"NPU_NUM_THREADS": "1"}, 1, lambda *given: _npus(1, *given)),
     TWO: ({"NPU_NUM_THREADS": "1", "NPU_DEVICE_COUNT": "2"}, 2, lambda *given: _npus(2, *given)),
     WIDE: ({"NPU_NUM_THREADS": "2"}, 2, lambda *given: _npus(1, *given)),
@@ -128,13 +141,13 @@ CONTENDERS: dict[str, tuple[dict[str, str], int, Callable[[str, int, bool], Step
 def serve(name: str, model: str, batch: int, quick: bool) -> None:
     """Make a step for every line that comes in, and answer with its time and loss."""
     _, times, make = CONTENDERS[name]
-    step = make(model, batch * times, quick)
-    step()
-    step()
-    print("ready", flush=True)
+    training = make(model, batch * times, quick)
+    training.step()
+    training.step()
+    print(training.gradients, flush=True)
     for _ in sys.stdin:
         begin, used = time.perf_counter(), time.process_time()
-        loss = step()
+        loss = training.step()
         print(time.perf_counter() - begin, time.process_time() - used, loss, flush=True)
 
 
@@ -149,8 +162,10 @@ class Contender:
             self._start(
                 command + ["--quick"] * given.quick, environment, 2 if name == DDP else 1, given.verbose
             )
-            if self._answers() != ["ready"] * len(self.ranks):
+            ready = self._answers()
+            if not all(answer.isdecimal() for answer in ready):
                 raise RuntimeError(f"{name} did not start; --verbose shows why")
+            self.gradients = int(ready[0])
 
     def _start(self, command: list[str], environment: dict[str, str], count: int, verbose: bool) -> None:
         self.ranks = [
@@ -218,6 +233,11 @@ def measure(model: str, given: argparse.Namespace) -> None:
             ratio(cores * thrifty[TWO] / thrifty[name]),
         )
     console.print(table)
+    if ONE in running:
+        one = running[ONE]
+        link = {k: v for k, v in {"link": given.link, "latency": given.latency}.items() if v is not None}
+        machine = replace(reduction_costs.measured(given.npus_per_host), **link)
+        reduction_costs.print_table(machine, model, one.gradients, min(one.times))
 
 
 def main() -> int:
@@ -229,6 +249,11 @@ def main() -> int:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--batch", type=int, default=8, help="samples of a core")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--npus-per-host", type=int, default=8, help="of the model for many NPUs")
+    parser.add_argument(
+        "--link", type=float, help="bytes a second between hosts (measured: this one's loopback)"
+    )
+    parser.add_argument("--latency", type=float, help="seconds of a message between hosts")
     parser.add_argument("--quick", action="store_true", help="small networks, three rounds")
     parser.add_argument("--verbose", action="store_true", help="what the processes print")
     parser.add_argument("--serve", help=argparse.SUPPRESS)

@@ -13,6 +13,7 @@ __all__ = [
     "WORLD",
     "Group",
     "HcclError",
+    "attempt",
     "create_group",
     "destroy_group",
     "group_of",
@@ -114,6 +115,16 @@ def _read_table(path: str) -> dict[int, str]:
 def _table() -> dict[int, str]:
     path = os.environ.get("RANK_TABLE_FILE", "")
     return _read_table(path) if path else {}
+
+
+def attempt() -> str:
+    """The number of times that torchrun has started the ranks anew; a part of the names that they meet under.
+
+    Its store outlives the ranks, so names of an earlier attempt lead to ranks that are gone. Agents of several
+    machines count by themselves and do not agree.
+    """
+    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
 
 
 def master() -> tuple[str, int] | None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hccl.ranks import WORLD, Group, HcclError, group_of, master, world_rank
+from hccl.ranks import WORLD, Group, HcclError, attempt, group_of, master, world_rank
 
 __all__ = ["Transport", "transport"]
 
@@ -134,7 +134,7 @@ class Gloo:
                 world_rank() == 0 and not hosted,
                 timeout=timedelta(seconds=seconds),
             )
-            self._store = dist.PrefixStore(f"hccl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            self._store = dist.PrefixStore(f"hccl/{attempt()}", store)
             limit = timedelta(seconds=_seconds("HCCL_EXEC_TIMEOUT", _EXECUTE_SECONDS))
             dist.init_process_group(
                 "gloo", store=self._store, rank=world_rank(), world_size=world.size, timeout=limit

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hccl.ranks import attempt
 from torch_npu.memory import as_cpu, is_npu
 
 __all__ = ["register"]
@@ -76,7 +77,7 @@ def _on_host(op: Any) -> Callable[..., Any]:
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    return dist.ProcessGroupGloo(dist.PrefixStore("hccl", store), rank, size, timeout)
+    return dist.ProcessGroupGloo(dist.PrefixStore(f"hccl/{attempt()}", store), rank, size, timeout)
 
 
 def _close() -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -30,6 +32,13 @@ def test_two_ranks() -> None:
     programs = [line.split()[1] for line in printed.splitlines() if line.startswith("done ")]
     assert programs == ["collectives", "messages", "meshes", "training", "another_shape", "a_rank_that_dies"]
     assert "refused:" in printed
+
+
+@pytest.mark.slow
+def test_ranks_that_torchrun_starts_anew_resume_with_the_same_losses(tmp_path: Path) -> None:
+    """The store of torchrun outlives its ranks: a second attempt must not look for the ranks of the first."""
+    printed = torchrun("--max-restarts", "3", str(SCRIPTS / "restarted.py"), str(tmp_path))
+    assert printed.splitlines() == ["attempt 3: the losses of an undisturbed run"]
 
 
 def test_groups_that_a_script_leaves_open_are_closed(tmp_path: Path) -> None:
