@@ -240,7 +240,9 @@ def _gears(arguments: Arguments, shapes: dict[str, tuple[int, ...]]) -> Gears | 
         raise GeError(
             "E12005", f"--{given[0]} and --{given[1]} exclude each other", remedy="use --dynamic_dims"
         )
-    return Gears.parse(kinds[given[0]], arguments[given[0]].strip("\"' "), shapes) if given else None
+    if not given:
+        return Gears.of_ranges(shapes)
+    return Gears.parse(kinds[given[0]], arguments[given[0]].strip("\"' "), shapes)
 
 
 def _required(value: str, name: str) -> str:

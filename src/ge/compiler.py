@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from ge.compile_cache import cached, counters
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.engines.algorithms import unknown_names
-from ge.errors import GeError, typed
+from ge.errors import GeError, OpenSizesError, typed
 from ge.explanation import placements
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
+from ge.open_model import OpenModel
 from ge.ops.custom import search
 from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, parse_file
@@ -44,15 +45,32 @@ def compile(source: Any, options: CompileOptions | None = None, name: str = "") 
     """
     options = options if options is not None else CompileOptions.from_environment()
     search.add_paths(options.opp_path)
+    if isinstance(source, ir.Graph):
+        return compile_graph(source, options, name or source.name or "model")
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        name = name or path.stem
-        if path.suffix == ".om":
-            return _load_om(path)
-        source = parse_file(path, options)
-    elif not isinstance(source, ir.Graph):
-        source = _parse_object(source, options)
-    return compile_graph(source, options, name or source.name or "model")
+        name = name or Path(source).stem
+        if Path(source).suffix == ".om":
+            return _load_om(Path(source))
+    return _compile_model(source, options, name)
+
+
+def _compile_model(source: Any, options: CompileOptions, name: str) -> Model:
+    """A model of a framework; one whose sizes are open is compiled for those of each call."""
+    parse = parse_file if isinstance(source, (str, os.PathLike)) else _parse_object
+
+    def compiled(shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        given = replace(options, input_shapes=shapes)
+        return compile_graph(parse(source, given), given, name or "model")
+
+    try:
+        graph = parse(source, options)
+    except OpenSizesError as error:
+        if not error.inputs:
+            raise
+        return OpenModel(compiled, error.inputs, name or "model")
+    model = compile_graph(graph, options, name or graph.name or "model")
+    sizes = facts.open_inputs(graph)
+    return OpenModel(compiled, sizes, model.name, model) if sizes else model
 
 
 def compile_graph(

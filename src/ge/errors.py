@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "GeError",
+    "OpenSizesError",
     "OutOfMemoryError",
     "UnmappedOperator",
     "UnsupportedOperatorsError",
@@ -73,6 +74,19 @@ class OutOfMemoryError(GeError):
         self.requested = requested
         self.available = available
         self.peak = tuple(peak)
+        super().__init__(code, cause, **rest)
+
+
+class OpenSizesError(GeError):
+    """A model leaves sizes of its inputs open that the options do not give.
+
+    inputs: all inputs with -1 in the open places; None where not even the number of dimensions is known.
+    """
+
+    def __init__(
+        self, code: str, cause: str, *, inputs: Mapping[str, tuple[int, ...] | None], **rest: str
+    ) -> None:
+        self.inputs = dict(inputs)
         super().__init__(code, cause, **rest)
 
 

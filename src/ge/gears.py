@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ge.errors import GeError
+from ge.options.values import SizeRange
 
 __all__ = ["GearKind", "Gears"]
 
@@ -48,6 +50,38 @@ class Gears:
                 "E12004", f"the {kind.value} gears '{text}' are not numbers", remedy=_EXAMPLES[kind]
             ) from error
         gears = cls(kind, {name: tuple(shape) for name, shape in inputs.items()}, choices)
+        gears.check()
+        return gears
+
+    @classmethod
+    def of_ranges(cls, inputs: Mapping[str, Sequence[int]]) -> Gears | None:
+        """One for every choice of sizes in ranges such as "1~8"; None where no size has bounds.
+
+        The same range in first place, the batch, of several inputs is one choice.
+
+        >>> from ge.options.values import SizeRange
+        >>> Gears.of_ranges({"x": (SizeRange(1, 2), SizeRange(3, 4)), "y": (SizeRange(1, 2),)}).choices
+        ((1, 3, 1), (1, 4, 1), (2, 3, 2), (2, 4, 2))
+        """
+        keys = [
+            (size.sizes, 0 if place == 0 else (name, place))
+            for name, shape in inputs.items()
+            for place, size in enumerate(shape)
+            if isinstance(size, SizeRange)
+        ]
+        if not keys:
+            return None
+        chosen = list(dict.fromkeys(keys))
+        count = math.prod(len(sizes) for sizes, _ in chosen)
+        if count > MAX_GEARS:
+            raise GeError(
+                "E12005",
+                f"the ranges of sizes have {count} combinations, more than {MAX_GEARS}",
+                remedy=f"name the sizes that come, {_EXAMPLES[GearKind.DIMS]}",
+            )
+        rows = (dict(zip(chosen, row, strict=True)) for row in itertools.product(*(s for s, _ in chosen)))
+        choices = tuple(tuple(row[key] for key in keys) for row in rows)
+        gears = cls(GearKind.DIMS, {name: tuple(shape) for name, shape in inputs.items()}, choices)
         gears.check()
         return gears
 

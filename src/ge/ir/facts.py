@@ -20,6 +20,7 @@ __all__ = [
     "keep_dtype",
     "narrow",
     "notes",
+    "open_inputs",
     "origin",
     "output_names",
     "passed_over",
@@ -31,6 +32,7 @@ __all__ = [
     "set_interface",
     "set_keep_dtype",
     "set_narrow",
+    "set_open_inputs",
     "set_output_names",
     "set_passed_over",
     "set_reason",
@@ -49,6 +51,7 @@ _ENGINE = "ge.engine"
 _REASON = "ge.reason"
 _IMPLEMENTATION = "ge.implementation"
 _INTERFACE = "ge.interface"
+_OPEN_INPUTS = "ge.open_inputs"
 _KEEP_DTYPE = "ge.keep_dtype"
 _NARROW = "ge.narrow"
 _NOTES = "ge.notes"
@@ -208,6 +211,18 @@ def interface(graph: ir.Graph) -> Mapping[str, Any] | None:
 def set_interface(graph: ir.Graph, record: Mapping[str, Any]) -> None:
     """Record structured inputs and outputs."""
     graph.meta[_INTERFACE] = record
+
+
+def open_inputs(graph: ir.Graph) -> Mapping[str, tuple[int, ...] | None]:
+    """The inputs of a model that leaves sizes open, with -1 in the open places; empty where all sizes are fixed."""
+    found: Mapping[str, tuple[int, ...] | None] = graph.meta.get(_OPEN_INPUTS, {})
+    return found
+
+
+def set_open_inputs(graph: ir.Graph, inputs: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Record the inputs of a model of which some size is open."""
+    if any(shape is None or -1 in shape for shape in inputs.values()):
+        graph.meta[_OPEN_INPUTS] = dict(inputs)
 
 
 def aipp(graph: ir.Graph) -> list[Any]:

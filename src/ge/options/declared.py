@@ -33,7 +33,7 @@ OPTIONS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "Inputs and outputs": [
         ("input_shape", v.shapes, {}, "means", "ge atc (npu_device) (v1)",
-         'Shapes: "x:1,3,224,224;y:1,10"; -1 where gears vary',
+         'Shapes: "x:1,3,224,224;y:1,10"; -1 where gears vary, 1~8 for a gear of each',
          {"ignored": "models are compiled for the shapes that come", "code": "E12004"}),
         ("input_shapes", v.shapes, {}, "compile", "ge", "Shapes by input", {"field": "input_shapes"}),
         ("out_nodes", v.nodes, (), "means", "ge atc", 'What to compute: "node:0;other:1"'),

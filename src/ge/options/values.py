@@ -259,18 +259,47 @@ def _json_object(value: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes by input name; names may contain colons.
+class SizeRange(int):
+    """An open size that has bounds; -1 to whoever asks for a number.
 
-    >>> _shapes("x:1,3,224,224;ids:0:-1,128")
-    {'x': (1, 3, 224, 224), 'ids:0': (-1, 128)}
+    >>> size = SizeRange(1, 8)
+    >>> size == -1, list(size.sizes)
+    (True, [1, 2, 3, 4, 5, 6, 7, 8])
+    """
+
+    sizes: range
+
+    def __new__(cls, low: int, high: int) -> SizeRange:
+        made = super().__new__(cls, -1)
+        made.sizes = range(low, high + 1)
+        return made
+
+
+def _dimension(text: str) -> int:
+    low, tilde, high = text.partition("~")
+    if not tilde:
+        return int(text)
+    if not 0 < int(low) <= int(high):
+        raise ValueError(f"'{text}' is no range of sizes")
+    return SizeRange(int(low), int(high))
+
+
+def _given_size(size: Any) -> int:
+    return size if isinstance(size, SizeRange) else int(size)
+
+
+def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes by input name; names may contain colons, sizes may be ranges.
+
+    >>> _shapes("x:1,3,224,224;ids:0:-1,128;y:1~4,3")
+    {'x': (1, 3, 224, 224), 'ids:0': (-1, 128), 'y': (-1, 3)}
     """
     if isinstance(value, Mapping):
-        return {str(name): tuple(int(d) for d in shape) for name, shape in value.items()}
+        return {str(name): tuple(_given_size(d) for d in shape) for name, shape in value.items()}
     found: dict[str, tuple[int, ...]] = {}
     for part in filter(None, (p.strip() for p in value.strip("\"' ").split(";"))):
         name, _, dims = part.rpartition(":")
-        shape = tuple(int(d) for d in dims.split(",") if d.strip())
+        shape = tuple(_dimension(d) for d in dims.split(",") if d.strip())
         if not name or any(d < -1 for d in shape):
             raise ValueError(f"'{part}' is not an input shape")
         found[name.strip()] = shape

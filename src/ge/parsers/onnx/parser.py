@@ -75,6 +75,7 @@ def parse(
     for text in (*file.notes, *shapes.notes):
         facts.add_note(graph, text)
     facts.set_specialised(graph, fixed)
+    facts.set_open_inputs(graph, shapes.declared())
     if interface is not None:
         facts.set_interface(graph, interface.to_json())
     return graph

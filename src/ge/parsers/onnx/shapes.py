@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ge.errors import GeError
+from ge.errors import GeError, OpenSizesError
 from ge.parsers.onnx.model import ModelFile
 
 __all__ = ["Shapes", "structure"]
@@ -45,6 +45,7 @@ class Shapes:
 
     def __init__(self, file: ModelFile, given: Mapping[str, Sequence[int]], batch: int | None) -> None:
         ports = {v.name: v for v in file.proto.graph.input}
+        self._file = file
         self.elements = {k: tuple(map(int, s)) for k, s in given.items() if _element_of(k, ports)}
         self.given = {k: tuple(map(int, s)) for k, s in given.items() if k not in self.elements}
         self.batch = batch
@@ -88,6 +89,22 @@ class Shapes:
             raise self._open(name, f"open dimensions ({text})")
         return tuple(s for s in sizes if s is not None)
 
+    def declared(self) -> dict[str, tuple[int, ...] | None]:
+        """All inputs with -1 where neither the model nor the options give a size; nothing where some are no tensors."""
+        graph = self._file.proto.graph
+        stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+        ports = [p for p in graph.input if p.name not in stored]
+        if any(not p.type.HasField("tensor_type") for p in ports):
+            return {}
+        return {p.name: self._known(p.name, p.type.tensor_type) for p in ports}
+
+    def _known(self, name: str, declared: Any) -> tuple[int, ...] | None:
+        given = self.given.get(name)
+        if not declared.HasField("shape"):
+            return given
+        sizes = [-1 if (s := self._size(dim)) is None else s for dim in declared.shape.dim]
+        return tuple(s if g < 0 else g for g, s in zip(given or [-1] * len(sizes), sizes, strict=True))
+
     def count(self, name: str) -> int:
         """The number of elements of a sequence, from the shapes given for them."""
         if f"{name}.empty" in self.elements:
@@ -120,10 +137,10 @@ class Shapes:
             return 1
         return self.batch
 
-    @staticmethod
-    def _open(name: str, what: str) -> GeError:
-        return GeError(
+    def _open(self, name: str, what: str) -> GeError:
+        return OpenSizesError(
             "E10020",
             f"input {name} has {what}",
             remedy=f'give its shape, for example input_shapes={{"{name}": (1, …)}}',
+            inputs=self.declared(),
         )

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ge.errors import GeError
+from ge.errors import GeError, OpenSizesError
+from ge.ir import facts
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Unsupported, mapped
@@ -102,6 +103,7 @@ class _Request:
     updates: bool = False
     effects: Sequence[str] = ()
     warnings: list[str] = field(default_factory=list)
+    declared: dict[str, tuple[int, ...] | None] = field(default_factory=dict)  # -1 for open sizes
 
 
 def operators() -> list[str]:
@@ -368,11 +370,12 @@ class _Inputs:
             cause = f"input_shapes names {unknown}, which the model does not read"
             raise GeError("E10108", cause, location=self.request.name, remedy=f"its inputs are {there}")
         if self.open:
-            raise GeError(
+            raise OpenSizesError(
                 "E10108",
                 f"the shapes of these inputs are not complete: {'; '.join(self.open)}",
                 location=self.request.name,
                 remedy="give them with input_shapes",
+                inputs=self.request.declared,
             )
 
     def _signature_inputs(self) -> dict[Ref, str]:
@@ -418,17 +421,17 @@ class _Inputs:
             self.used.add(key)
             declared = declared or None  # graphs of old producers leave a shape that is open empty
             self._check(name, self.shapes[key], declared)
-            shape: tuple[int, ...] | None = self.shapes[key]
-        else:
-            shape = self._settled(name, declared)
+            given = self.shapes[key]
+            declared = tuple(max(g, d) for g, d in zip(given, declared or given, strict=True))
+        self.request.declared[name] = declared
+        shape = self._settled(name, declared)
         if shape is not None:
             self.request.inputs[name] = (ref, TensorDesc(shape, dtype))
 
     def _check(self, name: str, given: tuple[int, ...], declared: tuple[int, ...] | None) -> None:
-        if any(d < 0 for d in given):
-            raise GeError("E10108", f"the shape {list(given)} of the input '{name}' has open dimensions")
         fits = declared is None or (
-            len(given) == len(declared) and all(d in (-1, g) for d, g in zip(declared, given, strict=True))
+            len(given) == len(declared)
+            and all(-1 in (d, g) or d == g for d, g in zip(declared, given, strict=True))
         )
         if not fits:
             cause = f"the shape {list(given)} does not fit the input '{name}' of shape {list(declared or ())}"
@@ -483,6 +486,7 @@ def _finished(request: _Request, converter: Converter, scope: Scope) -> Parsed:
     warnings = (*request.warnings, *converter.warnings)
     if warnings:
         builder.graph.metadata_props["ge.warnings"] = "\n".join(warnings)
+    facts.set_open_inputs(builder.graph, request.declared)
     return Parsed(builder.graph, tuple(request.inputs), names, reads, tuple(converter.updated), warnings)
 
 

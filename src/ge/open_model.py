@@ -1,0 +1,120 @@
+"""Models whose inputs leave sizes open: compiled for the sizes of each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ge.errors import GeError
+from ge.hybrid.specialise import Specialiser
+from ge.interface import Interface
+from ge.model.model import Model
+from ge.plan import Plan
+
+__all__ = ["MOST_PROGRAMS", "OpenModel"]
+
+MOST_PROGRAMS = 8
+
+Shape = tuple[int, ...]
+
+
+class OpenModel(Model):
+    """Called like a Model, with any sizes that the file leaves open; the last programs are kept.
+
+    sizes: all inputs with -1 in the open places. `plan`, `profile` and `save` are those of the sizes that were known
+    when it was compiled (an open batch is 1), or of the last call where there were none.
+
+    >>> model = ge.compile("classifier.onnx")             # doctest: +SKIP
+    >>> model(np.zeros((4, 128), np.int64))               # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[[Mapping[str, Shape]], Model],
+        sizes: Mapping[str, Shape | None],
+        name: str,
+        first: Model | None = None,
+    ) -> None:
+        self.sizes = dict(sizes)
+        self._compiled = compiled
+        self._name = name
+        self._programs: Specialiser[tuple[Shape, ...], Model] = Specialiser(MOST_PROGRAMS)
+        self._first = first
+        self._last: Model | None = None
+        self._announce = False
+        if first is not None and len(first.inputs) == len(sizes):
+            self._programs.program(tuple(p.desc.shape for p in first.inputs), lambda: first)
+
+    @property
+    def current(self) -> Model:
+        """The program for the sizes that were known first, or for those of the last call."""
+        found = self._first or self._last
+        if found is None:
+            raise GeError(
+                "E10020",
+                f"model {self.name} has no program yet: sizes of its inputs are open ({self._declared()})",
+                remedy="call it once, or give input_shapes",
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def plan(self) -> Plan:  # type: ignore[override]
+        return self.current.plan
+
+    @property
+    def program(self) -> Any:
+        return self.current.program
+
+    @property
+    def interface(self) -> Interface | None:  # type: ignore[override]
+        return None if self._first is None and self._last is None else self.current.interface
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(self.sizes)
+
+    def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
+        """Run on values in the order of `input_names`, compiling first where these sizes are new."""
+        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.sizes):
+            got = len(arrays) if isinstance(arrays, list | tuple) else f"a {type(arrays).__name__}"
+            raise GeError("E10020", f"model {self.name} takes {len(self.sizes)} inputs, got {got}")
+        try:
+            key = tuple(np.shape(a) for a in arrays)
+        except ValueError as error:
+            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
+        model = self._programs.find(key)
+        if model is None:
+            self._check(key)
+            model = self._programs.program(
+                key, lambda: self._compiled(dict(zip(self.sizes, key, strict=True)))
+            )
+        self._last = model
+        if model.input_names == self.input_names:
+            return model.run(arrays, into)
+        named = dict(zip(self.sizes, arrays, strict=True))
+        return model.run([named[name] for name in model.input_names], into)
+
+    def _check(self, key: Sequence[Shape]) -> None:
+        """Refuse sizes that the model does not leave open."""
+        for (name, sizes), shape in zip(self.sizes.items(), key, strict=True):
+            fits = sizes is None or (
+                len(sizes) == len(shape) and all(s in (-1, d) for s, d in zip(sizes, shape, strict=True))
+            )
+            if not fits:
+                raise GeError(
+                    "E10020",
+                    f"input '{name}' has the shape {list(shape)}, the model takes {list(sizes or ())}",
+                    remedy="-1 stands for any size",
+                )
+
+    def _declared(self) -> str:
+        return ", ".join(f"{n}: {'any shape' if s is None else list(s)}" for n, s in self.sizes.items())
+
+    def __repr__(self) -> str:
+        return f"OpenModel({self.name}: {self._declared()}; {len(self._programs)} programs)"
