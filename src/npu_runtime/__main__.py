@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parent
 PLACES = {
     "--cmake-dir": (ROOT / "cmake", "folder for tf_adapter_DIR of CMake's find_package(tf_adapter)"),
     "--pkg-config-dir": (ROOT / "pkgconfig", "folder for PKG_CONFIG_PATH"),
-    "--include-dir": (ROOT / "include", "folder of npu/npu.h and npu/npu.hpp"),
-    "--library-dir": (ROOT, "folder of libnpu.so"),
+    "--include-dir": (ROOT / "include", "folder of npu/npu.h, npu/npu.hpp and acl/acl.h"),
+    "--library-dir": (ROOT, "folder of libnpu.so and libascendcl.so"),
 }
 
 

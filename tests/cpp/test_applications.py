@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import acl
 import ge
+from ge.model import om
+from tests.model.plans import geared
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -65,8 +69,10 @@ def tool(name: str) -> str:
 def built(source: Path, folder: Path, *options: str) -> Path:
     """A program that is linked with the runtime."""
     program = folder / source.stem
-    flags = [f"-I{place('--include-dir')}", f"-L{place('--library-dir')}", "-lnpu"]
-    command = [tool("g++"), "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *options, source]
+    old = source.stem.startswith("acl")
+    flags = [f"-I{place('--include-dir')}", f"-L{place('--library-dir')}", "-lascendcl" if old else "-lnpu"]
+    standard = "-std=c++11" if old else "-std=c++20"
+    command = [tool("g++"), standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", *options, source]
     run(*command, "-o", program, *flags, f"-Wl,-rpath,{place('--library-dir')}", "-pthread")
     return program
 
@@ -83,6 +89,40 @@ def test_the_c_plus_plus_layer_runs_a_model(model: ge.Model, file: Path, tmp_pat
     found = np.fromfile(tmp_path / "result", np.float32).reshape(model.outputs[0].desc.shape)
     np.testing.assert_array_equal(found, model(ramp(model)))
     assert program.stat().st_size < 1 << 20, "an application is small beside the runtime"
+
+
+def programs_of_acl(model: ge.Model, file: Path, folder: Path, *options: str) -> None:
+    """Build and run programs in the form of AscendCL's samples, and compare their results."""
+    x = ramp(model)
+    x.tofile(folder / "input")
+    gears = om.write(geared(1, 2, 8), folder / "geared.om")
+    for name, further in (("acl_sync", (gears,)), ("acl_async", ())):
+        result = folder / f"{name}.raw"
+        run(built(HERE / f"{name}.cpp", folder, *options), file, folder / "input", result, *further)
+        np.testing.assert_array_equal(np.fromfile(result, np.float32), model(x).reshape(-1))
+
+
+def test_programs_for_ascendcl_run(model: ge.Model, file: Path, tmp_path: Path) -> None:
+    programs_of_acl(model, file, tmp_path)
+
+
+@pytest.mark.slow
+def test_programs_for_ascendcl_are_clean_under_sanitizers(
+    model: ge.Model, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UBSAN_OPTIONS", "halt_on_error=1")
+    programs_of_acl(model, file, tmp_path, "-g1", "-fsanitize=address,undefined")
+
+
+def test_constants_of_acl_are_those_of_python() -> None:
+    header = (Path(place("--include-dir")) / "acl" / "acl.h").read_text()
+    found = dict(re.findall(r"\b(ACL_[A-Z0-9_]+) = (-?\d+)[,;\s]", header))
+    assert len(found) > 100
+    assert {name: int(value) for name, value in found.items()} == {
+        name: getattr(acl.constants, name) for name in found
+    }
+    names = dict(re.findall(r'#define (ACL_DYNAMIC_\w+) "(.*)"', header))
+    assert names == {name: getattr(acl.constants, name) for name in names}
 
 
 @pytest.mark.slow
@@ -125,7 +165,9 @@ def test_pkg_config_tells_how_to_build() -> None:
 
 def test_headers_are_c_and_older_c_plus_plus(tmp_path: Path) -> None:
     source = tmp_path / "headers.c"
-    source.write_text("#include <npu/npu.h>\nint main(void) { return npu_version() == 0; }\n")
+    source.write_text(
+        "#include <npu/npu.h>\n#include <acl/acl.h>\nint main(void) { return npu_version() == 0; }\n"
+    )
     flags = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{place('--include-dir')}")
     run(tool("g++"), "-x", "c", "-std=c99", *flags, source)
     run(tool("g++"), "-x", "c++", "-std=c++11", *flags, source)

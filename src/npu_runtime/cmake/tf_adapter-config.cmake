@@ -1,4 +1,4 @@
-# find_package(tf_adapter CONFIG) makes the target tf_adapter::npu: the headers npu/npu.h and npu/npu.hpp, and
+# find_package(tf_adapter CONFIG) makes the target tf_adapter::npu: the headers npu/npu.h, npu/npu.hpp and acl/acl.h, and
 # libnpu.so. This folder is what `python -m npu_runtime --cmake-dir` prints.
 get_filename_component(_tf_adapter_root "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 if(NOT TARGET tf_adapter::npu)
