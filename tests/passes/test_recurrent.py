@@ -5,11 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ge.compiler import compile_graph
+from ge.explanation import explain
+from ge.implementations import Operation, choose_from
+from ge.implementations.recurrent import SCANS
+from ge.ir.types import TensorDesc
+from ge.ops.builder import GraphBuilder
 from ge.passes.cleanup.dead_code import DeadCode
 from ge.passes.cleanup.merge_movements import MergeMovements
 from ge.passes.cleanup.remove_identities import RemoveIdentities
 from ge.passes.recurrence.fuse_recurrent import FuseRecurrent
 from ge.passes.recurrence.raise_loops import RaiseLoops
+from ge.plan import View
+from ge.target import named
 from tests.passes.pass_support import floats, transformed, types
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 6
@@ -150,3 +158,49 @@ def test_a_loop_back_through_the_sequence_is_recognised(states, step, found):
     graph = transformed(lambda b: layer(b, states, step, back=True), *PASSES)
     (node,) = (n for n in graph if n.op_type == found)
     assert node.attributes["direction"].value == "reverse"
+
+
+# -- why a loop stays one ----------------------------------------------------------------------------------------
+
+
+def plain_step(body, row, states):
+    """Its products have one gate."""
+    (h,) = states
+    both = [body.op("MatMul", v, floats(n, UNITS)) for v, n in ((row, FEATURES), (h, UNITS))]
+    return [body.op("Tanh", body.op("Add", *both))]
+
+
+def twice(body, row, states):
+    """A second product of the state."""
+    h, c = lstm_step()(body, row, states)
+    return [body.op("Tanh", body.op("MatMul", h, floats(UNITS, UNITS))), c]
+
+
+@pytest.mark.parametrize(
+    ("states", "step", "lstm", "gru"),
+    [
+        (2, lstm_step(last="Sigmoid"), "its step is another formula", "three gates"),
+        (2, masked(lstm_step()), "its step is another formula", "three gates"),
+        (1, masked(gru_step), "four gates", "its step is another formula"),
+        (1, plain_step, "four gates", "three gates"),
+        (2, twice, "products beside those of one row", "products beside those of one row"),
+    ],
+)
+def test_explain_tells_why_a_loop_is_no_layer(states, step, lstm, gru):
+    b = GraphBuilder("net")
+    for value in layer(b, states, step):
+        b.output(value)
+    (row,) = [r for r in explain(compile_graph(b.graph)) if r.operator == "Loop"]
+    assert row.implementation == "loop"
+    against = dict(part.removeprefix("not ").split(": ", 1) for part in row.reason.split("; ")[2:])
+    assert lstm in against["lstm"] and gru in against["gru"]
+
+
+def test_a_layer_is_the_cheaper_implementation_of_its_loop():
+    attrs = {"steps": 5, "tasks": 12, "flops": 1000, "lstm": "", "gru": "no"}
+    sequence = View.of(0, TensorDesc((5, 3, 4), "float32"))
+    for target in ("portable", "avx512_bf16", "sm_90"):
+        choice = choose_from(SCANS, Operation("scan", (sequence,), (sequence,), attrs), named(target))
+        assert choice.name == "lstm" and dict(choice.against)["gru"] == "no"
+        refused = Operation("scan", (sequence,), (sequence,), {**attrs, "lstm": "it is none"})
+        assert choose_from(SCANS, refused, named(target)).name == "loop"

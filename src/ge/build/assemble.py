@@ -17,6 +17,7 @@ from ge.build.plan_builder import PlanBuilder, Storage
 from ge.build.resident import NOTHING, ResidentValues, check_resident
 from ge.implementations.selection import select
 from ge.ir import facts
+from ge.ir.graphs import subgraphs_of
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.options import CompileOptions
@@ -90,6 +91,7 @@ def build_plan(
     for number, choice in zip(kept, select(plan, options.target), strict=True):
         if choice is not None and number in builder.nodes:
             facts.set_implementation(builder.nodes[number], choice.name, choice.reason)
+    _explain_loops(graph)
     over = {
         id(builder.tasks[number])
         for number in builder.shares
@@ -97,6 +99,16 @@ def build_plan(
     }
     check_donated(plan, lambda task: ((0, 0),) if id(task) in over else _leave(task, context.kernels))
     return plan
+
+
+def _explain_loops(graph: ir.Graph) -> None:
+    """Tell how loops run and why not in other ways."""
+    for node in graph:
+        chosen = facts.choice(node)
+        if chosen:
+            facts.set_implementation(node, chosen.partition(";")[0], chosen)
+    for inner in subgraphs_of(graph):
+        _explain_loops(inner)
 
 
 def _buffer(storage: Storage, offset: int | None) -> Buffer:

@@ -28,6 +28,7 @@ __all__ = [
     "Operation",
     "candidates_for",
     "choose",
+    "choose_from",
     "fuses_epilogues",
     "takes_late_sum",
 ]

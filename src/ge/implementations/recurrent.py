@@ -1,4 +1,4 @@
-"""Implementations of recurrent layers: LSTM of small batches, all steps in training, the library, loops."""
+"""Implementations of recurrent layers: LSTM of small batches, all steps in training, the library; and of loops."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from ge.implementations.base import Candidate, Library, Operation
 from ge.implementations.decomposed import Decomposed
 from ge.target import CostTable, Target
 
-__all__ = ["LAYERS", "STEPS"]
+__all__ = ["GRU", "LAYERS", "LSTM", "SCANS", "STEPS"]
 
 _GATES, _UNITS, _MAX_BATCH = 4, 16, 4  # of the kernels, native/recurrent/lstm.h
 _FLOATS = ("float32", "bfloat16")
+LSTM, GRU, LOOP = "lstm", "gru", "loop"
+_TASK_SECONDS = 1e-6  # to begin one task of a step
 
 
 class SmallBatch(Candidate):
@@ -77,5 +79,41 @@ class Steps(Candidate):
         return 1 + weights / (weights + math.prod(op.inputs[0].shape[1:]))
 
 
+class Layer(Candidate):
+    """All steps of a Scan as one recurrent layer. The pass that looks into the body says why it is none."""
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        return str(op.attrs[self.name])
+
+    def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
+        return target.seconds(op.attrs["flops"], op.nbytes, op.inputs[0].dtype)
+
+
+class LstmLayer(Layer):
+    """A Scan whose step is that of an LSTM."""
+
+    name = LSTM
+
+
+class GruLayer(Layer):
+    """A Scan whose step is that of a GRU."""
+
+    name = GRU
+
+
+class Loop(Layer):
+    """The steps one after another, each a list of tasks; takes any body."""
+
+    name = LOOP
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        return ""
+
+    def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
+        begun = op.attrs["steps"] * op.attrs["tasks"] * _TASK_SECONDS
+        return super().cost(op, target) + begun
+
+
 LAYERS: tuple[Candidate, ...] = (SmallBatch(), Library())
 STEPS: tuple[Candidate, ...] = (Steps(), Decomposed())
+SCANS: tuple[Candidate, ...] = (LstmLayer(), GruLayer(), Loop())

@@ -14,6 +14,7 @@ __all__ = [
     "add_note",
     "add_origin",
     "aipp",
+    "choice",
     "engine",
     "implementation",
     "interface",
@@ -27,6 +28,7 @@ __all__ = [
     "reason",
     "recomputed",
     "set_aipp",
+    "set_choice",
     "set_engine",
     "set_implementation",
     "set_interface",
@@ -54,6 +56,7 @@ _INTERFACE = "ge.interface"
 _OPEN_INPUTS = "ge.open_inputs"
 _KEEP_DTYPE = "ge.keep_dtype"
 _NARROW = "ge.narrow"
+_CHOICE = "ge.choice"
 _NOTES = "ge.notes"
 _PASSED_OVER = "ge.passed_over"
 _SPECIALISED = "ge.specialised"
@@ -106,6 +109,16 @@ def set_implementation(node: ir.Node, name: str, why: str) -> None:
     """Record the implementation of a cube node and, behind the reason for its engine, why it is this one."""
     node.metadata_props[_IMPLEMENTATION] = name
     set_reason(node, "; ".join(part for part in (reason(node), f"implementation {why}") if part))
+
+
+def choice(node: ir.Node) -> str:
+    """The implementation of a loop and the reasons against others, "" for other nodes."""
+    return node.metadata_props.get(_CHOICE, "")
+
+
+def set_choice(node: ir.Node, text: str) -> None:
+    """Record how a loop runs, for the nodes that take its place too."""
+    node.metadata_props[_CHOICE] = text
 
 
 def recomputed(node: ir.Node) -> bool:

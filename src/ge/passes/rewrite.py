@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import NodeView, lookup
+from ge.ops.base import Engine, NodeView, lookup
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.passes.base import Pass
@@ -46,6 +46,7 @@ class Rewriter(GraphBuilder):
         self.options = options or CompileOptions()
         self.created: list[ir.Node] = []
         self._keep_dtype = False
+        self._choice = ""
         self.stands_for(node)
 
     def stands_for(self, *nodes: ir.Node | None) -> None:
@@ -60,6 +61,7 @@ class Rewriter(GraphBuilder):
             for node in self._behind:
                 names.update(dict.fromkeys(facts.origin(node) or (node.name or node.op_type,)))
                 self._keep_dtype |= facts.keep_dtype(node)
+                self._choice = self._choice or facts.choice(node)
             self._behind.clear()
             self._origin = tuple(names)
         return self._origin
@@ -88,6 +90,8 @@ class Rewriter(GraphBuilder):
         assert node is not None
         if self._keep_dtype:
             facts.set_keep_dtype(node)
+        if self._choice and lookup(type_).engine is Engine.CONTROL:
+            facts.set_choice(node, self._choice)
         self.created.append(node)
         return outputs
 

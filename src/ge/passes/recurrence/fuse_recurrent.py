@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from ge.implementations import Operation, choose_from
+from ge.implementations.recurrent import GRU, LSTM, SCANS
+from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import NodeView, lookup
 from ge.passes.recurrence.loops import ScanLoop, behind, is_product
 from ge.passes.recurrence.recurrent_cells import gru_order, lstm_cell
 from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, sole_consumer
+from ge.plan import View
 
 __all__ = ["FuseRecurrent"]
 
@@ -64,27 +70,29 @@ def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:
         value = node.outputs[0]
 
 
-def _step_of(loop: ScanLoop) -> _Step | None:
-    """Find x * w and h * r in a body: two products by constant matrices of one width."""
+def _step_of(loop: ScanLoop) -> _Step | str:
+    """Find x * w and h * r in a body: two products by constant matrices of one width; else why there are none."""
     found: dict[str, _Product] = {}
     for node in loop.body:
         if node.op_type != "MatMul":
             continue
         made = _product(loop, node)
         if made is None or made[0] in found:
-            return None
+            return "its body has products beside those of one row and one state by constant matrices"
         found[made[0]] = made[1]
     if set(found) != {"row", "state"}:
-        return None
+        return "its body does not multiply a row and a state"
     row, state = found["row"], found["state"]
     width = row.matrix.shape[1]
     if width != state.matrix.shape[1] or width % state.matrix.shape[0]:
-        return None
+        return "the products of row and state are not gates of one width"
+    if desc_of(state.source).dtype != "float32" or desc_of(row.source).rank != 3:
+        return "it is not a sequence of float32 rows"
     both = sole_consumer(row.total, "Add")
     if both is None:
         return _Step(row, state, None, np.zeros(width, np.float32))
     if set(both.inputs) != {row.total, state.total}:
-        return None
+        return "something else is added to the product of the row"
     bias, joint = _added(both.outputs[0], width)
     return _Step(row, state, joint, bias)
 
@@ -112,15 +120,23 @@ class _Match:
     cell: ir.Value | None = None
 
 
-def _recognise(loop: ScanLoop, step: _Step) -> _Match | None:
-    hidden = step.state.source
-    if step.gates == 3 and step.joint is None:
-        order = gru_order(loop, step.row.total, step.state.total, hidden)
-        return None if order is None else _Match("GRU", (order[1], order[0], order[2]))
-    if step.gates == 4 and step.joint is not None:
-        found = lstm_cell(loop, step.joint, hidden)
-        return None if found is None else _Match("LSTM", found.order, found.cell)
-    return None
+def _lstm(loop: ScanLoop, step: _Step) -> _Match | str:
+    if step.gates != 4 or step.joint is None:
+        return "its body does not add the products of row and state to four gates"
+    found = lstm_cell(loop, step.joint, step.state.source)
+    return "its step is another formula" if found is None else _Match("LSTM", found.order, found.cell)
+
+
+def _gru(loop: ScanLoop, step: _Step) -> _Match | str:
+    if step.gates != 3 or step.joint is not None:
+        return "its body does not keep three gates of row and state apart"
+    order = gru_order(loop, step.row.total, step.state.total, step.state.source)
+    if order is None:
+        return "its step is another formula"
+    return _Match("GRU", (order[1], order[0], order[2]))
+
+
+_CELLS = {LSTM: _lstm, GRU: _gru}
 
 
 # -- the rewrite -----------------------------------------------------------------------------------------------
@@ -129,21 +145,53 @@ def _recognise(loop: ScanLoop, step: _Step) -> _Match | None:
 def _layer(r: Rewriter, node: ir.Node) -> Replacement:
     loop = ScanLoop.of(node)
     step = _step_of(loop)
-    if step is None or desc_of(step.state.source).dtype != "float32":
+    if isinstance(step, str):
+        return _as_chosen(r, loop, dict.fromkeys(_CELLS, step), {})
+    against: dict[str, str] = {}
+    found: dict[str, tuple[_Match, list[str]]] = {}
+    for name, cell in _CELLS.items():
+        match = cell(loop, step)
+        if isinstance(match, str):
+            against[name] = match
+            continue
+        sources = _results(loop, match, step)
+        if sources is None:
+            against[name] = "a result is neither a hidden state nor the last cell state"
+        else:
+            found[name] = match, sources
+    return _as_chosen(r, loop, against, found, step)
+
+
+def _as_chosen(
+    r: Rewriter,
+    loop: ScanLoop,
+    against: Mapping[str, str],
+    found: Mapping[str, tuple[_Match, list[str]]],
+    step: _Step | None = None,
+) -> Replacement:
+    """The layer, where that is the implementation of least cost; else the loop is told why it stays one."""
+    node = loop.node
+    choice = choose_from(SCANS, _operation(loop, {**dict.fromkeys(found, ""), **against}), r.options.target)
+    if choice.name not in found or step is None:
+        facts.set_choice(node, choice.reason)
         return None
-    if desc_of(step.row.source).rank != 3:
-        return None
-    match = _recognise(loop, step)
-    if match is None:
-        return None
-    sources = _results(loop, match, step)
-    if sources is None:
-        return None
+    match, sources = found[choice.name]
     y, *last = _emit(r, loop, step, match)
     made = {"y": y, "h": last[0], "c": last[-1]}
     return [
         r.op("Reshape", made[k], shape=desc_of(v).shape) for k, v in zip(sources, node.outputs, strict=True)
     ]
+
+
+def _operation(loop: ScanLoop, against: Mapping[str, str]) -> Operation:
+    """A Scan as candidates see it."""
+    views = [
+        [View.of(0, desc_of(v)) for v in side if v is not None]
+        for side in (loop.node.inputs, loop.node.outputs)
+    ]
+    flops = loop.steps * sum(lookup(n.op_type).flops(NodeView.of(n)) for n in loop.body)
+    attrs = {"steps": loop.steps, "tasks": len(loop.body), "flops": flops, **against}
+    return Operation("scan", tuple(views[0]), tuple(views[1]), attrs)
 
 
 def _results(loop: ScanLoop, match: _Match, step: _Step) -> list[str] | None:
@@ -189,6 +237,8 @@ class FuseRecurrent(RewritePass):
        a step of an LSTM or of a GRU (with a bias of its own for the recurrent part) computes, is that operator. The
        formulas of both are compared, gates being tried in every order.
     2. Results may be the states after the last step and the hidden states of all steps; anything else leaves the loop.
+    3. The layers are candidates in the list of Scan (`ge/implementations/recurrent.py`) beside the loop; a Scan that
+       stays a loop records why, for `explain`.
     """
 
     name = "fuse_recurrent"
