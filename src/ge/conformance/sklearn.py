@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -104,26 +105,26 @@ def samples() -> list[Sample]:
 def _linear() -> list[Sample]:
     from sklearn import linear_model as lm
 
+    sample = partial(Sample, "linear")
     return [
-        Sample("linear", "LinearRegression", lm.LinearRegression, target="real"),
-        Sample("linear", "Ridge, two targets", lm.Ridge, target="several"),
-        Sample("linear", "Lasso", lm.Lasso, target="real"),
-        Sample("linear", "ElasticNet", lm.ElasticNet, target="real"),
-        Sample("linear", "BayesianRidge", lm.BayesianRidge, target="real"),
-        Sample("linear", "HuberRegressor", lm.HuberRegressor, target="real"),
-        Sample("linear", "PoissonRegressor", lm.PoissonRegressor, target="positive"),
-        Sample("linear", "LogisticRegression, two", lm.LogisticRegression, target="two"),
-        Sample("linear", "LogisticRegression", lm.LogisticRegression),
-        Sample("linear", "LogisticRegression, names", lm.LogisticRegression, target="names"),
-        Sample("linear", "RidgeClassifier", lm.RidgeClassifier),
-        Sample("linear", "SGDClassifier", lambda: lm.SGDClassifier(random_state=0)),
-        Sample(
-            "linear",
+        sample("LinearRegression", lm.LinearRegression, target="real"),
+        sample("Ridge, two targets", lm.Ridge, target="several"),
+        sample("Lasso", lm.Lasso, target="real"),
+        sample("ElasticNet", lm.ElasticNet, target="real"),
+        sample("BayesianRidge", lm.BayesianRidge, target="real"),
+        sample("HuberRegressor", lm.HuberRegressor, target="real"),
+        sample("PoissonRegressor", lm.PoissonRegressor, target="positive"),
+        sample("LogisticRegression, two", lm.LogisticRegression, target="two"),
+        sample("LogisticRegression", lm.LogisticRegression),
+        sample("LogisticRegression, names", lm.LogisticRegression, target="names"),
+        sample("RidgeClassifier", lm.RidgeClassifier),
+        sample("SGDClassifier", lambda: lm.SGDClassifier(random_state=0)),
+        sample(
             "SGDClassifier, log loss",
             lambda: lm.SGDClassifier(loss="log_loss", random_state=0),
             target="names",
         ),
-        Sample("linear", "Perceptron", lambda: lm.Perceptron(random_state=0), target="two"),
+        sample("Perceptron", lambda: lm.Perceptron(random_state=0), target="two"),
     ]
 
 
@@ -131,80 +132,51 @@ def _trees() -> list[Sample]:
     from sklearn import ensemble as e
     from sklearn import tree as t
 
+    sample = partial(Sample, "trees")
     return [
-        Sample("trees", "DecisionTreeClassifier", lambda: t.DecisionTreeClassifier(random_state=0)),
-        Sample(
-            "trees",
-            "DecisionTreeClassifier, names",
-            lambda: t.DecisionTreeClassifier(random_state=0),
-            target="names",
+        sample("DecisionTreeClassifier", lambda: t.DecisionTreeClassifier(random_state=0)),
+        sample(
+            "DecisionTreeClassifier, names", lambda: t.DecisionTreeClassifier(random_state=0), target="names"
         ),
-        Sample(
-            "trees",
-            "DecisionTreeRegressor",
-            lambda: t.DecisionTreeRegressor(random_state=0),
-            target="several",
-        ),
-        Sample("trees", "ExtraTreeClassifier", lambda: t.ExtraTreeClassifier(random_state=0), target="two"),
-        Sample(
-            "trees",
+        sample("DecisionTreeRegressor", lambda: t.DecisionTreeRegressor(random_state=0), target="several"),
+        sample("ExtraTreeClassifier", lambda: t.ExtraTreeClassifier(random_state=0), target="two"),
+        sample(
             "RandomForestClassifier, names",
             lambda: e.RandomForestClassifier(7, random_state=0),
             target="names",
         ),
-        Sample(
-            "trees",
-            "RandomForestRegressor",
-            lambda: e.RandomForestRegressor(7, random_state=0),
-            target="real",
+        sample("RandomForestRegressor", lambda: e.RandomForestRegressor(7, random_state=0), target="real"),
+        sample("ExtraTreesClassifier", lambda: e.ExtraTreesClassifier(5, random_state=0)),
+        sample(
+            "GradientBoostingClassifier", lambda: e.GradientBoostingClassifier(n_estimators=5, random_state=0)
         ),
-        Sample("trees", "ExtraTreesClassifier", lambda: e.ExtraTreesClassifier(5, random_state=0)),
-        Sample(
-            "trees",
-            "GradientBoostingClassifier",
-            lambda: e.GradientBoostingClassifier(n_estimators=5, random_state=0),
-        ),
-        Sample(
-            "trees",
+        sample(
             "GradientBoostingClassifier, two",
             lambda: e.GradientBoostingClassifier(n_estimators=5, random_state=0),
             target="two",
         ),
-        Sample(
-            "trees",
-            "GradientBoostingRegressor",
-            lambda: e.GradientBoostingRegressor(n_estimators=5),
-            target="real",
+        sample(
+            "GradientBoostingRegressor", lambda: e.GradientBoostingRegressor(n_estimators=5), target="real"
         ),
-        Sample(
-            "trees",
+        sample(
             "HistGradientBoostingClassifier",
             lambda: e.HistGradientBoostingClassifier(max_iter=5),
             data="gaps",
         ),
-        Sample(
-            "trees",
+        sample(
             "HistGradientBoostingRegressor",
             lambda: e.HistGradientBoostingRegressor(max_iter=5),
             "gaps",
             "real",
         ),
-        Sample("trees", "AdaBoostClassifier", lambda: e.AdaBoostClassifier(n_estimators=4, random_state=0)),
-        Sample(
-            "trees",
-            "AdaBoostRegressor",
-            lambda: e.AdaBoostRegressor(n_estimators=4, random_state=0),
-            target="real",
+        sample("AdaBoostClassifier", lambda: e.AdaBoostClassifier(n_estimators=4, random_state=0)),
+        sample(
+            "AdaBoostRegressor", lambda: e.AdaBoostRegressor(n_estimators=4, random_state=0), target="real"
         ),
-        Sample("trees", "BaggingClassifier", lambda: e.BaggingClassifier(n_estimators=3, random_state=0)),
-        Sample(
-            "trees",
-            "IsolationForest",
-            lambda: e.IsolationForest(n_estimators=5, random_state=0),
-            target="none",
-        ),
-        Sample("trees", "VotingClassifier", _voting, target="names"),
-        Sample("trees", "StackingRegressor", _stacking, target="real"),
+        sample("BaggingClassifier", lambda: e.BaggingClassifier(n_estimators=3, random_state=0)),
+        sample("IsolationForest", lambda: e.IsolationForest(n_estimators=5, random_state=0), target="none"),
+        sample("VotingClassifier", _voting, target="names"),
+        sample("StackingRegressor", _stacking, target="real"),
     ]
 
 
@@ -263,39 +235,26 @@ def _others() -> list[Sample]:
     )
     from sklearn import neural_network as nn
 
+    sample = partial(Sample, "others")
     return [
-        Sample(
-            "others",
-            "MLPClassifier",
-            lambda: nn.MLPClassifier((4,), max_iter=20, random_state=0),
-            target="names",
-        ),
-        Sample(
-            "others",
+        sample("MLPClassifier", lambda: nn.MLPClassifier((4,), max_iter=20, random_state=0), target="names"),
+        sample(
             "MLPRegressor",
             lambda: nn.MLPRegressor(hidden_layer_sizes=(4,), max_iter=20, random_state=0),
             target="real",
         ),
-        Sample("others", "GaussianNB", naive_bayes.GaussianNB),
-        Sample("others", "MultinomialNB", naive_bayes.MultinomialNB, data="counts", target="names"),
-        Sample("others", "BernoulliNB", naive_bayes.BernoulliNB, data="counts"),
-        Sample("others", "KNeighborsClassifier", neighbors.KNeighborsClassifier, target="names"),
-        Sample("others", "KNeighborsRegressor", neighbors.KNeighborsRegressor, target="real"),
-        Sample("others", "LinearDiscriminantAnalysis", discriminant_analysis.LinearDiscriminantAnalysis),
-        Sample(
-            "others", "QuadraticDiscriminantAnalysis", discriminant_analysis.QuadraticDiscriminantAnalysis
-        ),
-        Sample("others", "KMeans", lambda: cluster.KMeans(3, random_state=0, n_init=1), target="none"),
-        Sample(
-            "others", "GaussianMixture", lambda: mixture.GaussianMixture(2, random_state=0), target="none"
-        ),
-        Sample("others", "PCA", lambda: decomposition.PCA(2), target="none"),
-        Sample(
-            "others", "TruncatedSVD", lambda: decomposition.TruncatedSVD(2, random_state=0), target="none"
-        ),
-        Sample(
-            "others", "GaussianProcessRegressor", gaussian_process.GaussianProcessRegressor, target="real"
-        ),
+        sample("GaussianNB", naive_bayes.GaussianNB),
+        sample("MultinomialNB", naive_bayes.MultinomialNB, data="counts", target="names"),
+        sample("BernoulliNB", naive_bayes.BernoulliNB, data="counts"),
+        sample("KNeighborsClassifier", neighbors.KNeighborsClassifier, target="names"),
+        sample("KNeighborsRegressor", neighbors.KNeighborsRegressor, target="real"),
+        sample("LinearDiscriminantAnalysis", discriminant_analysis.LinearDiscriminantAnalysis),
+        sample("QuadraticDiscriminantAnalysis", discriminant_analysis.QuadraticDiscriminantAnalysis),
+        sample("KMeans", lambda: cluster.KMeans(3, random_state=0, n_init=1), target="none"),
+        sample("GaussianMixture", lambda: mixture.GaussianMixture(2, random_state=0), target="none"),
+        sample("PCA", lambda: decomposition.PCA(2), target="none"),
+        sample("TruncatedSVD", lambda: decomposition.TruncatedSVD(2, random_state=0), target="none"),
+        sample("GaussianProcessRegressor", gaussian_process.GaussianProcessRegressor, target="real"),
     ]
 
 
@@ -307,42 +266,29 @@ def _preparations() -> list[Sample]:
     def after(*steps: Any) -> Callable[[], Any]:
         return lambda: pipeline.make_pipeline(*(step() for step in steps))
 
+    sample = partial(Sample, "preparation")
     return [
-        Sample(
-            "preparation", "StandardScaler", after(pre.StandardScaler, lm.LogisticRegression), target="names"
-        ),
-        Sample("preparation", "MinMaxScaler", after(pre.MinMaxScaler, lm.Ridge), target="real"),
-        Sample("preparation", "MaxAbsScaler", after(pre.MaxAbsScaler, lm.Ridge), target="real"),
-        Sample("preparation", "RobustScaler", after(pre.RobustScaler, lm.Ridge), target="real"),
-        Sample("preparation", "Normalizer", after(pre.Normalizer, lm.Ridge), target="real"),
-        Sample("preparation", "Binarizer", after(pre.Binarizer, lm.Ridge), target="real"),
-        Sample("preparation", "PolynomialFeatures", after(pre.PolynomialFeatures, lm.Ridge), target="real"),
-        Sample("preparation", "PowerTransformer", after(pre.PowerTransformer, lm.Ridge), target="real"),
-        Sample(
-            "preparation",
-            "KBinsDiscretizer",
-            lambda: pre.KBinsDiscretizer(3, encode="ordinal"),
-            target="none",
-        ),
-        Sample("preparation", "SimpleImputer", after(impute.SimpleImputer, lm.Ridge), "gaps", "real"),
-        Sample("preparation", "KNNImputer", after(impute.KNNImputer, lm.Ridge), "gaps", "real"),
-        Sample(
-            "preparation",
-            "SelectKBest",
-            after(lambda: feature_selection.SelectKBest(k=2), lm.Ridge),
-            target="three",
-        ),
-        Sample("preparation", "OneHotEncoder of strings", pre.OneHotEncoder, "strings", "none"),
-        Sample("preparation", "OrdinalEncoder of strings", pre.OrdinalEncoder, "strings", "none"),
-        Sample(
-            "preparation",
+        sample("StandardScaler", after(pre.StandardScaler, lm.LogisticRegression), target="names"),
+        sample("MinMaxScaler", after(pre.MinMaxScaler, lm.Ridge), target="real"),
+        sample("MaxAbsScaler", after(pre.MaxAbsScaler, lm.Ridge), target="real"),
+        sample("RobustScaler", after(pre.RobustScaler, lm.Ridge), target="real"),
+        sample("Normalizer", after(pre.Normalizer, lm.Ridge), target="real"),
+        sample("Binarizer", after(pre.Binarizer, lm.Ridge), target="real"),
+        sample("PolynomialFeatures", after(pre.PolynomialFeatures, lm.Ridge), target="real"),
+        sample("PowerTransformer", after(pre.PowerTransformer, lm.Ridge), target="real"),
+        sample("KBinsDiscretizer", lambda: pre.KBinsDiscretizer(3, encode="ordinal"), target="none"),
+        sample("SimpleImputer", after(impute.SimpleImputer, lm.Ridge), "gaps", "real"),
+        sample("KNNImputer", after(impute.KNNImputer, lm.Ridge), "gaps", "real"),
+        sample("SelectKBest", after(lambda: feature_selection.SelectKBest(k=2), lm.Ridge), target="three"),
+        sample("OneHotEncoder of strings", pre.OneHotEncoder, "strings", "none"),
+        sample("OrdinalEncoder of strings", pre.OrdinalEncoder, "strings", "none"),
+        sample(
             "OneHotEncoder of strings, classifier",
             after(lambda: pre.OneHotEncoder(handle_unknown="ignore"), lm.LogisticRegression),
             "strings",
             "names",
         ),
-        Sample(
-            "preparation",
+        sample(
             "ColumnTransformer",
             after(
                 lambda: compose.ColumnTransformer(
@@ -364,25 +310,16 @@ def _texts() -> list[Sample]:
     def after(vectorise: Callable[[], Any], model: Any) -> Callable[[], Any]:
         return lambda: pipeline.make_pipeline(vectorise(), model())
 
+    sample = partial(Sample, "text")
     return [
-        Sample("text", "CountVectorizer", text.CountVectorizer, "text", "none"),
-        Sample(
-            "text", "CountVectorizer, pairs", lambda: text.CountVectorizer(ngram_range=(1, 2)), "text", "none"
+        sample("CountVectorizer", text.CountVectorizer, "text", "none"),
+        sample("CountVectorizer, pairs", lambda: text.CountVectorizer(ngram_range=(1, 2)), "text", "none"),
+        sample("TfidfVectorizer", text.TfidfVectorizer, "text", "none"),
+        sample(
+            "TfidfVectorizer, classifier", after(text.TfidfVectorizer, lm.LogisticRegression), "text", "names"
         ),
-        Sample("text", "TfidfVectorizer", text.TfidfVectorizer, "text", "none"),
-        Sample(
-            "text",
-            "TfidfVectorizer, classifier",
-            after(text.TfidfVectorizer, lm.LogisticRegression),
-            "text",
-            "names",
-        ),
-        Sample(
-            "text",
-            "CountVectorizer, Bayes",
-            after(text.CountVectorizer, naive_bayes.MultinomialNB),
-            "text",
-            "names",
+        sample(
+            "CountVectorizer, Bayes", after(text.CountVectorizer, naive_bayes.MultinomialNB), "text", "names"
         ),
     ]
 
@@ -392,15 +329,14 @@ def _xgboost() -> list[Sample]:
     import xgboost
 
     few: dict[str, Any] = {"n_estimators": 5, "max_depth": 3, "n_jobs": 1, "random_state": 0}
+    sample = partial(Sample, "xgboost")
     return [
-        Sample("xgboost", "XGBClassifier", lambda: xgboost.XGBClassifier(**few)),
-        Sample("xgboost", "XGBClassifier, two", lambda: xgboost.XGBClassifier(**few), target="two"),
-        Sample("xgboost", "XGBClassifier, gaps", lambda: xgboost.XGBClassifier(**few), data="gaps"),
-        Sample("xgboost", "XGBRegressor", lambda: xgboost.XGBRegressor(**few), target="real"),
-        Sample(
-            "xgboost", "XGBRegressor, gaps", lambda: xgboost.XGBRegressor(**few), data="gaps", target="real"
-        ),
-        Sample("xgboost", "XGBRFRegressor", lambda: xgboost.XGBRFRegressor(**few), target="real"),
+        sample("XGBClassifier", lambda: xgboost.XGBClassifier(**few)),
+        sample("XGBClassifier, two", lambda: xgboost.XGBClassifier(**few), target="two"),
+        sample("XGBClassifier, gaps", lambda: xgboost.XGBClassifier(**few), data="gaps"),
+        sample("XGBRegressor", lambda: xgboost.XGBRegressor(**few), target="real"),
+        sample("XGBRegressor, gaps", lambda: xgboost.XGBRegressor(**few), data="gaps", target="real"),
+        sample("XGBRFRegressor", lambda: xgboost.XGBRFRegressor(**few), target="real"),
     ]
 
 
@@ -415,18 +351,13 @@ def _lightgbm() -> list[Sample]:
         "verbose": -1,
         "min_child_samples": 5,
     }
+    sample = partial(Sample, "lightgbm")
     return [
-        Sample("lightgbm", "LGBMClassifier", lambda: lightgbm.LGBMClassifier(**few)),
-        Sample("lightgbm", "LGBMClassifier, two", lambda: lightgbm.LGBMClassifier(**few), target="two"),
-        Sample("lightgbm", "LGBMClassifier, names", lambda: lightgbm.LGBMClassifier(**few), target="names"),
-        Sample("lightgbm", "LGBMRegressor", lambda: lightgbm.LGBMRegressor(**few), target="real"),
-        Sample(
-            "lightgbm",
-            "LGBMRegressor, gaps",
-            lambda: lightgbm.LGBMRegressor(**few),
-            data="gaps",
-            target="real",
-        ),
+        sample("LGBMClassifier", lambda: lightgbm.LGBMClassifier(**few)),
+        sample("LGBMClassifier, two", lambda: lightgbm.LGBMClassifier(**few), target="two"),
+        sample("LGBMClassifier, names", lambda: lightgbm.LGBMClassifier(**few), target="names"),
+        sample("LGBMRegressor", lambda: lightgbm.LGBMRegressor(**few), target="real"),
+        sample("LGBMRegressor, gaps", lambda: lightgbm.LGBMRegressor(**few), data="gaps", target="real"),
     ]
 
 

@@ -8,23 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from npu_tools.outcome import Failure
+from npu_tools.scripts import framework_of_tree, imported_modules
 
 __all__ = ["FRAMEWORKS", "Subject", "subject_of"]
 
 FRAMEWORKS = ("tensorflow", "tensorflow1", "torch")
 _FILES = {".onnx": "onnx", ".pb": "pb", ".om": "om", ".air": "air"}
 _MOST_FILES = 64
-_VERSION1 = frozenset({"npu_bridge", "tf_slim"})
-_VERSION1_NAMES = frozenset(
-    {
-        "Session",
-        "InteractiveSession",
-        "placeholder",
-        "global_variables_initializer",
-        "get_variable",
-        "contrib",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -69,17 +59,10 @@ def subject_of(path: Path, arguments: tuple[str, ...] = (), framework: str = "")
 
 def _framework(path: Path) -> str:
     """The framework that a script and the modules beside it import; TensorFlow wins where there are both."""
-    used: set[str] = set()
-    version1 = False
-    for tree in _sources(path):
-        used |= {name.partition(".")[0] for name in _imported(tree)}
-        version1 |= _is_version1(tree)
-    if used & _VERSION1 or (version1 and used & {"tensorflow", "npu_device", "tf_adapter"}):
-        return "tensorflow1"
-    if used & {"tensorflow", "keras", "tf_keras", "tf_adapter", "npu_device"}:
-        return "tensorflow"
-    if used & {"torch", "torch_npu", "torchair"}:
-        return "torch"
+    used = {framework_of_tree(tree) for tree in _sources(path)}
+    for name in ("tensorflow1", "tensorflow", "torch"):
+        if name in used:
+            return name
     raise Failure(
         f"'{path}' imports neither TensorFlow nor PyTorch",
         "name the framework with --framework if the script imports it indirectly",
@@ -96,33 +79,9 @@ def _sources(path: Path) -> Iterator[ast.Module]:
         except SyntaxError as error:
             raise Failure(f"{current}:{error.lineno} is not Python: {error.msg}") from error
         yield tree
-        for name in _imported(tree):
+        for name in imported_modules(tree):
             beside = path.parent.joinpath(*name.split("."))
             for file in (beside.with_suffix(".py"), beside / "__init__.py"):
                 if file.is_file() and file not in seen:
                     seen.add(file)
                     waiting.append(file)
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-
-
-def _is_version1(tree: ast.Module) -> bool:
-    """True if a module uses sessions, placeholders or estimators.
-
-    >>> _is_version1(ast.parse("import tensorflow.compat.v1 as tf")), _is_version1(ast.parse("import tensorflow"))
-    (True, False)
-    """
-    if any(name.startswith(("tensorflow.compat.v1", "tensorflow.contrib")) for name in _imported(tree)):
-        return True
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    names = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "tf"}
-    through = {node.attr for node in attributes if ast.unparse(node.value) in ("tf.compat.v1", "tf1")}
-    return bool(
-        names & _VERSION1_NAMES or through & {"Session", "disable_eager_execution", "disable_v2_behavior"}
-    )

@@ -136,12 +136,8 @@ class Porter(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         name = self.name(original_node.func)
-        for rules in self.rules:
-            for rule in rules.calls:
-                made = rule(self, original_node, updated_node, name)
-                if made is not None:
-                    return made
-        return updated_node
+        made = (rule(self, original_node, updated_node, name) for rules in self.rules for rule in rules.calls)
+        return next((node for node in made if node is not None), updated_node)
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
@@ -158,12 +154,8 @@ class Porter(cst.CSTTransformer):
 
     def _named(self, original_node: Any, updated_node: Any) -> cst.BaseExpression:
         name = self.name(original_node)
-        for rules in self.rules:
-            for rule in rules.names:
-                made = rule(self, original_node, name)
-                if made is not None:
-                    return made
-        return updated_node
+        made = (rule(self, original_node, name) for rules in self.rules for rule in rules.names)
+        return next((node for node in made if node is not None), updated_node)
 
     def leave_SimpleString(
         self, original_node: cst.SimpleString, updated_node: cst.SimpleString
@@ -181,12 +173,8 @@ class Porter(cst.CSTTransformer):
         return self._string(original_node, updated_node, original_node.value) if first else updated_node
 
     def _string(self, original_node: Any, updated_node: Any, value: str) -> Any:
-        for rules in self.rules:
-            for rule in rules.strings:
-                made = rule(self, original_node, value)
-                if made is not None:
-                    return made
-        return updated_node
+        made = (rule(self, original_node, value) for rules in self.rules for rule in rules.strings)
+        return next((node for node in made if node is not None), updated_node)
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine

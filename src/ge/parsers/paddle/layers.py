@@ -528,38 +528,18 @@ def _instance_norm(n: PaddleNode) -> Any:
     return [y, n.shaped(mean, rows), n.shaped(inverse, rows)]
 
 
-@paddle("softmax")
+@paddle("softmax", "log_softmax")
 def _softmax(n: PaddleNode) -> Any:
-    return n.op("Softmax", n.inputs[0], axes=[axis_of(n.attr("axis"), n.like().rank)])
+    type_ = "Softmax" if n.type == "softmax" else "LogSoftmax"
+    return n.op(type_, n.inputs[0], axes=[axis_of(n.attr("axis"), n.like().rank)])
 
 
-@paddle("softmax_grad")
+@paddle("softmax_grad", "log_softmax_grad")
 def _softmax_grad(n: PaddleNode) -> Any:
     out, g = n.inputs[:2]
-    return n.same(
-        "_softmax_backward_data",
-        grad_output=g,
-        output=out,
-        dim=axis_of(n.attr("axis"), n.like().rank),
-        input_dtype=n.like().dtype,
-    )
-
-
-@paddle("log_softmax")
-def _log_softmax(n: PaddleNode) -> Any:
-    return n.op("LogSoftmax", n.inputs[0], axes=[axis_of(n.attr("axis"), n.like().rank)])
-
-
-@paddle("log_softmax_grad")
-def _log_softmax_grad(n: PaddleNode) -> Any:
-    out, g = n.inputs[:2]
-    return n.same(
-        "_log_softmax_backward_data",
-        grad_output=g,
-        output=out,
-        dim=axis_of(n.attr("axis"), n.like().rank),
-        input_dtype=n.like().dtype,
-    )
+    axis = axis_of(n.attr("axis"), n.like().rank)
+    name = f"_{n.type.removesuffix('_grad')}_backward_data"
+    return n.same(name, grad_output=g, output=out, dim=axis, input_dtype=n.like().dtype)
 
 
 # -- losses ------------------------------------------------------------------------------------------------
