@@ -1,7 +1,8 @@
 """Which operations of a version-1 graph run on the NPU, and the parts (GEOPs) they form.
 
 1. Operations that belong together form a unit: a loop of version 1 from Enter to Exit, a branch from Switch to
-   Merge, whatever shares a TensorArray, a stack or a reference to a variable.
+   Merge, whatever shares a TensorArray, a stack or a reference to a variable. What waits for a unit and is waited for
+   by it belongs to it.
 2. A unit stays on the host when it holds an operation that only the host can run, that the user keeps there
    (`without_npu_compile_scope`), or that the parser refuses. All updates of a variable are on one side.
 3. Stages alternate between host and NPU; a unit's stage follows those of everything it waits for. All units of
@@ -160,6 +161,7 @@ def _units(region: Region) -> Groups[str]:
     for name, operation in region.operations.items():
         if operation.type in _ENTER or operation.type in _SWITCH:
             _join_until(units, region, consumers, name)
+    units.join_cycles(region.operations, region.before)
     return units
 
 

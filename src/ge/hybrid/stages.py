@@ -104,6 +104,31 @@ class Groups(Generic[N]):
             found[self.find(node)].append(node)
         return {root: tuple(members) for root, members in found.items()}
 
+    def join_cycles(self, nodes: Iterable[N], before: Callable[[N], Iterable[N]]) -> None:
+        """Make one group of groups that wait for one another, and of what is between them: no stage fits them apart.
+
+        >>> groups = Groups[str]()
+        >>> groups.join("in", "out")
+        >>> groups.join_cycles(["in", "host", "out"], {"in": "", "host": ["in"], "out": ["host"]}.__getitem__)
+        >>> groups.find("host") == groups.find("in")
+        True
+        """
+        members = self.members(nodes)
+        waits = {root: [self.find(o) for n in names for o in before(n)] for root, names in members.items()}
+        after: dict[N, list[N]] = defaultdict(list)
+        for root, others in waits.items():
+            for other in others:
+                after[other].append(root)
+        seen: set[N] = set()
+        for root in reversed(in_order(members, waits.__getitem__)):  # strongly connected components (Kosaraju)
+            todo = [root]
+            while todo:
+                node = todo.pop()
+                if node not in seen:
+                    seen.add(node)
+                    self.join(node, root)
+                    todo += after[node]
+
 
 def follow(groups: Iterable[Sequence[N]], reasons: dict[N, str], why: str) -> None:
     """Add the nodes that belong together with one of the host to `reasons`."""

@@ -67,7 +67,8 @@ _unary(
     UNIT,
     0.25,
 )
-_unary("real imag conj angle", COMPLEX, weight=0.15)
+_unary("real imag conj", COMPLEX, EXACT, 0.15)  # views, which noise would cut off
+_unary("angle", COMPLEX, weight=0.15)
 _binary("add sub mul", (*NUMBERS, "bool"), weight=1.2)
 _binary("div true_divide pow atan2 hypot", REAL, SUMS, 0.3)
 _binary("floor_divide remainder fmod", REAL, SUMS, 0.3)

@@ -65,8 +65,8 @@ def answered(function: Any, tensors: Any, held: Any, options: Any) -> Any:
     if "gradient" not in options:
         with torch.no_grad():
             return [plain(r) for r in [*function(*tensors), *tensors]]
+    leaves = [t for t in tensors if t.requires_grad]  # others may become part of the graph by being written to
     results = list(function(*tensors))
-    leaves = [t for t in tensors if t.requires_grad]
     targets = [r for r in results if r.requires_grad]
     slopes = []
     if leaves and targets:
