@@ -177,12 +177,9 @@ class AttributeBuilder {
     }
   }
 
-  // The comparison in a leaky Relu raises the flag; with a slope of one it changes nothing. A last
-  // post-operation with bounds raises it already.
-  void raise_on_nan() {
-    const bool bounded = !before_bounds_.empty() && before_bounds_.back().len() + 1 == ops_.len();
-    if (!bounded) ops_.append_eltwise(algorithm::eltwise_relu, 1.f, 0.f);
-  }
+  // x * min(max(0 * x + 1, 0), 1) is x. The library's minimum of NaN raises the flag and is one, and so does
+  // the product of zero and infinity. Infinity has to be told too: the sum of two is NaN.
+  void raise_on_nan() { ops_.append_eltwise(algorithm::eltwise_hardswish, 0.f, 1.f); }
 
   // Notes what comes before a post-operation that absorbs NaN.
   void note_bounds(algorithm alg, float alpha) {

@@ -77,7 +77,8 @@ class PaddedOperandShape : public PostOperandShape {
 // post-operation, to find the places.
 //
 // A primitive that accumulates needs what its output held before, and keeps a copy. Where the task that makes
-// this addend reports NaN (attribute "raises_on_nan"), it does so only in runs that have met NaN already.
+// this addend reports NaN and infinities (attribute "raises_on_nan"), it does so only in runs that have met
+// them.
 struct NanRepair {
   using Primitive = std::pair<dnnl::primitive, Desc>;  // with the scratchpad it needs
   std::vector<AttributePrefix> before_bounds;

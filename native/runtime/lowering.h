@@ -106,7 +106,8 @@ void lower_named(Lowering& low, const Implementation (&list)[N]) {
 // conversions around it.
 bool is_library(const TaskDef& task);
 
-// Emits a search for NaN in the first output of a task; a run in which it finds any is suspect.
+// Emits a search for NaN and infinities in the first output of a task; a run in which it finds any is
+// suspect.
 void emit_nan_search(Lowering& low);
 
 bool is_task_kind(std::string_view kind);

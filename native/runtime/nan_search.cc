@@ -1,4 +1,5 @@
-// The search for NaN in the output of a kernel that does not raise the processor's flag for it.
+// The search for NaN and infinities, whose sum is NaN, in the output of a kernel that does not raise the
+// processor's flag for them.
 #include <atomic>
 #include <cstdint>
 
@@ -17,11 +18,11 @@ struct Params {
 
 // `kInfinity` is an infinity without its sign.
 template <class Bits, Bits kInfinity>
-bool has_nan(const void* data, std::int64_t first, std::int64_t last) {
+bool has_special(const void* data, std::int64_t first, std::int64_t last) {
   constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
   const auto* bits = static_cast<const Bits*>(data);
   bool found = false;
-  for (std::int64_t i = first; i < last; ++i) found |= (bits[i] & kMagnitude) > kInfinity;
+  for (std::int64_t i = first; i < last; ++i) found |= (bits[i] & kMagnitude) >= kInfinity;
   return found;
 }
 
@@ -47,11 +48,11 @@ class BoundNanSearch : public BoundStep {
   bool search(std::int64_t first, std::int64_t last) const {
     switch (params_.type) {
       case DType::Float32:
-        return has_nan<std::uint32_t, 0x7f800000>(data, first, last);
+        return has_special<std::uint32_t, 0x7f800000>(data, first, last);
       case DType::BFloat16:
-        return has_nan<std::uint16_t, 0x7f80>(data, first, last);
+        return has_special<std::uint16_t, 0x7f80>(data, first, last);
       case DType::Float16:
-        return has_nan<std::uint16_t, 0x7c00>(data, first, last);
+        return has_special<std::uint16_t, 0x7c00>(data, first, last);
       default:
         return false;  // integers
     }

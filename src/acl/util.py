@@ -44,7 +44,7 @@ def numpy_to_ptr(array: np.ndarray) -> int:
 
 def numpy_contiguous_to_ptr(array: np.ndarray) -> tuple[int, np.ndarray]:
     """The address of a contiguous form of an array, and that array, which must be kept alive."""
-    whole = np.ascontiguousarray(array)
+    whole = np.asarray(array, order="C")
     return numpy_to_ptr(whole), whole
 
 

@@ -178,7 +178,7 @@ class _Content:
         ):
             self.add(value)
         elif isinstance(value, (np.ndarray, np.generic)):
-            array = np.ascontiguousarray(value)
+            array = np.asarray(value, order="C")
             self.add(str(array.dtype), array.shape)
             if array.dtype.hasobject:
                 self.plain(array.reshape(-1).tolist())

@@ -51,7 +51,7 @@ def all_gather(array: np.ndarray, group: str = WORLD, *, name: str = "") -> np.n
     if members.size == 1:
         return np.array(array)
     _compare(f"all_gather of {array.dtype}[…{_dims(array.shape[1:])}]", name, members)
-    return np.concatenate(transport().all_gather(np.ascontiguousarray(array), members), axis=0)
+    return np.concatenate(transport().all_gather(np.asarray(array, order="C"), members), axis=0)
 
 
 def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD, *, name: str = "") -> np.ndarray:
@@ -61,7 +61,7 @@ def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD, *, name: str
     if members.size == 1:
         return np.array(array)
     _compare(f"broadcast from {root} of {_text(array)}", name, members)
-    return transport().broadcast(np.ascontiguousarray(array), root, members)
+    return transport().broadcast(np.asarray(array, order="C"), root, members)
 
 
 def reduce_scatter(
@@ -97,7 +97,7 @@ def send(array: np.ndarray, to: int, tag: int = 0, group: str = WORLD) -> None:
     """Send an array to the rank at a place of the group."""
     members = group_of(group)
     _check_place(to, members, "rank", but=members.rank)
-    transport().send(np.ascontiguousarray(array), to, tag, members)
+    transport().send(np.asarray(array, order="C"), to, tag, members)
 
 
 def receive(
@@ -145,4 +145,4 @@ def _text(array: np.ndarray) -> str:
 def _wide(array: np.ndarray) -> np.ndarray:
     """The transports have no 16-bit floats that NumPy shares: they are reduced in float32."""
     narrow = array.dtype.itemsize == 2 and array.dtype.kind not in "iu"
-    return np.ascontiguousarray(array, np.float32 if narrow else None)
+    return np.asarray(array, np.float32 if narrow else None, order="C")

@@ -64,7 +64,9 @@ def session(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> A
 
 
 def _assign(d: Draw) -> Call:
-    """Of a variable that nothing else reads: version 1 leaves the order open."""
+    """Of a variable that nothing else reads, and not in a loop: version 1 leaves the order open."""
+    if d.depth:
+        raise LookupError("steps of a loop may overtake one another")
     x = d.input(d.dtype(FLOATS), d.shape(), role="state")
     d.values.pop(x.name)
     how = d.choice(["assign", "assign_add", "assign_sub"])

@@ -19,11 +19,12 @@ class _Current(threading.local):
 
 
 _current = _Current()
+_COUNT = int(npu_runtime.device_count())  # not at each call: Dynamo traces no native function
 
 
 def count() -> int:
     """Number of devices; NPU_DEVICE_COUNT sets it before the first import."""
-    return int(npu_runtime.device_count())
+    return _COUNT
 
 
 def current() -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import pytest
 
 from ge.compiler import compile_graph, compile_plan
 from ge.ops.builder import GraphBuilder
@@ -117,3 +120,49 @@ def test_a_sum_that_would_make_a_convolution_slow_reads_its_operand() -> None:
     (found,) = model.run(given)
     (exact,) = compile_graph(b.graph, CompileOptions(disabled_passes=frozenset({"fuse_post_ops"}))).run(given)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
+# -- sums in the memory of an addend, before an operator with bounds -----------------------------------------
+
+_ODD = (np.inf, -np.inf, 1.0)
+_BOUNDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Relu": lambda x: np.maximum(x, 0),
+    "Clip": lambda x: np.clip(x, -1, 1.5),
+    "HardSigmoid": lambda x: np.clip(0.2 * x + 0.5, 0, 1),
+    "LeakyRelu": lambda x: np.where(x >= 0, x, 0 * x),
+}
+_ATTRIBUTES = {"Clip": {"min": -1.0, "max": 1.5}, "LeakyRelu": {"alpha": 0.0}}
+
+
+def means(b: GraphBuilder, x: Any, dtype: str, convolved: bool) -> Any:
+    """The means of rows, as a product or a convolution: weights are positive, so that infinity stays infinity."""
+    if convolved:
+        return b.op("Conv", x, np.full((32, 16, 1, 1), 1 / 16).astype(dtype), strides=[1, 1])
+    return b.op("MatMul", x, np.full((16, 32), 1 / 16).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("convolved", [False, True])
+@pytest.mark.parametrize("first_bound", ["", "Relu"])
+@pytest.mark.parametrize("bound", _BOUNDS)
+def test_infinities_of_both_signs_sum_to_nan_before_a_bound(
+    bound: str, first_bound: str, convolved: bool, dtype: str
+) -> None:
+    """A product is added into the memory of another one; the addend is gone when NaN is met."""
+    b = GraphBuilder("two products")
+    shape = (len(_ODD) ** 2, 16, 3, 3) if convolved else (len(_ODD) ** 2, 16)
+    x, z = b.input("x", shape, dtype), b.input("z", shape, dtype)
+    addend = means(b, x, dtype, convolved)
+    addend = b.op(first_bound, addend) if first_bound else addend
+    b.output(b.op(bound, b.op("Add", means(b, z, dtype, convolved), addend), **_ATTRIBUTES.get(bound, {})))
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    model = compile_graph(b.graph)
+    for odd in (_ODD, (*_ODD[:2], np.nan), _ODD):
+        first, second = np.repeat(odd, len(odd)), np.tile(odd, len(odd))
+        arrays = [np.broadcast_to(v.reshape(-1, *[1] * (len(shape) - 1)), shape) for v in (first, second)]
+        (found,) = model.run([a.astype(kind) for a in arrays])
+        rows = found.astype(np.float32).reshape(len(first), -1)
+        with np.errstate(invalid="ignore"):
+            total = (np.maximum(first, 0) if first_bound else first) + second
+            wanted = _BOUNDS[bound](total)
+        np.testing.assert_allclose(rows, np.broadcast_to(wanted[:, None], rows.shape), rtol=1e-2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_decisions_on_rounded_values_do_not_count_and_others_do() -> None:
     assert difference(~exact.array, exact)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_infinity_in_a_window_does_not_count_where_a_bound_hides_it(dtype: str) -> None:
+    """Its product with the border is NaN, or left out: a bound makes 0 of that, or infinity."""
+    x, w = np.ones((1, 1, 1, 3), dtype), np.array([[[[np.inf, np.inf, -1]]]], dtype)
+    text = "a = Conv (x0, x1)\ny = ThresholdedRelu (a)"
+    program = _program(text, x, w)
+    padded = replace(program.statements[0], text="Conv <pads = [0, 1, 0, 1]> ({0}, {1})")
+    program = replace(program, statements=(padded, *program.statements[1:]))
+    expected = Reference(load_door("onnx"), program, "compiled").measured(judge.MANY_RUNS)[0][0]
+    assert expected.array.ravel()[0] == 0 and not expected.stable.ravel()[0]
+
+
 @pytest.mark.parametrize("found", [np.float32([np.inf]), np.float32([1.0]), np.float32([-np.nan])])
 def test_nan_must_be_nan(found: np.ndarray) -> None:
     expected = _expected("y = Log (x0)", np.float32([-1.0]))
@@ -145,6 +158,24 @@ def test_elements_may_be_those_of_either_implementation(monkeypatch: pytest.Monk
     for found, status in (((1.0, 5.0), "pass"), ((7.0, 5.0), "pass"), ((1.0, 7.0), "wrong")):
         monkeypatch.setattr(type(door), "run", lambda *_, found=found: runs(*found))
         assert judge.check(door, program).status == status
+
+
+def test_gradients_have_a_second_opinion_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come after the results, as do inputs that are written to."""
+    door, program = load_door("onnx"), _program("y = Relu (x0)", np.float32([1.0, 2.0]))
+    runs = [[np.roll(np.float32([1, 2]), shift), np.float32([5])] for shift in (0, 0, 1)]
+    monkeypatch.setattr(type(door), "reference", lambda *_: [[r[0], np.float32([7])] for r in runs[1:]])
+    monkeypatch.setattr(type(door), "run", lambda *_: runs)
+    for opinion, status in ((None, "wrong"), (runs, "pass")):
+        monkeypatch.setattr(type(door), "second_opinion", lambda *_, opinion=opinion: opinion)
+        assert judge.check(door, program).status == status
+
+
+def test_perturbed_runs_with_other_results_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    door, program = load_door("onnx"), _program("y = Exp (x0)", np.float32([1.0, 2.0]))
+    reference = Reference(door, program, "compiled")
+    monkeypatch.setattr(type(door), "reference", lambda *_: [[]] * 2)
+    assert not reference.expected[0][0].stable.any()
 
 
 def test_tolerances_are_measured_only_for_results_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ np.testing.assert_array_equal(collectives.all_reduce(np.array([2], np.int32), "p
 np.testing.assert_array_equal(collectives.all_reduce(np.array([rank], np.float16), "max"), [size - 1])
 np.testing.assert_array_equal(collectives.all_gather(np.array([[rank]])), np.arange(size)[:, None])
 np.testing.assert_array_equal(collectives.broadcast(np.array([rank]), 1), [1])
+for scalar in (collectives.all_reduce(np.array(1.0)) / size, collectives.broadcast(np.array(rank), 1)):
+    assert np.shape(scalar) == () and scalar == 1
 np.testing.assert_array_equal(collectives.reduce_scatter(np.arange(1.0 * size)), [size * rank])
 if rank < 2:
     api.create_group("pair", 2, [0, 1])

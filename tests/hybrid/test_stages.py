@@ -86,6 +86,30 @@ def test_groups_are_joined_and_followed() -> None:
     assert reasons["c"] == "it belongs to a loop with b: it writes text"
 
 
+@SEEDS
+def test_groups_that_wait_for_one_another_become_one(seed: int) -> None:
+    nodes, before, _, _ = random_graph(seed)
+    rng = random.Random(seed)
+    groups = Groups[int]()
+    for _ in range(3):
+        groups.join(rng.choice(nodes), rng.choice(nodes))
+    groups.join_cycles(nodes, before.__getitem__)
+    waits = {
+        n: {groups.find(o) for m in nodes if groups.find(m) == n for o in before[m]} - {n} for n in nodes
+    }
+    order = in_order({groups.find(n) for n in nodes}, waits.__getitem__)
+    place = {node: index for index, node in enumerate(order)}
+    assert all(place[other] < place[node] for node in order for other in waits[node])
+
+
+def test_what_no_cycle_needs_stays_apart() -> None:
+    groups = Groups[str]()
+    groups.join("b", "d")
+    before = {"a": "", "b": "a", "c": "b", "d": "c", "e": "d"}
+    groups.join_cycles("abcde", before.__getitem__)
+    assert sorted("".join(sorted(g)) for g in groups.members("abcde").values()) == ["a", "bcd", "e"]
+
+
 def test_sides_that_run_at_the_same_time_wait_for_each_other_between_levels() -> None:
     before = {"b0": ["a0"], "sum0": ["b0", "a1"], "sum1": ["b0", "a1"], "end0": ["sum0", "sum1"]}
     levels = assign_levels(

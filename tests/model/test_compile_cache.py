@@ -132,6 +132,15 @@ def test_another_graph_has_another_key(other: dict[str, object]) -> None:
     assert graph_key(network()) != graph_key(network(**other))  # type: ignore[arg-type]
 
 
+def test_a_scalar_is_not_a_list_of_one() -> None:
+    def scaled(number: np.ndarray) -> ir.Graph:
+        graph = network()
+        graph.node(0).meta["factor"] = number
+        return graph
+
+    assert graph_key(scaled(np.array(2.0))) != graph_key(scaled(np.array([2.0])))
+
+
 def test_graphs_inside_nodes_count() -> None:
     def branching(number: float) -> ir.Graph:
         inner = GraphBuilder("then")

@@ -180,6 +180,25 @@ def test_what_lies_between_the_rows_of_a_view_is_not_touched() -> None:
     np.testing.assert_array_equal(whole[:, :32], np.tile(np.maximum(bias, 0), (8, 1)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (4, 4)])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_infinity_stays_in_its_pixel(rank: int, channels: int, groups: int, dtype: Any) -> None:
+    """1x1 convolutions of few channels: what pads a pair of 16-bit channels is not the next pixel."""
+    sizes = (5, 4, 3)[:rank]
+    x = np.ones((2, channels, *sizes), dtype)
+    x[0, 0].flat[3] = np.inf
+    x[1, -1].flat[7 % x[1, -1].size] = np.nan
+    w = np.full((4, channels // groups, *[1] * rank), 0.5, dtype)
+    y = np.zeros((2, 4, *sizes), dtype)
+    none, one = [0] * rank, [1] * rank
+    settings = {"pads_begin": none, "pads_end": none, "strides": one, "groups": groups}
+    run_single("conv", [x, constant(w)], [y], settings)
+    halves = 0.5 * x.astype(np.float32)
+    wanted = halves if groups > 1 else np.stack([halves.sum(1)] * 4, 1)
+    np.testing.assert_array_equal(y.astype(np.float32), wanted)
+
+
 @pytest.mark.parametrize("post_op", _BOUNDED)
 def test_transposed_convolutions(post_op: str) -> None:
     bias = _values(16)

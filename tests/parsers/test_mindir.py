@@ -153,6 +153,17 @@ def test_a_file_compiles_and_runs(tmp_path: Path) -> None:
     np.testing.assert_allclose(ge.compile(path)(x), lenet_with_numpy(x, arrays), rtol=1e-4, atol=1e-5)
 
 
+def test_a_parameter_without_dimensions_stays_a_scalar(tmp_path: Path) -> None:
+    model = MindirModel()
+    g = model.main
+    scale = g.op("Load", g.parameter("scale", np.float32(3)), g.constant("umonad"), form=((), F))
+    g.output(g.op("Mul", g.input("x", ()), scale, form=((), F)))
+    path = tmp_path / "net.mindir"
+    path.write_bytes(model.bytes())
+    found = ge.compile(path)(np.float32(2))
+    assert np.shape(found) == () and found == 6
+
+
 def test_atc_reads_mindir_as_framework_1(tmp_path: Path) -> None:
     model, arrays = lenet()
     path = tmp_path / "net.mindir"

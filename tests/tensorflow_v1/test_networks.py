@@ -37,7 +37,7 @@ def test_only_the_retained_operators_are_on_the_host(run_v1_shared: Callable[...
 def test_gradients_of_loops(run_v1_shared: Callable[..., Any]) -> None:
     """Stacks are on the NPU unless a branch decides what is kept; assertions fail on either side."""
     found = run_v1_shared("loops.py")
-    for name, on_npu in (("lengths", True), ("branches", False), ("unequal", True)):
+    for name, on_npu in (("lengths", True), ("branches", False), ("inside", False), ("unequal", True)):
         ours, plain = found[name]
         np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=1e-5)
         assert ("StackPopV2" in ours["kinds"]) == on_npu, name

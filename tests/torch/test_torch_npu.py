@@ -45,6 +45,15 @@ def test_tensors_move_and_compute() -> None:
         torch.zeros(1, device="npu:7") + torch.npu.set_device(7)
 
 
+@pytest.mark.parametrize("name", ["device_count", "current_device", "is_available", "is_initialized"])
+def test_compiled_functions_ask_about_the_device(name: str) -> None:
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        return x + int(getattr(torch.npu, name)())
+
+    found = torch.compile(asked, backend="npu", fullgraph=True)(torch.zeros(2))
+    assert found.tolist() == [int(getattr(torch.npu, name)())] * 2
+
+
 def test_views_and_writes_share_memory() -> None:
     y = torch.zeros(2, 3, device="npu")
     y[0] = 1

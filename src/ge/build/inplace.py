@@ -98,9 +98,11 @@ class _Merging:
         return True
 
     def _watch(self, number: int, addend: Storage) -> None:
-        """Have the tasks that make the addend of a product report NaN, if the product has bounds that would hide it.
+        """Have the tasks that make the addend of a product report NaN and infinities, if the product has bounds that
+        would hide NaN.
 
-        The product runs again where it meets NaN, and needs its addend then. Without a report it keeps a copy.
+        The product runs again where it meets NaN, and needs its addend then: the sum of two infinities is NaN.
+        Without a report it keeps a copy.
         """
         task = self.builder.tasks[number]
         later = task.attrs["post_ops"][task.attrs["post_ops"].index("sum") + 1 :]

@@ -120,7 +120,9 @@ class Groups(Generic[N]):
             for other in others:
                 after[other].append(root)
         seen: set[N] = set()
-        for root in reversed(in_order(members, waits.__getitem__)):  # strongly connected components (Kosaraju)
+        for root in reversed(
+            in_order(members, waits.__getitem__)
+        ):  # strongly connected components (Kosaraju)
             todo = [root]
             while todo:
                 node = todo.pop()

@@ -56,7 +56,7 @@ def make_constant(array: Any, name: str) -> ir.Value:
     """A new constant value (not yet an initializer of any graph)."""
     array = np.asarray(array)
     if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
     tensor = ir.Tensor(array, name=name)
     value = ir.Value(name=name, const_value=tensor)
     set_desc(value, TensorDesc(tuple(array.shape), dtype_from_ir(tensor.dtype)))

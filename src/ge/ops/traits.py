@@ -45,10 +45,11 @@ class Epilogue:
     """
 
     form: str
-    words: Mapping[Any, str] = field(default_factory=dict)  # of attribute values that have another name there
+    # Of attribute values that have another name there; None for those that no post-op has.
+    words: Mapping[Any, str | None] = field(default_factory=dict)
 
     def of(self, attrs: Mapping[str, Any]) -> str:
-        """The post-op for attributes, "" where one of them is absent."""
+        """The post-op for attributes, "" where one of them is absent or has no name there."""
         names = [name for _, name, _, _ in string.Formatter().parse(self.form) if name]
         known = {name: self.words.get(attrs[name], attrs[name]) for name in names}
         return "" if None in known.values() else self.form.format(**known)

@@ -61,12 +61,13 @@ _unary(
     weight=0.25,
 )
 _unary(
-    "nn.functional.elu nn.functional.selu nn.functional.hardswish nn.functional.hardsigmoid nn.functional.softplus "
+    "nn.functional.elu nn.functional.selu nn.functional.hardsigmoid nn.functional.softplus "
     "nn.functional.gelu nn.functional.mish nn.functional.logsigmoid erfc lgamma digamma",
     FLOATS,
     UNIT,
     0.25,
 )
+_unary("nn.functional.hardswish", FLOATS, SUMS, 0.25)  # PyTorch's has a product that overflows
 _unary("real imag conj", COMPLEX, EXACT, 0.15)  # views, which noise would cut off
 _unary("angle", COMPLEX, weight=0.15)
 _binary("add sub mul", (*NUMBERS, "bool"), weight=1.2)

@@ -11,7 +11,7 @@ import torch
 
 import torch_npu
 import torchair  # noqa: F401  (the backend)
-from ge.conformance.programs.door import Door, Refused, Runs
+from ge.conformance.programs.door import Door, Refused, Rounding, Runs
 from ge.conformance.programs.python_door import PythonDoor
 from ge.conformance.programs.record import Program, Role
 from torchair.conformance.random_operators import OPERATORS
@@ -65,7 +65,9 @@ def answered(function: Any, tensors: Any, held: Any, options: Any) -> Any:
     if "gradient" not in options:
         with torch.no_grad():
             return [plain(r) for r in [*function(*tensors), *tensors]]
-    leaves = [t for t in tensors if t.requires_grad]  # others may become part of the graph by being written to
+    leaves = [
+        t for t in tensors if t.requires_grad
+    ]  # others may become part of the graph by being written to
     results = list(function(*tensors))
     targets = [r for r in results if r.requires_grad]
     slopes = []
@@ -90,8 +92,11 @@ def compiled(program: Any, runs: Any, roles: Any, options: Any, device: Any, bac
     return [answered(function, given(r, roles, held, options, device), held, options) for r in runs]
 
 
-def traced(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
-    """AOT Autograd without Dynamo, a graph for each set of sizes; tensors of the host."""
+def traced(program: Any, runs: Any, roles: Any, options: Any, device: Any, compiler: Any = None) -> Any:
+    """AOT Autograd without Dynamo, a graph for each set of sizes; tensors of the host.
+
+    compiler: for all graphs, the NPU's by default.
+    """
     from torch._functorch.aot_autograd import aot_function
 
     from torchair import decompositions
@@ -105,9 +110,9 @@ def traced(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> An
         if key not in kept:
             kept[key] = aot_function(
                 lambda *tensors: program(*tensors),
-                fw_compiler=get_compiler(None, "forward"),
-                bw_compiler=get_compiler(None, "backward"),
-                inference_compiler=get_compiler(None, "inference"),
+                fw_compiler=compiler or get_compiler(None, "forward"),
+                bw_compiler=compiler or get_compiler(None, "backward"),
+                inference_compiler=compiler or get_compiler(None, "inference"),
                 decompositions=decompositions.table(),
             )
         found.append(answered(kept[key], given(arrays, roles, held, options, "cpu"), held, options))
@@ -170,12 +175,18 @@ class TorchDoor(PythonDoor):
         factor = tensor(factors(array).astype(array.dtype))
         return x.mul_(factor) if written else x * factor
 
-    def finite(self, x: Any, number: float) -> Any:
-        return (
-            torch.where(torch.isfinite(x), x, torch.full_like(x, number))
-            if isinstance(x, torch.Tensor)
-            else x
-        )
+    def scaled_back(self, x: Any, factors: Callable[[np.ndarray], np.ndarray]) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.requires_grad:
+            return x
+        passed = x.clone()
+        passed.register_hook(lambda slope: self.scaled(slope, factors, False))
+        return passed
+
+    def finite(self, x: Any, rounding: Rounding) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        number = rounding.stand_in_below(torch.finfo(x.dtype).max)
+        return torch.where(torch.isfinite(x), x, torch.full_like(x, number))
 
     def second_opinion(self, program: Program, runs: Runs) -> Any:
         """PyTorch's own compiler front, which runs the traced graphs eagerly."""
@@ -185,21 +196,27 @@ class TorchDoor(PythonDoor):
         try:
             return super().run(program, runs, mode)
         except Exception as error:
-            if mode == "traced" and _untraceable(error):
+            if (mode == "traced" and _untraceable(error)) or self._pytorch_refuses(program, runs, mode):
                 raise Refused(str(error)) from error
-            if mode == "compiled":
-                self._refuse_with_pytorch(program, runs, error)
             raise
 
-    def _refuse_with_pytorch(self, program: Program, runs: Runs, error: Exception) -> None:
+    def _pytorch_refuses(self, program: Program, runs: Runs, mode: str) -> bool:
+        """True if the front of the mode fails without the NPU too."""
+        front = {"compiled": _by_pytorch, "traced": _by_autograd}.get(mode)
         try:
-            self.second_opinion(program, runs)
+            if front is not None:
+                self._called(front, program, runs, "cpu", None)
         except Exception:
-            raise Refused(str(error)) from error
+            return True
+        return False
 
 
 def _by_pytorch(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
     return compiled(program, runs, roles, options, device, "aot_eager")
+
+
+def _by_autograd(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    return traced(program, runs, roles, options, device, lambda graph, inputs: graph)
 
 
 def door() -> Door:

@@ -44,6 +44,20 @@ def branches():
     return loss, lambda rng: {x: rng.normal(size=(3, 4)).astype("f")}
 
 
+def inside():
+    """A loop in a branch: forward and backward pass wait for each other through the operations between them."""
+    x = tf.placeholder(tf.float32, [5])
+    w = tf.Variable(tf.random_normal([5], stddev=0.5, seed=1))
+
+    def looped():
+        rows = tf.TensorArray(tf.float32, tf.shape(w)[0])
+        body = lambda t, out: (t + 1, out.write(t, tf.tanh(w[t] * x[t])))  # noqa: E731
+        return tf.while_loop(lambda t, _: t < tf.shape(w)[0], body, (0, rows))[1].stack()
+
+    y = tf.cond(tf.reduce_max(x) > 0.5, looped, lambda: w * x)
+    return tf.reduce_mean(tf.square(y)), lambda rng: {x: rng.normal(size=5).astype("f")}
+
+
 def unequal():
     """An assertion on shapes that holds for some batches only."""
     x = tf.placeholder(tf.float32, [None, 4])
@@ -79,5 +93,7 @@ def trained(build, offload):
 
 if __name__ == "__main__":
     print(
-        json.dumps({f.__name__: [trained(f, True), trained(f, False)] for f in (lengths, branches, unequal)})
+        json.dumps(
+            {f.__name__: [trained(f, True), trained(f, False)] for f in (lengths, branches, inside, unequal)}
+        )
     )

@@ -34,7 +34,11 @@ class Rounding:
     """What one noisy run does: factors for the elements of a floating-point array."""
 
     factors: Callable[[np.ndarray, Place], np.ndarray]
-    stand_in: float = 1.0  # for what is not finite in a window
+    stand_in: float = 1.0  # for what is not finite in a window; infinity is a number near the largest one
+
+    def stand_in_below(self, largest: float) -> float:
+        """The stand-in among numbers up to `largest`."""
+        return max(-largest / 16, min(self.stand_in, largest / 16))
 
     def __call__(self, array: np.ndarray, place: Place) -> np.ndarray:
         return self.factors(array, place)

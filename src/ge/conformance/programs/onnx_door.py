@@ -71,7 +71,7 @@ def _model(program: Program, arrays: Sequence[np.ndarray]) -> onnx.ModelProto:
     for given, array in zip(program.inputs, arrays, strict=True):
         if given.role is Role.CONSTANT:
             model.graph.initializer.append(
-                numpy_helper.from_array(np.ascontiguousarray(array), given.value.name)
+                numpy_helper.from_array(np.array(array, order="C"), given.value.name)
             )
             model.graph.input.remove(next(p for p in model.graph.input if p.name == given.value.name))
     return model

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
@@ -76,7 +77,9 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     if not is_float(value.dtype):
         return value
     wide = value.astype(np.float64)
-    wide = np.where(np.isfinite(wide), wide, rounding.stand_in) if finite else wide
+    if finite:
+        number = rounding.stand_in_below(float(ml_dtypes.finfo(value.dtype).max))
+        wide = np.where(np.isfinite(wide), wide, number)
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
 
 

@@ -80,24 +80,32 @@ class PythonDoor(Door):
         """
         raise NotImplementedError
 
-    def finite(self, tensor: Any, number: float) -> Any:
-        """A floating-point tensor with a number for NaN and infinities; others as they are."""
+    def finite(self, tensor: Any, rounding: Rounding) -> Any:
+        """A floating-point tensor with the stand-in for NaN and infinities; others as they are."""
         raise NotImplementedError
 
-    def _hooks(self, rounding: Rounding) -> dict[str, Callable[[Any], Any]]:
+    def scaled_back(self, tensor: Any, factors: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """A tensor whose gradient is scaled on the way back."""
+        raise NotImplementedError
+
+    def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[[Any], Any]]:
         """What the noisy source calls."""
 
         def result(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
+
+        def argument(x: Any) -> Any:
+            x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
+            return self.scaled_back(x, lambda a: rounding(a, Place.RESULT)) if gradient else x
 
         return {
             "_": result,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": lambda x: self.scaled(x, lambda a: rounding(a, Place.TERM), False),
             "_window": lambda x: self.scaled(
-                self.finite(x, rounding.stand_in), lambda a: rounding(a, Place.TERM), False
+                self.finite(x, rounding), lambda a: rounding(a, Place.TERM), False
             ),
-            "_argument": lambda x: self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False),
+            "_argument": argument,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }
 
@@ -110,7 +118,7 @@ class PythonDoor(Door):
         """The program itself."""
         found = dict(self.names)
         if rounding is not None:
-            found |= self._hooks(rounding)
+            found |= self._hooks(rounding, "gradient" in program.options)
         exec(source(program, rounding is not None), found)
         made: Callable[..., Any] = found["program"]
         return made

@@ -31,7 +31,7 @@ class LeakyRelu(Activation):
     """x where positive, else alpha * x."""
 
     alpha = Attr(float, 0.01)
-    epilogue = Epilogue("leaky,{alpha!r}")
+    epilogue = Epilogue("leaky,{alpha!r}", {0.0: None})  # 0 * -inf is NaN, and Relu's 0 is not
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -152,7 +152,7 @@ class _Request:
             return None
         if array is None:
             raise malformed(self.label, f"parameter {name} has no data")
-        return self.builder.constant(np.ascontiguousarray(array), name)
+        return self.builder.constant(np.asarray(array, order="C"), name)
 
     def _outputs(self, converter: Converter, result: Any) -> Any:
         """Declare outputs for the tensors of a result."""

@@ -200,13 +200,13 @@ def _swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _leaky(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """max(x, alpha * x) with alpha in 0..1."""
+    """max(x, alpha * x) with alpha in 0..1, and not 0: 0 * inf is NaN."""
     for x, other in (node.inputs, node.inputs[::-1]):
         inner = producer(other, "Mul")
         if inner is None or inner.inputs[0] is not x:
             continue
         alpha = scalar(inner.inputs[1])
-        if alpha is not None and 0 <= alpha <= 1 and desc_of(node.outputs[0]).dtype == "float32":
+        if alpha is not None and 0 < alpha <= 1 and desc_of(node.outputs[0]).dtype == "float32":
             r.stands_for(inner)
             return r.op("LeakyRelu", x, alpha=alpha)
     return None
@@ -222,7 +222,7 @@ class FuseActivations(RewritePass):
        one value of float32 or a 16-bit float, and that nothing else reads, is replaced by Gelu (either form), Swish,
        HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that function's values at probe points:
        within 3e-6, or half a rounding of a 16-bit type.
-    2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with a in 0..1 is LeakyRelu.
+    2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with 0 < a <= 1 is LeakyRelu.
     3. A region with a reader outside is left alone.
     """
 
