@@ -159,6 +159,8 @@ def _matmul(d: Draw) -> Call:
     a, b, n = d.chance(0.3), d.chance(0.3), d.choice([1, 2, 3, 5, 8, 16])
     k = x.shape[-2] if a else x.shape[-1]
     batch = d.choice([x.shape[:-2], (), tuple(1 for _ in x.shape[:-2])])
+    if len(x.shape) == 4:  # TensorFlow 2.21 writes outside of its memory where such products broadcast
+        batch = x.shape[:-2]
     w = d.of(x.dtype, (*batch, *((n, k) if b else (k, n))))
     return Call(f"tf.matmul({{0}}, {{1}}, transpose_a={a}, transpose_b={b})", [x, w], noise=SUMS)
 
