@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import acl
 import ge
 from ge.model import om
+from ge.ops.header import header
 from tests.model.plans import geared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +154,40 @@ def test_the_example_builds_with_cmake_and_prints_what_python_computes(
     failed = subprocess.run([folder / "classify", tmp_path], capture_output=True, text=True)
     assert failed.returncode == 1
     assert failed.stderr.startswith("[E11001] ")
+
+
+def by_hand() -> ge.Graph:
+    """The first output of what tests/cpp/graph.cpp builds."""
+
+    def values(shape: tuple[int, ...], step: float) -> np.ndarray:
+        return np.cumsum(np.full(shape, step, np.float32).reshape(-1), dtype=np.float32).reshape(shape) - 1
+
+    g = ge.Graph("net")
+    x = g.input("x", (2, 3, 8, 8))
+    weights, bias = g.constant(values((4, 3, 3, 3), 0.01)), g.constant(values((4,), 0.5))
+    image = ge.ops.conv(x, weights, bias, strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1])
+    means = ge.ops.reduce_mean(ge.ops.relu(image), axes=[2, 3])
+    scores = means @ g.constant(values((4, 6), 0.05)) * 0.25
+    g.output(ge.ops.softmax(scores[:, 2:]), "y")
+    return g
+
+
+@pytest.mark.slow
+def test_a_graph_built_by_hand_is_compiled_and_runs(tmp_path: Path) -> None:
+    program = built(HERE / "graph.cpp", tmp_path)
+    onnx.save(onnx.parser.parse_model(_RELU), tmp_path / "net.onnx")
+    run(program, *(tmp_path / name for name in ("result", "net.air", "net.onnx")), NPU_PYTHON=sys.executable)
+    x = np.cumsum(np.full(2 * 3 * 8 * 8, 0.005, np.float32), dtype=np.float32).reshape(2, 3, 8, 8) - 1
+    found = np.fromfile(tmp_path / "result", np.float32).reshape(2, 4)
+    np.testing.assert_allclose(found, ge.compile(by_hand())(x), rtol=1e-4)
+    np.testing.assert_allclose(found, ge.compile(tmp_path / "net.air")(x)[0], rtol=1e-6)
+
+
+_RELU = '<ir_version: 8, opset_import: ["" : 17]>\nnet (float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }'
+
+
+def test_the_header_of_operators_is_that_of_the_library() -> None:
+    assert (Path(place("--include-dir")) / "npu" / "operators.hpp").read_text() == header()
 
 
 def test_pkg_config_tells_how_to_build() -> None:

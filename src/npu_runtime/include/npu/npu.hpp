@@ -275,8 +275,8 @@ class Model {
 };
 
 // Compiles a model file to an `.om` file in a process of the compiler (see npu_compile).
-inline void compile(const std::string& model, const std::string& om,
-                    const std::vector<std::string>& options = {}) {
+inline void compile_file(const std::string& model, const std::string& om,
+                         const std::vector<std::string>& options = {}) {
   std::vector<const char*> words;
   for (const std::string& option : options) words.push_back(option.c_str());
   words.push_back(nullptr);
