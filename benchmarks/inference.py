@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import kept
+from benchmarks import instruction_sets, kept
 from benchmarks.contenders import CONTENDERS, LABELS, OURS, THREADS
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio
 from benchmarks.row import TOLERANCE
@@ -128,11 +128,12 @@ def cases(arguments: argparse.Namespace) -> Iterator[Row]:
             yield Row(model, batch, precision)
 
 
-def report(rows: list[Row], peers: list[str]) -> None:
+def report(rows: list[Row], peers: list[str], isa: str | None) -> None:
     """The table, what failed and why, and the geometric means."""
     names = [OURS, *peers]
     title = (
-        f"Inference, milliseconds (median), {THREADS} threads, {platform.processor() or platform.machine()}"
+        f"Inference, milliseconds (median), {THREADS} threads, "
+        f"{platform.processor() or platform.machine()}{f', capped to {isa}' if isa else ''}"
     )
     table = new_table(title, ["case", *(LABELS[n] for n in names), "vs best", "vs tf.function", "error"])
     for row in rows:
@@ -196,6 +197,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peers", nargs="*", default=list(PEERS), choices=[c for c in CONTENDERS if c != OURS]
     )
+    instruction_sets.add_option(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
@@ -206,6 +208,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small models, batch 2, three rounds")
     arguments = parser.parse_args()
+    arguments.peers = instruction_sets.limit(arguments.isa, arguments.peers)
     if arguments.quick:
         arguments.batches, arguments.rounds = [2], min(arguments.rounds, 3)
     return arguments
@@ -225,7 +228,7 @@ def main() -> int:
             known[row.title] = row
             kept.write(arguments.json, {title: asdict(row) for title, row in known.items()})
         console.print(f"[dim]{' '.join(f'{n}={milliseconds(s)}' for n, s in row.medians.items())}[/]")
-    report(rows, arguments.peers)
+    report(rows, arguments.peers, arguments.isa)
     return int(any(OURS in row.failures for row in rows))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import kept
+from benchmarks import instruction_sets, kept
 from benchmarks.contenders import LABELS, OURS, limit_threads
 from benchmarks.measure import console, geometric_mean, interleave, milliseconds, new_table, ratio
 from benchmarks.memory import reset_peak, status
@@ -240,6 +240,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--contenders", nargs="*", choices=list(CONTENDERS), default=list(CONTENDERS))
+    instruction_sets.add_option(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="instead of the usual batches")
     parser.add_argument("--quick", action="store_true", help="small models, batch 2, three rounds")
@@ -249,6 +250,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure rows that the --json file has, too")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    given.contenders = instruction_sets.limit(given.isa, given.contenders)
     limit_threads()
     if given.row:
         row = Row(**json.loads(given.row))

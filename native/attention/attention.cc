@@ -9,11 +9,6 @@ namespace {
 
 std::int64_t in_unit(DType type) { return type == DType::BFloat16 ? 2 : 1; }
 
-bool is_able(DType type) {
-  if (type == DType::Float32) return has(Vectors::Avx512);
-  return type == DType::BFloat16 && has(Vectors::Avx512Bf16);
-}
-
 }  // namespace
 
 std::int64_t forward_scratch(const Shape& shape, DType type) {
@@ -25,13 +20,11 @@ std::int64_t backward_scratch(const Shape& shape, DType type) {
 }
 
 ForwardFn forward(DType type) {
-  if (!is_able(type)) return nullptr;
-  return type == DType::Float32 ? forward_float32_avx512 : forward_bfloat16_avx512;
+  return for_machine(type, [&]<Vectors kVectors>() { return forward_for<kVectors>(type); });
 }
 
 BackwardFn backward(DType type) {
-  if (!is_able(type)) return nullptr;
-  return type == DType::Float32 ? backward_float32_avx512 : backward_bfloat16_avx512;
+  return for_machine(type, [&]<Vectors kVectors>() { return backward_for<kVectors>(type); });
 }
 
 }  // namespace npu::attention

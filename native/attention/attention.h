@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::attention {
 
@@ -59,12 +60,9 @@ std::int64_t backward_scratch(const Shape& shape, DType type);
 // The implementations for float32 or bfloat16 that this machine can run, or nullptr.
 ForwardFn forward(DType type);
 BackwardFn backward(DType type);
-
-void forward_float32_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
-                            char* scratch);
-void forward_bfloat16_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
-                             char* scratch);
-void backward_float32_avx512(const Backward& head, const Backward* next, char* scratch);
-void backward_bfloat16_avx512(const Backward& head, const Backward* next, char* scratch);
+template <Vectors>
+ForwardFn forward_for(DType type);
+template <Vectors>
+BackwardFn backward_for(DType type);
 
 }  // namespace npu::attention

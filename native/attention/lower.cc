@@ -331,7 +331,7 @@ void lower_fused(Lowering& low) {
   if (params.heads % threads && params.heads < 8 * threads) params.parts = threads;
   params.parts = std::min(params.parts, shape.queries);
   params.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;
-  low.describe("fused:avx512", "",
+  low.describe(with_vectors("fused"), "",
                product_flops(shape, params.heads) * static_cast<double>(shape.depth + shape.width));
   params.buffers = low.scratch(static_cast<std::size_t>(threads * params.buffer_bytes));
   low.emit(std::make_unique<ForwardStep>(params));
@@ -355,7 +355,7 @@ void lower_fused_grad(Lowering& low) {
                    operands.matrix(low.output(2), shape.keys, shape.width)};
   params.mask = operands.optional_mask(6, shape);
   params.buffer_bytes = (attention::backward_scratch(shape, q.dtype) + 63) / 64 * 64;
-  low.describe("fused:avx512", "",
+  low.describe(with_vectors("fused"), "",
                product_flops(shape, params.heads) * static_cast<double>(3 * shape.depth + 2 * shape.width));
   params.buffers = low.scratch(static_cast<std::size_t>(omp_get_max_threads() * params.buffer_bytes));
   low.emit(std::make_unique<BackwardStep>(params));

@@ -5,6 +5,7 @@
 
 #include "convolution/epilogue.h"
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 
@@ -13,6 +14,7 @@ using ActivationFn = void (*)(const Epilogue& epilogue, void* values, std::int64
 
 // The function for a type on this machine, or nullptr.
 ActivationFn activation(DType type);
-ActivationFn activation_avx512(DType type);
+template <Vectors>
+ActivationFn activation_for(DType type);
 
 }  // namespace npu::convolution

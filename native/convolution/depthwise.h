@@ -8,6 +8,7 @@
 
 #include "convolution/epilogue.h"
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 
@@ -39,6 +40,7 @@ using DepthwiseFn = void (*)(const Depthwise& params, const DepthwiseData& data,
 
 // The function for a type, kernel and stride on this machine, or nullptr.
 DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride);
-DepthwiseFn depthwise_avx512(DType type, std::int64_t kernel, std::int64_t stride);
+template <Vectors>
+DepthwiseFn depthwise_for(DType type, std::int64_t kernel, std::int64_t stride);
 
 }  // namespace npu::convolution

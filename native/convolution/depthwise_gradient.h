@@ -45,8 +45,10 @@ using WeightSumsFn = void (*)(const Depthwise& params, const void* source, const
 
 // The functions on this machine, or nullptr.
 SourceGradientFn depthwise_source_gradient(DType type);
-SourceGradientFn depthwise_source_gradient_avx512(DType type);
+template <Vectors>
+SourceGradientFn depthwise_source_gradient_for(DType type);
 WeightSumsFn depthwise_weight_sums(DType type, std::int64_t kernel, std::int64_t stride);
-WeightSumsFn depthwise_weight_sums_avx512(DType type, std::int64_t kernel, std::int64_t stride);
+template <Vectors>
+WeightSumsFn depthwise_weight_sums_for(DType type, std::int64_t kernel, std::int64_t stride);
 
 }  // namespace npu::convolution

@@ -54,7 +54,8 @@ void check_late_activation(const Lowering& low) {
   const bool swish = !ops.empty() && read_activation(ops.back(), epilogue) &&
                      epilogue.activation == Activation::Swish && is_dense(low.output(0));
   if (!swish) low.reject("swish of a dense result is not its last post-operation");
-  if (!activation(low.output(0).dtype)) low.reject("swish in place needs AVX-512 with bfloat16 products");
+  if (!activation(low.output(0).dtype))
+    low.reject("swish in place needs AVX2, for bfloat16 its products of AVX-512");
 }
 
 void lower_late_activation(Lowering& low) {

@@ -110,7 +110,7 @@ void lower_depthwise(Lowering& low) {
   const std::optional<Params> params = make_params(low, *finish);
   if (!params) low.reject("this processor has no kernel for its type, size and stride");
   const Depthwise& shape = params->shape;
-  low.describe("depthwise:avx512", "acdb",
+  low.describe(with_vectors("depthwise"), "acdb",
                2.0 * static_cast<double>(low.output(0).elements() * shape.kernel * shape.kernel));
   DepthwiseStep::Places places;
   places.emplace_back(&BoundDepthwise::source, low.at(low.input(0)));

@@ -212,7 +212,7 @@ void lower_depthwise_source_gradient(Lowering& low) {
   const SourceGradientFn run = params ? depthwise_source_gradient(low.input(0).dtype) : nullptr;
   if (!run) low.reject(kUnfit);
   share_out(*params, low.output(0), params->shape.height, GradientRows(params->shape).bytes());
-  low.describe("depthwise_source_gradient:avx512", "acdb", flops_of(*params));
+  low.describe(with_vectors("depthwise_source_gradient"), "acdb", flops_of(*params));
   Places places;
   places.gradient = low.at(low.input(0));
   places.weights = low.at(low.input(1));
@@ -230,7 +230,7 @@ void lower_depthwise_weight_gradient(Lowering& low) {
              : nullptr;
   if (!run) low.reject(kUnfit);
   share_out(*params, low.input(0), params->shape.out_height, params->shape.buffer_bytes());
-  low.describe("depthwise_weight_gradient:avx512", "acdb", flops_of(*params));
+  low.describe(with_vectors("depthwise_weight_gradient"), "acdb", flops_of(*params));
   Places places;
   places.source = low.at(low.input(0));
   places.gradient = low.at(low.input(1));

@@ -111,11 +111,11 @@ void lower_pointwise(Lowering& low) {
                   x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
                   gated};
   const std::int64_t rows = params.shape.rows();
-  if (!params.run) low.reject("our 1x1 convolutions need AVX-512 with bfloat16 products");
+  if (!params.run) low.reject("our 1x1 convolutions need AVX2, for bfloat16 its products of AVX-512");
   if (!pairs || rows == 0) low.reject("channels of bfloat16 come in pairs, and there are results");
   params.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
   params.buffer_bytes = (pointwise_buffer_bytes(params.shape, x.dtype) + 63) / 64 * 64;
-  low.describe("pointwise:avx512", "acdb",
+  low.describe(with_vectors("pointwise"), "acdb",
                2.0 * static_cast<double>(rows * params.shape.depth * params.shape.outputs));
   PointwiseStep::Places places;
   places.emplace_back(&BoundPointwise::source, low.at(x));

@@ -121,7 +121,8 @@ std::optional<Params> make_params(const Lowering& low) {
 void lower_spread(Lowering& low) {
   const std::optional<Params> params = make_params(low);
   if (!params)
-    low.reject("it is no strided 1x1 convolution, or this processor has no AVX-512 with bfloat16 products");
+    low.reject(
+        "it is no strided 1x1 convolution, or this processor has no AVX2, or for bfloat16 no products of it");
   const View& x = low.input(0);
   const View& w = low.input(1);
   const Desc source = describe(low, x), weights = weights_desc(low, w, 1, true);

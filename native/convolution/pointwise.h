@@ -8,6 +8,7 @@
 
 #include "convolution/epilogue.h"
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 
@@ -44,7 +45,8 @@ using PointwiseFn = void (*)(const Pointwise& params, const PointwiseData& data,
 
 // The function for a type on this machine, or nullptr.
 PointwiseFn pointwise(DType type);
-PointwiseFn pointwise_avx512(DType type);
+template <Vectors>
+PointwiseFn pointwise_for(DType type);
 
 // Packs weights (outputs, depth) with strides in elements into panels; bytes of the result.
 std::int64_t packed_bytes(DType type, std::int64_t outputs, std::int64_t depth);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 
@@ -12,6 +13,7 @@ using SpreadFn = void (*)(const float* from, std::int64_t count, bool add, void*
 
 // The function for a type on this machine, or nullptr.
 SpreadFn spread(DType type);
-SpreadFn spread_avx512(DType type);
+template <Vectors>
+SpreadFn spread_for(DType type);
 
 }  // namespace npu::convolution

@@ -13,7 +13,6 @@
 namespace npu::convolution {
 namespace {
 
-bool machine_has_bf16_vectors() { return has(Vectors::Avx512Bf16); }
 
 // Panels of outputs; within one, for each step of the depth, `kDepth` values side by side for each output.
 template <class T, std::int64_t kDepth>
@@ -34,25 +33,32 @@ void pack(const T* weights, std::int64_t outputs, std::int64_t depth, std::int64
 }  // namespace
 
 DepthwiseFn depthwise(DType type, std::int64_t kernel, std::int64_t stride) {
-  return machine_has_bf16_vectors() ? depthwise_avx512(type, kernel, stride) : nullptr;
+  return for_machine(type, [&]<Vectors kVectors>() { return depthwise_for<kVectors>(type, kernel, stride); });
 }
 
 SourceGradientFn depthwise_source_gradient(DType type) {
-  return machine_has_bf16_vectors() ? depthwise_source_gradient_avx512(type) : nullptr;
+  return for_machine(type, [&]<Vectors kVectors>() { return depthwise_source_gradient_for<kVectors>(type); });
 }
 
 WeightSumsFn depthwise_weight_sums(DType type, std::int64_t kernel, std::int64_t stride) {
-  return machine_has_bf16_vectors() ? depthwise_weight_sums_avx512(type, kernel, stride) : nullptr;
+  return for_machine(
+      type, [&]<Vectors kVectors>() { return depthwise_weight_sums_for<kVectors>(type, kernel, stride); });
 }
 
-ActivationFn activation(DType type) { return machine_has_bf16_vectors() ? activation_avx512(type) : nullptr; }
+ActivationFn activation(DType type) {
+  return for_machine(type, [&]<Vectors kVectors>() { return activation_for<kVectors>(type); });
+}
 
-PointwiseFn pointwise(DType type) { return machine_has_bf16_vectors() ? pointwise_avx512(type) : nullptr; }
+PointwiseFn pointwise(DType type) {
+  return for_machine(type, [&]<Vectors kVectors>() { return pointwise_for<kVectors>(type); });
+}
 
-SpreadFn spread(DType type) { return machine_has_bf16_vectors() ? spread_avx512(type) : nullptr; }
+SpreadFn spread(DType type) {
+  return for_machine(type, [&]<Vectors kVectors>() { return spread_for<kVectors>(type); });
+}
 
 const GradientKernels* weight_gradient(DType type) {
-  return machine_has_bf16_vectors() ? weight_gradient_avx512(type) : nullptr;
+  return for_machine(type, [&]<Vectors kVectors>() { return weight_gradient_for<kVectors>(type); });
 }
 
 std::int64_t pointwise_chunk(const Pointwise& params, DType type) {

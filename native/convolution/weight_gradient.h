@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::convolution {
 
@@ -40,6 +41,7 @@ struct GradientKernels {
 
 // The kernels for a type on this machine, or nullptr.
 const GradientKernels* weight_gradient(DType type);
-const GradientKernels* weight_gradient_avx512(DType type);
+template <Vectors>
+const GradientKernels* weight_gradient_for(DType type);
 
 }  // namespace npu::convolution

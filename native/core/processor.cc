@@ -58,6 +58,10 @@ void apply_limit() {
 
 bool has(Vectors vectors) { return vectors <= limit && processor_has(vectors); }
 
+std::string with_vectors(const char* kernels) {
+  return std::string(kernels) + (has(Vectors::Avx512) ? ":avx512" : ":avx2");
+}
+
 bool sums_bytes_exactly() {
   switch (dnnl::get_effective_cpu_isa()) {
     case dnnl::cpu_isa::sse41:

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::normalisation {
 
@@ -23,8 +24,7 @@ using RowFn = void (*)(const Row&);
 
 // The implementation for float32 or bfloat16 that this machine can run, or nullptr.
 RowFn layer_norm_grad(DType type);
-
-void layer_norm_grad_float32_avx512(const Row& row);
-void layer_norm_grad_bfloat16_avx512(const Row& row);
+template <Vectors>
+RowFn layer_norm_grad_for(DType type);
 
 }  // namespace npu::normalisation

@@ -15,9 +15,9 @@ namespace npu {
 namespace normalisation {
 
 RowFn layer_norm_grad(DType type) {
-  if (!has(Vectors::Avx512)) return nullptr;
-  if (type == DType::Float32) return layer_norm_grad_float32_avx512;
-  return type == DType::BFloat16 ? layer_norm_grad_bfloat16_avx512 : nullptr;
+  if (has(Vectors::Avx512))
+    return layer_norm_grad_for<Vectors::Avx512>(type);  // bfloat16 without its products too
+  return has(Vectors::Avx2) ? layer_norm_grad_for<Vectors::Avx2>(type) : nullptr;
 }
 
 }  // namespace normalisation
@@ -202,7 +202,7 @@ void lower_rows(Lowering& low) {
   params.parts = std::clamp<std::int64_t>(elements / kMinPartElements, 1,
                                           std::min<std::int64_t>(omp_get_max_threads(), params.rows));
   params.part_columns = (params.columns + 15) / 16 * 16;
-  low.describe("rows:avx512", "", 12.0 * static_cast<double>(elements));
+  low.describe(with_vectors("rows"), "", 12.0 * static_cast<double>(elements));
   params.buffers = low.scratch(params.bytes());
   low.emit(std::make_unique<GradientStep>(params));
 }

@@ -13,8 +13,7 @@ namespace npu {
 namespace product {
 
 const NarrowKernels* narrow(DType type) {
-  if (type == DType::Float32 && has(Vectors::Avx512)) return narrow_float32_avx512();
-  return type == DType::BFloat16 && has(Vectors::Avx512Bf16) ? narrow_bfloat16_avx512() : nullptr;
+  return for_machine(type, [&]<Vectors kVectors>() { return narrow_for<kVectors>(type); });
 }
 
 }  // namespace product
@@ -79,8 +78,7 @@ NarrowFn kernel_of(const NarrowKernels& kernels, const Matrix& a, const Matrix& 
 
 std::optional<Params> make_params(const Lowering& low, const Matrix& a, const Matrix& b, const Matrix& y) {
   const NarrowKernels* kernels = product::narrow(low.output(0).dtype);
-  if (!kernels)
-    low.reject("products with few rows or terms need AVX-512, with its bfloat16 products for these");
+  if (!kernels) low.reject("products with few rows or terms need AVX2, for bfloat16 its products of AVX-512");
   if (y.dims.size() != 2 || a.dims.size() != 2 || b.dims.size() != 2 || y.strides[1] != 1 || a.dims[1] == 0 ||
       y.dims[0] == 0 || y.dims[1] == 0 || !is_plain(low)) {
     return std::nullopt;
@@ -115,7 +113,7 @@ void lower_narrow_product(Lowering& low, const Matrix& a, const Matrix& b, const
   if (!params)
     low.reject("it has more rows and terms, other types, strides or post-operations than the kernel takes");
   const NarrowProblem& p = params->problem;
-  low.describe("narrow:avx512",
+  low.describe(with_vectors("narrow"),
                (a.strides[1] == 1 ? "ab," : "ba,") + std::string(b.strides[1] == 1 ? "ab" : "ba"),
                2.0 * static_cast<double>(p.rows * p.columns) * static_cast<double>(p.depth));
   NarrowStep::Places places{{&BoundNarrow::a, low.at(low.input(0))},

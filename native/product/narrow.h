@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::product {
 
@@ -42,7 +43,7 @@ struct NarrowKernels {
 
 // The kernels on this machine, or nullptr.
 const NarrowKernels* narrow(DType type);
-const NarrowKernels* narrow_float32_avx512();
-const NarrowKernels* narrow_bfloat16_avx512();
+template <Vectors>
+const NarrowKernels* narrow_for(DType type);
 
 }  // namespace npu::product

@@ -276,13 +276,13 @@ dnnl::matmul::primitive_desc projection(const Lowering& low, const Layer& layer,
 }  // namespace
 
 void lower_small_lstm(Lowering& low) {
-  if (!recurrent::lstm_step(DType::Float32)) low.reject("it needs AVX-512 with bfloat16 products");
+  if (!recurrent::lstm_step(DType::Float32)) low.reject("it needs AVX2, for bfloat16 its products of AVX-512");
   const std::optional<Layer> layer = make_layer(low);
   if (!layer) low.reject("it is no LSTM of up to four rows with constant weights and blocks of 16 units");
   const Views v(low);
   const double flops = 2.0 * static_cast<double>(layer->steps * layer->batch) *
                        static_cast<double>(v.w.elements() + v.r.elements());
-  low.describe("small_batch:avx512", "", flops);
+  low.describe(with_vectors("small_batch"), "", flops);
 
   const std::int64_t hidden = layer->hidden;
   const DType type = v.r.dtype;

@@ -208,7 +208,7 @@ class Reader {
     if (input_ != low_.input_count() || output_ != low_.output_count()) {
       low_.reject("it has operands that no attribute names");
     }
-    low_.describe("steps:avx512", "", layer.flops());
+    low_.describe(with_vectors("steps"), "", layer.flops());
     const std::int64_t elements = kGates * layer.hidden * layer.hidden;
     layer.packed = low_.scratch(static_cast<std::size_t>(elements) * dtype_size(layer.type));
     low_.emit(std::make_unique<StepsTask<Bound>>(layer));

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::recurrent {
 
@@ -21,7 +22,7 @@ struct LstmStep {
   const float* projected;    // (batch, 4, hidden): what the input and the bias add
   const void* weights;       // packed
   const float* h;            // (batch, hidden)
-  const std::uint16_t* h16;  // the same in bfloat16
+  const std::uint16_t* h16;  // the same in bfloat16, for weights of it
   float* c;                  // (batch, hidden), updated
   float* h_next;
   std::uint16_t* h16_next;
@@ -32,12 +33,10 @@ using LstmStepFn = void (*)(const LstmStep& step, std::int64_t first, std::int64
 
 // The step for weights of a type, or nullptr when this machine has none.
 LstmStepFn lstm_step(DType weights);
+template <Vectors>
+LstmStepFn lstm_step_for(DType weights);
 
 // Packs recurrent weights (hidden, 4, hidden), row-major; the result has their size.
 void pack_lstm_weights(DType type, const void* weights, std::int64_t hidden, void* packed);
-
-// One for each instruction set.
-void lstm_step_f32_avx512(const LstmStep& step, std::int64_t first, std::int64_t last, bool backwards);
-void lstm_step_bf16_avx512(const LstmStep& step, std::int64_t first, std::int64_t last, bool backwards);
 
 }  // namespace npu::recurrent

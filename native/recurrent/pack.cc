@@ -25,15 +25,11 @@ void pack(const T* weights, std::int64_t hidden, T* packed) {
 }  // namespace
 
 LstmStepFn lstm_step(DType weights) {
-  if (!has(Vectors::Avx512Bf16)) return nullptr;
-  if (weights == DType::Float32) return lstm_step_f32_avx512;
-  return weights == DType::BFloat16 ? lstm_step_bf16_avx512 : nullptr;
+  return for_machine(weights, [&]<Vectors kVectors>() { return lstm_step_for<kVectors>(weights); });
 }
 
 const TrainingKernels* training_kernels(DType weights) {
-  if (!has(Vectors::Avx512Bf16)) return nullptr;
-  if (weights == DType::Float32) return training_float32_avx512();
-  return weights == DType::BFloat16 ? training_bfloat16_avx512() : nullptr;
+  return for_machine(weights, [&]<Vectors kVectors>() { return training_kernels_for<kVectors>(weights); });
 }
 
 void pack_lstm_weights(DType type, const void* weights, std::int64_t hidden, void* packed) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/processor.h"
 
 namespace npu::recurrent {
 
@@ -49,9 +50,7 @@ struct TrainingKernels {
 
 // The kernels for weights of a type, or nullptr when this machine has none.
 const TrainingKernels* training_kernels(DType weights);
-
-// One for each instruction set.
-const TrainingKernels* training_float32_avx512();
-const TrainingKernels* training_bfloat16_avx512();
+template <Vectors>
+const TrainingKernels* training_kernels_for(DType weights);
 
 }  // namespace npu::recurrent

@@ -19,14 +19,19 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 # What the runtime uses of this processor; kernels of our own need it, everything else does without.
 _ISA = str(rt.version()["isa"])
+HAS_VECTORS = _ISA not in ("sse41", "avx")
 HAS_WIDE_VECTORS = _ISA.startswith("avx512")
 HAS_BF16_VECTORS = HAS_WIDE_VECTORS and any(name in _ISA for name in ("bf16", "fp16", "amx"))
 
-needs_avx2 = pytest.mark.skipif(_ISA in ("sse41", "avx"), reason="these kernels need AVX2")
+FLOATS = [np.dtype(np.float32), *([BF16] if HAS_BF16_VECTORS else [])]  # that they take
+VECTORS = "avx512" if HAS_WIDE_VECTORS else "avx2"  # of our own kernels, in the names of their tasks
+
+needs_avx2 = pytest.mark.skipif(not HAS_VECTORS, reason="these kernels need AVX2")
 needs_wide_vectors = pytest.mark.skipif(not HAS_WIDE_VECTORS, reason="these kernels need AVX-512")
 needs_bf16_vectors = pytest.mark.skipif(
     not HAS_BF16_VECTORS, reason="these kernels need AVX-512 with bfloat16"
 )
+needs_own_kernels = pytest.mark.usefixtures("own_kernels")  # float32 with AVX2, bfloat16 with its products
 
 
 def view(buffer: int, array: Array, perm: Sequence[int] | None = None, offset: int = 0) -> View:

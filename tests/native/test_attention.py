@@ -11,13 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import BF16, Array, Operand, close, needs_bf16_vectors, randn, run_single
+from tests.native.native_support import (
+    BF16,
+    FLOATS,
+    VECTORS,
+    Array,
+    Operand,
+    close,
+    needs_own_kernels,
+    randn,
+    run_single,
+)
 
-pytestmark = needs_bf16_vectors
+pytestmark = needs_own_kernels
 
 CASES = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from([np.dtype(np.float32), BF16]),
+        "dtype": st.sampled_from(FLOATS),
         "batch": st.integers(1, 2),
         "heads": st.integers(1, 3),
         "queries": st.one_of(st.integers(1, 20), st.sampled_from([63, 64, 65, 130, 197])),
@@ -85,7 +95,7 @@ def test_forward_and_backward(case: dict[str, Any], scale: float) -> None:
     sums = np.full(expected_sums.shape, np.nan, np.float32)
     attrs = {"scale": scale, "causal": causal}
     operands = [_operand(a, by_tokens) for a in (q, k, v)]
-    assert run_single("attention", operands, [y, sums], attrs) == "fused:avx512"
+    assert run_single("attention", operands, [y, sums], attrs) == f"fused:{VECTORS}"
     close(_seen(y), expected.detach().numpy(), TOLERANCE[dtype.name])
     close(sums, expected_sums.detach().numpy(), OF_SUMS[dtype.name])
 
@@ -93,7 +103,7 @@ def test_forward_and_backward(case: dict[str, Any], scale: float) -> None:
     expected.backward(torch.from_numpy(dy.astype(np.float64)))
     gradients = [_blank(a.shape, dtype, by_tokens) for a in (q, k, v)]
     reads = [_operand(dy, by_tokens), *operands, y, sums]
-    assert run_single("attention_grad", reads, gradients, attrs) == "fused:avx512"
+    assert run_single("attention_grad", reads, gradients, attrs) == f"fused:{VECTORS}"
     for found, given_ in zip(gradients, wide, strict=True):
         assert given_.grad is not None
         close(_seen(found), given_.grad.numpy(), OF_GRADIENTS[dtype.name])
@@ -104,8 +114,9 @@ MASKS = [(1, 1, 1, 21), (1, 1, 9, 21), (2, 1, 1, 21), (2, 3, 9, 21), (9, 21)]
 
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 @pytest.mark.parametrize("kind", ["bool", "float32"])
-def test_masks(shape: tuple[int, ...], kind: str) -> None:
-    case = {"dtype": BF16, "batch": 2, "heads": 3, "queries": 9, "keys": 21, "depth": 16, "width": 16}
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_masks(shape: tuple[int, ...], kind: str, dtype: np.dtype[Any]) -> None:
+    case = {"dtype": dtype, "batch": 2, "heads": 3, "queries": 9, "keys": 21, "depth": 16, "width": 16}
     q, k, v = _made(case)
     kept = np.random.default_rng(5).random(shape) < 0.6
     kept[..., 0] = True
@@ -113,10 +124,10 @@ def test_masks(shape: tuple[int, ...], kind: str) -> None:
     mask: Array = kept if kind == "bool" else added
     wide_mask = np.where(kept, 0.0, -np.inf) if kind == "bool" else added
     expected, sums = _attention(_doubles(q, k, v), 0.25, torch.from_numpy(wide_mask.astype(np.float64)))
-    y, found = np.full(expected.shape, np.nan, BF16), np.full(sums.shape, np.nan, np.float32)
+    y, found = np.full(expected.shape, np.nan, dtype), np.full(sums.shape, np.nan, np.float32)
     run_single("attention", [q, k, v, mask], [y, found], {"scale": 0.25})
-    close(y, expected.detach().numpy(), TOLERANCE["bfloat16"])
-    close(found, sums.detach().numpy(), OF_SUMS["bfloat16"])
+    close(y, expected.detach().numpy(), TOLERANCE[dtype.name])
+    close(found, sums.detach().numpy(), OF_SUMS[dtype.name])
 
 
 FILLS = {"hidden": -np.inf, "finite": -2.3e38, "little": -1.5}
@@ -124,7 +135,7 @@ FILLS = {"hidden": -np.inf, "finite": -2.3e38, "little": -1.5}
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 37), (70, 37), (2, 1, 70, 37), (2, 3, 70, 37)], ids=str)
 @pytest.mark.parametrize("kind", ["added", "far", *FILLS])
-@pytest.mark.parametrize("dtype", [np.dtype(np.float32), BF16], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_gradients_with_masks(shape: tuple[int, ...], kind: str, dtype: Any) -> None:
     """Also of queries all of whose keys are hidden by a finite number: each of their keys has the same weight."""
     case = {"dtype": dtype, "batch": 2, "heads": 3, "queries": 70, "keys": 37, "depth": 16, "width": 18}
@@ -172,7 +183,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lift", [-400.0, 80.0, 400.0])
-@pytest.mark.parametrize("dtype", [np.dtype(np.float32), BF16], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_gradients_of_scores_far_from_zero(dtype: Any, lift: float, causal: bool) -> None:
     """All scores of a query are lifted alike, but for keys far below the others: they have no weight."""
     case = {"dtype": dtype, "batch": 1, "heads": 2, "queries": 37, "keys": 29, "depth": 16, "width": 16}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import needs_bf16_vectors
+from tests.native.native_support import FLOATS, needs_own_kernels
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda y: y,
@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 _LIMITS = {"float32": 2e-6, "bfloat16": 6e-3}  # of the largest result
 
-pytestmark = needs_bf16_vectors
+pytestmark = needs_own_kernels
 
 
 def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:
@@ -150,7 +150,7 @@ def test_depthwise_of_any_size(data: st.DataObject) -> None:
     shape = tuple(
         data.draw(st.integers(low, high)) for low, high in ((1, 3), (kernel, 20), (kernel, 20), (2, 50))
     )
-    case = _Case(shape, kernel, shape[3], shape[3], data.draw(st.sampled_from(list(_LIMITS))))
+    case = _Case(shape, kernel, shape[3], shape[3], data.draw(st.sampled_from([d.name for d in FLOATS])))
     case.check("depthwise", 1, pads, data.draw(st.sampled_from(_SWISH)), bias=data.draw(st.booleans()))
 
 
@@ -170,7 +170,11 @@ def test_pointwise_of_any_size(data: st.DataObject) -> None:
     depth = 2 * data.draw(st.integers(1, 60))
     shape = tuple(data.draw(st.integers(low, 12)) for low in (1, 4, 4))
     case = _Case(
-        (*shape, depth), 1, data.draw(st.integers(1, 150)), 1, data.draw(st.sampled_from(list(_LIMITS)))
+        (*shape, depth),
+        1,
+        data.draw(st.integers(1, 150)),
+        1,
+        data.draw(st.sampled_from([d.name for d in FLOATS])),
     )
     case.check(
         "pointwise",

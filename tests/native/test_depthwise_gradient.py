@@ -11,21 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.native.native_support import (
-    BF16,
+    FLOATS,
+    VECTORS,
     Array,
     Operand,
     channels_last,
     logical,
-    needs_bf16_vectors,
+    needs_own_kernels,
     randn,
     run_single,
 )
 
-pytestmark = needs_bf16_vectors
+pytestmark = needs_own_kernels
 
 CASES = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from([np.float32, BF16]),
+        "dtype": st.sampled_from(FLOATS),
         "kernel": st.sampled_from([3, 5]),
         "stride": st.integers(1, 2),
         "top": st.integers(0, 2),
@@ -68,7 +69,7 @@ def test_weights(case: dict[str, Any]) -> None:
     x, w, dy, attrs, (_, expected) = _made(case, case["kernel"], case["stride"])
     dw = np.full(w.shape, np.nan, np.float32)
     impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [dw], attrs | WEIGHTS)
-    assert impl == "depthwise_weight_gradient:avx512"
+    assert impl == f"depthwise_weight_gradient:{VECTORS}"
     scale = np.sqrt(dy[:, 0].size) * 6 + np.abs(expected.numpy()).max()
     assert np.abs(dw - expected.numpy()).max() <= 4e-6 * scale
 
@@ -79,7 +80,7 @@ def test_weights_in_another_order() -> None:
     stored = np.full((3, 3, 1, 40), np.nan, np.float32)
     place = Operand(stored, (3, 2, 0, 1))
     impl = run_single("conv_grad_weights", [channels_last(x), channels_last(dy)], [place], attrs | WEIGHTS)
-    assert impl == "depthwise_weight_gradient:avx512"
+    assert impl == f"depthwise_weight_gradient:{VECTORS}"
     np.testing.assert_allclose(stored.transpose(3, 2, 0, 1), expected.numpy(), atol=2e-5)
 
 
@@ -94,7 +95,7 @@ def test_source(case: dict[str, Any], kernel: int, stride: int) -> None:
     ]  # without pixels no window sees
     dx = channels_last(np.full(x.shape, np.nan, x.dtype))
     impl = run_single("deconv", [channels_last(dy), w], [dx], attrs | SOURCE)
-    assert impl == "depthwise_source_gradient:avx512"
+    assert impl == f"depthwise_source_gradient:{VECTORS}"
     error = np.abs(logical(dx).astype(np.float64) - expected.numpy())
     rounding = 0 if x.dtype == np.float32 else 2**-8 * np.abs(expected.numpy())
     assert (error <= rounding + 2e-5).all()

@@ -17,7 +17,7 @@ from tests.native.native_support import (
     channels_last,
     close,
     logical,
-    needs_bf16_vectors,
+    needs_own_kernels,
     randn,
     run_single,
 )
@@ -93,7 +93,7 @@ def test_gradient_of_a_convolutions_source_is_a_deconvolution() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize(("size", "strides"), [((9, 8), (2, 2)), ((8, 7), (3, 1)), ((5, 11), (1, 3))])
-@needs_bf16_vectors
+@needs_own_kernels
 def test_source_of_a_strided_1x1_convolution(
     size: tuple[int, int], strides: tuple[int, int], added: bool, dtype: Any
 ) -> None:

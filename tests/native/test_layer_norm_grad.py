@@ -11,15 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import BF16, Array, close, needs_wide_vectors, randn, run_single
+from tests.native.native_support import (
+    BF16,
+    HAS_WIDE_VECTORS,
+    VECTORS,
+    Array,
+    close,
+    needs_own_kernels,
+    needs_wide_vectors,
+    randn,
+    run_single,
+)
 
-pytestmark = needs_wide_vectors
+pytestmark = needs_own_kernels
 
 F32 = np.dtype(np.float32)
-KIND, IMPLEMENTATION = "layer_norm_grad", "rows:avx512"
+KIND, IMPLEMENTATION = "layer_norm_grad", f"rows:{VECTORS}"
 CASES = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from([F32, BF16]),
+        "dtype": st.sampled_from([F32, *([BF16] if HAS_WIDE_VECTORS else [])]),
         "rows": st.one_of(st.integers(1, 9), st.sampled_from([33, 197, 788])),
         "columns": st.one_of(st.integers(1, 40), st.sampled_from([63, 64, 65, 257, 768])),
         "statistics": st.sampled_from([F32, BF16]),
@@ -70,6 +80,7 @@ def test_gradients(case: dict[str, Any]) -> None:
             close(ours, theirs, _tolerance(ours))
 
 
+@needs_wide_vectors
 def test_rounding_of_bfloat16() -> None:
     """To the nearest, ties to even; what is not finite stays so."""
     dy = np.array([[1 + 2**-8, 1 + 3 * 2**-8, -3e38, 1e-3]], np.float32).astype(BF16)

@@ -11,15 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import BF16, Array, close, needs_bf16_vectors, randn, run_single
+from tests.native.native_support import (
+    FLOATS,
+    VECTORS,
+    Array,
+    close,
+    needs_own_kernels,
+    randn,
+    run_single,
+)
 
-pytestmark = needs_bf16_vectors
+pytestmark = needs_own_kernels
 
 F32 = np.dtype(np.float32)
-FORWARD, BACK, IMPLEMENTATION = "lstm_steps", "lstm_steps_grad", "steps:avx512"
+FORWARD, BACK, IMPLEMENTATION = "lstm_steps", "lstm_steps_grad", f"steps:{VECTORS}"
 CASES = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from([F32, BF16]),
+        "dtype": st.sampled_from(FLOATS),
         "steps": st.integers(1, 9),
         "batch": st.one_of(st.integers(1, 8), st.sampled_from([13, 24])),
         "hidden": st.sampled_from([16, 32, 48, 80, 128, 144]),
@@ -100,7 +108,7 @@ def test_results_and_gradients_are_pytorchs(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_kept_are_the_gates_and_the_cell_before(dtype: Any, reverse: bool) -> None:
     case = {"dtype": dtype, "steps": 4, "batch": 3, "hidden": 32, "reverse": reverse, "given": (True,) * 3}
     operands = _operands(case)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,17 +11,17 @@ from hypothesis import strategies as st
 
 import npu_runtime as rt
 from tests.native.native_support import (
-    HAS_BF16_VECTORS,
+    BF16,
+    FLOATS,
+    VECTORS,
     Array,
     Operand,
-    needs_wide_vectors,
+    needs_own_kernels,
     randn,
     run_single,
 )
 
-pytestmark = needs_wide_vectors
-
-DTYPES = [np.float32, *([ml_dtypes.bfloat16] if HAS_BF16_VECTORS else [])]
+pytestmark = needs_own_kernels
 
 
 def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tuple[Array, str]:
@@ -49,7 +48,7 @@ def _product(a: Array, b: Array, turned: tuple[bool, bool], **attrs: Any) -> tup
     a_turned=st.booleans(),
     biased=st.booleans(),
     relu=st.booleans(),
-    dtype=st.sampled_from(DTYPES),
+    dtype=st.sampled_from(FLOATS),
 )
 def test_narrow_products(
     few: int, sizes: tuple[int, int], kind: str, a_turned: bool, biased: bool, relu: bool, dtype: Any
@@ -60,21 +59,21 @@ def test_narrow_products(
     y, impl = _product(
         a, b, (a_turned and kind != "dots", kind == "dots"), bias=bias, post_ops=["relu"] if relu else []
     )
-    assert impl == "narrow:avx512"
+    assert impl == f"narrow:{VECTORS}"
     expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias.astype(np.float64))
     expected = np.maximum(expected, 0) if relu else expected
     error = 2e-6 * np.sqrt(depth) * max(np.abs(expected).max(), 1)
-    once_rounded = 2.0**-8 * np.abs(expected) if dtype is ml_dtypes.bfloat16 else 0.0
+    once_rounded = 2.0**-8 * np.abs(expected) if dtype == BF16 else 0.0
     assert (np.abs(y.astype(np.float64) - expected) <= error + once_rounded).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_not_a_number_stays_in_its_row(dtype: Any) -> None:
     a, b = randn(4, 300).astype(dtype), randn(300, 200, seed=1).astype(dtype)
     a[1, 7] = np.nan
     for turned in (False, True):
         y, impl = _product(a, b, (False, turned), post_ops=["relu"])
-        assert impl == "narrow:avx512"
+        assert impl == f"narrow:{VECTORS}"
         y = y.astype(np.float32)
         assert np.isnan(y[1]).all() and np.isfinite(np.delete(y, 1, 0)).all()
 

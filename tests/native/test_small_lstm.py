@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import npu_runtime as rt
-from tests.native.native_support import needs_bf16_vectors
+from tests.native.native_support import needs_own_kernels
 
 TYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -67,7 +67,7 @@ def _torch(direction: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [(y.flip(0) if flipped else y).numpy(), h.numpy()[None], c.numpy()[None]]
 
 
-@needs_bf16_vectors
+@needs_own_kernels
 @pytest.mark.parametrize("bias_type", ["float32", "bfloat16"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_small_batches_equal_pytorch(
         assert np.abs(mine - theirs).max() <= tolerance * max(1.0, float(np.abs(theirs).max()))
 
 
-@needs_bf16_vectors
+@needs_own_kernels
 def test_large_batches_are_refused() -> None:
     arrays = {
         "x": np.zeros((2, 8, 16), np.float32),

@@ -17,7 +17,7 @@ from tests.native.native_support import (
     Array,
     Operand,
     constant,
-    needs_bf16_vectors,
+    needs_own_kernels,
     needs_wide_vectors,
     run_single,
     view,
@@ -235,12 +235,12 @@ def test_own_products(post_op: str) -> None:
     _check(lambda bias, **attrs: _product(bias, 512, 512, **attrs), "strassen", post_op, np.float32, 512)
 
 
-@needs_wide_vectors
+@needs_own_kernels
 def test_own_products_of_few_rows() -> None:
     _check(lambda bias, **attrs: _product(bias, 4, 512, **attrs), "narrow", "relu", np.float32, 512)
 
 
-@needs_bf16_vectors
+@needs_own_kernels
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("post_op", _OWN_CONVOLUTIONS)
 def test_own_convolutions(post_op: str, dtype: Any) -> None:
@@ -256,7 +256,7 @@ def test_own_convolutions(post_op: str, dtype: Any) -> None:
         )
 
 
-@needs_wide_vectors
+@needs_own_kernels
 @pytest.mark.parametrize("post_op", ["relu", "clip,0.0,6.0"])
 def test_winograd(post_op: str) -> None:
     _check(lambda bias, **attrs: _convolution(bias, 3, **attrs), "winograd", post_op, np.float32, 64)

@@ -13,15 +13,17 @@ from torch.nn.grad import conv2d_weight
 
 from tests.native.native_support import (
     BF16,
+    FLOATS,
     Array,
     Operand,
     channels_last,
     needs_bf16_vectors,
+    needs_own_kernels,
     randn,
     run_single,
 )
 
-pytestmark = needs_bf16_vectors
+pytestmark = needs_own_kernels
 
 LAYOUTS = {  # how weights (O, I, h, w) lie in memory, and the way back
     "HWIO": ((2, 3, 1, 0), (3, 2, 0, 1)),
@@ -69,7 +71,7 @@ def _window(size: int, kernel: int, stride: int, dilation: int, pads: tuple[int,
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_window(data: st.DataObject) -> None:
-    dtype = data.draw(st.sampled_from([np.float32, BF16]))
+    dtype = data.draw(st.sampled_from(FLOATS))
     kernel, stride = (data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3))) for _ in range(2))
     dilation = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
     pads = [data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in range(2)]
@@ -106,6 +108,7 @@ def test_pixels_rows_and_columns_are_shared_out(
         assert _check(x, dy, PLAIN, (outputs, inputs, 1, 1), layout).startswith("weight_gradient")
 
 
+@needs_bf16_vectors
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 @pytest.mark.parametrize(("kernel", "size"), [(1, 9), (3, 9), (3, 28)])
 def test_gradients_of_16_bits_are_rounded_once(layout: str, kernel: int, size: int) -> None:
@@ -133,6 +136,7 @@ def test_a_tap_that_sees_nothing_has_no_gradient() -> None:
     assert np.abs(dw[:, :, 1, 1]).max() > 0
 
 
+@needs_bf16_vectors
 def test_not_a_number_stays_where_it_is() -> None:
     x, dy = randn(1, 64, 3, 3, dtype=BF16), randn(1, 32, 3, 3, seed=1, dtype=BF16)
     x[0, 5, 1, 1] = np.nan  # the last of an odd number of pixels is paired with zeros
@@ -147,7 +151,7 @@ def test_not_a_number_stays_where_it_is() -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_winograd_of_any_shape(data: st.DataObject) -> None:
-    dtype = data.draw(st.sampled_from([np.float32, BF16]))
+    dtype = data.draw(st.sampled_from(FLOATS))
     inputs, outputs = (16 * data.draw(st.integers(1, 9)) for _ in range(2))
     space = [data.draw(st.integers(5, 30)) for _ in range(2)]
     begin, end = ([data.draw(st.integers(0, 2)) for _ in range(2)] for _ in range(2))

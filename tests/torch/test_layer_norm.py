@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import npu_runtime as rt
 from ge.errors import GeError
 from ge.ops.builder import GraphBuilder
+from ge.target import host
 from tests.support.small_graphs import assert_close, compiled, feeds_of, graph_of, kinds
 from torchair.executable import observe
 
@@ -100,9 +100,10 @@ def _gradient(shape: tuple[int, ...], axes: list[int], dtype: str = "float32", *
     return build
 
 
-@pytest.mark.skipif(not str(rt.version()["isa"]).startswith("avx512"), reason="the task needs AVX-512")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_is_one_task(dtype: str) -> None:
+    if ("avx2" if dtype == "float32" else "avx512") not in host().features:
+        pytest.skip("this machine has no kernels for it")
     assert kinds(compiled(_gradient((4, 6, 8), [1, 2], dtype))) == ["layer_norm_grad"]
 
 

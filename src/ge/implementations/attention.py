@@ -22,7 +22,7 @@ class Fused(Candidate):
     """Scores of a few queries at a time stay in the first-level cache."""
 
     name = "fused"
-    needs = "avx512"
+    needs = "avx2"
     needs_bf16 = "avx512_bf16"
 
     def __init__(self, first: int, sums: int, mask: int) -> None:

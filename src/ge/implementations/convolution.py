@@ -162,7 +162,8 @@ class Depthwise(Candidate):
     """Depthwise convolutions whose activation takes longer than the sums: swish is applied in registers."""
 
     name = "depthwise"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         why = _has_plain_operands(op)
@@ -216,7 +217,8 @@ class Pointwise(Candidate):
     """1x1 convolutions whose activation, gate or writing of results dominates."""
 
     name = "pointwise"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         why = _has_plain_operands(op)
@@ -262,7 +264,8 @@ class Spread(Candidate):
     """Transposed 1x1 convolutions with strides: a product for the pixels that receive one, then their spreading."""
 
     name = "spread"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
@@ -311,7 +314,8 @@ class DepthwiseSourceGradient(Candidate):
     """The gradient of a depthwise convolution by its source."""
 
     name = "depthwise_source_gradient"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         if op.post_ops or op.flag("has_bias") or op.quantised or len(op.inputs) != 2:
@@ -333,7 +337,8 @@ class LibrarySwish(Library):
     """The library's convolution, then swish in place: inside its kernels that costs several times as much."""
 
     name = "onednn_swish"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         y = op.outputs[0]

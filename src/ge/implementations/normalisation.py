@@ -17,7 +17,8 @@ class Rows(Candidate):
     """A row is read once from memory; its sums over columns are ready before its second reading, from the cache."""
 
     name = "rows"
-    needs = "avx512"
+    needs = "avx2"
+    needs_bf16 = "avx512"
 
     def unfit(self, op: Operation) -> str:
         dy, x = op.inputs[:2]

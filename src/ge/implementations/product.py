@@ -214,7 +214,7 @@ class Narrow(Candidate):
     """Products with few rows, or of few columns by few rows, whose second operand is not packed."""
 
     name = "narrow"
-    needs = "avx512"
+    needs = "avx2"
     needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:

@@ -20,7 +20,8 @@ class SmallBatch(Candidate):
     """LSTM layers of small batches, where reading the recurrent weights takes the time."""
 
     name = "small_batch"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         if op.attrs.get("cell") != "lstm" or op.attrs.get("direction") == "bidirectional_sum":
@@ -54,7 +55,8 @@ class Steps(Candidate):
     """All steps of an LSTM layer in training, or back through them, with recurrent weights packed once."""
 
     name = "steps"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         rows, weights = op.inputs[:2]

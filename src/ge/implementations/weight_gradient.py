@@ -84,7 +84,8 @@ class ChannelProducts(Candidate):
     """A product of channels by channels for each tap, over all pixels."""
 
     name = "weight_gradient"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         x, dy, _ = _sides(op)
@@ -113,7 +114,8 @@ class DepthwiseWeightGradient(Candidate):
     """The gradient of a depthwise convolution's weights."""
 
     name = "depthwise_weight_gradient"
-    needs = "avx512_bf16"
+    needs = "avx2"
+    needs_bf16 = "avx512_bf16"
 
     def unfit(self, op: Operation) -> str:
         x, dy, dw = _sides(op)

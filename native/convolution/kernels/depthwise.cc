@@ -1,9 +1,9 @@
-// Depthwise convolution for AVX-512.
-#include <algorithm>
+// Depthwise convolution.
+#include "convolution/depthwise.h"
+
 #include <utility>
 
-#include "convolution/avx512.h"
-#include "convolution/depthwise.h"
+#include "convolution/kernels/elements.h"
 
 namespace npu::convolution {
 namespace {
@@ -12,41 +12,40 @@ constexpr int kStrip = 7;  // outputs computed at once; image widths of most net
 
 // A padded row of the source, widened; `y` may be outside of the image.
 template <class T>
-void read_row(const Depthwise& p, const typename T::Value* image, std::int64_t y, __mmask16 lanes,
-              float* row) {
+void read_row(const Depthwise& p, const typename T::Value* image, std::int64_t y, Lanes lanes, float* row) {
   const std::int64_t width = p.padded_width();
-  const std::int64_t count = y < 0 || y >= p.height ? 0 : std::min(p.width, width - p.pad_left);
+  const std::int64_t count = y < 0 || y >= p.height ? 0 : smaller(p.width, width - p.pad_left);
   widen_row<T>(count ? image + y * p.source_row : image, p.source_pixel, p.pad_left, count, width, lanes,
                row);
 }
 
 template <class T, Activation kActivation, int kKernel, int kStride, int kCount>
-inline void strip(const Depthwise& p, const float* const rows[kKernel], const float* weights, __m512 bias,
-                  const typename T::Value* residual, typename T::Value* target, __mmask16 lanes) {
-  __m512 sum[kCount];
+inline void strip(const Depthwise& p, const float* const rows[kKernel], const float* weights, Vector bias,
+                  const typename T::Value* residual, typename T::Value* target, Lanes lanes) {
+  Vector sum[kCount];
   for (int i = 0; i < kCount; ++i) sum[i] = bias;
 #pragma GCC unroll 7
   for (int ky = 0; ky < kKernel; ++ky) {
 #pragma GCC unroll 7
     for (int kx = 0; kx < kKernel; ++kx) {
-      const __m512 w = _mm512_load_ps(weights + (ky * kKernel + kx) * kLanes);
+      const Vector w = load(weights + (ky * kKernel + kx) * kLanes);
 #pragma GCC unroll 7
       for (int i = 0; i < kCount; ++i) {
-        sum[i] = _mm512_fmadd_ps(w, _mm512_load_ps(rows[ky] + (i * kStride + kx) * kLanes), sum[i]);
+        sum[i] = fma(w, load(rows[ky] + (i * kStride + kx) * kLanes), sum[i]);
       }
     }
   }
 #pragma GCC unroll 7
   for (int i = 0; i < kCount; ++i) {
     const std::int64_t at = i * p.target_pixel;
-    const __m512 value = residual ? _mm512_add_ps(sum[i], T::load(residual + at, lanes)) : sum[i];
-    T::store(target + at, lanes, activate<kActivation, T::kCoarse>(p.epilogue, value));
+    const Vector value = residual ? sum[i] + T::load(residual + at, lanes) : sum[i];
+    T::store(target + at, lanes, activate<kActivation, kCoarse<T>>(p.epilogue, value));
   }
 }
 
 template <class T, Activation kActivation, int kKernel, int kStride, int... kCounts>
-void rest(int count, const Depthwise& p, const float* const rows[kKernel], const float* weights, __m512 bias,
-          const typename T::Value* residual, typename T::Value* target, __mmask16 lanes,
+void rest(int count, const Depthwise& p, const float* const rows[kKernel], const float* weights, Vector bias,
+          const typename T::Value* residual, typename T::Value* target, Lanes lanes,
           std::integer_sequence<int, kCounts...>) {
   ((count == kCounts + 1 ? strip<T, kActivation, kKernel, kStride, kCounts + 1>(p, rows, weights, bias,
                                                                                 residual, target, lanes)
@@ -59,11 +58,11 @@ void activated_rows(const Depthwise& p, const DepthwiseData& data, std::int64_t 
                     std::int64_t first, std::int64_t last, float* buffer) {
   using Value = typename T::Value;
   const std::int64_t channel = block * kLanes, row_size = p.padded_width() * kLanes;
-  const __mmask16 lanes = first_lanes(p.channels - channel);
+  const Lanes lanes = first_lanes(p.channels - channel);
   const auto* source = static_cast<const Value*>(data.source) + image * p.source_image + channel;
   const std::int64_t at = image * p.target_image + channel;
   const float* weights = data.weights + block * kKernel * kKernel * kLanes;
-  const __m512 bias = data.bias ? _mm512_maskz_loadu_ps(lanes, data.bias + channel) : _mm512_setzero_ps();
+  const Vector bias = data.bias ? load(data.bias + channel, lanes) : zero();
   std::int64_t read =
       first * kStride;  // rows before it, counted from the first padded one, are in the buffer
   for (std::int64_t y = first; y < last; ++y) {
@@ -99,26 +98,27 @@ void rows(const Depthwise& p, const DepthwiseData& data, std::int64_t image, std
 }
 
 struct Entry {
-  DType type;
   std::int64_t kernel, stride;
   DepthwiseFn function;
 };
 
+template <class T>
 constexpr Entry kEntries[] = {
-    {DType::Float32, 3, 1, rows<Float32, 3, 1>},       {DType::Float32, 3, 2, rows<Float32, 3, 2>},
-    {DType::Float32, 5, 1, rows<Float32, 5, 1>},       {DType::Float32, 5, 2, rows<Float32, 5, 2>},
-    {DType::Float32, 7, 1, rows<Float32, 7, 1>},       {DType::BFloat16, 3, 1, rows<BFloat16Bits, 3, 1>},
-    {DType::BFloat16, 3, 2, rows<BFloat16Bits, 3, 2>}, {DType::BFloat16, 5, 1, rows<BFloat16Bits, 5, 1>},
-    {DType::BFloat16, 5, 2, rows<BFloat16Bits, 5, 2>}, {DType::BFloat16, 7, 1, rows<BFloat16Bits, 7, 1>},
+    {3, 1, rows<T, 3, 1>}, {3, 2, rows<T, 3, 2>}, {5, 1, rows<T, 5, 1>},
+    {5, 2, rows<T, 5, 2>}, {7, 1, rows<T, 7, 1>},
 };
 
 }  // namespace
 
-DepthwiseFn depthwise_avx512(DType type, std::int64_t kernel, std::int64_t stride) {
-  for (const Entry& entry : kEntries) {
-    if (entry.type == type && entry.kernel == kernel && entry.stride == stride) return entry.function;
-  }
-  return nullptr;
+template <Vectors>
+DepthwiseFn depthwise_for(DType type, std::int64_t kernel, std::int64_t stride) {
+  return for_type(type, [&]<class T>() -> DepthwiseFn {
+    for (const Entry& entry : kEntries<T>) {
+      if (entry.kernel == kernel && entry.stride == stride) return entry.function;
+    }
+    return nullptr;
+  });
 }
+template DepthwiseFn depthwise_for<kVectors>(DType, std::int64_t, std::int64_t);
 
 }  // namespace npu::convolution

@@ -1,8 +1,9 @@
-// Gradients of depthwise convolutions for AVX-512.
+// Gradients of depthwise convolutions.
+#include "convolution/depthwise_gradient.h"
+
 #include <utility>
 
-#include "convolution/avx512.h"
-#include "convolution/depthwise_gradient.h"
+#include "convolution/kernels/elements.h"
 
 namespace npu::convolution {
 namespace {
@@ -21,14 +22,14 @@ struct Taps {
 };
 
 template <class T, int kCount>
-void strip(const Taps& taps, std::int64_t at, typename T::Value* target, std::int64_t step, __mmask16 lanes) {
-  __m512 sum[kCount];
-  for (int i = 0; i < kCount; ++i) sum[i] = _mm512_setzero_ps();
+void strip(const Taps& taps, std::int64_t at, typename T::Value* target, std::int64_t step, Lanes lanes) {
+  Vector sum[kCount];
+  for (int i = 0; i < kCount; ++i) sum[i] = zero();
   for (int t = 0; t < taps.count; ++t) {
-    const __m512 w = _mm512_load_ps(taps.list[t].weight);
+    const Vector w = load(taps.list[t].weight);
     const float* row = taps.list[t].row + at * kLanes;
 #pragma GCC unroll 7
-    for (int i = 0; i < kCount; ++i) sum[i] = _mm512_fmadd_ps(w, _mm512_load_ps(row + i * kLanes), sum[i]);
+    for (int i = 0; i < kCount; ++i) sum[i] = fma(w, load(row + i * kLanes), sum[i]);
   }
 #pragma GCC unroll 7
   for (int i = 0; i < kCount; ++i) T::store(target + i * step, lanes, sum[i]);
@@ -36,14 +37,14 @@ void strip(const Taps& taps, std::int64_t at, typename T::Value* target, std::in
 
 template <class T, int... kCounts>
 void rest(int count, const Taps& taps, std::int64_t at, typename T::Value* target, std::int64_t step,
-          __mmask16 lanes, std::integer_sequence<int, kCounts...>) {
+          Lanes lanes, std::integer_sequence<int, kCounts...>) {
   ((count == kCounts + 1 ? strip<T, kCounts + 1>(taps, at, target, step, lanes) : void()), ...);
 }
 
 // Every stride-th pixel of a row, beginning at `target`.
 template <class T>
 void put_phase(const Taps& taps, std::int64_t count, typename T::Value* target, std::int64_t step,
-               __mmask16 lanes) {
+               Lanes lanes) {
   std::int64_t i = 0;
   for (; i + kStrip <= count; i += kStrip) strip<T, kStrip>(taps, i, target + i * step, step, lanes);
   rest<T>(static_cast<int>(count - i), taps, i, target + i * step, step, lanes,
@@ -56,20 +57,19 @@ void source_rows(const Depthwise& p, const SourceGradientData& data, std::int64_
   using Value = typename T::Value;
   const GradientRows rows(p);
   const std::int64_t channel = block * kLanes, s = p.stride;
-  const __mmask16 lanes = first_lanes(p.channels - channel);
+  const Lanes lanes = first_lanes(p.channels - channel);
   const auto* gradient = static_cast<const Value*>(data.gradient) + image * p.target_image + channel;
   auto* source = static_cast<Value*>(data.source) + image * p.source_image + channel;
   const float* weights = data.weights + block * p.kernel * p.kernel * kLanes;
   const auto kept = [&](std::int64_t r) { return buffer + r % rows.count * rows.width * kLanes; };
-  std::int64_t read =
-      std::max<std::int64_t>((first + p.pad_top - p.kernel + s) / s, 0);  // rows before it are kept
+  std::int64_t read = larger((first + p.pad_top - p.kernel + s) / s, 0);  // rows before it are kept
   for (std::int64_t y = first; y < last; ++y) {
-    const std::int64_t end = std::min((y + p.pad_top) / s + 1, p.out_height);
+    const std::int64_t end = smaller((y + p.pad_top) / s + 1, p.out_height);
     for (; read < end; ++read) {
       widen_row<T>(gradient + read * p.target_row, p.target_pixel, rows.left, p.out_width, rows.width, lanes,
                    kept(read));
     }
-    for (std::int64_t phase = 0; phase < std::min(s, p.width); ++phase) {
+    for (std::int64_t phase = 0; phase < smaller(s, p.width); ++phase) {
       Taps taps;
       for (std::int64_t ky = 0; ky < p.kernel; ++ky) {
         const std::int64_t r = y + p.pad_top - ky;
@@ -93,19 +93,19 @@ void weight_sums(const Depthwise& p, const void* source_data, const void* gradie
   using Value = typename T::Value;
   constexpr int kTaps = kKernel * kKernel;
   const std::int64_t channel = block * kLanes, width = p.padded_width();
-  const __mmask16 lanes = first_lanes(p.channels - channel);
+  const Lanes lanes = first_lanes(p.channels - channel);
   const auto* source = static_cast<const Value*>(source_data) + image * p.source_image + channel;
   const auto* gradient = static_cast<const Value*>(gradient_data) + image * p.target_image + channel;
   const auto kept = [&](std::int64_t row) { return buffer + row % kKernel * width * kLanes; };
-  __m512 sum[kTaps];
+  Vector sum[kTaps];
 #pragma GCC unroll 25
-  for (int k = 0; k < kTaps; ++k) sum[k] = _mm512_load_ps(sums + k * kLanes);
+  for (int k = 0; k < kTaps; ++k) sum[k] = load(sums + k * kLanes);
   std::int64_t read = first * kStride;  // rows before it, counted from the first padded one, are kept
   for (std::int64_t y = first; y < last; ++y) {
     const std::int64_t top = y * kStride;
     for (read = read < top ? top : read; read < top + kKernel; ++read) {
       const std::int64_t row = read - p.pad_top;
-      const std::int64_t count = row < 0 || row >= p.height ? 0 : std::min(p.width, width - p.pad_left);
+      const std::int64_t count = row < 0 || row >= p.height ? 0 : smaller(p.width, width - p.pad_left);
       widen_row<T>(count ? source + row * p.source_row : source, p.source_pixel, p.pad_left, count, width,
                    lanes, kept(read));
     }
@@ -113,51 +113,52 @@ void weight_sums(const Depthwise& p, const void* source_data, const void* gradie
     for (int k = 0; k < kKernel; ++k) window[k] = kept(top + k);
     const Value* from = gradient + y * p.target_row;
     for (std::int64_t x = 0; x < p.out_width; ++x, from += p.target_pixel) {
-      const __m512 g = T::load(from, lanes);
+      const Vector g = T::load(from, lanes);
 #pragma GCC unroll 5
       for (int ky = 0; ky < kKernel; ++ky) {
         const float* row = window[ky] + x * kStride * kLanes;
 #pragma GCC unroll 5
         for (int kx = 0; kx < kKernel; ++kx) {
-          __m512& to = sum[ky * kKernel + kx];
-          to = _mm512_fmadd_ps(g, _mm512_load_ps(row + kx * kLanes), to);
+          Vector& to = sum[ky * kKernel + kx];
+          to = fma(g, load(row + kx * kLanes), to);
         }
       }
     }
   }
 #pragma GCC unroll 25
-  for (int k = 0; k < kTaps; ++k) _mm512_store_ps(sums + k * kLanes, sum[k]);
+  for (int k = 0; k < kTaps; ++k) store(sums + k * kLanes, sum[k]);
 }
 
 struct Entry {
-  DType type;
   std::int64_t kernel, stride;
   WeightSumsFn function;
 };
 
+template <class T>
 constexpr Entry kEntries[] = {
-    {DType::Float32, 3, 1, weight_sums<Float32, 3, 1>},
-    {DType::Float32, 3, 2, weight_sums<Float32, 3, 2>},
-    {DType::Float32, 5, 1, weight_sums<Float32, 5, 1>},
-    {DType::Float32, 5, 2, weight_sums<Float32, 5, 2>},
-    {DType::BFloat16, 3, 1, weight_sums<BFloat16Bits, 3, 1>},
-    {DType::BFloat16, 3, 2, weight_sums<BFloat16Bits, 3, 2>},
-    {DType::BFloat16, 5, 1, weight_sums<BFloat16Bits, 5, 1>},
-    {DType::BFloat16, 5, 2, weight_sums<BFloat16Bits, 5, 2>},
+    {3, 1, weight_sums<T, 3, 1>},
+    {3, 2, weight_sums<T, 3, 2>},
+    {5, 1, weight_sums<T, 5, 1>},
+    {5, 2, weight_sums<T, 5, 2>},
 };
 
 }  // namespace
 
-SourceGradientFn depthwise_source_gradient_avx512(DType type) {
-  if (type == DType::Float32) return source_rows<Float32>;
-  return type == DType::BFloat16 ? source_rows<BFloat16Bits> : nullptr;
+template <Vectors>
+SourceGradientFn depthwise_source_gradient_for(DType type) {
+  return for_type(type, []<class T>() -> SourceGradientFn { return source_rows<T>; });
 }
+template SourceGradientFn depthwise_source_gradient_for<kVectors>(DType);
 
-WeightSumsFn depthwise_weight_sums_avx512(DType type, std::int64_t kernel, std::int64_t stride) {
-  for (const Entry& entry : kEntries) {
-    if (entry.type == type && entry.kernel == kernel && entry.stride == stride) return entry.function;
-  }
-  return nullptr;
+template <Vectors>
+WeightSumsFn depthwise_weight_sums_for(DType type, std::int64_t kernel, std::int64_t stride) {
+  return for_type(type, [&]<class T>() -> WeightSumsFn {
+    for (const Entry& entry : kEntries<T>) {
+      if (entry.kernel == kernel && entry.stride == stride) return entry.function;
+    }
+    return nullptr;
+  });
 }
+template WeightSumsFn depthwise_weight_sums_for<kVectors>(DType, std::int64_t, std::int64_t);
 
 }  // namespace npu::convolution

@@ -1,11 +1,9 @@
-// Attention for AVX-512, of float32 and of bfloat16 by pairs.
-#include <immintrin.h>
-
+// Attention of float32, and of bfloat16 by pairs.
 #include <cstring>
 
 #include "attention/layout.h"
-#include "core/avx512.h"
 #include "core/caches.h"
+#include "core/elements.h"
 
 namespace npu::attention {
 namespace {
@@ -18,113 +16,71 @@ constexpr float kFar = 256.0f;     // logarithms of sums beyond it are taken apa
 // -- numbers
 // -------------------------------------------------------------------------------------------------
 
-inline __mmask32 first_halves(std::int64_t count) {
-  return count >= 32 ? 0xffffffffu : count <= 0 ? 0 : (1u << count) - 1u;
-}
-
-inline void store_words(char* to, __m512 words) { _mm512_storeu_ps(to, words); }
-
-struct Float32 {
-  using Value = float;
-  static constexpr std::int64_t kInUnit = 1;
-
-  static __m512 multiply(__m512 sum, int unit, __m512 w) {
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32(unit)), w, sum);
-  }
+struct Float32 : npu::Float32 {
   // 2 to the power of r between -1/2 and 1/2, to 1e-7; exactly 1 for zero.
-  static __m512 power_within(__m512 r) {
-    __m512 p = _mm512_fmadd_ps(splat(0.0013264727f), r, splat(0.009671513f));
-    p = _mm512_fmadd_ps(p, r, splat(0.055507336f));
-    p = _mm512_fmadd_ps(p, r, splat(0.24022242f));
-    p = _mm512_fmadd_ps(p, r, splat(0.693147f));
-    return _mm512_fmadd_ps(p, r, splat(1.0f));
-  }
-
-  static __m512 load(const float* from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
-  static void store(float* to, __mmask16 lanes, __m512 value) {
-    if (lanes == 0xffff) return _mm512_storeu_ps(to, value);  // a masked store takes several times as long
-    _mm512_mask_storeu_ps(to, lanes, value);
+  static Vector power_within(Vector r) {
+    Vector p = fma(splat(0.0013264727f), r, splat(0.009671513f));
+    p = fma(p, r, splat(0.055507336f));
+    p = fma(p, r, splat(0.24022242f));
+    p = fma(p, r, splat(0.693147f));
+    return fma(p, r, splat(1.0f));
   }
 
   // The sum and one more product of 16 numbers.
-  static __m512 inner(const float* x, const float* y, std::int64_t count, __m512 sum) {
-    return _mm512_fmadd_ps(load(x, first_lanes(count)), load(y, first_lanes(count)), sum);
-  }
-
-  static void store_two(float* to, __m512 first, __m512 second) {
-    _mm512_storeu_ps(to, first);
-    _mm512_storeu_ps(to + kLanes, second);
+  static Vector inner(const float* x, const float* y, std::int64_t count, Vector sum) {
+    return fma(load(x, first_lanes(count)), load(y, first_lanes(count)), sum);
   }
 
   // The rows of a unit, one below the other.
-  static void store_unit(char* to, std::int64_t, const __m512 (&rows)[1]) { _mm512_storeu_ps(to, rows[0]); }
+  static void store_unit(char* to, std::int64_t, const Vector (&rows)[1]) { npu::store(to, rows[0]); }
 
   // The same, unit by unit: the layout they already have.
-  static void store_unit(char* to, std::int64_t row, char*, const __m512 (&rows)[1]) {
+  static void store_unit(char* to, std::int64_t row, char*, const Vector (&rows)[1]) {
     store_unit(to, row, rows);
   }
 
   // Sixteen units of up to 16 lines.
   static void load_lines(const float* from, std::int64_t line, std::int64_t lines, std::int64_t depth,
-                         __m512 (&to)[16]) {
-    const __mmask16 present = first_lanes(depth);
+                         Vector (&to)[16]) {
+    const Lanes present = first_lanes(depth);
 #pragma GCC unroll 16
     for (std::int64_t i = 0; i < 16; ++i) to[i] = load(from + i * line, i < lines ? present : 0);
   }
 
   // Units of 32 numbers side by side, from the lines that a unit takes.
   static void load_unit(const float* from, std::int64_t, std::int64_t numbers, std::int64_t depth,
-                        __m512 (&to)[2]) {
+                        Vector (&to)[2]) {
     to[0] = load(from, depth > 0 ? first_lanes(numbers) : 0);
     to[1] = load(from + kLanes, depth > 0 ? first_lanes(numbers - kLanes) : 0);
   }
 };
 
-struct BFloat16 {
-  using Value = std::uint16_t;
-  static constexpr std::int64_t kInUnit = 2;
+#ifdef __AVX512BF16__
 
-  static __m512 multiply(__m512 sum, int unit, __m512 w) {
-    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(unit)),
-                            reinterpret_cast<__m512bh>(w));
-  }
+inline __mmask32 first_halves(std::int64_t count) {
+  return count >= 32 ? 0xffffffffu : count <= 0 ? 0 : (1u << count) - 1u;
+}
+
+struct BFloat16 : npu::BFloat16 {
   // To 3e-6.
-  static __m512 power_within(__m512 r) {
-    __m512 p = _mm512_fmadd_ps(splat(0.009582853f), r, splat(0.055906426f));
-    p = _mm512_fmadd_ps(p, r, splat(0.24024099f));
-    p = _mm512_fmadd_ps(p, r, splat(0.6931242f));
-    return _mm512_fmadd_ps(p, r, splat(1.0f));
+  static Vector power_within(Vector r) {
+    Vector p = fma(splat(0.009582853f), r, splat(0.055906426f));
+    p = fma(p, r, splat(0.24024099f));
+    p = fma(p, r, splat(0.6931242f));
+    return fma(p, r, splat(1.0f));
   }
 
-  static __m512 load(const std::uint16_t* from, __mmask16 lanes) {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
-  }
-  static void store(std::uint16_t* to, __mmask16 lanes, __m512 value) {
-    const auto narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
-    if (lanes == 0xffff) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrow);
-    _mm256_mask_storeu_epi16(to, lanes, narrow);
-  }
-
-  static __m512 inner(const std::uint16_t* x, const std::uint16_t* y, std::int64_t count, __m512 sum) {
+  static Vector inner(const std::uint16_t* x, const std::uint16_t* y, std::int64_t count, Vector sum) {
     const __mmask32 lanes = first_halves(count);
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(lanes, x)),
                             reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(lanes, y)));
   }
 
-  static void store_two(std::uint16_t* to, __m512 first, __m512 second) {
-    _mm512_storeu_si512(to, narrowed(first, second));
-  }
-
-  static __m512i narrowed(__m512 first, __m512 second) {
-    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-  }
-
-  static void store_unit(char* to, std::int64_t row, const __m512 (&rows)[2]) {
+  static void store_unit(char* to, std::int64_t row, const Vector (&rows)[2]) {
     store_halves(to, row, narrowed(rows[0], rows[1]));
   }
 
-  static void store_unit(char* to, std::int64_t row, char* across, const __m512 (&rows)[2]) {
+  static void store_unit(char* to, std::int64_t row, char* across, const Vector (&rows)[2]) {
     const __m512i both = narrowed(rows[0], rows[1]);
     store_halves(to, row, both);
     alignas(64) static constexpr std::uint16_t kPairs[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
@@ -139,11 +95,11 @@ struct BFloat16 {
   }
 
   static void load_lines(const std::uint16_t* from, std::int64_t line, std::int64_t lines, std::int64_t depth,
-                         __m512 (&to)[16]) {
+                         Vector (&to)[16]) {
     const __mmask32 present = first_halves(depth);
     if (lines >= 16 && present == 0xffffffffu) {
 #pragma GCC unroll 16
-      for (std::int64_t i = 0; i < 16; ++i) to[i] = _mm512_loadu_ps(from + i * line);
+      for (std::int64_t i = 0; i < 16; ++i) to[i] = npu::load(from + i * line);
       return;
     }
 #pragma GCC unroll 16
@@ -153,7 +109,7 @@ struct BFloat16 {
   }
 
   static void load_unit(const std::uint16_t* from, std::int64_t line, std::int64_t numbers,
-                        std::int64_t depth, __m512 (&to)[2]) {
+                        std::int64_t depth, Vector (&to)[2]) {
     const __mmask32 present = first_halves(numbers);
     const __m512i even = _mm512_maskz_loadu_epi16(depth > 0 ? present : 0, from);
     const __m512i odd = _mm512_maskz_loadu_epi16(depth > 1 ? present : 0, from + line);
@@ -164,6 +120,8 @@ struct BFloat16 {
     to[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi64(low, second, high));
   }
 };
+
+#endif
 
 // -- packing: panels of 64 columns, unit by unit; what is outside counts as zero
 // ---------------------------------------
@@ -176,18 +134,18 @@ const typename T::Value* values_of(const Rows& m) {
 // The transpose of m: its columns are summed over.
 template <class T>
 void pack_lines(const Rows& m, std::int64_t rows, std::int64_t columns, char* to) {
-  const std::int64_t count = units(columns, T::kInUnit);
+  const std::int64_t count = units(columns, T::kInWord);
   for (std::int64_t j = 0; j < rows; j += kPanel, to += 4 * count * kPanel) {
     for (std::int64_t v = 0; v < kPanel; v += kLanes) {
       const typename T::Value* from = values_of<T>(m) + (j + v) * m.row;
       for (std::int64_t u = 0; u < count; u += 16) {
-        const std::int64_t at = u * T::kInUnit;
-        __m512 lines[16];
+        const std::int64_t at = u * T::kInWord;
+        Vector lines[16];
         T::load_lines(from + at, m.row, rows - j - v, columns - at, lines);
         transpose(lines);
 #pragma GCC unroll 16
         for (std::int64_t i = 0; i < 16; ++i) {
-          if (u + i < count) store_words(to + 4 * ((u + i) * kPanel + v), lines[i]);
+          if (u + i < count) store(to + 4 * ((u + i) * kPanel + v), lines[i]);
         }
       }
     }
@@ -197,15 +155,15 @@ void pack_lines(const Rows& m, std::int64_t rows, std::int64_t columns, char* to
 // m itself: its rows are summed over.
 template <class T>
 void pack_columns(const Rows& m, std::int64_t rows, std::int64_t columns, char* to) {
-  const std::int64_t count = units(rows, T::kInUnit);
+  const std::int64_t count = units(rows, T::kInWord);
   for (std::int64_t j = 0; j < columns; j += kPanel) {
     for (std::int64_t u = 0; u < count; ++u, to += 4 * kPanel) {
-      const std::int64_t row = u * T::kInUnit;
+      const std::int64_t row = u * T::kInWord;
       for (std::int64_t v = 0; v < kPanel; v += 2 * kLanes) {
-        __m512 found[2];
+        Vector found[2];
         T::load_unit(values_of<T>(m) + row * m.row + j + v, m.row, columns - j - v, rows - row, found);
-        store_words(to + 4 * v, found[0]);
-        store_words(to + 4 * (v + kLanes), found[1]);
+        store(to + 4 * v, found[0]);
+        store(to + 4 * (v + kLanes), found[1]);
       }
     }
   }
@@ -224,30 +182,30 @@ struct Tile {
   char* to;
   std::int64_t to_row;             // bytes
   const float* factors = nullptr;  // of each row's result
-  __mmask16 last = 0xffff;         // of the last vector of a result
+  Lanes last = kAllLanes;          // of the last vector of a result
 };
 
 // Sums are left as they are, or become results: numbers like the operands.
 template <class T, int kRows, int kWidth, bool kAcross, bool kResults>
 void tile(const Tile& t) {
-  __m512 sum[kRows][kWidth];
+  Vector sum[kRows][kWidth];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kWidth; ++v) sum[r][v] = _mm512_setzero_ps();
+    for (int v = 0; v < kWidth; ++v) sum[r][v] = zero();
   }
   const char *a = t.rows, *b = t.panel;
   const std::int64_t step = t.step;
   for (std::int64_t u = 0; u < t.count; ++u, a += kAcross ? step : 4, b += 4 * kPanel) {
-    __m512 w[kWidth];
+    Vector w[kWidth];
 #pragma GCC unroll 4
-    for (int v = 0; v < kWidth; ++v) w[v] = _mm512_loadu_ps(b + 4 * v * kLanes);
+    for (int v = 0; v < kWidth; ++v) w[v] = load(b + 4 * v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      int unit;
-      std::memcpy(&unit, a + r * (kAcross ? 4 : step), sizeof unit);
+      const Vector word =
+          T::splat_word(reinterpret_cast<const typename T::Value*>(a + r * (kAcross ? 4 : step)));
 #pragma GCC unroll 4
-      for (int v = 0; v < kWidth; ++v) sum[r][v] = T::multiply(sum[r][v], unit, w[v]);
+      for (int v = 0; v < kWidth; ++v) sum[r][v] = T::multiply(word, w[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8
@@ -256,11 +214,11 @@ void tile(const Tile& t) {
 #pragma GCC unroll 4
     for (int v = 0; v < kWidth; ++v) {
       if constexpr (kResults) {
-        const __m512 result = _mm512_mul_ps(sum[r][v], splat(t.factors[r]));
-        T::store(reinterpret_cast<typename T::Value*>(to) + v * kLanes, v + 1 < kWidth ? 0xffff : t.last,
+        const Vector result = sum[r][v] * splat(t.factors[r]);
+        T::store(reinterpret_cast<typename T::Value*>(to) + v * kLanes, v + 1 < kWidth ? kAllLanes : t.last,
                  result);
       } else {
-        _mm512_storeu_ps(to + 4 * v * kLanes, sum[r][v]);
+        store(to + 4 * v * kLanes, sum[r][v]);
       }
     }
   }
@@ -275,14 +233,24 @@ constexpr TileFn kTilesOf[] = {tile<T, 1, kWidth, kAcross, kResults>, tile<T, 2,
 
 template <class T, bool kAcross, bool kResults>
 void run_tile(std::int64_t rows, std::int64_t columns, const Tile& t) {
-  constexpr const TileFn* kTiles[] = {kTilesOf<T, kAcross, kResults, 1>, kTilesOf<T, kAcross, kResults, 2>,
-                                      kTilesOf<T, kAcross, kResults, 3>, kTilesOf<T, kAcross, kResults, 4>};
-  kTiles[divide_up(smaller(columns, kPanel), kLanes) - 1][rows - 1](t);
+  constexpr int kSecond = smaller(2, kTileVectors), kThird = smaller(3, kTileVectors);
+  constexpr const TileFn* kTiles[] = {
+      kTilesOf<T, kAcross, kResults, 1>, kTilesOf<T, kAcross, kResults, kSecond>,
+      kTilesOf<T, kAcross, kResults, kThird>, kTilesOf<T, kAcross, kResults, kTileVectors>};
+  constexpr std::int64_t kBytes = kResults ? sizeof(typename T::Value) : sizeof(float);
+  const std::int64_t vectors = divide_up(smaller(columns, kPanel), kLanes);
+  for (std::int64_t v = 0; v < vectors; v += kTileVectors) {
+    Tile some = t;
+    some.panel += 4 * v * kLanes;
+    some.to += kBytes * v * kLanes;
+    if (v + kTileVectors < vectors) some.last = kAllLanes;
+    kTiles[smaller(vectors - v, kTileVectors) - 1][rows - 1](some);
+  }
 }
 
 // The lanes of the last vector of a panel that has `columns` and more.
-inline __mmask16 last_lanes(std::int64_t columns) {
-  return columns >= kPanel ? 0xffff : first_lanes((columns - 1) % kLanes + 1);
+inline Lanes last_lanes(std::int64_t columns) {
+  return columns >= kPanel ? kAllLanes : first_lanes((columns - 1) % kLanes + 1);
 }
 
 // Calls body(first, count) for tiles of a like number of rows, all but the last of whole units.
@@ -345,19 +313,18 @@ class Ahead {
 // 2 to the power of t <= 0, zero for minus infinity: that of the nearest integer goes into the exponent by an
 // addition of integers, which the units for sums of floats do not wait for.
 template <class T>
-inline __m512 power_of_two(__m512 t) {
-  const __m512 shift = splat(12582912.0f);  // numbers of this size are integers
-  t = _mm512_max_ps(splat(kLeast), t);
-  const __m512 shifted = _mm512_add_ps(t, shift);
-  const __m512 r = _mm512_sub_ps(t, _mm512_sub_ps(shifted, shift));
-  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(T::power_within(r)), exponent));
+inline Vector power_of_two(Vector t) {
+  const Vector shift = splat(12582912.0f);  // numbers of this size are integers
+  t = maximum(splat(kLeast), t);
+  const Vector shifted = t + shift;
+  const Vector r = t - (shifted - shift);
+  return add_exponent(T::power_within(r), shifted);
 }
 
 // The exponential of t <= 0, zero for minus infinity.
 template <class T>
-inline __m512 exponential(__m512 t) {
-  return power_of_two<T>(_mm512_mul_ps(t, splat(kLog2E)));
+inline Vector exponential(Vector t) {
+  return power_of_two<T>(t * splat(kLog2E));
 }
 
 // Whether a query with this largest score has no weights at all.
@@ -369,16 +336,16 @@ inline bool is_plain(const Mask& mask, const Shape& shape) {
 }
 
 // The logarithm of x > 0.
-inline __m512 logarithm(__m512 x) {
-  const __m512 power = _mm512_getexp_ps(_mm512_mul_ps(x, splat(1.3333334f)));  // of what is below 3/4
-  const __m512 m = _mm512_scalef_ps(x, _mm512_sub_ps(_mm512_setzero_ps(), power));
-  const __m512 z = _mm512_div_ps(_mm512_sub_ps(m, splat(1.0f)), _mm512_add_ps(m, splat(1.0f)));
-  const __m512 square = _mm512_mul_ps(z, z);
-  __m512 p = _mm512_fmadd_ps(splat(2.0f / 9), square, splat(2.0f / 7));
-  p = _mm512_fmadd_ps(p, square, splat(2.0f / 5));
-  p = _mm512_fmadd_ps(p, square, splat(2.0f / 3));
-  p = _mm512_fmadd_ps(p, square, splat(2.0f));
-  return _mm512_fmadd_ps(power, splat(kLn2), _mm512_mul_ps(p, z));
+inline Vector logarithm(Vector x) {
+  const Vector power = exponent_of(x * splat(1.3333334f));  // of what is below 3/4
+  const Vector m = times_power(x, zero() - power);
+  const Vector z = (m - splat(1.0f)) / (m + splat(1.0f));
+  const Vector square = z * z;
+  Vector p = fma(splat(2.0f / 9), square, splat(2.0f / 7));
+  p = fma(p, square, splat(2.0f / 5));
+  p = fma(p, square, splat(2.0f / 3));
+  p = fma(p, square, splat(2.0f));
+  return fma(power, splat(kLn2), p * z);
 }
 
 template <class T>
@@ -387,7 +354,7 @@ class ForwardHead {
   ForwardHead(const Forward& head, const Forward* next, char* scratch)
       : h_(head),
         s_(head.shape),
-        layout_(head.shape, T::kInUnit),
+        layout_(head.shape, T::kInWord),
         scratch_(scratch),
         is_plain_(is_plain(head.mask, head.shape)) {
     if (next) look_ahead(*next);
@@ -414,7 +381,7 @@ class ForwardHead {
   }
 
   void some_queries(std::int64_t row, std::int64_t rows) {
-    const std::int64_t seen = seen_by(row + rows - 1), depth = units(s_.depth, T::kInUnit);
+    const std::int64_t seen = seen_by(row + rows - 1), depth = units(s_.depth, T::kInWord);
     const std::int64_t step = h_.q.row * kSize<T>;
     for (std::int64_t j = 0; j < seen; j += kPanel) {
       ahead_.some(kSize<T>);
@@ -423,7 +390,7 @@ class ForwardHead {
                                  reinterpret_cast<char*>(scores() + j), 4 * layout_.score_row});
     }
     alignas(64) float tops[kLanes] = {}, sums[kLanes], shares[kLanes];
-    _mm512_store_ps(sums, splat(1.0f));
+    store(sums, splat(1.0f));
     for (std::int64_t r = 0; r < rows; ++r)
       tops[r] = is_plain_ ? largest(r, seen_by(row + r)) : largest_masked(row + r, r, seen);
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -432,90 +399,86 @@ class ForwardHead {
       sums[r] = raise(r, seen_by(row + r), seen, tops[r], is_plain_ ? s_.scale * kLog2E : kLog2E);
       if (none) sums[r] = 1;  // weights are zero, so is the query's result
     }
-    const __m512 all = _mm512_load_ps(sums);
-    _mm512_store_ps(shares, _mm512_div_ps(splat(1.0f), all));
+    const Vector all = load(sums);
+    store(shares, splat(1.0f) / all);
     if (h_.sums) {
-      const __m512 found =
-          _mm512_fmadd_ps(_mm512_load_ps(tops), splat(is_plain_ ? s_.scale : 1.0f), logarithm(all));
-      _mm512_mask_storeu_ps(h_.sums + row, first_lanes(rows), found);
+      const Vector found = fma(load(tops), splat(is_plain_ ? s_.scale : 1.0f), logarithm(all));
+      store(h_.sums + row, first_lanes(rows), found);
     }
     ahead_.some(kSize<T>);
     mix(row, rows, seen, shares);
   }
 
   // The scores of a query, scaled and masked; keys outside of the lanes have minus infinity.
-  __m512 masked(const float* scores, std::int64_t query, std::int64_t key, __mmask16 lanes) const {
-    __m512 t = _mm512_loadu_ps(scores + key);
+  Vector masked(const float* scores, std::int64_t query, std::int64_t key, Lanes lanes) const {
+    Vector t = load(scores + key);
     const char* mask = h_.mask.data + query * h_.mask.row;
     if (h_.mask.kind == MaskKind::Added) {
-      t = _mm512_fmadd_ps(t, splat(s_.scale), _mm512_maskz_loadu_ps(lanes, mask + 4 * key));
+      t = fma(t, splat(s_.scale), load(mask + 4 * key, lanes));
     } else {
-      t = _mm512_mul_ps(t, splat(s_.scale));
+      t = t * splat(s_.scale);
     }
     if (h_.mask.kind == MaskKind::Kept) {
-      const __mmask16 kept = _mm512_mask_test_epi32_mask(
-          lanes, _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, mask + key)), _mm512_set1_epi32(0xff));
-      t = _mm512_mask_mov_ps(splat(h_.mask.fill), kept, t);
+      const Lanes kept = nonzero_bytes(mask + key, lanes);
+      t = choose(kept, t, splat(h_.mask.fill));
     }
-    return _mm512_mask_mov_ps(splat(-__builtin_inff()), lanes, t);
+    return choose(lanes, t, splat(-__builtin_inff()));
   }
 
   // Some scores of a row; keys that are not seen have minus infinity.
-  static __m512 some(const float* row, std::int64_t key, std::int64_t seen) {
-    return _mm512_mask_loadu_ps(splat(-__builtin_inff()), first_lanes(seen - key), row + key);
+  static Vector some(const float* row, std::int64_t key, std::int64_t seen) {
+    return load_or(splat(-__builtin_inff()), row + key, first_lanes(seen - key));
   }
 
   // The largest score of a query before it is scaled.
   float largest(std::int64_t r, std::int64_t seen) const {
     const float* row = scores() + r * layout_.score_row;
-    __m512 most[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())};
+    Vector most[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())};
     std::int64_t n = 0;
     for (; n + 2 * kLanes <= seen; n += 2 * kLanes) {
-      most[0] = _mm512_max_ps(most[0], _mm512_loadu_ps(row + n));
-      most[1] = _mm512_max_ps(most[1], _mm512_loadu_ps(row + n + kLanes));
+      most[0] = maximum(most[0], load(row + n));
+      most[1] = maximum(most[1], load(row + n + kLanes));
     }
-    for (; n < seen; n += kLanes) most[0] = _mm512_max_ps(most[0], some(row, n, seen));
-    return _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1]));
+    for (; n < seen; n += kLanes) most[0] = maximum(most[0], some(row, n, seen));
+    return largest_of(maximum(most[0], most[1]));
   }
 
   // The largest score of a query; leaves its scores scaled and masked.
   float largest_masked(std::int64_t query, std::int64_t r, std::int64_t written) {
     float* row = scores() + r * layout_.score_row;
     const std::int64_t seen = seen_by(query);
-    __m512 most = splat(-__builtin_inff());
+    Vector most = splat(-__builtin_inff());
     for (std::int64_t n = 0; n < written; n += kLanes) {
-      const __m512 t = masked(row, query, n, first_lanes(seen - n));
-      _mm512_storeu_ps(row + n, t);
-      most = _mm512_max_ps(most, t);
+      const Vector t = masked(row, query, n, first_lanes(seen - n));
+      store(row + n, t);
+      most = maximum(most, t);
     }
-    return _mm512_reduce_max_ps(most);
+    return largest_of(most);
   }
 
   // Weights are 2 to the power of a query's scores less the largest, times the factor; gives their sum.
   float raise(std::int64_t r, std::int64_t seen, std::int64_t written, float top, float factor) {
     const float* row = scores() + r * layout_.score_row;
     auto* to = reinterpret_cast<typename T::Value*>(weights() + r * layout_.weight_row);
-    const auto power = [&](__m512 t) {
-      return power_of_two<T>(_mm512_mul_ps(_mm512_sub_ps(t, splat(top)), splat(factor)));
-    };
-    __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const auto power = [&](Vector t) { return power_of_two<T>((t - splat(top)) * splat(factor)); };
+    Vector total[2] = {zero(), zero()};
     std::int64_t n = 0;
     for (; n + 2 * kLanes <= seen; n += 2 * kLanes) {
-      const __m512 first = power(_mm512_loadu_ps(row + n)), second = power(_mm512_loadu_ps(row + n + kLanes));
-      total[0] = _mm512_add_ps(total[0], first);
-      total[1] = _mm512_add_ps(total[1], second);
+      const Vector first = power(load(row + n)), second = power(load(row + n + kLanes));
+      total[0] = total[0] + first;
+      total[1] = total[1] + second;
       T::store_two(to + n, first, second);
     }
     for (; n < written; n += kLanes) {
-      const __m512 weight = power(some(row, n, seen));
-      total[0] = _mm512_add_ps(total[0], weight);
-      T::store(to + n, 0xffff, weight);
+      const Vector weight = power(some(row, n, seen));
+      total[0] = total[0] + weight;
+      T::store(to + n, kAllLanes, weight);
     }
-    return _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
+    return sum_of(total[0] + total[1]);
   }
 
   void mix(std::int64_t row, std::int64_t rows, std::int64_t seen, const float* shares) const {
-    const std::int64_t count = units(seen, T::kInUnit), all = units(s_.keys, T::kInUnit);
+    const std::int64_t count = units(seen, T::kInWord), all = units(s_.keys, T::kInWord);
     const std::int64_t to_row = h_.y.row * kSize<T>;
     for (std::int64_t j = 0; j < s_.width; j += kPanel) {
       run_tile<T, false, true>(
@@ -543,7 +506,7 @@ template <class T>
 class BackwardHead {
  public:
   BackwardHead(const Backward& head, const Backward* next, char* scratch)
-      : h_(head), s_(head.shape), layout_(head.shape, T::kInUnit), scratch_(scratch) {
+      : h_(head), s_(head.shape), layout_(head.shape, T::kInWord), scratch_(scratch) {
     if (next) look_ahead(*next);
   }
 
@@ -559,7 +522,7 @@ class BackwardHead {
     }
     pack_columns<T>(h_.dy, s_.queries, s_.width, gradient_columns());
     pack_columns<T>(h_.q, s_.queries, s_.depth, columns());
-    each_tile(0, s_.keys, T::kInUnit, [&](std::int64_t row, std::int64_t rows) {
+    each_tile(0, s_.keys, T::kInWord, [&](std::int64_t row, std::int64_t rows) {
       some_keys(row, rows);
       ahead_.some(kSize<T>);
       by_keys(row, rows, weights(), layout_.weight_row, gradient_columns(), s_.width, h_.dv, 1.0f);
@@ -582,9 +545,9 @@ class BackwardHead {
   // Those of the keys of a tile, from its first on. A slope that is one unit is transposed already.
   char* weights() const { return scratch_ + layout_.weights; }
   char* slopes(std::int64_t row) const {
-    return T::kInUnit == 1 ? across() + row * layout_.across_row : scratch_ + layout_.slopes;
+    return T::kInWord == 1 ? across() + row * layout_.across_row : scratch_ + layout_.slopes;
   }
-  std::int64_t slope_row() const { return T::kInUnit == 1 ? layout_.across_row : layout_.weight_row; }
+  std::int64_t slope_row() const { return T::kInWord == 1 ? layout_.across_row : layout_.weight_row; }
 
   void look_ahead(const Backward& next) {
     const std::int64_t depth = s_.depth * kSize<T>, width = s_.width * kSize<T>;
@@ -603,8 +566,8 @@ class BackwardHead {
   void by_keys(std::int64_t row, std::int64_t rows, const char* factors_of, std::int64_t step,
                const char* packed, std::int64_t width, const Rows& to, float scale) const {
     const float scales[kTileRows] = {scale, scale, scale, scale, scale, scale};
-    const std::int64_t all = units(s_.queries, T::kInUnit), to_row = to.row * kSize<T>;
-    const std::int64_t first = s_.causal ? smaller(row / T::kInUnit, all) : 0;  // queries before see none
+    const std::int64_t all = units(s_.queries, T::kInWord), to_row = to.row * kSize<T>;
+    const std::int64_t first = s_.causal ? smaller(row / T::kInWord, all) : 0;  // queries before see none
     for (std::int64_t j = 0; j < width; j += kPanel) {
       run_tile<T, false, true>(
           rows, width - j,
@@ -616,10 +579,10 @@ class BackwardHead {
   // Sums over keys for all queries.
   void by_queries(const Rows& to) const {
     const float scales[kTileRows] = {s_.scale, s_.scale, s_.scale, s_.scale, s_.scale, s_.scale};
-    const std::int64_t all = units(s_.keys, T::kInUnit), to_row = to.row * kSize<T>;
+    const std::int64_t all = units(s_.keys, T::kInWord), to_row = to.row * kSize<T>;
     for (std::int64_t j = 0; j < s_.depth; j += kPanel) {
       each_tile(0, s_.queries, 1, [&](std::int64_t row, std::int64_t rows) {
-        const std::int64_t count = s_.causal ? smaller(units(row + rows, T::kInUnit), all) : all;
+        const std::int64_t count = s_.causal ? smaller(units(row + rows, T::kInWord), all) : all;
         run_tile<T, true, true>(
             rows, s_.depth - j,
             {count, across() + 4 * row, layout_.across_row, columns() + 4 * j * all,
@@ -632,12 +595,12 @@ class BackwardHead {
   // of its score less the query's top and log.
   void measure() {
     for (std::int64_t i = 0; i < s_.queries; ++i) {
-      __m512 total = _mm512_setzero_ps();
-      for (std::int64_t v = 0; v < s_.width; v += kLanes * T::kInUnit) {
+      Vector total = zero();
+      for (std::int64_t v = 0; v < s_.width; v += kLanes * T::kInWord) {
         total = T::inner(values_of<T>(h_.dy) + i * h_.dy.row + v, values_of<T>(h_.y) + i * h_.y.row + v,
                          s_.width - v, total);
       }
-      inner()[i] = _mm512_reduce_add_ps(total);
+      inner()[i] = sum_of(total);
       tops()[i] = h_.sums[i];
     }
     for (std::int64_t i = 0; i < divide_up(s_.queries, kPanel) * kPanel; ++i) {
@@ -663,10 +626,10 @@ class BackwardHead {
       multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, panel, tiles());
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t v = 0; v < smaller(kPanel, s_.queries - panel); v += kLanes) {
-          const __mmask16 lanes = seen(row + r, panel + v);
-          __mmask16 kept;
-          const __m512 t = masked(row + r, panel + v, lanes, tiles() + r * kPanel + v, &kept);
-          body(_mm512_mask_mov_ps(splat(-__builtin_inff()), lanes, t), panel + v);
+          const Lanes lanes = seen(row + r, panel + v);
+          Lanes kept;
+          const Vector t = masked(row + r, panel + v, lanes, tiles() + r * kPanel + v, &kept);
+          body(choose(lanes, t, splat(-__builtin_inff())), panel + v);
         }
       }
     });
@@ -675,19 +638,19 @@ class BackwardHead {
   // The largest score of each query of a panel, and the logarithm of the sum of exponentials below it.
   void sum_up(std::int64_t panel) {
     for (std::int64_t v = 0; v < kPanel; v += kLanes) {
-      _mm512_storeu_ps(tops() + panel + v, splat(-__builtin_inff()));
-      _mm512_storeu_ps(logs() + panel + v, splat(0));
+      store(tops() + panel + v, splat(-__builtin_inff()));
+      store(logs() + panel + v, splat(0));
     }
-    each_score(panel, [&](__m512 t, std::int64_t query) {
-      _mm512_storeu_ps(tops() + query, _mm512_max_ps(_mm512_loadu_ps(tops() + query), t));
+    each_score(panel, [&](Vector t, std::int64_t query) {
+      store(tops() + query, maximum(load(tops() + query), t));
     });
     const std::int64_t last = smaller(panel + kPanel, s_.queries);
     for (std::int64_t i = panel; i < last; ++i) {
       if (sees_nothing(h_.mask, tops()[i])) tops()[i] = 0;
     }
-    each_score(panel, [&](__m512 t, std::int64_t query) {
-      const __m512 weight = exponential<T>(_mm512_sub_ps(t, _mm512_loadu_ps(tops() + query)));
-      _mm512_storeu_ps(logs() + query, _mm512_add_ps(_mm512_loadu_ps(logs() + query), weight));
+    each_score(panel, [&](Vector t, std::int64_t query) {
+      const Vector weight = exponential<T>(t - load(tops() + query));
+      store(logs() + query, load(logs() + query) + weight);
     });
     for (std::int64_t i = panel; i < last; ++i)
       logs()[i] = h_.mask.zeros && logs()[i] == 0 ? 0 : __builtin_log2f(logs()[i]) * kLn2;
@@ -696,7 +659,7 @@ class BackwardHead {
   // Rows of a matrix times a packed panel of queries, from one of a multiple of 16 on.
   void multiply_lines(const Rows& m, std::int64_t columns, std::int64_t packed, std::int64_t row,
                       std::int64_t rows, std::int64_t panel, std::int64_t query, float* to) const {
-    const std::int64_t count = units(columns, T::kInUnit), step = m.row * kSize<T>;
+    const std::int64_t count = units(columns, T::kInWord), step = m.row * kSize<T>;
     run_tile<T, false, false>(
         rows, smaller(panel + kPanel, s_.queries) - query,
         {count, m.data + row * step, step, scratch_ + packed + 4 * panel * count + 4 * (query - panel),
@@ -725,8 +688,8 @@ class BackwardHead {
       multiply_lines(h_.k, s_.depth, layout_.query_lines, row, rows, panel, query, scores);
       ahead_.some(kSize<T>);
       multiply_lines(h_.v, s_.width, layout_.gradient_lines, row, rows, panel, query, through);
-      if (is_plain_ && rows % T::kInUnit) leave_out(rows, scores, through);
-      for (std::int64_t r = 0; r < rows; r += T::kInUnit) {
+      if (is_plain_ && rows % T::kInWord) leave_out(rows, scores, through);
+      for (std::int64_t r = 0; r < rows; r += T::kInWord) {
         const Unit unit{row, r, query, last, scores + r * kPanel, through + r * kPanel};
         if (!is_plain_) {
           differentiate_masked(unit);
@@ -743,67 +706,67 @@ class BackwardHead {
   // A key that is not there has no weight.
   static void leave_out(std::int64_t r, float* scores, float* through) {
     for (std::int64_t v = 0; v < kPanel; v += kLanes) {
-      _mm512_storeu_ps(scores + r * kPanel + v, splat(-__builtin_inff()));
-      _mm512_storeu_ps(through + r * kPanel + v, _mm512_setzero_ps());
+      store(scores + r * kPanel + v, splat(-__builtin_inff()));
+      store(through + r * kPanel + v, zero());
     }
   }
 
   // Those of sixteen queries that are there and see a key.
-  __mmask16 seen(std::int64_t key, std::int64_t query) const {
-    const __mmask16 lanes = first_lanes(s_.queries - query);
+  Lanes seen(std::int64_t key, std::int64_t query) const {
+    const Lanes lanes = first_lanes(s_.queries - query);
     return s_.causal ? lanes & after(key, query) : lanes;
   }
 
   // Scaled and masked scores of sixteen queries and one key; `kept` are those that the mask does not hide.
-  __m512 masked(std::int64_t key, std::int64_t query, __mmask16 lanes, const float* scores,
-                __mmask16* kept) const {
-    const __m512 t = _mm512_loadu_ps(scores);
+  Vector masked(std::int64_t key, std::int64_t query, Lanes lanes, const float* scores, Lanes* kept) const {
+    const Vector t = load(scores);
     *kept = lanes;
-    if (h_.mask.kind == MaskKind::None) return _mm512_mul_ps(t, splat(s_.scale));
+    if (h_.mask.kind == MaskKind::None) return t * splat(s_.scale);
     const char* mask = h_.mask.data + query * h_.mask.row;
-    if (h_.mask.kind == MaskKind::Added)
-      return _mm512_fmadd_ps(t, splat(s_.scale), added(mask + 4 * key, lanes));
+    if (h_.mask.kind == MaskKind::Added) return fma(t, splat(s_.scale), added(mask + 4 * key, lanes));
     *kept = lanes & visible(mask + key, query);
-    return _mm512_mask_mul_ps(splat(h_.mask.fill), *kept, t, splat(s_.scale));
+    return choose(*kept, t * splat(s_.scale), splat(h_.mask.fill));
   }
 
-  __m512 added(const char* mask, __mmask16 lanes) const {
+  Vector added(const char* mask, Lanes lanes) const {
     if (h_.mask.row == 0) {
       float value;
       std::memcpy(&value, mask, sizeof value);
       return splat(value);
     }
-    const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(steps, _mm512_set1_epi32(static_cast<int>(h_.mask.row)));
-    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), lanes, at, mask, 1);
+    alignas(64) float values[kLanes] = {};
+    for (int i = 0; i < kLanes; ++i) {
+      if (lanes >> i & 1) std::memcpy(values + i, mask + i * h_.mask.row, sizeof(float));
+    }
+    return load(values);
   }
 
-  __mmask16 visible(const char* mask, std::int64_t query) const {
-    if (h_.mask.row == 0) return *mask ? 0xffff : 0;
+  Lanes visible(const char* mask, std::int64_t query) const {
+    if (h_.mask.row == 0) return *mask ? kAllLanes : 0;
     unsigned found = 0;
     const std::int64_t present = smaller(kLanes, s_.queries - query);
     for (std::int64_t i = 0; i < present; ++i) found |= (mask[i * h_.mask.row] != 0 ? 1u : 0u) << i;
-    return static_cast<__mmask16>(found);
+    return static_cast<Lanes>(found);
   }
 
   // Where scores are plain.
   template <bool kCausal>
   void differentiate(const Unit& unit) {
-    const __m512 factor = splat(s_.scale * kLog2E);
+    const Vector factor = splat(s_.scale * kLog2E);
     const float *const all_tops = tops(), *const all_inner = inner();
     const Unit u = unit;
     const Places to = places(unit);
     for (std::int64_t query = u.first; query < u.last; query += kLanes) {
-      const __m512 top = _mm512_mul_ps(_mm512_loadu_ps(all_tops + query), splat(kLog2E));
-      const __m512 taken = _mm512_loadu_ps(all_inner + query);
-      __m512 weight[T::kInUnit], slope[T::kInUnit];
+      const Vector top = load(all_tops + query) * splat(kLog2E);
+      const Vector taken = load(all_inner + query);
+      Vector weight[T::kInWord], slope[T::kInWord];
 #pragma GCC unroll 2
-      for (std::int64_t i = 0; i < T::kInUnit; ++i) {
+      for (std::int64_t i = 0; i < T::kInWord; ++i) {
         const std::int64_t at = i * kPanel + query % kPanel;
-        const __m512 t = _mm512_fmsub_ps(_mm512_loadu_ps(u.scores + at), factor, top);
+        const Vector t = fms(load(u.scores + at), factor, top);
         weight[i] = power_of_two<T>(t);
-        if (kCausal) weight[i] = _mm512_maskz_mov_ps(after(u.key() + i, query), weight[i]);
-        slope[i] = _mm512_mul_ps(weight[i], _mm512_sub_ps(_mm512_loadu_ps(u.through + at), taken));
+        if (kCausal) weight[i] = npu::keep(after(u.key() + i, query), weight[i]);
+        slope[i] = weight[i] * (load(u.through + at) - taken);
       }
       keep(to, query, weight, slope);
     }
@@ -817,40 +780,36 @@ class BackwardHead {
 
   Places places(const Unit& unit) const {
     return {weights() + unit.r * layout_.weight_row, slopes(unit.row) + unit.r * slope_row(),
-            across() + unit.key() / T::kInUnit * layout_.across_row, layout_.weight_row, slope_row()};
+            across() + unit.key() / T::kInWord * layout_.across_row, layout_.weight_row, slope_row()};
   }
 
   // Those of sixteen queries that are not before a key.
-  static __mmask16 after(std::int64_t key, std::int64_t query) {
-    if (key <= query) return 0xffff;
-    return static_cast<__mmask16>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
+  static Lanes after(std::int64_t key, std::int64_t query) {
+    if (key <= query) return kAllLanes;
+    return static_cast<Lanes>(key - query >= kLanes ? 0 : 0xffffu << (key - query));
   }
 
   // Where they are not.
   void differentiate_masked(const Unit& unit) {
     const Places to = places(unit);
     for (std::int64_t query = unit.first; query < unit.last; query += kLanes) {
-      __m512 weight[T::kInUnit], slope[T::kInUnit];
-      for (std::int64_t i = 0; i < T::kInUnit; ++i) {
-        weight[i] = slope[i] = _mm512_setzero_ps();
+      Vector weight[T::kInWord], slope[T::kInWord];
+      for (std::int64_t i = 0; i < T::kInWord; ++i) {
+        weight[i] = slope[i] = zero();
         const std::int64_t key = unit.key() + i, at = i * kPanel + query % kPanel;
         if (key == s_.keys) break;
-        const __mmask16 lanes = seen(key, query);
-        __mmask16 kept;
-        const __m512 t = _mm512_sub_ps(masked(key, query, lanes, unit.scores + at, &kept),
-                                       _mm512_loadu_ps(tops() + query));
-        weight[i] =
-            _mm512_maskz_mov_ps(lanes, exponential<T>(_mm512_sub_ps(t, _mm512_loadu_ps(logs() + query))));
-        slope[i] = _mm512_maskz_mul_ps(
-            kept, weight[i],
-            _mm512_sub_ps(_mm512_loadu_ps(unit.through + at), _mm512_loadu_ps(inner() + query)));
+        const Lanes lanes = seen(key, query);
+        Lanes kept;
+        const Vector t = masked(key, query, lanes, unit.scores + at, &kept) - load(tops() + query);
+        weight[i] = npu::keep(lanes, exponential<T>(t - load(logs() + query)));
+        slope[i] = npu::keep(kept, weight[i] * (load(unit.through + at) - load(inner() + query)));
       }
       keep(to, query, weight, slope);
     }
   }
 
-  static void keep(const Places& to, std::int64_t query, const __m512 (&weight)[T::kInUnit],
-                   const __m512 (&slope)[T::kInUnit]) {
+  static void keep(const Places& to, std::int64_t query, const Vector (&weight)[T::kInWord],
+                   const Vector (&slope)[T::kInWord]) {
     T::store_unit(to.weights + query * kSize<T>, to.weight_row, weight);
     T::store_unit(to.slopes + query * kSize<T>, to.slope_row, to.across + 4 * query, slope);
   }
@@ -863,24 +822,37 @@ class BackwardHead {
   Ahead ahead_;
 };
 
+template <class T>
+void run_forward(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
+                 char* scratch) {
+  ForwardHead<T>(head, next, scratch).run(first, last);
+}
+
+template <class T>
+void run_backward(const Backward& head, const Backward* next, char* scratch) {
+  BackwardHead<T>(head, next, scratch).run();
+}
+
 }  // namespace
 
-void forward_float32_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
-                            char* scratch) {
-  ForwardHead<Float32>(head, next, scratch).run(first, last);
+template <Vectors>
+ForwardFn forward_for(DType type) {
+  if (type == DType::Float32) return run_forward<Float32>;
+#ifdef __AVX512BF16__
+  if (type == DType::BFloat16) return run_forward<BFloat16>;
+#endif
+  return nullptr;
 }
+template ForwardFn forward_for<kVectors>(DType);
 
-void forward_bfloat16_avx512(const Forward& head, const Forward* next, std::int64_t first, std::int64_t last,
-                             char* scratch) {
-  ForwardHead<BFloat16>(head, next, scratch).run(first, last);
+template <Vectors>
+BackwardFn backward_for(DType type) {
+  if (type == DType::Float32) return run_backward<Float32>;
+#ifdef __AVX512BF16__
+  if (type == DType::BFloat16) return run_backward<BFloat16>;
+#endif
+  return nullptr;
 }
-
-void backward_float32_avx512(const Backward& head, const Backward* next, char* scratch) {
-  BackwardHead<Float32>(head, next, scratch).run();
-}
-
-void backward_bfloat16_avx512(const Backward& head, const Backward* next, char* scratch) {
-  BackwardHead<BFloat16>(head, next, scratch).run();
-}
+template BackwardFn backward_for<kVectors>(DType);
 
 }  // namespace npu::attention
