@@ -285,7 +285,8 @@ void lower_weight_gradient(Lowering& low) {
   const std::optional<Params> params = make_params(low);
   if (!params)
     low.reject(
-        "it takes channels-last images with multiples of 16 channels, and AVX2, for bfloat16 its products of AVX-512");
+        "it takes channels-last images with multiples of 16 channels, and AVX2, for bfloat16 its products of "
+        "AVX-512");
   const View& dw = low.output(0);
   const double flops =
       2.0 * static_cast<double>(low.input(1).elements()) * static_cast<double>(dw.elements() / dw.dims[0]);

@@ -276,7 +276,8 @@ dnnl::matmul::primitive_desc projection(const Lowering& low, const Layer& layer,
 }  // namespace
 
 void lower_small_lstm(Lowering& low) {
-  if (!recurrent::lstm_step(DType::Float32)) low.reject("it needs AVX2, for bfloat16 its products of AVX-512");
+  if (!recurrent::lstm_step(DType::Float32))
+    low.reject("it needs AVX2, for bfloat16 its products of AVX-512");
   const std::optional<Layer> layer = make_layer(low);
   if (!layer) low.reject("it is no LSTM of up to four rows with constant weights and blocks of 16 units");
   const Views v(low);
