@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ge.distributions import ascend
+
 __all__ = ["Part", "from_model", "watch"]
 
 Part = dict[str, Any]  # "name", "npu" (nodes there), "host": rows of operator, count, reason, remedy, nodes
@@ -76,10 +78,8 @@ def _tensorflow() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _version1() -> Iterator[Any]:
-    from npu_bridge.version1 import install
-
-    install()  # before anything else imports TensorFlow
-    from npu_bridge.session import observers
+    ascend("npu_bridge.version1").install()  # before anything else imports TensorFlow
+    observers = ascend("npu_bridge.session").observers
 
     seen: list[Any] = []
     observers.append(seen.append)

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ge.distributions import ascend
+
 __all__ = ["watch"]
 
 MOST_SPANS = 300_000  # in the timeline; times by kernel count all
@@ -36,8 +38,8 @@ def _time_calls(framework: str) -> None:
     if not framework.startswith("tensorflow"):
         return
     if framework == "tensorflow1":
-        importlib.import_module("npu_bridge.version1").install()
-        importlib.import_module("npu_bridge.npu_init")
+        ascend("npu_bridge.version1").install()
+        ascend("npu_bridge.npu_init")
     else:
         importlib.import_module("tf_adapter")
     importlib.import_module("npu_runtime.tensorflow").set_timeline(True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ge.distributions import ascend
 from npu_tools.outcome import Failure
 
 __all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "imported_modules", "run_watched"]
@@ -141,12 +142,12 @@ def _run_tensorflow(script: str, arguments: Sequence[str]) -> None:
 
 
 def _run_version1(script: str, arguments: Sequence[str]) -> None:
-    importlib.import_module("npu_bridge.version1").run_script(script, list(arguments))
+    ascend("npu_bridge.version1").run_script(script, list(arguments))
 
 
 def _run_torch(script: str, arguments: Sequence[str]) -> None:
     """What the script calls `cuda` is the NPU; `npu` and `torch.compile(backend="npu")` work as they are."""
-    importlib.import_module("torch_npu.contrib.transfer_to_npu")
+    ascend("torch_npu.contrib.transfer_to_npu")
     _run(script, arguments)
 
 

@@ -1,7 +1,7 @@
-"""Runs a door of an installed wheel on a small network: ``python -I smoke.py PREFIX engine|tensorflow|torch``.
+"""Runs a door of installed wheels on a small network: ``python -I smoke.py PREFIX engine|ascend|tensorflow|torch``.
 
 Uses nothing but installed packages. PREFIX is the environment that the project's packages must come from. A door whose
-framework is absent says so and is left out.
+framework is absent says so and is left out. Names of the Ascend ecosystem are tried where they are installed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-PACKAGES = ("ge", "tbe", "npu_runtime", "acl", "te", "topi", "impl", "hccl")
-DOORS = {
-    "tensorflow": ("tf_adapter", "npu_device", "npu_bridge"),
-    "torch": ("torchair", "torch_npu"),
-}
+ENGINE = ("ge", "tbe", "npu_runtime")
+ASCEND = ("acl", "te", "topi", "impl", "hccl")
+DOORS = {"tensorflow": ("tf_adapter", "npu_device", "npu_bridge"), "torch": ("torchair", "torch_npu")}
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 2, 2)
 
 
@@ -54,12 +52,20 @@ def check(found: Any, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-6)
 
 
-def engine(prefix: Path, folder: Path) -> None:
-    """Packages come from the environment, a model compiles, is written, read and run; `atc` is a command."""
-    for name in PACKAGES:
+def come_from(prefix: Path, names: Sequence[str]) -> None:
+    """Packages come from the environment."""
+    for name in names:
         place = Path(importlib.import_module(name).__file__ or "")
         assert prefix in place.parents, f"{name} comes from {place}, not from {prefix}"
-    import acl
+
+
+def installed(names: Sequence[str]) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is not None]
+
+
+def engine(prefix: Path, folder: Path) -> None:
+    """A model compiles, is written, read and run; `atc` is a command."""
+    come_from(prefix, ENGINE)
     import ge
 
     source, compiled = folder / "net.onnx", folder / "net.om"
@@ -72,7 +78,19 @@ def engine(prefix: Path, folder: Path) -> None:
     subprocess.run(
         [*atc, f"--output={folder / 'atc'}", "--soc_version=cpu"], check=True, stdout=subprocess.DEVNULL
     )
-    check(acl.Model(str(folder / "atc.om"))(X), wanted)
+    check(ge.load(str(folder / "atc.om"))(X), wanted)
+
+
+def ascend(prefix: Path, folder: Path) -> None:
+    """pyACL runs a compiled model; an operator file runs."""
+    come_from(prefix, ASCEND)
+    import acl
+    import ge
+
+    wanted = network(folder / "net.onnx")(X)
+    ge.compile(str(folder / "net.onnx")).save(str(folder / "net.om"))
+    check(acl.Model(str(folder / "net.om"))(X), wanted)
+    operators()
 
 
 def operators() -> None:
@@ -94,10 +112,10 @@ def operators() -> None:
 def tensorflow() -> None:
     import tensorflow as tf
 
-    import npu_device
     import tf_adapter
 
-    assert npu_device.open() is not None
+    if installed(["npu_device"]):
+        assert importlib.import_module("npu_device").open() is not None
     call = tf.function(lambda x: tf.nn.softmax(tf.nn.relu(x), axis=1))
     result = call(tf.constant(X))
     assert "NPU" in result.device, result.device
@@ -109,28 +127,30 @@ def tensorflow() -> None:
 def torch() -> None:
     import torch
 
-    import torch_npu
     import torchair
 
     e = np.exp(np.maximum(X, 0))
     call = torch.compile(lambda x: torch.softmax(torch.relu(x), 1), backend=torchair.get_npu_backend())
     check(call(torch.from_numpy(X)), e / e.sum(axis=1, keepdims=True))
+    if not installed(["torch_npu"]):
+        return
+    import torch_npu
+
     moved = torch.from_numpy(X).npu()
     assert torch_npu.is_npu(moved) and moved.device.type == "npu"
     check((moved * 2).cpu(), 2 * X)
 
 
 def main(prefix: Path, door: str) -> None:
-    if door == "engine":
+    if door in ("engine", "ascend"):
         with tempfile.TemporaryDirectory() as folder:
-            engine(prefix, Path(folder))
-        operators()
-        print("ge, atc, acl, tbe: ok")
+            {"engine": engine, "ascend": ascend}[door](prefix, Path(folder))
+        print(f"{', '.join(ENGINE if door == 'engine' else ASCEND)}: ok")
     elif importlib.util.find_spec(door) is None:
         print(f"{', '.join(DOORS[door])}: left out, {door} is not installed")
     else:
         {"tensorflow": tensorflow, "torch": torch}[door]()
-        print(f"{', '.join(DOORS[door])}: ok")
+        print(f"{', '.join(installed(DOORS[door]))}: ok")
 
 
 if __name__ == "__main__":

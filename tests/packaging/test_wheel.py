@@ -1,4 +1,4 @@
-"""A wheel of this tree installs into an environment of its own and runs there, without the tree."""
+"""The wheels of this tree install into environments of their own and run there, without the tree."""
 
 from __future__ import annotations
 
@@ -19,27 +19,57 @@ LIBRARIES = Path(npu_runtime.__file__).parent
 SMOKE = Path(__file__).with_name("smoke.py")
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and beside it the third-party packages of the one that runs the tests.
+LIBRARY_SETTINGS = {"wheel.cmake": "false", "wheel.platlib": "true", "sdist.include": "src/npu_runtime/*.so"}
+ASCEND = ("acl", "hccl", "impl", "npu_bridge", "npu_device", "te", "topi", "torch_npu")
 
-    The wheel takes the libraries that are built already. A path in a .pth file is only added to the path: the
-    editable installation of this tree, a .pth file of that folder, is not in force.
+
+def _unpack(source: Path, settings: dict[str, str], folder: Path, site: Path) -> None:
+    """Build the wheel of a project and unpack it as an installer does."""
+    code = (
+        f"from scikit_build_core.build import build_wheel; print(build_wheel({str(folder)!r}, {settings!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, check=True, capture_output=True, text=True
+    )
+    with zipfile.ZipFile(folder / done.stdout.split()[-1]) as packed:
+        packed.extractall(site)
+
+
+def _environment(folder: Path) -> tuple[Path, Path]:
+    """A new environment and its folder of packages, beside the third-party packages of the one that runs the tests.
+
+    A path in a .pth file is only added to the path: the editable installation of this tree, a .pth file of that folder,
+    is not in force.
     """
-    folder = tmp_path_factory.mktemp("wheel")
-    settings = {"wheel.cmake": "false", "wheel.platlib": "true", "sdist.include": "src/npu_runtime/*.so"}
-    code = f"from scikit_build_core.build import build_wheel; build_wheel({str(folder)!r}, {settings!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
     place = folder / "environment"
     venv.create(place, symlinks=True)
     site = place / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return place, site
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the engine's wheel, which takes the libraries that are built already."""
+    folder = tmp_path_factory.mktemp("wheel")
+    place, site = _environment(folder)
+    _unpack(ROOT, LIBRARY_SETTINGS, folder, site)
     command = place / "bin" / "atc"
     command.write_text(f"#!{place / 'bin' / 'python'}\nfrom ge.atc import main\nmain()\n")
     command.chmod(0o755)
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return place
+
+
+@pytest.fixture(scope="module")
+def with_ascend(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same environment's packages and the second distribution."""
+    folder = tmp_path_factory.mktemp("ascend")
+    place, site = _environment(folder)
+    engine = environment / site.relative_to(place)
+    for package in engine.iterdir():
+        if package.name != "others.pth":
+            (site / package.name).symlink_to(package)
+    _unpack(ROOT / "ascend", {}, folder, site)
     return place
 
 
@@ -55,17 +85,55 @@ def run(environment: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "door",
-    [
-        "engine",
-        pytest.param("tensorflow", marks=pytest.mark.slow),
-        pytest.param("torch", marks=pytest.mark.slow),
-    ],
-)
-def test_a_wheel_runs_without_the_source_tree(environment: Path, door: str) -> None:
-    output = run(environment, str(SMOKE), str(environment), door)
-    assert output.endswith(": ok\n") or f"{door} is not installed" in output
+def _smoke(environment: Path, door: str) -> set[str]:
+    """The packages that a door tried; none where its framework is absent."""
+    output = run(environment, str(SMOKE), str(environment), door).strip().splitlines()[-1]
+    if output.endswith(f"{door} is not installed"):
+        return set()
+    assert output.endswith(": ok"), output
+    return set(output.removesuffix(": ok").split(", "))
+
+
+FRAMEWORKS = [pytest.param(door, marks=pytest.mark.slow) for door in ("tensorflow", "torch")]
+
+
+@pytest.mark.parametrize("door", ["engine", *FRAMEWORKS])
+def test_the_engine_runs_without_the_source_tree(environment: Path, door: str) -> None:
+    assert not _smoke(environment, door) & set(ASCEND)
+
+
+@pytest.mark.parametrize("door", ["ascend", *FRAMEWORKS])
+def test_the_names_of_ascend_run_without_the_source_tree(with_ascend: Path, door: str) -> None:
+    tried = _smoke(with_ascend, door)
+    assert not tried or tried & set(ASCEND)
+
+
+def test_nobody_gets_the_names_of_ascend_who_did_not_ask(environment: Path, with_ascend: Path) -> None:
+    """Libraries look for `torch_npu` to decide which device they use."""
+    code = f"import importlib.util as u; print([n for n in {ASCEND} if u.find_spec(n)])"
+    assert run(environment, "-c", code).strip() == "[]"
+    assert run(with_ascend, "-c", code).strip() == str(list(ASCEND))
+
+
+def test_what_needs_the_names_of_ascend_says_what_to_install(environment: Path) -> None:
+    code = "from ge.distributions import ascend; ascend('torch_npu.contrib')"
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), "-I", "-c", code],
+        cwd=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "No module named 'torch_npu': pip install 'tf-adapter[ascend]'" in done.stderr
+
+
+def test_both_distributions_have_one_version() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    engine, ascend = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "ascend")
+    )
+    assert ascend["version"] == engine["version"]
+    assert ascend["dependencies"] == [f"tf-adapter=={engine['version']}"]
+    assert engine["optional-dependencies"]["ascend"] == [f"tf-adapter-ascend=={engine['version']}"]
 
 
 def test_a_wheel_carries_its_libraries_and_nothing_is_missing(environment: Path) -> None:
@@ -86,4 +154,4 @@ def test_commands_and_extras_are_declared(environment: Path) -> None:
         "print(*[e.name for e in p.entry_points], *p.metadata.get_all('Provides-Extra'))"
     )
     names = run(environment, "-c", code).split()
-    assert {"atc", "npu", "tensorflow", "torch", "onnx", "cuda", "test", "dev"} <= set(names)
+    assert {"atc", "npu", "ascend", "tensorflow", "torch", "onnx", "cuda", "test", "dev"} <= set(names)

@@ -1,10 +1,11 @@
 """Builds the sdist and the wheels and tries each in an environment of its own: ``python -m tests.packaging.wheels``.
 
 1. The sdist is made of this tree, and every wheel of the unpacked sdist: one a version of Python up to 3.11, one of the
-   stable ABI for all newer ones.
+   stable ABI for all newer ones, and one of the names of the Ascend ecosystem (ascend/) for all.
 2. auditwheel gives a wheel the oldest manylinux tag that it fulfils; no library is added to it.
 3. Each supported Python that is found installs its wheel with its dependencies into an empty environment, away from
-   this tree, and runs the doors whose frameworks are there (`--extras torch` installs one).
+   this tree, and runs the doors whose frameworks are there (`--extras torch` installs one); then once more with the
+   names of the Ascend ecosystem.
 """
 
 from __future__ import annotations
@@ -79,14 +80,25 @@ def make_wheel(python: str, source: Path, dist: Path) -> Path:
         return Path(shutil.copy(tagged, dist))
 
 
-def try_wheel(python: str, wheel: Path, extras: Sequence[str]) -> None:
-    """Install a wheel into an empty environment and run every door there."""
+def make_ascend(source: Path, dist: Path) -> Path:
+    """The wheel of the names of the Ascend ecosystem, for every Python."""
+    code = f"from scikit_build_core.build import build_wheel; print(build_wheel({str(dist)!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=source / "ascend", check=True, capture_output=True, text=True)
+    return dist / done.stdout.split()[-1]
+
+
+def try_wheel(python: str, wheel: Path, ascend: Path, extras: Sequence[str]) -> None:
+    """Install a wheel into an empty environment and run every door there, without and with the names of Ascend."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "environment"
         wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
         inside = environment(python, place, wanted)
         script = shutil.copy(SMOKE, folder)
         for door in ("engine", "tensorflow", "torch"):
+            call(inside, "-I", script, place, door, cwd=Path(folder))
+        call(inside, "-m", "pip", "-q", "install", ascend)
+        for door in ("ascend", "tensorflow", "torch"):
             call(inside, "-I", script, place, door, cwd=Path(folder))
 
 
@@ -107,6 +119,7 @@ def main() -> None:
     wheels: dict[tuple[int, ...], Path] = {}
     with tempfile.TemporaryDirectory() as work:
         source = make_sdist(Path(work), dist)
+        ascend = make_ascend(source, dist)
         for version, python in found.items():
             key = min(tuple(map(int, version.split("."))), STABLE)
             if key not in wheels:
@@ -116,7 +129,7 @@ def main() -> None:
                 f"Python {version}: trying {wheels[key].name}, {wheels[key].stat().st_size / 1e6:.1f} MB",
                 flush=True,
             )
-            try_wheel(python, wheels[key], arguments.extras)
+            try_wheel(python, wheels[key], ascend, arguments.extras)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ge.distributions import ascend
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ops.base import REQUIRED, Attr, Input, NodeView, Operator, Output, Prototype, fail
@@ -166,7 +167,7 @@ class _TbeCode:
 
         assert self.spec.tbe is not None
         folder = str(self.path.parent)
-        for places in (sys.path, importlib.import_module(_SHARED).__path__):
+        for places in (sys.path, ascend(_SHARED).__path__):
             if folder not in places:
                 places.append(folder)
         return load_operator(self.path, self.spec.tbe.function)

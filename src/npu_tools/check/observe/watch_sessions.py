@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ge.distributions import ascend
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -34,9 +35,7 @@ class SessionWatcher:
         self.reports: dict[int, tuple[Any, int]] = {}
         self.graphs: list[Any] = []
         self.captured: Any = None
-        from npu_bridge import version1
-
-        version1.install()
+        ascend("npu_bridge.version1").install()
         import tensorflow as tf
 
         self.tf = tf

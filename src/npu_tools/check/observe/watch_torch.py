@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.data import dataloader
 
+from ge.distributions import ascend
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -77,7 +78,7 @@ class TorchWatcher:
         self._install()
 
     def _use_npu(self) -> None:
-        import torch_npu.contrib.transfer_to_npu  # noqa: F401
+        ascend("torch_npu.contrib.transfer_to_npu")
         from torchair.executable import observe
 
         self._observing = observe()
