@@ -13,7 +13,6 @@
 namespace npu::convolution {
 namespace {
 
-
 // Panels of outputs; within one, for each step of the depth, `kDepth` values side by side for each output.
 template <class T, std::int64_t kDepth>
 void pack(const T* weights, std::int64_t outputs, std::int64_t depth, std::int64_t output_stride,
