@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize wheels test-cuda test-paddle conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-cuda test-paddle conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -128,6 +128,9 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/post_ops.py
 	$(BIN)/python benchmarks/trees.py
+
+site: $(VENV)/.project ## The documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try each in an empty environment
 	$(BIN)/python -m tests.packaging.wheels
