@@ -516,6 +516,8 @@ void bind_tensorflow(nb::module_& parent) {
         "Drops the plans of a function or operator.");
   m.def("forget_all", &forget_all_plans, nb::call_guard<nb::gil_scoped_release>());
   m.def("reset_random", &reset_generators, "Counted random numbers begin again.");
+  m.def("set_host_device", &set_host_device, "name"_a,
+        "The name of the host's device, which a cluster that this process joins changes.");
   m.def("set_eager_threshold", &set_eager_threshold, "calls"_a,
         "Operators are compiled once they were called more often than this with the same signature.");
   m.def("set_log_placement", &set_log_placement, "on"_a);

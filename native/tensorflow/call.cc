@@ -92,7 +92,8 @@ Object* CustomDevice::foreign(TFE_TensorHandle* handle, TF_Status* status) const
 }
 
 CustomDevice* CustomDevice::find(int index) {
-  for (std::size_t slot = 0; slot < device_slots.load(std::memory_order_acquire); ++slot) {
+  // The last one: in a cluster that the process joined late, an NPU has two names.
+  for (std::size_t slot = device_slots.load(std::memory_order_acquire); slot-- > 0;) {
     CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
     if (device && device->memory().index() == index) return device;
   }
@@ -100,7 +101,7 @@ CustomDevice* CustomDevice::find(int index) {
 }
 
 TFE_TensorHandle* CustomDevice::copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status) {
-  TFE_TensorHandle* host = api.TFE_TensorHandleCopyToDevice(tensor, context, kHostDevice, status);
+  TFE_TensorHandle* host = api.TFE_TensorHandleCopyToDevice(tensor, context, host_device(), status);
   if (!ok(status)) return nullptr;
   const int dtype = api.TFE_TensorHandleDataType(host);
   if (!is_dense(dtype)) return host;

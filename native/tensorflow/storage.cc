@@ -164,13 +164,22 @@ namespace {
 
 std::atomic<std::uint64_t> next_variable = 1;
 std::atomic<std::uint64_t> host_operators = 0;
+std::atomic<const char*> host_name = "/job:localhost/replica:0/task:0/device:CPU:0";
 
 }  // namespace
+
+const char* host_device() { return host_name.load(std::memory_order_acquire); }
+
+void set_host_device(const std::string& name) {
+  if (name == host_device()) return;
+  // The old name may be in use on another thread: there are only ever a few, they are kept.
+  host_name.store((new std::string(name))->c_str(), std::memory_order_release);
+}
 
 HostOp::HostOp(TFE_Context* context, const char* name, TF_Status* status)
     : op_(api.TFE_NewOp(context, name, status)) {
   host_operators.fetch_add(1, std::memory_order_relaxed);
-  if (op_) api.TFE_OpSetDevice(op_, kHostDevice, status);
+  if (op_) api.TFE_OpSetDevice(op_, host_device(), status);
 }
 
 std::uint64_t HostOp::count() { return host_operators.load(std::memory_order_relaxed); }

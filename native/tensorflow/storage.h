@@ -198,7 +198,9 @@ class HostOp {
   TFE_Op* op_;
 };
 
-inline constexpr const char* kHostDevice = "/job:localhost/replica:0/task:0/device:CPU:0";
+// The name of the host's device: a cluster that this process joins gives it another one.
+const char* host_device();
+void set_host_device(const std::string& name);
 
 // What a handle on the NPU points to.
 struct Object {

@@ -17,6 +17,7 @@ new_part = _native.new_part
 reset_random = _native.reset_random
 set_callbacks = _native.set_callbacks
 set_eager_threshold = _native.set_eager_threshold
+set_host_device = _native.set_host_device
 set_hard_placement = _native.set_hard_placement
 set_log_placement = _native.set_log_placement
 set_timeline = _native.set_timeline

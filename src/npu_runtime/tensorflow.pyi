@@ -233,6 +233,9 @@ def reset_random() -> None:
 def set_eager_threshold(calls: int) -> None:
     """Compile an operator once it was called more often than this with the same signature; the host runs it before."""
 
+def set_host_device(name: str) -> None:
+    """The name of the host's device, which a cluster that this process joins changes."""
+
 def set_hard_placement(on: bool) -> None:
     """Whether `classify` is asked, and may raise, at every call of an operator that the host would run."""
 

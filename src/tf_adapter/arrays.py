@@ -21,13 +21,14 @@ import numpy as np
 from tensorflow.python.framework import dtypes, ops
 from tensorflow.python.ops import gen_array_ops
 
+from tf_adapter.device import host_name
+
 __all__ = ["converting_for_datasets", "converting_once"]
 
 _ALIGNMENT = 32  # the least that a build of TensorFlow asks of a tensor's address
 _LARGE = 64 << 10  # bytes from which a second copy matters
 _LARGE_DATA = 1 << 20  # and from which memory of its own kind is worth while
 _NO_NUMBERS = "OSUMm"  # kinds of element types that TensorFlow converts in its own way
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 Function = Callable[..., Any]
 
@@ -102,7 +103,7 @@ def _mapped_copy(array: np.ndarray) -> np.ndarray:
 
 def _copied_by_host(array: np.ndarray, kind: dtypes.DType) -> Any:
     """A tensor of the host with an array's contents, in memory that TensorFlow has allocated."""
-    with ops.device(_HOST):
+    with ops.device(host_name()):
         tensor = gen_array_ops.empty(array.shape, kind)
     address = np.asarray(memoryview(tensor)).ctypes.data
     room = (ctypes.c_char * array.nbytes).from_address(address)
@@ -116,6 +117,6 @@ def _copies_what_lies_askew() -> bool:
     room = np.zeros(4 * _ALIGNMENT, np.uint8)
     start = (_ALIGNMENT // 2 - room.ctypes.data) % _ALIGNMENT
     array = room[start : start + _ALIGNMENT]
-    tensor = ops.EagerTensor(array, _HOST, None)
+    tensor = ops.EagerTensor(array, host_name(), None)
     array[:] = 1
     return not tensor.numpy().any()

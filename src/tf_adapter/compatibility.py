@@ -179,13 +179,16 @@ PATCHES = PatchTable(
                 "tensorflow.python.pywrap_tfe:TFE_Py_IsCustomDevice",
             ),
         ),
-        *(
-            Patch(
-                f"{_CONTEXT}:Context.{name}",
-                _before(device.refuse_cluster),
-                without="a TensorFlow cluster with the NPU as default device fails with 'unknown device'",
-            )
-            for name in ("enable_collective_ops", "set_server_def")
+        Patch(
+            f"{_CONTEXT}:Context.set_server_def",
+            _before(device.refuse_servers),
+            without="ParameterServerStrategy with the NPU as default device fails with 'unknown device'",
+        ),
+        Patch(
+            "tensorflow.python.distribute.collective_all_reduce_strategy:"
+            "CollectiveAllReduceExtended._initialize_local_devices",
+            distribution.npu_of_worker,
+            without="MultiWorkerMirroredStrategy trains on the host",
         ),
         Patch(f"{_CONTEXT}:Context.soft_device_placement", _setter(_soft_placement_changed)),
         # Python's own class, for want of a hook in TensorFlow (`_in_new_threads`).

@@ -29,11 +29,12 @@ __all__ = [
     "as_default",
     "details",
     "device_name",
+    "host_name",
     "is_default",
     "is_npu_device",
     "is_npu_name",
     "memory_info",
-    "refuse_cluster",
+    "refuse_servers",
     "register",
     "reset_memory_stats",
     "set_memory_growth",
@@ -41,14 +42,24 @@ __all__ = [
 ]
 
 TYPE = "NPU"
-_PREFIX = f"/job:localhost/replica:0/task:0/device:{TYPE}:"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", re.IGNORECASE)
 _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+class _State:
+    """Whether this process has registered, whether the NPU is the default device, and its name in a cluster."""
+
+    registered = False
+    default = False
+    task = "/job:localhost/replica:0/task:0"
 
 
 @functools.cache
+def _name(task: str, index: int) -> str:
+    return f"{task}/device:{TYPE}:{index}"
+
+
 def device_name(index: int = 0) -> str:
     """TensorFlow's full name of an NPU.
 
@@ -57,14 +68,12 @@ def device_name(index: int = 0) -> str:
     >>> device_name(1)
     '/job:localhost/replica:0/task:0/device:NPU:1'
     """
-    return f"{_PREFIX}{index}"
+    return _name(_State.task, index)
 
 
-class _State:
-    """Whether this process has registered, and whether the NPU is the default device."""
-
-    registered = False
-    default = False
+def host_name() -> str:
+    """TensorFlow's full name of the host's device."""
+    return f"{_State.task}/device:CPU:0"
 
 
 def register() -> None:
@@ -87,17 +96,17 @@ def register() -> None:
     as_default(options.as_default)
 
 
-def refuse_cluster(*_: Any, **named: Any) -> None:
-    """Raise where this process joins a cluster with the NPU as default device: names of devices change then."""
+def refuse_servers(*_: Any, **named: Any) -> None:
+    """Raise where this process drives the servers of a cluster with the NPU as default device."""
     if _State.default:
         raise tf.errors.UnimplementedError(
             None,
             None,
-            "NPUs cannot be devices of a TensorFlow cluster (MultiWorkerMirroredStrategy, ParameterServerStrategy, "
-            "TF_CONFIG): the cluster renames the host's devices, to which NPUs hand what they do not run. Use "
-            "MirroredStrategy over the NPUs of this machine, or one process for each with `python -m npu_bridge run "
-            "--nproc N` and npu_device.distribute; or call tf_adapter.as_default(False) before the strategy is made to "
-            "train on TensorFlow's own devices.",
+            "NPUs cannot be devices of the servers of a TensorFlow cluster (ParameterServerStrategy, "
+            "tf.config.experimental_connect_to_cluster): functions are sent to servers, which know TensorFlow's own "
+            "devices only. Use MultiWorkerMirroredStrategy with one process for each NPU, or MirroredStrategy over the "
+            "NPUs of this machine; or call tf_adapter.as_default(False) before the strategy is made to train on "
+            "TensorFlow's own devices.",
         )
 
 
@@ -169,7 +178,7 @@ class ParsedNames(dict[Any, Any]):
 
     def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
         if _is_missing_gpu(key[1]) and context.context().soft_device_placement:
-            return _HOST, device_spec.DeviceSpecV2.from_string(_HOST)
+            return host_name(), device_spec.DeviceSpecV2.from_string(host_name())
         kind, index = (
             (device_spec.DeviceSpecV2, _default_index()) if key[1] is None else (_Asked, _local_index(key[1]))
         )
@@ -188,10 +197,18 @@ def _is_missing_gpu(name: Any) -> bool:
     TensorFlow does so itself, but not for operators that read tensors of an NPU.
     """
     found = _GPU.fullmatch(name) if isinstance(name, str) else None
-    if found is None or ("job:" in name and "job:localhost" not in name):
+    if found is None or not _is_here(name):
         return False
     count = len(context.context().list_physical_devices("GPU"))
     return count == 0 or ((found[1] or "0").isdigit() and int(found[1] or 0) >= count)
+
+
+def _is_here(name: str) -> bool:
+    """Whether a device's name is of this process; one without a job is."""
+    if "job:" not in name:
+        return True
+    given, own = (device_spec.DeviceSpecV2.from_string(text) for text in (name, _State.task))
+    return given.job == own.job and given.task in (None, own.task)
 
 
 def _default_index() -> int | None:
@@ -201,7 +218,7 @@ def _default_index() -> int | None:
 def _local_index(name: Any) -> int | None:
     """The number of an NPU of this process; None for other names, an error where there is no such NPU."""
     found = _NAME.match(name) if isinstance(name, str) else None
-    if found is None or found[1] is None or ("job:" in name and "job:localhost" not in name):
+    if found is None or found[1] is None or not _is_here(name):
         return None
     index, count = int(found[1]), npu_runtime.device_count()
     if index >= count:
@@ -256,6 +273,7 @@ def add_physical_devices(self: Any) -> None:
 
 def add_devices(self: Any) -> None:
     """Register with a context that has just started."""
+    _join(self._collective_ops_server_def)
     count = npu_runtime.device_count()
     visible = [i for i in range(count) if _physical(i) in self._visible_device_list]
     for index in visible:
@@ -263,11 +281,26 @@ def add_devices(self: Any) -> None:
         if not pywrap_tfe.TFE_Py_IsCustomDevice(self._context_handle, name):
             device, info = native.create_device(index, name, wrap_variables=count == 1)
             pywrap_tfe.TFE_Py_RegisterCustomDevice(self._context_handle, device, name, info)
-        logical = context.LogicalDevice(name=f"/device:{TYPE}:{index}", device_type=TYPE)
+        local = "job:localhost" in name  # such names are short, as TensorFlow's own are
+        logical = context.LogicalDevice(name=f"/device:{TYPE}:{index}" if local else name, device_type=TYPE)
         if logical not in self._logical_devices:
             self._logical_devices.append(logical)
     if 0 not in visible and _State.default:
         as_default(False)
+
+
+def _join(server: Any) -> None:
+    """Take the names that a cluster gives to the devices of this process."""
+    if server is None:
+        return
+    before, _State.task = _State.task, f"/job:{server.job_name}/replica:0/task:{server.task_index}"
+    native.set_host_device(host_name())
+    if before != _State.task:
+        context._device_parsing_cache.clear()
+        current = context.context()
+        if current.device_name and current.device_name.startswith(before):
+            current._set_device("", device_spec.DeviceSpecV2())
+        apply_default()
 
 
 def memory_info(self: Any, device: str) -> dict[str, int]:

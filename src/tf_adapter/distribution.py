@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_utils, values
 
+import npu_runtime
 from tf_adapter import device
 
-__all__ = ["SharedMemory", "all_reduce_here", "without_collectives"]
+__all__ = ["SharedMemory", "all_reduce_here", "npu_of_worker", "without_collectives"]
 
 Function = Callable[..., Any]
 
@@ -61,6 +62,25 @@ def without_collectives(original: Function) -> Function:
         return SharedMemory() if _are_npus(self._devices) else made
 
     return make
+
+
+def npu_of_worker(original: Function) -> Function:
+    """A worker of `MultiWorkerMirroredStrategy` trains on its NPU; the host reduces by TensorFlow's collectives."""
+
+    def devices(self: Any, cluster_resolver: Any, worker_device: str) -> Any:
+        if not device.is_default():
+            return original(self, cluster_resolver, worker_device)
+        count = npu_runtime.device_count()
+        if count > 1:
+            raise tf.errors.UnimplementedError(
+                None,
+                None,
+                f"a worker of MultiWorkerMirroredStrategy has one NPU, this one has {count}: start a worker for each "
+                "NPU, with NPU_DEVICE_COUNT=1 and its share of the cores (NPU_DEVICE_CORES)",
+            )
+        return (f"{worker_device}/device:{device.TYPE}:0",), device.TYPE
+
+    return devices
 
 
 def all_reduce_here(original: Function) -> Function:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import tf_adapter  # noqa: F401
+from npu_bridge.launch import reserved_port
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -189,9 +190,44 @@ def test_eager_operators_copy_inputs_of_other_npus() -> None:
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("name", ["enable_collective_ops", "set_server_def"])
-def test_clusters_are_refused_with_the_way_around(name: str) -> None:
+def test_servers_of_a_cluster_are_refused_with_the_way_around() -> None:
     with pytest.raises(
         tf.errors.UnimplementedError, match=r"TensorFlow cluster.*tf_adapter\.as_default\(False\)"
     ):
-        getattr(context.context(), name)(None)
+        context.context().set_server_def(None)
+
+
+def worker(cluster: list[str], index: int) -> subprocess.Popen[str]:
+    """A worker of a cluster; of no cluster, the only one."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if cluster:
+        task = {"type": "worker", "index": index}
+        environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": cluster}, "task": task})
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "workers.py")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_two_workers_train_on_their_npus_as_one_does() -> None:
+    with reserved_port() as first, reserved_port() as second:
+        cluster = [f"127.0.0.1:{port}" for port in (first, second)]
+        running = [worker(cluster, 0), worker(cluster, 1), worker([], 0)]
+        try:
+            done = [process.communicate(timeout=900) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+    for process, (_, errors) in zip(running, done, strict=True):
+        assert process.returncode == 0, errors[-4000:]
+    *two, one = (json.loads(printed) for printed, _ in done)
+    for index, found in enumerate(two):
+        assert found["device"] == f"/job:worker/replica:0/task:{index}/device:NPU:0"
+        assert found["steps"] == ["NPU", "host", "NPU"], (
+            "collectives are the host's, between two parts of the NPU"
+        )
+        np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-5, atol=1e-5)
