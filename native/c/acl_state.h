@@ -15,9 +15,13 @@
 namespace npu::acl {
 
 // A failure with a return code of AscendCL.
-class AclError : public CodedError {
+class AclError : public std::runtime_error {
  public:
-  using CodedError::CodedError;
+  AclError(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
 };
 
 inline void require(bool holds, const std::string& message, int code = ACL_ERROR_INVALID_PARAM) {

@@ -14,6 +14,7 @@ constexpr std::size_t kLog = 8192;
 constexpr int kErrorLog = 5;
 constexpr int kErrorLogBytes = 6;
 constexpr int kRelaxed = 2;
+constexpr int kMostShared = 8;
 constexpr unsigned kNonBlocking = 1;
 
 std::size_t rounded(std::size_t bytes) {
@@ -197,14 +198,18 @@ FunctionHandle Module::function(const std::string& name) const {
 }
 
 void launch(const Stream& stream, FunctionHandle function, unsigned blocks, unsigned threads,
-            const std::vector<Address>& arguments) {
+            const std::vector<Address>& arguments, unsigned shared) {
   std::vector<Address> values = arguments;
   std::vector<void*> parameters;
   for (Address& value : values) parameters.push_back(&value);
   parameters.push_back(nullptr);
+  const Driver& driver = stream.device().driver();
   stream.device().use();
-  check(stream.device().driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream.handle(),
-                                        parameters.data(), nullptr),
+  if (shared > 0) {
+    check(driver.function_attribute(function, kMostShared, static_cast<int>(shared)), "cuFuncSetAttribute");
+  }
+  check(driver.launch(function, blocks, 1, 1, threads, 1, 1, shared, stream.handle(), parameters.data(),
+                      nullptr),
         "cuLaunchKernel");
 }
 

@@ -127,8 +127,9 @@ class Module {
   ModuleHandle handle_ = nullptr;
 };
 
+// `shared` are the bytes of shared memory that a block gets beyond those its code declares.
 void launch(const Stream& stream, FunctionHandle function, unsigned blocks, unsigned threads,
-            const std::vector<Address>& arguments);
+            const std::vector<Address>& arguments, unsigned shared = 0);
 
 // What a stream was given between begin and end, launched as one.
 class Graph {

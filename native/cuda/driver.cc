@@ -61,6 +61,7 @@ Driver load() {
       {"cuModuleLoadDataEx", &d.module_load},
       {"cuModuleUnload", &d.module_unload},
       {"cuModuleGetFunction", &d.module_function},
+      {"cuFuncSetAttribute", &d.function_attribute},
       {"cuLaunchKernel", &d.launch},
       {"cuGraphInstantiateWithFlags", &d.graph_instantiate},
       {"cuGraphDestroy", &d.graph_destroy},

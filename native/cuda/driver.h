@@ -63,6 +63,7 @@ struct Driver {
   Result (*module_load)(ModuleHandle* module, const void* image, unsigned count, int* options, void** values);
   Result (*module_unload)(ModuleHandle module);
   Result (*module_function)(FunctionHandle* function, ModuleHandle module, const char* name);
+  Result (*function_attribute)(FunctionHandle function, int attribute, int value);
   Result (*launch)(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    StreamHandle stream, void** parameters, void** extra);

@@ -125,10 +125,10 @@ void bind_streams(nb::module_& m) {
       .def(
           "launch",
           [](const Stream& self, const Module& module, const std::string& symbol, unsigned blocks,
-             unsigned threads, const std::vector<Address>& arguments) {
-            launch(self, module.function(symbol), blocks, threads, arguments);
-          },
-          nb::arg("module"), nb::arg("symbol"), nb::arg("blocks"), nb::arg("threads"), nb::arg("arguments"))
+             unsigned threads, const std::vector<Address>& arguments,
+             unsigned shared) { launch(self, module.function(symbol), blocks, threads, arguments, shared); },
+          nb::arg("module"), nb::arg("symbol"), nb::arg("blocks"), nb::arg("threads"), nb::arg("arguments"),
+          nb::arg("shared") = 0)
       .def(
           "copy",
           [](const Stream& self, Address to, Address from, std::size_t bytes) {

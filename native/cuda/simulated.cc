@@ -434,6 +434,7 @@ Driver table() {
   d.module_load = module_load;
   d.module_unload = module_unload;
   d.module_function = module_function;
+  d.function_attribute = [](FunctionHandle, int, int) { return 0; };
   d.launch = launch;
   d.graph_instantiate = graph_instantiate;
   d.graph_destroy = graph_destroy;

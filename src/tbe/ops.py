@@ -43,7 +43,7 @@ UNARY: dict[str, Op] = _table(
     ("exp exp2", _FLOAT, 13, ""),
     ("expm1 log log2 sigmoid tanh", _FLOAT, 20, ""),
     ("log1p softplus erf", _FLOAT, 24, ""),
-    ("gelu_slope normal_excess tanh_gelu_slope tanh_normal_excess", _FLOAT, 20, ""),
+    ("gelu_slope normal_excess tanh_gelu_slope tanh_normal_excess narrow_normal_share", _FLOAT, 20, ""),
     ("sin cos", _FLOAT, 30, ""),
     ("tan asin acos atan sinh cosh asinh acosh atanh erfc", _FLOAT, 70, ""),
     ("lgamma digamma", _FLOAT, 200, ""),

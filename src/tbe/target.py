@@ -33,6 +33,7 @@ class Machine:
     fma: bool  # fused multiply-add in hardware
     half: bool  # float16 conversions in hardware
     masks: bool  # masked loads and stores of every element size (AVX-512)
+    quick: bool = False  # a GPU, or its simulation: exp2 and reciprocals to 16 bits are cheap
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""

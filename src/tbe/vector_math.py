@@ -157,6 +157,16 @@ _ERF_TABLE = (
     (0, 0.283431143, 0.532220364, 0.723909914, 0.853552043, 0.930513144, 0.970615506, 0.988957107, 0.996320248,
      0.998914719, 0.999717116, 0.999934912, 0.999986768, 0.999997616, 0.999999642, 0.99999994),
 )  # fmt: skip
+# (1 - normal distribution function) exp(x^2 / 2) as a polynomial of t = 1 / (1 + p x) without a constant,
+# 0 <= x <= 6.2, to 2^-16 of itself
+_NARROW_SCALE = 0.36
+_NARROW_TAIL = (
+    -0.09658273243012959,
+    0.24767447448430502,
+    0.04402452465783575,
+    0.16306963048465636,
+    0.14180980894183642,
+)
 _GELU_CUBE = 0.044715
 # gelu_slope(k s + t) for k = 0..15 and |t| <= s/2 as polynomials of t: a row for each power, 5 first
 _GELU_SLOPE_STEP = 101.0 / 256.0
@@ -891,6 +901,38 @@ def _normal_excess(b: Builder, x: Value) -> Value:
     return b.fmul(erf, b.like(x, 0.5))
 
 
+def _narrow_normal_share(b: Builder, x: Value) -> Value:
+    """The normal distribution function of x: as precise as results of 16 bits need it, also relative to small ones."""
+    if not b.machine.quick or x.elem != "float":
+        return b.fadd((_SINGLE if x.elem == "float" else _DOUBLE)["normal_excess"](b, x), b.like(x, 0.5))
+    a, one = _abs(b, x), b.like(x, 1.0)
+    t = _quick_reciprocal(b, b.muladd(a, b.like(x, _NARROW_SCALE), one))
+    power = _quick_exp2(b, b.fmul(b.fmul(a, b.like(x, -0.5 * _LOG2E)), a))
+    tail = b.fmul(b.fmul(b.polynomial(t, _NARROW_TAIL), t), power)
+    return b.select(b.fcmp("ogt", x, b.like(x, 0.0)), b.fsub(one, tail), tail)
+
+
+def _quick_exp2(b: Builder, x: Value) -> Value:
+    """2 to the power of x <= 0, to 2^-20 of itself; 0 where it is no normal number."""
+    return _exp2(b, x) if b.machine.name == "simulated" else _by_lane(b, "nvvm.ex2.approx.ftz", x)
+
+
+def _quick_reciprocal(b: Builder, x: Value) -> Value:
+    """1 / x of x >= 1, to 2^-20 of itself."""
+    return _reciprocal(b, x) if b.machine.name == "simulated" else _by_lane(b, "nvvm.rcp.approx.ftz", x)
+
+
+def _by_lane(b: Builder, name: str, x: Value) -> Value:
+    """An intrinsic that takes one float32, on every lane."""
+    found = [b.intrinsic(name, b.extract(x, lane), suffix="f") for lane in range(x.lanes)]
+    joined = found[0] if x.lanes == 1 else b.like(x, 0.0)
+    for lane, value in enumerate(found if x.lanes > 1 else ()):
+        joined = b.emit(
+            f"insertelement {joined.ty} {joined.name}, float {value.name}, i64 {lane}", "float", x.lanes
+        )
+    return joined
+
+
 def _gelu_slope(b: Builder, x: Value) -> Value:
     """normal_excess + x times the density of the normal distribution."""
     a = _at_most(b, _abs(b, x), 40.0)
@@ -1252,6 +1294,7 @@ _SINGLE: dict[str, Function] = {
     "erfc": _erfc32,
     "gelu_slope": _odd_by_table(6.1, _GELU_SLOPE_STEP, _GELU_SLOPE_TABLE, _gelu_slope),
     "normal_excess": _odd_by_table(5.6, _NORMAL_STEP, _NORMAL_TABLE, _normal_excess),
+    "narrow_normal_share": _narrow_normal_share,
     "tanh_gelu_slope": _odd_by_table(5.38, _TANH_GELU_SLOPE_STEP, _TANH_GELU_SLOPE_TABLE, _tanh_gelu_slope),
     "tanh_normal_excess": _odd_by_table(5.08, _TANH_NORMAL_STEP, _TANH_NORMAL_TABLE, _tanh_normal_excess),
 }

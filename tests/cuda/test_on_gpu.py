@@ -158,3 +158,138 @@ def test_tuned_choices_go_with_the_model(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "other"))
     np.testing.assert_array_equal(loaded.run([a, b])[0], model.run([a, b])[0])
     assert [call.describe(call.chosen) for call in loaded.program.loaded.calls] == chosen
+
+
+@pytest.mark.parametrize(("batch", "height", "width"), [(1, 224, 224), (3, 224, 224), (13, 64, 96)])
+def test_the_stem_of_residual_networks(batch, height, width) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[3, 3, 3, 3], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    ]
+    constants = [("w", random(64, 3, 7, 7, scale=0.1)), ("b", random(64))]
+    model = same(nodes, [("x", random(batch, 3, height, width))], "y", constants)
+    assert "stem" in [t.kind for t in model.plan.tasks]
+
+
+def bottlenecks(blocks: int, last: int) -> tuple[list[onnx.NodeProto], list[tuple[str, np.ndarray]]]:
+    """Residual blocks of 64 and 256 channels, the first with weights in its shortcut, and a 1x1 convolution."""
+    nodes, constants = [], []
+
+    def convolution(x: str, y: str, cin: int, cout: int, size: int, add: str = "", relu: bool = True) -> str:
+        scale = (2 / (cin * size * size)) ** 0.5
+        constants.append((f"{y}.w", random(cout, cin, size, size, seed=len(constants), scale=scale)))
+        constants.append((f"{y}.b", random(cout, seed=len(constants), scale=0.1)))
+        made = [helper.make_node("Conv", [x, f"{y}.w", f"{y}.b"], [f"{y}.0"], pads=[size // 2] * 4)]
+        if add:
+            made.append(helper.make_node("Add", [made[-1].output[0], add], [f"{y}.1"]))
+        if relu:
+            made.append(helper.make_node("Relu", [made[-1].output[0]], [f"{y}.2"]))
+        made[-1].output[0] = y
+        nodes.extend(made)
+        return y
+
+    x, channels = "x", 64
+    for n in range(blocks):
+        t = convolution(convolution(x, f"a{n}", channels, 64, 1), f"b{n}", 64, 64, 3)
+        short = convolution(x, f"s{n}", 64, 256, 1, relu=False) if n == 0 else x
+        x, channels = convolution(t, f"c{n}", 64, 256, 1, add=short), 256
+    convolution(x, "y", 256, last, 1)
+    return nodes, constants
+
+
+@pytest.mark.parametrize(("batch", "height", "width"), [(6, 56, 56), (9, 56, 56), (52, 16, 20)])
+@pytest.mark.parametrize("last", [64, 128])
+def test_bottlenecks_of_residual_networks(batch, height, width, last) -> None:
+    if _architecture() != "sm_90":
+        pytest.skip("only Hopper has its instructions")
+    nodes, constants = bottlenecks(3, last)
+    model = same(nodes, [("x", random(batch, 64, height, width))], "y", constants)
+    assert [t.kind for t in model.plan.tasks].count("bottleneck") == 3
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("steps", [3, 40])
+def test_recurrent_layers(layer, direction, steps) -> None:
+    gates, hidden, width = {"LSTM": 4, "GRU": 3, "RNN": 1}[layer], 32, 16
+    directions = 2 if direction == "bidirectional" else 1
+    constants = [
+        ("w", random(directions, gates * hidden, width, dtype=np.float32, scale=0.3)),
+        ("r", random(directions, gates * hidden, hidden, dtype=np.float32, seed=1, scale=0.2)),
+        ("b", random(directions, 2 * gates * hidden, dtype=np.float32)),
+    ]
+    node = helper.make_node(layer, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, direction=direction)
+    same([node], [("x", random(steps, 4, width, dtype=np.float32))], "y", constants, 1e-5)
+
+
+def loop_body(condition: list[onnx.NodeProto]) -> onnx.GraphProto:
+    floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in ("v", "w")]
+    return helper.make_graph(
+        [
+            *condition,
+            helper.make_node("MatMul", ["v", "m"], ["p"]),
+            helper.make_node("Add", ["p", "v"], ["w"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("n", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            floats[0],
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), floats[1]],
+    )
+
+
+@pytest.mark.parametrize("decided", ["beforehand", "by a count", "by a condition"])
+def test_loops(decided) -> None:
+    grown = [helper.make_node("ReduceMax", ["v"], ["t"]), helper.make_node("Less", ["t", "limit"], ["d0"])]
+    condition = {"by a condition": [*grown, helper.make_node("Squeeze", ["d0"], ["d"])]}.get(
+        decided, [helper.make_node("Identity", ["c"], ["d"])]
+    )
+    count = "" if decided == "by a condition" else "count"
+    nodes = [helper.make_node("Loop", [count, "go", "x"], ["y"], body=loop_body(condition))]
+    inputs = [("x", np.abs(random(4, 8, dtype=np.float32)))]
+    constants = [
+        ("m", np.abs(random(8, 8, dtype=np.float32, scale=0.2))),
+        ("go", np.array(True)),
+        ("limit", np.array(50, np.float32)),
+    ]
+    if decided == "by a count":
+        inputs.append(("count", np.array(5)))
+    elif decided == "beforehand":
+        constants.append(("count", np.array(5)))
+    same(nodes, inputs, "y", constants, 1e-5)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_branches(chosen) -> None:
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["x"], [op])],
+            op,
+            [],
+            [helper.make_tensor_value_info(op, TensorProto.FLOAT, [4])],
+        )
+        for op in ("Exp", "Neg")
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    same([node], [("c", np.array(chosen)), ("x", random(4, dtype=np.float32))], "y", (), 1e-5)
+
+
+def test_integer_products_run_on_the_host() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 127, shape).astype(np.int8) for shape in ((5, 64), (64, 7)))
+    nodes = [helper.make_node("MatMulInteger", ["a", "b"], ["p"]), helper.make_node("Abs", ["p"], ["y"])]
+    same(nodes, [("a", a)], "y", [("b", b)], 0.0)
+
+
+def test_nan_passes_kernels_of_our_own() -> None:
+    nodes, constants = bottlenecks(2, 64)
+    x = np.zeros((6, 64, 56, 56), np.float16)
+    x[4, 3, 10, 20] = np.nan
+    model = ge.compile(model_of(nodes, [("x", x)], "y", constants), CompileOptions(target=_architecture()))
+    spoiled = np.isnan(model.run([x])[0].astype(np.float32)).all(1)
+    assert not spoiled[[0, 1, 2, 3, 5]].any()
+    spoiled = spoiled[4]
+    assert spoiled[8:13, 18:23].all() and not spoiled[:7].any() and not spoiled[14:].any()

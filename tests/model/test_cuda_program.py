@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ge
-from ge.errors import GeError, UnsupportedOperatorsError
+from ge.errors import GeError
+from ge.model.cuda.epilogue import epilogue
 from ge.model.cuda.tuning import Tuning
 from ge.options import CompileOptions
 from ge.plan import View
+from tests.tbe.simulation import simulate
 
 GPU = CompileOptions(target="sm_90")
 
@@ -245,25 +247,135 @@ def test_sizes_that_only_the_host_knows_are_reported(simulated) -> None:
     np.testing.assert_array_equal(ge.compile(net, GPU)(np.array([0, 1, 0, 2], np.float32)), [[1, 3]])
 
 
-def test_what_a_gpu_does_not_have_is_refused_with_the_reason() -> None:
+def loop_net(decided: str, stacked: bool = False) -> onnx.ModelProto:
+    """v + n in every turn n, until a count or a condition ends it; `stacked` gives the values of all turns too."""
+    checks = [helper.make_node("Identity", ["c"], ["d"])]
+    if decided == "by a condition":
+        checks = [
+            helper.make_node("ReduceMax", ["v"], ["top"], keepdims=0),
+            helper.make_node("Less", ["top", "limit"], ["d"]),
+        ]
+    grow = [
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["v", "f"], ["w"]),
+        helper.make_node("Exp", ["w"], ["s"]),
+    ]
+    infos = [("n", TensorProto.INT64, []), ("c", TensorProto.BOOL, []), ("v", TensorProto.FLOAT, [4])]
+    made = [("d", TensorProto.BOOL, []), ("w", TensorProto.FLOAT, [4]), ("s", TensorProto.FLOAT, [4])]
     body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["w"])],
+        [*checks, *grow[: 3 if stacked else 2]],
+        "body",
+        [helper.make_tensor_value_info(*i) for i in infos],
+        [helper.make_tensor_value_info(*o) for o in made[: 3 if stacked else 2]],
+    )
+    count = "" if decided == "by a condition" else "count"
+    node = helper.make_node("Loop", [count, "go", "x"], ["y", "all"][: 2 if stacked else 1], body=body)
+    inputs = [("x", TensorProto.FLOAT, [4]), ("count", TensorProto.INT64, [])]
+    outputs = [("y", TensorProto.FLOAT, [4]), ("all", TensorProto.FLOAT, [5, 4])]
+    constants = [("go", np.array(True)), ("limit", np.array(9.5, np.float32)), ("count", np.array(5))]
+    return model_of(
+        [node],
+        inputs[: 2 if decided == "by a count" else 1],
+        outputs[: 2 if stacked else 1],
+        constants[: 3 if decided == "beforehand" else 2],
+    )
+
+
+@pytest.mark.parametrize(
+    ("decided", "stacked", "turns"),
+    [
+        ("beforehand", False, None),
+        ("beforehand", True, None),
+        ("by a count", False, 0),
+        ("by a count", False, 5),
+        ("by a condition", False, None),
+    ],
+)
+def test_loops_turn_as_often_as_on_the_cpu(decided, stacked, turns, simulated) -> None:
+    net = loop_net(decided, stacked)
+    feeds = [np.arange(4, dtype=np.float32), *([np.array(turns)] if turns is not None else [])]
+    model = ge.compile(net, GPU)
+    for got, want in zip(model.run(feeds), ge.compile(net).run(feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    parts = [type(part).__name__ for part in model.program.loaded.parts]
+    assert ("Loop" in parts) == (decided != "beforehand")  # what is known beforehand is in the graph
+    assert len(model.profile(feeds)) == len(model.plan.tasks)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_branches_run_what_the_condition_says(chosen, simulated) -> None:
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["x"], [op])],
+            op,
+            [],
+            [helper.make_tensor_value_info(op, TensorProto.FLOAT, [4])],
+        )
+        for op in ("Exp", "Neg")
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    net = model_of(
+        [node], [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, [4])], [("y", TensorProto.FLOAT, [4])]
+    )
+    x = np.arange(4, dtype=np.float32)
+    want = np.exp(x) if chosen else -x
+    np.testing.assert_allclose(ge.compile(net, GPU).run([np.array(chosen), x])[0], want, rtol=1e-6)
+
+
+def test_a_loop_with_host_tasks_runs_them_in_every_turn(simulated) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c"], ["d"]),
+            helper.make_node("TopK", ["v", "k"], ["w", "places"], axis=-1),
+            helper.make_node("Mul", ["w", "w"], ["z"]),
+        ],
         "body",
         [
             helper.make_tensor_value_info("n", TensorProto.INT64, []),
             helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [2, 6]),
         ],
         [
             helper.make_tensor_value_info("d", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 6]),
         ],
     )
-    nodes = [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)]
-    inputs = [("times", TensorProto.INT64, []), ("x", TensorProto.FLOAT, [4])]
-    net = model_of(nodes, inputs, [("y", TensorProto.FLOAT, [4])])
-    with pytest.raises(UnsupportedOperatorsError, match="no branches or loops"):
-        ge.compile(net, GPU)
+    nodes = [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)]
+    net = model_of(
+        nodes,
+        [("x", TensorProto.FLOAT, [2, 6])],
+        [("y", TensorProto.FLOAT, [2, 6])],
+        [("count", np.array(3)), ("k", np.array([6]))],
+    )
+    x = np.random.default_rng(2).uniform(-1, 1, (2, 6)).astype(np.float32)
+    model = ge.compile(net, GPU)
+    np.testing.assert_allclose(model(x), ge.compile(net)(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_products_and_kernels(layer) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[layer]
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, gates * 8, 6), "r": (1, gates * 8, 8), "b": (1, 16 * gates)}
+    net = model_of(
+        [helper.make_node(layer, ["x", "w", "r", "b"], ["y"], hidden_size=8)],
+        [("x", TensorProto.FLOAT, [40, 3, 6])],
+        [("y", TensorProto.FLOAT, [40, 1, 3, 8])],
+        [(n, rng.standard_normal(s).astype(np.float32)) for n, s in shapes.items()],
+    )
+    kinds = {t.kind for t in ge.compile(net, GPU).plan.tasks}
+    assert "rnn" not in kinds and {"matmul", "kernel"} <= kinds
+
+
+def test_integer_products_run_on_the_host_with_the_reason(simulated) -> None:
+    rng = np.random.default_rng(0)
+    b = rng.integers(-128, 127, (64, 7)).astype(np.int8)
+    nodes = [helper.make_node("MatMulInteger", ["a", "b"], ["p"]), helper.make_node("Abs", ["p"], ["y"])]
+    net = model_of(nodes, [("a", TensorProto.INT8, [5, 64])], [("y", TensorProto.INT32, [5, 7])], [("b", b)])
+    model = ge.compile(net, GPU)
+    assert any("not cublaslt" in row.reason and "host" in row.reason for row in ge.explain(model))
+    a = rng.integers(-128, 127, (5, 64)).astype(np.int8)
+    np.testing.assert_array_equal(model(a), np.abs(a.astype(np.int32) @ b.astype(np.int32)))
 
 
 @pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
@@ -304,3 +416,11 @@ def test_addresses_of_the_host_are_inputs_and_outputs(simulated) -> None:
     y = np.empty((3, 10), np.float32)
     model.run_addresses([x.ctypes.data], [y.ctypes.data])
     np.testing.assert_array_equal(y, model(x))
+
+
+@pytest.mark.parametrize("activation", ["swish", "gelu_erf", "gelu_tanh"])
+def test_sums_beyond_the_range_of_float16_vanish_where_the_activation_does(activation, simulated) -> None:
+    inputs, outputs = epilogue("float16", (2, 4), 1, True, False, activation)
+    y = np.array([[-np.inf, -60000, 2, np.nan], [np.inf, 0, -1, -8]], np.float16)
+    (got,) = simulate(inputs, outputs, dict(zip(inputs, [y, np.zeros(4, np.float16)], strict=True)))
+    assert got[0, 0] == got[0, 1] == 0 and np.isnan(got[0, 3]) and np.isposinf(got[1, 0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -225,3 +227,22 @@ def test_inputs_that_outputs_may_overwrite_are_not_declared_distinct() -> None:
     header = next(line for line in kernel.ir.splitlines() if line.startswith("define ptx_kernel"))
     assert kernel.aliases == ((0, 0),)
     assert header.count("noalias") == 1
+
+
+def test_the_normal_distribution_function_is_right_to_16_bits_on_a_gpu() -> None:
+    x = np.arange(0x10000, dtype=np.uint16).view(np.float16)
+    x = np.resize(x[np.isfinite(x)], 0x10000)
+    given = tbe.placeholder(x.shape, "float16")
+    wide = tbe.cast(given, "float32")
+    gelu = tbe.cast(wide * tbe.unary("narrow_normal_share", wide), "float16")
+    (got,) = simulate([given], [gelu], {given: x})
+    want = np.array([v * 0.5 * math.erfc(-v * math.sqrt(0.5)) for v in x.astype(float)])
+    rounded = np.abs(want).astype(np.float16)
+    step = rounded.astype(float) - np.nextafter(rounded, np.float16(-1)).astype(float)
+    assert np.max(np.abs(got.astype(float) - want) / np.maximum(step, 2.0**-24)) < 1.01
+    assert np.mean(got.astype(float) == want.astype(np.float16).astype(float)) > 0.99
+    assert "ex2.approx.ftz" in gpu.build([given], [gelu], "sm_90").code.decode()
+    special = tbe.placeholder((5,), "float32")
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+    (found,) = simulate([special], [tbe.unary("narrow_normal_share", special)], {special: numbers})
+    np.testing.assert_allclose(found, [np.nan, 1.0, 0.0, 0.5, 0.5], rtol=1e-5)

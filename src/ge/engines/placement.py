@@ -13,11 +13,12 @@ from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, lookup, source_of
 from ge.ops.custom.selection import refusals
-from ge.target import Target
+from ge.target import Target, fallback
 
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
 
 _MAX_NAMES = 8
+_ON_HOST = "it runs on the host, between copies from and to the GPU"
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,13 @@ def _refuse_aicpu(operator: type[Operator], op: NodeView, target: Target) -> str
     return "" if operator.aicpu else "the operator has no AI CPU kernel"
 
 
-def _refuse_control(operator: type[Operator], op: NodeView, target: Target) -> str:
-    if operator.engine is Engine.CONTROL and target.kind == "cuda":
-        return "the programs of a GPU have no branches or loops"
-    return _only(Engine.CONTROL)(operator, op, target)
-
-
 def _only(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
     return lambda operator, op, target: "" if operator.engine is engine else f"not a {engine.value} operator"
 
 
 # In order of preference.
 ENGINES: tuple[EngineRule, ...] = (
-    EngineRule(Engine.CONTROL, _refuse_control, "run by the executor itself"),
+    EngineRule(Engine.CONTROL, _only(Engine.CONTROL), "run by the executor itself"),
     EngineRule(Engine.VIEW, _only(Engine.VIEW), "no work: the same memory under another shape"),
     *(
         EngineRule(engine, _refuse_custom(engine), f"custom {_WORDS[engine]}", custom=True)
@@ -122,12 +117,14 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
         if not why_not:
             reasons = [*_origin_words(operator, node, rule), *against]
             if rule.engine is Engine.AI_CPU and target.kind == "cuda":
-                reasons.append("it runs on the host, between copies from and to the GPU")
+                reasons.append(_ON_HOST)
             return rule.engine, "; ".join([reason for reason in reasons if reason])
         if rule.engine in (
             refusals(operator, view) if custom else {operator.engine}
         ):  # the engines to expect
             against.append(f"not on {rule.engine.value}: {why_not}")
+    if target.kind == "cuda" and not refuse_aicore(operator, view, fallback()):
+        return Engine.AI_CORE, "; ".join([*against, _ON_HOST])
     return None, "; ".join(against) or "no engine has an implementation"
 
 

@@ -56,7 +56,7 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
 
 def candidates_for(kind: str, target: Target) -> tuple[Candidate, ...]:
     """The list of a kind of task on a target; empty when nothing there runs such tasks."""
-    return cuda.CANDIDATES.get(kind, ()) if target.kind == "cuda" else CANDIDATES[kind]
+    return cuda.CANDIDATES.get(kind, ()) if target.kind == "cuda" else CANDIDATES.get(kind, ())
 
 
 def choose(op: Operation, target: Target) -> Choice:

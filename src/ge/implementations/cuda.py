@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ge.implementations import cuda_own
 from ge.implementations.base import Candidate, Operation
 from ge.implementations.decomposed import Decomposed
-from ge.implementations.epilogues import is_like
 from ge.ir.types import TensorDesc
 from ge.plan import View
 from ge.target import Target
@@ -106,12 +106,19 @@ class _Library(Candidate):
     def _epilogue(self, op: Operation) -> str:
         rest = list(op.post_ops)
         if rest[:1] == ["add"]:
-            if not is_like(op.inputs[-1], op.outputs[0]):
+            if not _lies_as(op.inputs[-1], op.outputs[0]):
                 return "the summand is not laid out as the result"
             rest = rest[1:]
         if len(rest) > 1 or any(ACTIVATIONS.get(text) not in self.activations for text in rest):
             return f"it has no epilogue {', '.join(op.post_ops)}"
         return ""
+
+
+def _lies_as(view: View, other: View) -> bool:
+    """Whether two tensors have one type, shape and layout; the strides of axes of one element do not matter."""
+    steps = zip(view.shape, view.strides, other.strides, strict=False)
+    alike = all(n == 1 or one == two for n, one, two in steps)
+    return (view.shape, view.dtype) == (other.shape, other.dtype) and alike
 
 
 class CublasLt(_Library):
@@ -212,4 +219,10 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "conv": (Pointwise(), Cudnn()),
     "attention": (CudnnAttention(), _Decomposed()),
     "attention_grad": (_Decomposed(),),
+    "rnn": (_Decomposed(),),
+    "lstm_steps": (_Decomposed(),),
+    "lstm_steps_grad": (_Decomposed(),),
+    "layer_norm_grad": (_Decomposed(),),
+    "stem": (cuda_own.Stem(),),
+    "bottleneck": (cuda_own.Bottleneck(),),
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ge.errors import GeError
-from ge.implementations import CANDIDATES, DECOMPOSED, Choice, Operation, choose
+from ge.implementations import CANDIDATES, DECOMPOSED, Choice, Operation, candidates_for, choose
 from ge.plan import Buffer, Plan, Task
-from ge.target import Target
+from ge.target import Target, fallback
 
-__all__ = ["IMPLEMENTATION", "retarget", "select"]
+__all__ = ["IMPLEMENTATION", "ON_HOST", "retarget", "select"]
 
 IMPLEMENTATION = "implementation"
+ON_HOST = "on_host"  # the attribute of a cube task that a GPU leaves to the processor beside it
 _BLOCKS = ("then_block", "else_block", "body_block")
 
 
@@ -20,10 +21,14 @@ def select(plan: Plan, target: Target) -> list[Choice | None]:
     loops = {int(t.attrs["body_block"]): t for t in plan.tasks if t.kind == "while"}
     choices: list[Choice | None] = []
     for task in plan.tasks:
-        if task.kind not in CANDIDATES:
+        if task.kind not in CANDIDATES and not candidates_for(task.kind, target):
             choices.append(None)
             continue
-        choice = choose(_operation(plan, task, loops.get(task.block)), target)
+        operation = _operation(plan, task, loops.get(task.block))
+        choice = choose(operation, target)
+        if not choice.name and target.kind == "cuda":
+            choice = choose(operation, fallback())
+            task.attrs[ON_HOST] = True
         if choice.name in ("", DECOMPOSED):
             raise GeError(
                 "E10506",

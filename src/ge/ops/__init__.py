@@ -43,6 +43,7 @@ from ge.ops.ml import features, linear, trees  # noqa: F401  the families regist
 from ge.ops.nn import (  # noqa: F401  the families register their operators when they are loaded
     attention,
     convolution,
+    convolution_chains,
     layer_norm_gradient,
     lstm_steps,
     matmul,

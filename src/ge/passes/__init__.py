@@ -26,6 +26,7 @@ from ge.passes.fusion.fold_pads import FoldPads
 from ge.passes.fusion.fold_weights import FoldWeights
 from ge.passes.fusion.fuse_activations import FuseActivations
 from ge.passes.fusion.fuse_attention import FuseAttention
+from ge.passes.fusion.fuse_chains import FuseChains
 from ge.passes.fusion.fuse_gates import FuseGates
 from ge.passes.fusion.fuse_normalisation import FuseNormalisation
 from ge.passes.fusion.fuse_post_ops import FusePostOps
@@ -96,6 +97,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
+    Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
     Stage("batch", (SplitBatch(),), fixpoint=False),

@@ -14,7 +14,7 @@ from ge.target.costs import CostTable, shipped
 from ge.target.target import Target
 from npu_runtime import environment
 
-__all__ = ["NAMES", "costs_file", "host", "named"]
+__all__ = ["NAMES", "costs_file", "fallback", "host", "named"]
 
 # Of named targets, like the sizes of caches in Target.
 _ONEDNN = "3.2.0"
@@ -70,6 +70,11 @@ def named(name: str) -> Target:
         raise GeError("E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(NAMES)}")
     isa = _NAMED[name]
     return Target(name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, costs=shipped(isa))
+
+
+def fallback() -> Target:
+    """The processor beside a GPU, of which nothing is known when a model is compiled."""
+    return named("portable")
 
 
 def costs_file(isa: str) -> Path:

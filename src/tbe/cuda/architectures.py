@@ -32,7 +32,7 @@ class Architecture:
     @property
     def machine(self) -> Machine:
         """The instruction set as the expression writer sees it: scalar threads with fused multiply-add."""
-        return Machine(self.name, self.name, f"+{self.ptx}", 16, fma=True, half=True, masks=False)
+        return Machine(self.name, self.name, f"+{self.ptx}", 16, fma=True, half=True, masks=False, quick=True)
 
 
 ARCHITECTURES = {
@@ -60,7 +60,9 @@ def architecture_of(name: str) -> Architecture:
 def simulated_machine() -> Machine:
     """The host processor without its vector tricks: it runs the same scalar code as a GPU's threads."""
     host = host_machine()
-    return Machine("simulated", host.cpu, host.features, 16, fma=host.fma, half=host.half, masks=False)
+    return Machine(
+        "simulated", host.cpu, host.features, 16, fma=host.fma, half=host.half, masks=False, quick=True
+    )
 
 
 @lru_cache(maxsize=8)

@@ -21,9 +21,13 @@ _ACTIVATIONS: dict[str, Callable[[tbe.Tensor], tbe.Tensor]] = {
     "sigmoid": lambda x: tbe.unary("sigmoid", x),
     "tanh": lambda x: tbe.unary("tanh", x),
     "swish": lambda x: x * tbe.unary("sigmoid", x),
-    "gelu_erf": lambda x: x * 0.5 * (tbe.unary("erf", x * 0.7071067811865476) + 1.0),
+    "gelu_erf": lambda x: x * (tbe.unary("normal_excess", x) + 0.5),
     "gelu_tanh": _gelu_tanh,
 }
+
+
+_VANISHING = ("swish", "gelu_erf", "gelu_tanh")  # zero for large negative numbers, NaN for an infinite one
+_LARGEST = 65504.0  # number of float16
 
 
 def epilogue(
@@ -44,4 +48,10 @@ def epilogue(
     if has_residual:
         inputs.append(tbe.placeholder(tuple(shape), dtype))
         value = value + tbe.cast(inputs[-1], "float32")
+    if (
+        dtype == "float16" and activation in _VANISHING
+    ):  # a sum beyond the type's range is none beyond all bounds
+        value = tbe.binary("max", value, -_LARGEST)
+    if activation == "gelu_erf" and dtype != "float32":
+        return inputs, [tbe.cast(value * tbe.unary("narrow_normal_share", value), dtype)]
     return inputs, [tbe.cast(_ACTIVATIONS[activation](value), dtype)]

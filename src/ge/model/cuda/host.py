@@ -9,27 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 import npu_runtime
+from ge.implementations.selection import ON_HOST
 from ge.plan import Plan, Task
 
-__all__ = ["Copies", "HostPart", "parts_of"]
+__all__ = ["Copies", "HostPart", "runs_on_host"]
 
-_ON_GPU = frozenset({"kernel", "copy", "matmul", "conv", "attention"})
+_CONTROL = frozenset({"if", "while", "scan_store"})  # the program's own (control.py)
+_ON_GPU = _CONTROL | {"kernel", "copy", "matmul", "conv", "attention", "stem", "bottleneck"}
 _ALIGNMENT = 64
 
 
-def parts_of(tasks: Sequence[Task]) -> list[tuple[bool, list[Task]]]:
-    """Tasks in their order, neighbours of one kind together: whether they run on the host, and which.
+def runs_on_host(task: Task) -> bool:
+    """Whether a task has no form for the GPU.
 
-    >>> [(host, len(tasks)) for host, tasks in parts_of([Task(k, "", [], []) for k in ("copy", "check", "aicpu")])]
-    [(False, 1), (True, 2)]
+    >>> [runs_on_host(Task(kind, "", [], [])) for kind in ("copy", "check", "aicpu")]
+    [False, True, True]
     """
-    return [(host, list(found)) for host, found in groupby(tasks, lambda t: t.kind not in _ON_GPU)]
+    if task.kind == "reorder":  # what a kernel gathers
+        source, target = task.inputs[0], task.outputs[0]
+        return not target.contiguous or source.dtype != target.dtype
+    return task.kind not in _ON_GPU or bool(task.attrs.get(ON_HOST))
 
 
 @dataclass
@@ -120,6 +124,13 @@ class HostPart:
             copies.to_gpu += 1
             copies.to_gpu_bytes += buffer.memory.nbytes
         return self._reported(shapes)
+
+    def capture(self, device: Any) -> None:
+        """Nothing: its program is ready."""
+
+    def launch(self, device: Any, feeds: Sequence[np.ndarray] | None) -> dict[int, tuple[int, ...]]:
+        """Run with the copies counted by the loaded program."""
+        return self.run(device, feeds, device.copies)
 
     def _reported(self, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
         """Shapes by the plan's outputs; nothing else reads a value whose size only the run decides."""

@@ -8,6 +8,7 @@ Nothing of CUDA is touched before the first run, so that a machine without a GPU
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.implementations import Operation, candidates_for
 from ge.implementations.cuda import ACTIVATIONS, matrix_of, rows_of
 from ge.ir.types import numpy_dtype
-from ge.model.cuda.host import Copies, HostPart, parts_of
+from ge.model.cuda import own
+from ge.model.cuda.control import Part, Step, parts_of_block, steps_in
+from ge.model.cuda.host import Copies, HostPart
 from ge.model.cuda.trial import Trial
 from ge.model.cuda.tuning import Tuning, task_key
 from ge.plan import KernelImage, Plan, Task, View
@@ -63,6 +66,8 @@ class _Call:
 
     task: Task
     ways: list[_Way]
+    before: list[Callable[[], None]]  # copies of operands to aligned memory
+    after: list[Callable[[], None]]  # and of results from there
     chosen: tuple[int, int] = (0, 0)  # way and candidate
 
     def candidates(self) -> list[tuple[int, int]]:
@@ -79,7 +84,11 @@ class _Call:
         return f"{way.name}{'+kernel' if way.after is not None else ''} {way.call.describe(candidate[1])}"
 
     def enqueue(self, stream: cuda.Stream, workspace: int) -> None:
+        for copy in self.before:
+            copy()
         self.ways[self.chosen[0]].enqueue(stream, self.chosen[1], workspace)
+        for copy in self.after:
+            copy()
 
 
 class CudaProgram:
@@ -188,6 +197,9 @@ class _Loaded:
         for output, source in plan.donated:  # one memory for both
             self.outputs[output] = self.inputs[source]
         self.packed: dict[View, cuda.Memory] = {}
+        self.own_modules: dict[str, cuda.Module] = {}
+        self.kept: list[cuda.Memory] = []
+        self.moved: dict[int, dict[View, cuda.Memory]] = {}  # by task: operands that are not aligned
         self.tuning = Tuning(plan, device)
         self.modules = [self._module(image) for image in plan.kernels]
         self.calls: list[_Call] = []
@@ -195,16 +207,30 @@ class _Loaded:
         self.copies = Copies()
         if plan.steps != 1:
             raise UnsupportedTask(f"{plan.name} runs in {plan.steps} parts of the batch")
-        self.parts: list[HostPart | list[Callable[[], None]]] = [
-            HostPart(plan, tasks) if host else [self._step(task) for task in tasks]
-            for host, tasks in parts_of(plan.tasks)
-        ]
+        self.parts: list[Part] = parts_of_block(self)
         for call in self.calls:
             self._settle(call)
         self.workspace = self._workspace()
-        self.graphs = self._capture()
+        self._capture()
 
     # -- memory ------------------------------------------------------------------------------------------------
+
+    def keep(self, array: np.ndarray) -> cuda.Memory:
+        """An array in the GPU's memory for as long as the program is there."""
+        self.kept.append(self._upload(array))
+        return self.kept[-1]
+
+    def scalar(self, view: View) -> Any:
+        """The number in a view, read by the host."""
+        array = np.empty(1, numpy_dtype(view.dtype))
+        memory, offset = self._place(view.buffer)
+        memory.download(self.stream, _bytes(array), offset + view.offset * array.itemsize)
+        return array[0]
+
+    def write(self, view: View, array: np.ndarray) -> None:
+        """Write a view from the host."""
+        memory, offset = self._place(view.buffer)
+        memory.upload(self.stream, _bytes(array), offset + view.offset * array.itemsize)
 
     def _upload(self, array: np.ndarray) -> cuda.Memory:
         memory = cuda.Memory(self.device, max(array.nbytes, 1), f"a constant of {self.plan.name}")
@@ -217,10 +243,25 @@ class _Loaded:
         return memory.address + offset + view.offset * numpy_dtype(view.dtype).itemsize
 
     def _aligned(self, view: View, task: Task) -> int:
+        """Where a view begins; one that libraries cannot read vectors from is copied to where they can."""
         address = self.address(view)
-        if address % _ALIGNMENT:
-            raise UnsupportedTask(f"{task.name}: an operand is not aligned to {_ALIGNMENT} bytes")
-        return address
+        if not address % _ALIGNMENT:
+            return address
+        moved = self.moved.setdefault(id(task), {})
+        if view not in moved:
+            reach = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
+            nbytes = reach * numpy_dtype(view.dtype).itemsize
+            moved[view] = cuda.Memory(self.device, nbytes, f"an operand of {task.name}")
+        return moved[view].address
+
+    def _copies(self, task: Task, views: Sequence[View], *, back: bool = False) -> list[Callable[[], None]]:
+        """The copies of a task's views to where they are aligned, or back from there."""
+        found: list[Callable[[], None]] = []
+        for view, memory in self.moved.get(id(task), {}).items():
+            if view in views:
+                pair = (self.address(view), memory.address) if back else (memory.address, self.address(view))
+                found.append(functools.partial(self.stream.copy, *pair, memory.size))
+        return found
 
     # -- tasks -------------------------------------------------------------------------------------------------
 
@@ -248,18 +289,21 @@ class _Loaded:
         kernel = tbe.build(inputs, outputs, target, name=symbol, aligned=aligned)
         return cuda.Module(self.device, kernel.object), kernel.symbol, kernel.total, kernel.grain
 
-    def _step(self, task: Task) -> Callable[[], None]:
+    def step(self, task: Task) -> Step:
         """What puts a task on the stream."""
         make = {
             "kernel": self._kernel,
             "copy": self._copy,
+            "reorder": self._copy,
             "matmul": self._product,
             "conv": self._convolution,
             "attention": self._attention,
+            "stem": self._stem,
+            "bottleneck": self._bottleneck,
         }.get(task.kind)
         if make is None:
             raise UnsupportedTask(f"{task.name}: the GPU has no task of kind {task.kind}")
-        return make(task)
+        return Step(task, make(task))
 
     def _kernel(self, task: Task) -> Callable[[], None]:
         addresses = [self.address(v) for v in (*task.inputs, *task.outputs)]
@@ -310,7 +354,9 @@ class _Loaded:
                 refused.append(str(error))
         if not found:
             raise UnsupportedTask(f"{task.name}: {'; '.join(refused)}")
-        call = _Call(task, found)
+        call = _Call(
+            task, found, self._copies(task, task.inputs), self._copies(task, task.outputs, back=True)
+        )
         self.calls.append(call)
         return lambda: call.enqueue(self.stream, self.workspace.address)
 
@@ -360,6 +406,8 @@ class _Loaded:
         }
         if not op.post_ops and not op.flag("has_bias"):
             del ways["cudnn"][1]
+        elif _activation(op) not in ("", "relu"):  # only slow engines have others
+            ways["cudnn"].reverse()
         target = named(architecture_of(self.plan.report))
         names = [c.name for c in candidates_for("conv", target) if not c.refuse(op, target)]
         names.sort(key=lambda name: name != task.attrs["implementation"])
@@ -441,6 +489,41 @@ class _Loaded:
         )
         return _Way("cudnn", call, (*addresses, self._aligned(sums, task) if wanted else 0))
 
+    # -- kernels of our own ------------------------------------------------------------------------------------
+
+    def _stem(self, task: Task) -> Callable[[], None]:
+        weights, bias = (self._constant(v) for v in task.inputs[1:])
+        packed = own.pack_stem(weights), bias.astype(np.float32)
+        return self._own(task, own.stem_launch(Operation.of(task)), task.inputs[:1], packed)
+
+    def _bottleneck(self, task: Task) -> Callable[[], None]:
+        multiprocessors = int(cuda.describe(self.device)["multiprocessors"])
+        launch = own.bottleneck_launch(Operation.of(task), multiprocessors)
+        packed = own.pack_bottleneck([self._constant(v) for v in task.inputs[2:]])
+        return self._own(task, launch, task.inputs[:2], packed)
+
+    def _own(
+        self, task: Task, how: own.Launch, inputs: Sequence[View], weights: Sequence[np.ndarray]
+    ) -> Callable[[], None]:
+        """A launch on the addresses of inputs, packed weights and outputs, then on numbers."""
+        if how.file not in self.own_modules:
+            self.own_modules[how.file] = cuda.Module(self.device, own.code(how.file))
+        module, memory = self.own_modules[how.file], [self.keep(array) for array in weights]
+        arguments = [
+            *(self._aligned(v, task) for v in inputs),
+            *(m.address for m in memory),
+            *(self._aligned(v, task) for v in task.outputs),
+            *how.numbers,
+        ]
+        return lambda: self.stream.launch(module, how.symbol, how.blocks, how.threads, arguments, how.shared)
+
+    def _constant(self, view: View) -> np.ndarray:
+        """A constant operand in the order of its view."""
+        buffer = self.plan.buffers[view.buffer]
+        assert buffer.kind == "constant", "the compiler folds no other weights"
+        flat = self.plan.constants[buffer.index].reshape(-1)[view.offset :]
+        return np.lib.stride_tricks.as_strided(flat, view.shape, [s * flat.itemsize for s in view.strides])
+
     def _is_read(self, view: View) -> bool:
         """Whether any task, or the caller, reads what is in a view's buffer."""
         if self.plan.buffers[view.buffer].kind != "arena":
@@ -452,14 +535,11 @@ class _Loaded:
         buffer = self.plan.buffers[w.buffer]
         if buffer.kind != "constant":
             return self._aligned(w, task), w.strides
-        flat = self.plan.constants[buffer.index].reshape(-1)[w.offset :]
-        steps = [s * flat.itemsize for s in w.strides]
-        array = np.lib.stride_tricks.as_strided(flat, w.shape, steps)
-        moved = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+        moved = np.ascontiguousarray(np.moveaxis(self._constant(w), 1, -1))
         if w not in self.packed:
             self.packed[w] = self._upload(moved)
         inner = np.moveaxis(moved, -1, 1).strides
-        return self.packed[w].address, tuple(s // flat.itemsize for s in inner)
+        return self.packed[w].address, tuple(s // moved.itemsize for s in inner)
 
     # -- candidates --------------------------------------------------------------------------------------------
 
@@ -490,7 +570,7 @@ class _Loaded:
             call.chosen = known[key]
         self.tuning.save()
         self.workspace = self._workspace()
-        self.graphs = self._capture()
+        self._capture()
 
     def _fastest(self, call: _Call) -> tuple[int, int]:
         """The fastest candidate with the results of the first, on random operands."""
@@ -536,35 +616,20 @@ class _Loaded:
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def _capture(self) -> list[cuda.Graph | HostPart]:
-        """Graphs of the steps between host parts."""
-        graphs: list[cuda.Graph | HostPart] = []
+    def _capture(self) -> None:
         for part in self.parts:
-            if isinstance(part, HostPart):
-                graphs.append(part)
-                continue
-            for step in part:  # libraries load what they need in a first run, which a capture cannot hold
-                step()
-            self.stream.synchronize()
-            self.stream.begin_capture()
-            for step in part:
-                step()
-            graphs.append(cuda.Graph(self.stream))
-        return graphs
+            part.capture(self)
 
     @property
     def nodes(self) -> int:
         """Nodes of all graphs."""
-        return sum(graph.nodes for graph in self.graphs if isinstance(graph, cuda.Graph))
+        return sum(part.graph.nodes for part in steps_in(self.parts) if part.graph is not None)
 
     def launch(self, feeds: Sequence[np.ndarray] | None = None) -> dict[int, tuple[int, ...]]:
         """Put a run on the stream; with host parts, wait for what they need. They read the feeds where they can."""
         shapes: dict[int, tuple[int, ...]] = {}
-        for graph in self.graphs:
-            if isinstance(graph, HostPart):
-                shapes |= graph.run(self, feeds, self.copies)
-            else:
-                graph.launch(self.stream)
+        for part in self.parts:
+            shapes |= part.launch(self, feeds)
         return shapes
 
     def download(self, number: int, array: np.ndarray) -> None:
@@ -588,21 +653,27 @@ class _Loaded:
         return float(np.median(self._times(self.launch, repeats + 10)[10:])) / 1e3
 
     def profile(self, repeats: int) -> list[float]:
-        """The seconds of each task, alone in a graph; those of a host part are shared by its tasks."""
-        found: list[float] = []
+        """The seconds of each task, alone in a graph; those of a host part are shared by its tasks.
+
+        What is inside branches and loops of the host counts as often as it runs once; a loop in a graph as a whole.
+        """
+        found: dict[int, float] = {}
         for part in self.parts:
             if isinstance(part, HostPart):
-                times = self._times(lambda part=part: part.run(self, None, self.copies), repeats)  # type: ignore[misc]
-                found += [float(np.median(times)) / 1e3 / len(part.tasks)] * len(part.tasks)
-                continue
-            for step in part:
-                self.stream.begin_capture()
-                for _ in range(_TIMED_LAUNCHES):
-                    step()
-                graph = cuda.Graph(self.stream)
-                times = self._times(lambda graph=graph: graph.launch(self.stream), repeats)  # type: ignore[misc]
-                found.append(float(np.median(times)) / 1e3 / _TIMED_LAUNCHES)
-        return found
+                times = self._times(lambda part=part: part.launch(self, None), repeats)  # type: ignore[misc]
+                found |= {id(t): float(np.median(times)) / 1e3 / len(part.tasks) for t in part.tasks}
+        for steps in steps_in(self.parts):
+            found |= {id(step.task): self._step_seconds(step, repeats) for step in steps.steps}
+        return [found.get(id(task), 0.0) for task in self.plan.tasks]
+
+    def _step_seconds(self, step: Step, repeats: int) -> float:
+        launches = 1 if step.task.kind == "while" else _TIMED_LAUNCHES
+        self.stream.begin_capture()
+        for _ in range(launches):
+            step.run()
+        graph = cuda.Graph(self.stream)
+        times = self._times(lambda: graph.launch(self.stream), repeats)
+        return float(np.median(times)) / 1e3 / launches
 
 
 def _activation(op: Operation) -> str:

@@ -84,7 +84,10 @@ class Gelu(Activation):
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         wide = widened(x)  # rounded once, which is quicker too
-        share = tbe.unary(_NORMAL[op.approximate], wide) + 0.5
+        if op.approximate == "none" and wide.dtype != x.dtype:
+            share = tbe.unary("narrow_normal_share", wide)
+        else:
+            share = tbe.unary(_NORMAL[op.approximate], wide) + 0.5
         return tbe.cast(wide * share, x.dtype)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc
 from ge.ir.values import desc_of
-from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, lookup, register
 from ge.ops.flow.control import repeat
 from ge.ops.math.checks import indices_of
+from ge.ops.nn.tasks import decomposes
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.traits import Precision
 from ge.plan import Task, View
@@ -80,8 +81,8 @@ class Recurrent(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        """The primitives take 32-bit and 16-bit floats; others go step by step."""
-        if op.inputs[0].dtype != "float64":  # type: ignore[union-attr]
+        """The primitives take 32-bit and 16-bit floats; others go step by step, and all where there are none."""
+        if op.inputs[0].dtype != "float64" and not decomposes(lookup(op.type), op, builder.target):  # type: ignore[union-attr]
             return NotImplemented
         return _stepwise(builder, op, values)
 

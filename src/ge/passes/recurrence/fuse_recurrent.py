@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ge.implementations import Operation, choose_from
+from ge.implementations import DECOMPOSED, Operation, candidates_for, choose_from
 from ge.implementations.recurrent import GRU, LSTM, SCANS
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView, lookup
+from ge.options import CompileOptions
 from ge.passes.recurrence.loops import ScanLoop, behind, is_product
 from ge.passes.recurrence.recurrent_cells import gru_order, lstm_cell
 from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rules, sole_consumer
@@ -239,7 +240,13 @@ class FuseRecurrent(RewritePass):
     2. Results may be the states after the last step and the hidden states of all steps; anything else leaves the loop.
     3. The layers are candidates in the list of Scan (`ge/implementations/recurrent.py`) beside the loop; a Scan that
        stays a loop records why, for `explain`.
+    4. A target that has no task for such layers keeps the loops.
     """
 
     name = "fuse_recurrent"
     rules: ClassVar[Rules] = {"Scan": (_layer,)}
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if all(c.name == DECOMPOSED for c in candidates_for("rnn", options.target)):
+            return False
+        return super().run(graph, options)

@@ -1,0 +1,107 @@
+"""Kernels of our own on NVIDIA GPUs (native/cuda/kernels), for what libraries do in several steps through memory."""
+
+from __future__ import annotations
+
+import math
+
+from ge.implementations.base import Candidate, Operation
+from ge.target import Target
+
+__all__ = ["Bottleneck", "Stem"]
+
+_SHARED_LIMIT = 227 * 1024  # bytes of a block on Hopper
+
+
+class _Own(Candidate):
+    device = "cuda"
+
+    def unfit(self, op: Operation) -> str:
+        if any(v.dtype != "float16" for v in (*op.inputs, *op.outputs)):
+            return "it takes float16 throughout"
+        if any(not v.contiguous for v in (*op.inputs, *op.outputs)) or 0 in op.inputs[0].shape:
+            return "it takes dense operands"
+        return self._operands(op)
+
+    def _operands(self, op: Operation) -> str:
+        raise NotImplementedError
+
+
+class Stem(_Own):
+    """Convolution and pool of a strip of the image with everything between in shared memory; `mma.sync`."""
+
+    name = "own"
+    _MOST_THREADS = 512  # one for each pixel of a row of the image
+    _SHARED_LIMIT = 163 * 1024  # of sm_80; sm_86 and sm_89 have 99 KB
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        if target.name in ("sm_86", "sm_89"):
+            return "a block has too little shared memory"
+        return super().refuse(op, target)
+
+    def _operands(self, op: Operation) -> str:
+        x, w = op.inputs[:2]
+        channels, height, width = x.shape[1:] if op.flag("channels_first") else (x.shape[3], *x.shape[1:3])
+        if (w.shape[0], channels) != (64, 3):
+            return "it makes 64 channels of 3"
+        if height % 4 or width % 32 or width > self._MOST_THREADS:
+            return "the images are no multiple of 4 by 32 pixels"
+        if self.shared_bytes(width) > self._SHARED_LIMIT:
+            return "rows of the images are too wide for shared memory"
+        return ""
+
+    @staticmethod
+    def shared_bytes(width: int) -> int:
+        """A ring of 16 rows of the image, the weights, and three rows of the convolution.
+
+        >>> Stem.shared_bytes(224)
+        101120
+        """
+        return 16 * (width + 6) * 8 + 14 * 2048 + 3 * width // 2 * 128
+
+
+class Bottleneck(_Own):
+    """All products of 64 pixels with what is between them in registers and the weights in shared memory; `wgmma`."""
+
+    name = "own"
+    _LEAST_TILES = 256  # fewer leave most multiprocessors with little but the weights to load
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        if target.name != "sm_90":
+            return "only Hopper has its instructions"
+        return super().refuse(op, target)
+
+    def _operands(self, op: Operation) -> str:
+        t, residual = op.inputs[:2]
+        wide, onward = op.outputs
+        short = len(op.inputs) > 8
+        if t.shape[3] != 64 or wide.shape[3] != 256 or residual.shape[3] != (64 if short else 256):
+            return "it makes 256 channels of 64"
+        if onward.shape[3] not in ((64,) if short else (64, 128)):
+            return "it hands on 64 channels, or 128 without weights for the shortcut"
+        if t.shape[1] * t.shape[2] % 64:
+            return "the pixels of an image are no multiple of 64"
+        if math.prod(t.shape[:3]) < 64 * self._LEAST_TILES:
+            return "there are too few pixels for all multiprocessors"
+        if self.shared_bytes(op, 1) > _SHARED_LIMIT:
+            return "rows of the images are too wide for shared memory"
+        return ""
+
+    @classmethod
+    def groups(cls, op: Operation, tiles: int, multiprocessors: int) -> int:
+        """Warpgroups of a block: as many as have work and shared memory."""
+        if tiles <= multiprocessors:
+            return 1
+        most = 3 if len(op.inputs) <= 8 and op.outputs[1].shape[3] == 64 else 2
+        return next(n for n in range(most, 0, -1) if n == 1 or cls.shared_bytes(op, n) <= _SHARED_LIMIT)
+
+    @staticmethod
+    def weight_bytes(op: Operation) -> int:
+        """Weights and biases in shared memory."""
+        weights = sum(v.nbytes for v in op.inputs[2::2])
+        return weights + 4 * (64 + 256 + op.outputs[1].shape[3])
+
+    @classmethod
+    def shared_bytes(cls, op: Operation, groups: int) -> int:
+        """The weights, a pixel of zeros, and for each group the pixels that the windows of a tile read."""
+        pixels = 64 + 2 * (op.inputs[0].shape[2] + 1)
+        return cls.weight_bytes(op) + 128 + groups * pixels * 128

@@ -1,0 +1,298 @@
+"""Branches and loops of a GPU's plan.
+
+A loop whose number of turns is known and whose body the GPU runs alone is put on the stream turn after turn, and so
+becomes a part of the graph around it. For others the host reads the condition, and launches the graphs of a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ge.model.cuda.host import HostPart, runs_on_host
+from ge.plan import Plan, Task, View
+from npu_runtime import UnsupportedTask, cuda
+
+if TYPE_CHECKING:
+    from ge.model.cuda.program import _Loaded
+
+__all__ = ["Branch", "Loop", "Part", "Steps", "parts_of_block", "steps_in"]
+
+Shapes = dict[int, tuple[int, ...]]
+_MOST_STEPS = 20_000  # of an unrolled loop
+
+
+@dataclass
+class Step:
+    """What puts a task on the stream."""
+
+    task: Task
+    run: Callable[[], None]
+
+
+@dataclass
+class Steps:
+    """Neighbouring tasks of the GPU, and the graph captured from them."""
+
+    steps: list[Step]
+    shapes: Shapes = field(default_factory=dict)  # of outputs whose lengths are the turns of a loop in it
+    graph: cuda.Graph | None = None
+
+    def capture(self, program: _Loaded) -> None:
+        for step in self.steps:  # libraries load what they need in a first run, which a capture cannot hold
+            step.run()
+        program.stream.synchronize()
+        program.stream.begin_capture()
+        for step in self.steps:
+            step.run()
+        self.graph = cuda.Graph(program.stream)
+
+    def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+        assert self.graph is not None, "captured before it is launched"
+        self.graph.launch(program.stream)
+        return self.shapes
+
+
+@dataclass
+class Branch:
+    """An If: the host reads the condition."""
+
+    condition: View
+    then_parts: list[Part]
+    else_parts: list[Part]
+
+    def capture(self, program: _Loaded) -> None:
+        for part in (*self.then_parts, *self.else_parts):
+            part.capture(program)
+
+    def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+        chosen = self.then_parts if program.scalar(self.condition) else self.else_parts
+        return _launch_all(chosen, program, feeds)
+
+
+@dataclass
+class Loop:
+    """A While: the host counts the turns and, where they decide, reads trip count and condition."""
+
+    task: Task
+    turns: int | None  # None: only the run decides
+    turn: int = 0
+    parts: list[Part] = field(default_factory=list)
+    stored: dict[int, tuple[int, ...]] = field(default_factory=dict)  # outputs that turns fill: their dims
+
+    @property
+    def counter(self) -> View:
+        return self.task.outputs[0]
+
+    def capture(self, program: _Loaded) -> None:
+        program.write(self.counter, np.array(0))
+        for part in self.parts:
+            part.capture(program)
+
+    def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+        shapes: Shapes = {output: (0, *dims[1:]) for output, dims in self.stored.items()}
+        inputs = {v.dtype: v for v in self.task.inputs}
+        limit = self.turns
+        if limit is None and "int64" in inputs:
+            limit = int(program.scalar(inputs["int64"]))
+        self.turn = 0
+        while limit is None or self.turn < limit:
+            program.write(self.counter, np.array(self.turn))
+            if self.turns is None and "bool" in inputs and not program.scalar(inputs["bool"]):
+                return shapes
+            shapes |= _launch_all(self.parts, program, feeds)
+            self.turn += 1
+        program.write(self.counter, np.array(self.turn))
+        return shapes
+
+
+@dataclass
+class Eager:
+    """A copy whose place the turn of a loop decides; no graph holds it."""
+
+    step: Step
+    report: Callable[[], Shapes]
+
+    def capture(self, program: _Loaded) -> None:
+        """Nothing: it is put on the stream in every turn."""
+
+    def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+        self.step.run()
+        return self.report()
+
+
+Part = Steps | HostPart | Branch | Loop | Eager
+
+
+def _launch_all(parts: Sequence[Part], program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+    shapes: Shapes = {}
+    for part in parts:
+        shapes |= part.launch(program, feeds)
+    return shapes
+
+
+def steps_in(parts: Sequence[Part]) -> Iterator[Steps]:
+    """All captured parts, those of branches and loops included."""
+    for part in parts:
+        if isinstance(part, Steps):
+            yield part
+        elif isinstance(part, Branch):
+            yield from steps_in([*part.then_parts, *part.else_parts])
+        elif isinstance(part, Loop):
+            yield from steps_in(part.parts)
+
+
+def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -> list[Part]:
+    """The parts of a block of the plan in their order; `loop` is the one whose body it is."""
+    parts: list[Part] = []
+    waiting: list[Task] = []  # neighbouring tasks of the host
+    for task in (t for t in program.plan.tasks if t.block == block):
+        if runs_on_host(task):
+            waiting.append(task)
+            continue
+        _add_host_part(parts, program.plan, waiting)
+        if task.kind == "if":
+            blocks = (int(task.attrs.get(name, 0)) for name in ("then_block", "else_block"))
+            branches = [parts_of_block(program, inner, loop) if inner > 0 else [] for inner in blocks]
+            parts.append(Branch(task.inputs[0], *branches))
+        elif task.kind == "while":
+            _add_loop(parts, program, task)
+        elif task.kind == "scan_store":
+            _add_store(parts, program, task, loop)
+        else:
+            _steps(parts).steps.append(program.step(task))
+    _add_host_part(parts, program.plan, waiting)
+    return parts
+
+
+def _steps(parts: list[Part]) -> Steps:
+    """The steps at the end of the parts."""
+    last = parts[-1] if parts else None
+    if not isinstance(last, Steps):
+        last = Steps([])
+        parts.append(last)
+    return last
+
+
+def _add_host_part(parts: list[Part], plan: Plan, tasks: list[Task]) -> None:
+    if tasks:
+        parts.append(HostPart(plan, list(tasks)))
+        tasks.clear()
+
+
+# -- loops -----------------------------------------------------------------------------------------------------
+
+
+def _add_loop(parts: list[Part], program: _Loaded, task: Task) -> None:
+    loop = Loop(task, _known_turns(program.plan, task))
+    body = int(task.attrs["body_block"])
+    loop.parts = parts_of_block(program, body, loop)
+    loop.stored = _stored_outputs(program.plan, body)
+    steps = [p for p in loop.parts if isinstance(p, Steps | Eager)]
+    count = sum(len(p.steps) if isinstance(p, Steps) else 1 for p in steps)
+    if loop.turns is None or len(steps) < len(loop.parts) or loop.turns * count > _MOST_STEPS:
+        parts.append(loop)
+        return
+    inner = [step for p in steps for step in (p.steps if isinstance(p, Steps) else [p.step])]
+    around = _steps(parts)
+    around.steps.append(Step(task, _unrolled(program, loop, inner)))
+    around.shapes |= {output: (loop.turns, *dims[1:]) for output, dims in loop.stored.items()}
+
+
+def _unrolled(program: _Loaded, loop: Loop, steps: Sequence[Step]) -> Callable[[], None]:
+    """All turns of a loop, one after another."""
+    assert loop.turns is not None
+    numbers = program.keep(np.arange(loop.turns + 1))
+    counter = program.address(loop.counter)
+    counted = any(v.buffer == loop.counter.buffer for v in _read_in(program.plan, steps))
+
+    def run() -> None:
+        for turn in range(loop.turns or 0):
+            loop.turn = turn
+            if counted:
+                program.stream.copy(counter, numbers.address + 8 * turn, 8)
+            for step in steps:
+                step.run()
+
+    return run
+
+
+def _read_in(plan: Plan, steps: Sequence[Step]) -> Iterator[View]:
+    """What steps read, bodies of their own loops included; stores know the turn."""
+    for step in steps:
+        if step.task.kind == "while":
+            inner = int(step.task.attrs["body_block"])
+            yield from (v for t in plan.tasks if t.block == inner for v in t.inputs)
+        elif step.task.kind != "scan_store":
+            yield from step.task.inputs
+
+
+def _known_turns(plan: Plan, task: Task) -> int | None:
+    """How often a loop turns, None where only the run decides."""
+    by_type = {v.dtype: v for v in task.inputs}
+    trip, condition = by_type.get("int64"), by_type.get("bool")
+    limit = None if trip is None else _constant(plan, trip)
+    if limit is None:
+        return None
+    return max(limit, 0) if condition is None or condition.buffer in _always_true(plan) else None
+
+
+def _always_true(plan: Plan) -> set[int]:
+    """The buffers that only ever get a true constant, directly or from one another."""
+    copies: dict[int, list[Task]] = {}
+    for task in plan.tasks:
+        for view in task.outputs:
+            copies.setdefault(view.buffer, []).append(task)
+    found = set(copies)
+    while True:
+        kept = {
+            buffer
+            for buffer in found
+            if all(
+                t.kind == "copy" and (t.inputs[0].buffer in found or _constant(plan, t.inputs[0]) == 1)
+                for t in copies[buffer]
+            )
+        }
+        if kept == found:
+            return found
+        found = kept
+
+
+def _constant(plan: Plan, view: View) -> int | None:
+    """The number in a constant, None for others."""
+    buffer = plan.buffers[view.buffer]
+    return int(plan.constants[buffer.index].reshape(-1)[view.offset]) if buffer.kind == "constant" else None
+
+
+def _stored_outputs(plan: Plan, block: int) -> dict[int, tuple[int, ...]]:
+    """The outputs of the model whose lengths are the turns of a loop."""
+    found: dict[int, tuple[int, ...]] = {}
+    for task in plan.tasks:
+        if task.block == block and task.kind == "scan_store" and task.attrs.get("counted"):
+            buffer = plan.buffers[task.outputs[0].buffer]
+            if buffer.kind == "output":
+                found[buffer.index] = tuple(task.outputs[0].shape)
+    return found
+
+
+def _add_store(parts: list[Part], program: _Loaded, task: Task, loop: Loop | None) -> None:
+    """The value of a turn, copied to its place in a stacked result."""
+    assert loop is not None, "only loops stack results"
+    value, whole = task.inputs[0], task.outputs[0]
+    source, target, steps = program.address(value), program.address(whole), whole.shape[0]
+    stored = program.plan.buffers[whole.buffer]
+    counted = bool(task.attrs.get("counted")) and stored.kind == "output"
+
+    def run() -> None:
+        if loop.turn >= steps:
+            raise UnsupportedTask(f"{task.name}: step {loop.turn} of {steps}")
+        index = steps - 1 - loop.turn if task.attrs.get("reverse") else loop.turn
+        program.stream.copy(target + index * value.nbytes, source, value.nbytes)
+
+    def report() -> Shapes:
+        return {stored.index: (loop.turn + 1, *whole.shape[1:])} if counted else {}
+
+    parts.append(Eager(Step(task, run), report))
