@@ -134,9 +134,3 @@ def compile_ir(text: str, machine: Machine) -> bytes:
     with _lock:
         module = llvm.parse_assembly(text)
         return _target_machine(machine).emit_object(module)
-
-
-def disassemble(text: str, machine: Machine) -> str:
-    """The assembly of LLVM IR, to look at."""
-    with _lock:
-        return _target_machine(machine).emit_assembly(llvm.parse_assembly(text))

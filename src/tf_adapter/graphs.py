@@ -6,7 +6,7 @@ by (node, index), whatever the operator calls them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -515,11 +515,6 @@ class _Outputs:
                 position += len(_types(arg, attr))
             self._starts[name] = starts
         return self._starts[name]
-
-
-def refs_of(nodes: Iterable[FlatNode]) -> Iterator[Ref]:
-    """Every tensor that some nodes read, once."""
-    yield from dict.fromkeys(ref for node in nodes for ref in node.inputs)
 
 
 def tensor_names(refs: Sequence[Ref]) -> list[str]:

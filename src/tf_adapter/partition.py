@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
@@ -559,10 +559,3 @@ class Writer:
             piece.nodes[name] = FlatNode(name, ARGUMENT, [], [], {}, (self.graph.type_of(ref),))
             piece.args.append(name)
         return taken[ref], 0
-
-
-def npu_nodes(done: Cut) -> Iterator[FlatNode]:
-    """The nodes of all NPU steps."""
-    for step in done.steps:
-        if step.on_npu:
-            yield from (n for n in step.graph.nodes.values() if n.op != ARGUMENT)

@@ -6,7 +6,7 @@ Parsers, passes and the public graph API all build through GraphBuilder: there i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -294,8 +294,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]
     return value
-
-
-def graph_of(values: Iterable[ir.Value]) -> ir.Graph | None:
-    """The graph that owns the first of some values."""
-    return next((v.graph for v in values if v.graph is not None), None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from ge.conformance.programs import calls
+from ge.conformance.programs.calls import COMPLEX, NUMBERS, REAL
 from ge.conformance.programs.door import Call, Maker, adder
 from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
 from ge.conformance.programs.record import Noise, Value
@@ -18,27 +18,7 @@ OPERATORS: dict[str, tuple[float, Maker]] = {}
 _add = adder(OPERATORS)
 EXACT, FLUSHED, ROUNDED = Noise.NONE, Noise.FLUSH, Noise.RESULT
 SUMS, UNIT = Noise.ARGUMENTS, Noise.UNIT
-COMPLEX = ("complex64", "complex128")
-NUMBERS = FLOATS + INTEGERS + COMPLEX
-REAL = FLOATS + INTEGERS
-
-
-def _unary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.4) -> None:
-    def make(n: str, d: Draw) -> Call:
-        return Call(f"tf.{n}({{0}})", [d.pick(dtypes)], noise=noise)
-
-    for name in names.split():
-        OPERATORS[name] = (weight, partial(make, name))
-
-
-def _binary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.5) -> None:
-    def make(n: str, d: Draw) -> Call:
-        x = d.pick(dtypes)
-        pair = [x, d.broadcast(x)]
-        return Call(f"tf.{n}({{0}}, {{1}})", pair if d.chance(0.5) else pair[::-1], noise=noise)
-
-    for name in names.split():
-        OPERATORS[name] = (weight, partial(make, name))
+_unary, _binary = calls.elementwise("tf", OPERATORS, lambda d, x, dtypes: d.broadcast(x))
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
@@ -89,11 +69,7 @@ def _cast(d: Draw) -> Call:
     return Call(f"tf.cast({{0}}, tf.{to})", [x], noise=FLUSHED)
 
 
-@_add("where", 1.2)
-def _where(d: Draw) -> Call:
-    x = d.pick()
-    shape = x.shape if d.chance(0.6) else tuple(1 if d.chance(0.3) else n for n in x.shape)
-    return Call("tf.where({0}, {1}, {2})", [d.of("bool", shape), x, d.broadcast(x)], noise=EXACT)
+OPERATORS["where"] = (1.2, partial(calls.where, "tf"))
 
 
 @_add("clip_by_value", 0.4)
@@ -165,13 +141,7 @@ def _matmul(d: Draw) -> Call:
     return Call(f"tf.matmul({{0}}, {{1}}, transpose_a={a}, transpose_b={b})", [x, w], noise=SUMS)
 
 
-@_add("einsum", 0.4)
-def _einsum(d: Draw) -> Call:
-    x = d.pick(FLOATS, (2, 3))
-    letters = "abc"[: len(x.shape)]
-    out = "".join(d.rng.sample(letters[:-1] + "z", d.integer(1, len(letters))))
-    other = d.of(x.dtype, (x.shape[-1], d.integer(1, 4)))
-    return Call(f"tf.einsum('{letters},{letters[-1]}z->{out}', {{0}}, {{1}})", [x, other], noise=SUMS)
+OPERATORS["einsum"] = (0.4, partial(calls.einsum, "tf"))
 
 
 @_add("bias_add", 0.3)
@@ -247,12 +217,7 @@ def _attention(d: Draw) -> Call:
 @_add("reshape", 1.0)
 def _reshape(d: Draw) -> Call:
     x = d.pick()
-    left = int(np.prod(x.shape))
-    target: list[int] = list(x.shape) if not left else []
-    while left > 1:
-        factor = d.choice([f for f in range(2, left + 1) if left % f == 0])
-        target.append(factor)
-        left //= factor
+    target = calls.factors(d, x)
     if d.chance(0.4) and 0 not in target:
         target = [-1] if not target or d.chance(0.5) else [-1, *target[1:]]
     elif d.chance(0.3):
@@ -277,19 +242,10 @@ def _squeeze(d: Draw) -> Call:
     return Call("tf.squeeze({0})", [d.pick(fits=lambda v: 1 in v.shape)], noise=EXACT)
 
 
-@_add("concat", 0.8)
-def _concat(d: Draw) -> Call:
-    x = d.pick(ranks=(1, 2, 3, 4))
-    axis = d.axis(x)
-    shape = list(x.shape)
-    shape[axis] = d.choice([shape[axis], 1, 2, 0])
-    return Call(f"tf.concat([{{0}}, {{1}}], {axis})", d.rng.sample([x, d.of(x.dtype, shape)], 2), noise=EXACT)
+OPERATORS["concat"] = (0.8, partial(calls.concat, "tf.concat"))
 
 
-@_add("stack", 0.4)
-def _stack(d: Draw) -> Call:
-    x = d.pick(ranks=(0, 1, 2, 3))
-    return Call(f"tf.stack([{{0}}, {{1}}], {d.integer(0, len(x.shape))})", [x, d.like(x)], noise=EXACT)
+OPERATORS["stack"] = (0.4, partial(calls.stack, "tf"))
 
 
 @_add("split", 0.4)

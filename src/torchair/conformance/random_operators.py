@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from ge.conformance.programs import calls
+from ge.conformance.programs.calls import COMPLEX, NUMBERS, REAL
 from ge.conformance.programs.door import Call, Maker, adder
 from ge.conformance.programs.generate import FLOATS, INTEGERS, Draw
 from ge.conformance.programs.record import Noise, Value
@@ -16,27 +16,13 @@ __all__ = ["OPERATORS"]
 OPERATORS: dict[str, tuple[float, Maker]] = {}
 _add = adder(OPERATORS)
 EXACT, ROUNDED, SUMS, UNIT = Noise.NONE, Noise.RESULT, Noise.ARGUMENTS, Noise.UNIT
-COMPLEX = ("complex64", "complex128")
-NUMBERS = FLOATS + INTEGERS + COMPLEX
-REAL = FLOATS + INTEGERS
 
 
-def _unary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.4) -> None:
-    def make(n: str, d: Draw) -> Call:
-        return Call(f"torch.{n}({{0}})", [d.pick(dtypes)], noise=noise)
-
-    for name in names.split():
-        OPERATORS[name] = (weight, partial(make, name))
+def _partner(d: Draw, x: Value, dtypes: Any) -> Value:
+    return d.broadcast(x) if d.chance(0.85) else d.pick(dtypes)
 
 
-def _binary(names: str, dtypes: Any, noise: Noise = ROUNDED, weight: float = 0.5) -> None:
-    def make(n: str, d: Draw) -> Call:
-        x = d.pick(dtypes)
-        pair = [x, d.broadcast(x) if d.chance(0.85) else d.pick(dtypes)]
-        return Call(f"torch.{n}({{0}}, {{1}})", pair if d.chance(0.5) else pair[::-1], noise=noise)
-
-    for name in names.split():
-        OPERATORS[name] = (weight, partial(make, name))
+_unary, _binary = calls.elementwise("torch", OPERATORS, _partner)
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
@@ -116,11 +102,7 @@ def _to(d: Draw) -> Call:
     return Call(f"{{0}}.to(torch.{to})", [x], noise=EXACT)
 
 
-@_add("where", 1.2)
-def _where(d: Draw) -> Call:
-    x = d.pick()
-    shape = x.shape if d.chance(0.6) else tuple(1 if d.chance(0.3) else n for n in x.shape)
-    return Call("torch.where({0}, {1}, {2})", [d.of("bool", shape), x, d.broadcast(x)], noise=EXACT)
+OPERATORS["where"] = (1.2, partial(calls.where, "torch"))
 
 
 @_add("masked_fill", 0.6)
@@ -220,13 +202,7 @@ def _linear(d: Draw) -> Call:
     )
 
 
-@_add("einsum", 0.3)
-def _einsum(d: Draw) -> Call:
-    x = d.pick(FLOATS, (2, 3))
-    letters = "abc"[: len(x.shape)]
-    out = "".join(d.rng.sample(letters[:-1] + "z", d.integer(1, len(letters))))
-    other = d.of(x.dtype, (x.shape[-1], d.integer(1, 4)))
-    return Call(f"torch.einsum('{letters},{letters[-1]}z->{out}', {{0}}, {{1}})", [x, other], noise=SUMS)
+OPERATORS["einsum"] = (0.3, partial(calls.einsum, "torch"))
 
 
 @_add("conv2d", 0.6)
@@ -288,12 +264,7 @@ def _attention(d: Draw) -> Call:
 @_add("reshape", 1.0)
 def _reshape(d: Draw) -> Call:
     x = d.pick()
-    left = int(np.prod(x.shape))
-    target: list[int] = list(x.shape) if not left else []
-    while left > 1:
-        factor = d.choice([f for f in range(2, left + 1) if left % f == 0])
-        target.append(factor)
-        left //= factor
+    target = calls.factors(d, x)
     if d.chance(0.4) and target and 0 not in target:
         target = [-1] if d.chance(0.5) else [-1, *target[1:]]
     name = d.choice(["reshape", "reshape", "view"])
@@ -319,19 +290,10 @@ def _squeeze(d: Draw) -> Call:
     return Call("{0}.squeeze()", [d.pick(fits=lambda v: 1 in v.shape)], noise=EXACT)
 
 
-@_add("cat", 0.8)
-def _cat(d: Draw) -> Call:
-    x = d.pick(ranks=(1, 2, 3, 4))
-    axis = d.axis(x)
-    shape = list(x.shape)
-    shape[axis] = d.choice([shape[axis], 1, 2, 0])
-    return Call(f"torch.cat([{{0}}, {{1}}], {axis})", d.rng.sample([x, d.of(x.dtype, shape)], 2), noise=EXACT)
+OPERATORS["cat"] = (0.8, partial(calls.concat, "torch.cat"))
 
 
-@_add("stack", 0.4)
-def _stack(d: Draw) -> Call:
-    x = d.pick(ranks=(0, 1, 2, 3))
-    return Call(f"torch.stack([{{0}}, {{1}}], {d.integer(0, len(x.shape))})", [x, d.like(x)], noise=EXACT)
+OPERATORS["stack"] = (0.4, partial(calls.stack, "torch"))
 
 
 @_add("chunk", 0.4)

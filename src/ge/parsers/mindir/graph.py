@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,3 @@ class Library:
                     return True
                 ahead += [n for n in named if n in self.messages]
         return False
-
-    def open_names(self) -> Mapping[str, Any]:
-        """Names of constants; for tests."""
-        return self._constants
