@@ -32,7 +32,7 @@ def _unsupported(code: int) -> AclError:
 
 @dataclass
 class Picture:
-    """Where a picture is, and how it lies there."""
+    """Address and memory layout of a picture."""
 
     data: int = 0
     size: int = 0

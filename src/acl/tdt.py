@@ -123,7 +123,7 @@ def _connect(device_id: int, name: str, capacity: int) -> int:
 
 @returns_code
 def stop_channel(handle: int) -> None:
-    """Wake up whoever waits at the channel; nothing is sent any more. Returns ret."""
+    """Wake up every waiter of the channel; nothing is sent any more. Returns ret."""
     _stop(channels.get(handle).queue)
 
 

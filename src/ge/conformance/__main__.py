@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False, help="Run other projects' own tests agai
 
 @app.callback()
 def _group() -> None:
-    """Sub-commands, one a suite; thousands of models that nobody compiles again are not kept on disk."""
+    """Sub-commands, one a suite; the disk cache is off: thousands of models are compiled once each."""
     os.environ.setdefault("NPU_CACHE_DIR", "off")
 
 

@@ -57,7 +57,7 @@ ACTIVATIONS = {
 def rows_of(op: Operation) -> Operation | None:
     """A convolution by windows of one element as the product of its pixels and its weights; None for others.
 
-    The images lie channels last without gaps, so that a pixel is a row.
+    The images are channels-last and contiguous, so that a pixel is a row.
     """
     x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
     once = (1,) * (len(x.shape) - 2)
@@ -76,7 +76,7 @@ def rows_of(op: Operation) -> Operation | None:
 
 
 def _pixels(view: View) -> View | None:
-    """Images as a matrix with a row for each pixel, None where they do not lie so."""
+    """Images as a matrix with a row for each pixel, None for other layouts."""
     images, channels, *space = view.shape
     last = View.of(view.buffer, TensorDesc((images, *space, channels), view.dtype))
     moved = (view.strides[0], *view.strides[2:], view.strides[1])

@@ -92,7 +92,7 @@ class Interface:
             raise GeError("E11006", f"the interface of the model is malformed: {error}") from error
 
     def check(self, inputs: int, outputs: int) -> None:
-        """Refuse ports that the plan does not have, inputs that nothing fills, values that nobody makes."""
+        """Refuse ports that the plan does not have, inputs that nothing fills, values without a producer."""
         given = [leaf.port for tree in self.inputs for leaf in _leaves(tree) if leaf.port >= 0]
         filled = [*given, *(port for _, port, _ in self.before.ports)]
         read = [leaf.port for tree in self.outputs for leaf in _leaves(tree) if not leaf.host]

@@ -187,7 +187,7 @@ class Aligned(Dataflow):
         return Reordered(order.perm) if op.outputs[0].rank == len(order.perm) else None
 
     def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
-        """Runs lie along the first axis of every stacked input: those of lower rank get axes of one element."""
+        """Runs are along the first axis of every stacked input; inputs of lower rank get axes of one element."""
         rank = op.outputs[0].rank
         shapes = {}
         for index in stack.inputs:

@@ -260,7 +260,7 @@ def _json_object(value: Any) -> dict[str, Any]:
 
 
 class SizeRange(int):
-    """An open size that has bounds; -1 to whoever asks for a number.
+    """An open size that has bounds; -1 as a number.
 
     >>> size = SizeRange(1, 8)
     >>> size == -1, list(size.sizes)

@@ -29,7 +29,7 @@ class Scratch:
 
     @classmethod
     def mirror(cls, base: Path, current: Path, script: Path) -> Scratch:
-        """Mirror the current folder, and the script's own where it lies elsewhere, below `base`."""
+        """Mirror the current folder, and the script's own folder if it is another one, below `base`."""
         current, script = current.resolve(), script.resolve()
         folder = base / "work"
         pairs = [(folder, current)]

@@ -101,7 +101,7 @@ def _reach(view: View) -> int:
 
 
 def _is_dense(view: View) -> bool:
-    """Whether a view fills its memory, in whatever order its axes lie.
+    """Whether a view fills its memory, whatever the order of its axes.
 
     >>> _is_dense(View(0, "float32", (2, 3, 4), (12, 1, 3)))
     True

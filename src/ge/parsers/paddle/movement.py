@@ -142,7 +142,7 @@ def _unsqueeze(n: PaddleNode) -> Any:
 
 @paddle("reshape_grad", "flatten_grad", "squeeze_grad", "unsqueeze_grad")
 def _like_first(n: PaddleNode) -> Any:
-    """The gradient in the shape of the operand (whose elements nobody reads)."""
+    """The gradient in the shape of the operand (whose elements are not read)."""
     return n.shaped(n.inputs[1], n.like().shape)
 
 

@@ -34,7 +34,7 @@ class PaddleNode(AtenNode):
         return found if isinstance(found, list) else [found]
 
     def is_wanted(self, index: int) -> bool:
-        """Whether a result exists (gradients that nobody asked for do not)."""
+        """Whether a result exists (gradients that were not asked for do not)."""
         return index < len(self.operation.results) and self.operation.results[index].number != 0
 
     def like(self, index: int = 0) -> TensorDesc:

@@ -38,7 +38,7 @@ _LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},-0.0"}
 
 
 def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
-    """The AI Core product behind a value that nobody else reads and that can take another post-op."""
+    """The AI Core product that makes a value with one reader, if it can take another post-op."""
     cube = product_of(value)
     if (
         cube is None
@@ -258,8 +258,8 @@ def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 class FusePostOps(RewritePass):
     """Fuse elementwise work into products.
 
-    1. An activation that a primitive knows (its operator declares an `epilogue`), reading a product (Conv,
-       ConvTranspose, MatMul) that nobody else reads and that the AI Core runs, becomes its post-op.
+    1. An activation that a primitive knows (its operator declares an `epilogue`) becomes a post-op of the product it
+       reads (its operator `takes_epilogues`), if the AI Core runs the product and it has no other reader.
     2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
        one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
        one: the operand is computed for this node alone, and several read the result, elementwise work among them

@@ -98,7 +98,7 @@ def _into_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _to_floats(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """product(Dequantize(x), Dequantize(w)) whose result nobody quantises."""
+    """product(Dequantize(x), Dequantize(w)) whose result is not quantised."""
     readers = node.outputs[0].consumers()
     if len(readers) == 1 and readers[0].op_type in ("Quantize", "Relu"):
         return None
