@@ -135,7 +135,7 @@ def _echo(server: socket.socket) -> None:
 def print_table(machine: Machine, name: str, size: float, step: float) -> None:
     """Costs and efficiency of many NPUs for a network whose step takes `step` seconds on one NPU."""
     title = (
-        f"{name}: adding {size / 1e6:.0f} MB of gradients after steps of {milliseconds(step)} ms, by a model"
+        f"{name}: adding {size / 1e6:.3g} MB of gradients after steps of {milliseconds(step)} ms, by a model"
     )
     table = new_table(title, ["NPUs", *(f"{way}, ms" for way in WAYS), "best way", "of linear scaling"])
     for count in COUNTS:

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "c/acl_aipp.h"
 #include "c/acl_state.h"
 #include "c/acl_tensor.h"
 #include "model/model.h"
@@ -19,16 +20,16 @@ Json::List aipp(const Plan& plan) {
   return records ? records->items("aipp") : Json::List();
 }
 
+constexpr std::int64_t kAippBytes =
+    4096;  // of the input that stands for the settings, which are kept beside it
+
 // A model and the gear that was chosen last.
 struct Loaded {
   explicit Loaded(std::shared_ptr<LoadedModel> given) : model(std::move(given)) {
     const Package& package = model->package();
-    for (const Json& record : aipp(package.plans[0])) {
-      require(record.at("mode", "aipp").text("aipp") != "dynamic",
-              "the model has dynamic AIPP, which acl of Python runs", ACL_ERROR_API_NOT_SUPPORT);
-    }
     current = static_cast<std::size_t>(&package.largest() - package.plans.data());
     inputs = package.largest().inputs;
+    describe_aipp(package.plans[0]);
     outputs = package.plans[0].outputs;
     for (const Plan& plan : package.plans) {
       for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -41,10 +42,32 @@ struct Loaded {
     }
   }
 
+  // Images that are pre-processed as a run says are bytes, and have one more input each for the settings.
+  void describe_aipp(const Plan& plan) {
+    for (const Json& record : aipp(plan)) {
+      if (record.at("mode", "aipp").text("aipp") != "dynamic") continue;
+      const auto last = static_cast<std::int64_t>(plan.inputs.size()) - 1;
+      const auto index = static_cast<std::size_t>(record.at("input", "aipp").integer("aipp", 0, last));
+      const Json& size = record.at("config", "aipp").at("max_src_image_size", "aipp");
+      images.emplace_back(index, record.at("layout", "aipp").text("aipp") == "NHWC");
+      inputs[index] = {inputs[index].name, DType::UInt8, {size.integer("aipp")}, "ND", false};
+      inputs.push_back({ACL_DYNAMIC_AIPP_NAME, DType::UInt8, {kAippBytes}, "ND", false});
+    }
+  }
+
+  // The place of an input among those with dynamic AIPP; -1 for any other.
+  int image_place(std::size_t index) const {
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      if (images[i].first == index) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
   const std::optional<Gears>& gears() const { return model->package().gears; }
 
   std::shared_ptr<LoadedModel> model;
   std::vector<Port> inputs, outputs;  // at their largest; with gears one more input, the numbers of the gear
+  std::vector<std::pair<std::size_t, bool>> images;  // inputs with dynamic AIPP; whether channels come last
   std::mutex mutex;
   std::size_t current;
   std::vector<Dims> actual;  // shapes of the outputs in the last run; empty before it
@@ -141,6 +164,7 @@ struct aclmdlDataset {
   std::map<std::size_t, aclTensorDesc*> descs;
   std::map<std::size_t, std::unique_ptr<aclTensorDesc>> own;  // those of outputs, made after a run
   std::optional<std::size_t> gear;
+  std::map<std::size_t, aclmdlAIPP> aipp;  // pre-processing by input
 };
 
 namespace {
@@ -196,7 +220,7 @@ std::size_t gear_of(const Loaded& loaded, const aclmdlDataset& feeds) {
   if (!loaded.gears()) return 0;
   if (feeds.gear) return *feeds.gear;
   std::vector<npu::Dims> shapes;
-  for (std::size_t i = 0; i + 1 < loaded.inputs.size(); ++i) {
+  for (std::size_t i = 0; i < loaded.model->plan(0).inputs.size(); ++i) {
     const auto found = feeds.descs.find(i);
     require(found != feeds.descs.end(), "no gear is chosen: call aclmdlSetDynamicBatchSize or another first",
             ACL_ERROR_GE_DYNAMIC_BATCH_SIZE_INVALID);
@@ -206,22 +230,39 @@ std::size_t gear_of(const Loaded& loaded, const aclmdlDataset& feeds) {
 }
 
 std::vector<npu::Array> arrays_of(const aclmdlDataset& dataset, const std::vector<npu::Port>& ports,
-                                  std::size_t extra, const char* side, int code) {
-  const std::size_t count = dataset.buffers.size();
-  require(count == ports.size() || (extra && count == ports.size() + extra),
+                                  const Loaded* model, const char* side, int code) {
+  const std::size_t count = dataset.buffers.size();  // inputs may have more, which hold no data
+  const std::size_t extra = model ? model->inputs.size() - ports.size() : 0;
+  require(count == ports.size() || count == ports.size() + extra,
           "the model has " + std::to_string(ports.size()) + " " + side + "s, the dataset " +
               std::to_string(count) + " buffers",
           code);
   std::vector<npu::Array> arrays;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     const aclDataBuffer& buffer = *dataset.buffers[i];
-    require(buffer.bytes >= ports[i].bytes() && (buffer.data || !ports[i].bytes()),
-            std::string(side) + " '" + ports[i].name + "' needs " + std::to_string(ports[i].bytes()) +
+    const bool image = model && model->image_place(i) >= 0;
+    const std::size_t needed = image ? 1 : ports[i].bytes();
+    require(buffer.bytes >= needed && (buffer.data || !needed),
+            std::string(side) + " '" + ports[i].name + "' needs " + std::to_string(needed) +
                 " bytes, its buffer has " + std::to_string(buffer.data ? buffer.bytes : 0),
             code);
     arrays.push_back({buffer.data, buffer.bytes, {}});
   }
   return arrays;
+}
+
+// Images pre-processed as the dataset says: the arrays become those of the results, which are returned.
+std::vector<std::vector<std::byte>> prepare(const Loaded& loaded, const npu::Plan& plan,
+                                            const std::map<std::size_t, aclmdlAIPP>& settings,
+                                            std::vector<npu::Array>& arrays) {
+  std::vector<std::vector<std::byte>> made;
+  for (const auto& [index, channels_last] : loaded.images) {
+    npu::Array& array = arrays[index];
+    const npu::Bytes images{static_cast<const std::byte*>(array.data), array.bytes};
+    made.push_back(prepare_images(settings.at(index), plan.inputs[index], channels_last, images));
+    array = {made.back().data(), made.back().size(), {}};
+  }
+  return made;
 }
 
 // A run with everything checked.
@@ -230,12 +271,18 @@ std::function<void()> execution(std::uint32_t id, const aclmdlDataset* feeds, ac
   const std::shared_ptr<Loaded> loaded = find_model(id);
   const std::size_t gear = gear_of(*loaded, *feeds);
   const npu::Plan& plan = loaded->model->plan(gear);
-  const std::size_t extra = loaded->gears() ? 1 : 0;
-  auto inputs = arrays_of(*feeds, plan.inputs, extra, "input", ACL_ERROR_MODEL_INPUT_NOT_MATCH);
-  auto outputs = arrays_of(*results, plan.outputs, 0, "output", ACL_ERROR_MODEL_OUTPUT_NOT_MATCH);
-  return [loaded, gear, results, inputs = std::move(inputs), outputs = std::move(outputs)]() mutable {
+  for (const auto& [index, channels_last] : loaded->images) {
+    require(feeds->aipp.contains(index),
+            "AIPP of input " + std::to_string(index) + " is not set: call aclmdlSetInputAIPP first");
+  }
+  auto inputs = arrays_of(*feeds, plan.inputs, loaded.get(), "input", ACL_ERROR_MODEL_INPUT_NOT_MATCH);
+  auto outputs = arrays_of(*results, plan.outputs, nullptr, "output", ACL_ERROR_MODEL_OUTPUT_NOT_MATCH);
+  return [loaded, gear, results, inputs = std::move(inputs), outputs = std::move(outputs),
+          settings = feeds->aipp]() mutable {
+    const npu::Plan& plan = loaded->model->plan(gear);
+    const auto kept = prepare(*loaded, plan, settings, inputs);
     loaded->model->run(gear, inputs, outputs);
-    const std::vector<npu::Port>& ports = loaded->model->plan(gear).outputs;
+    const std::vector<npu::Port>& ports = plan.outputs;
     const std::lock_guard lock(loaded->mutex);
     loaded->current = gear;
     loaded->actual.clear();
@@ -511,9 +558,20 @@ aclError aclmdlGetAippType(uint32_t modelId, size_t index, aclmdlInputAippType* 
   return guard("aclmdlGetAippType", [&] {
     require(type && dynamicAttachedDataIndex, "an address is null");
     const std::shared_ptr<Loaded> loaded = find_model(modelId);
+    require(index < loaded->inputs.size(), "the model has no such input");
     *type = ACL_DATA_WITHOUT_AIPP;
     *dynamicAttachedDataIndex = 0xFFFFFFFF;
-    for (const npu::Json& record : aipp(loaded->model->plan(0))) {
+    const npu::Plan& plan = loaded->model->plan(0);
+    if (const int place = loaded->image_place(index); place >= 0) {
+      *type = ACL_DATA_WITH_DYNAMIC_AIPP;
+      *dynamicAttachedDataIndex = plan.inputs.size() + static_cast<std::size_t>(place);
+      return;
+    }
+    if (index >= plan.inputs.size() && index < plan.inputs.size() + loaded->images.size()) {
+      *type = ACL_DYNAMIC_AIPP_NODE;
+      return;
+    }
+    for (const npu::Json& record : aipp(plan)) {
       if (record.at("input", "aipp").integer("aipp") == static_cast<std::int64_t>(index)) {
         *type = ACL_DATA_WITH_STATIC_AIPP;
       }
@@ -612,5 +670,30 @@ aclError aclmdlSetInputDynamicDims(uint32_t modelId, aclmdlDataset* dataset, siz
       if (given.size() != places.size() || places[i] == -1) choice.push_back(given[i]);
     }
     choose("dims", modelId, dataset, index, npu::Gears::Kind::Dims, choice);
+  });
+}
+
+// -- AIPP
+
+aclError aclmdlSetInputAIPP(uint32_t modelId, aclmdlDataset* dataset, size_t index,
+                            const aclmdlAIPP* aippParmsSet) {
+  return guard("aclmdlSetInputAIPP", [&] {
+    const std::shared_ptr<Loaded> loaded = find_model(modelId);
+    require(dataset && aippParmsSet, "the dataset or the settings are null");
+    const std::size_t first = loaded->model->plan(0).inputs.size();
+    require(index >= first && index - first < loaded->images.size(),
+            std::to_string(index) + " is not the index of " + ACL_DYNAMIC_AIPP_NAME);
+    dataset->aipp.insert_or_assign(loaded->images[index - first].first, *aippParmsSet);
+  });
+}
+
+aclError aclmdlSetAIPPByInputIndex(uint32_t modelId, aclmdlDataset* dataset, size_t index,
+                                   const aclmdlAIPP* aippParmsSet) {
+  return guard("aclmdlSetAIPPByInputIndex", [&] {
+    const std::shared_ptr<Loaded> loaded = find_model(modelId);
+    require(dataset && aippParmsSet, "the dataset or the settings are null");
+    require(loaded->image_place(index) >= 0,
+            "input " + std::to_string(index) + " was not compiled with dynamic AIPP");
+    dataset->aipp.insert_or_assign(index, *aippParmsSet);
   });
 }

@@ -139,15 +139,7 @@ aclError report(const char* function, const Failure& failure) noexcept {
   return code_of(failure.code);
 }
 
-aclError report_current(const char* function) noexcept {
-  try {
-    throw;
-  } catch (const AclError& error) {
-    return report(function, {error.code(), error.what()});
-  } catch (...) {
-    return report(function, current_failure());
-  }
-}
+aclError report_current(const char* function) noexcept { return report(function, current_failure()); }
 
 Context& current_context() {
   require(thread_context, "this thread has no context: call aclrtSetDevice or aclrtSetCurrentContext first",

@@ -15,13 +15,9 @@
 namespace npu::acl {
 
 // A failure with a return code of AscendCL.
-class AclError : public std::runtime_error {
+class AclError : public CodedError {
  public:
-  AclError(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  int code() const { return code_; }
-
- private:
-  int code_;
+  using CodedError::CodedError;
 };
 
 inline void require(bool holds, const std::string& message, int code = ACL_ERROR_INVALID_PARAM) {

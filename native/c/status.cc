@@ -8,6 +8,8 @@ Failure current_failure() noexcept {
   };
   try {
     throw;
+  } catch (const CodedError& error) {
+    return {error.code(), error.what()};
   } catch (const ModelError& error) {
     return {error.code(), error.what()};
   } catch (const OutOfDeviceMemory& error) {

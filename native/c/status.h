@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,16 @@ namespace npu {
 struct Failure {
   int code = 0;  // 0: none; 11003 is E11003
   std::string message;
+};
+
+// A failure whose code another interface has.
+class CodedError : public std::runtime_error {
+ public:
+  CodedError(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
 };
 
 // What the current exception is; to be called in a handler.

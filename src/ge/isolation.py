@@ -71,7 +71,8 @@ def run(work: bytes, limit: float, modules: Sequence[str] = ()) -> Outcome:
     request = {"run": limit, "modules": list(modules), "path": sys.path, "environment": dict(os.environ)}
     found, status = _WORKER.ask(request, work, START + limit + WAITING + 2 * GRACE)
     if found is None:
-        return Outcome(None, in_time=status == -signal.SIGKILL, death=_death(status))
+        hung = status == -signal.SIGKILL  # by `close`; one that ends has a status of its own
+        return Outcome(None, in_time=not hung, death=_death(status))
     data = found.pop("data")
     return Outcome(json.loads(data) if data else None, **found)
 

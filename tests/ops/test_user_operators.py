@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -605,6 +607,28 @@ def test_code_runs_in_a_child_of_a_process_that_is_kept() -> None:
         with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
             assert "Threads:\t1\n" in file.read()
         ops.unregister(operator)
+
+
+@pytest.mark.parametrize(
+    ("script", "limit", "in_time", "death"),
+    [("exit 3", 60.0, True, "exit code 3"), ("exec sleep 600", 0.5, False, "SIGKILL")],
+)
+def test_a_process_that_ends_is_told_from_one_that_hangs(
+    script: str, limit: float, in_time: bool, death: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ge import isolation
+
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    for name in ("START", "WAITING", "GRACE"):
+        monkeypatch.setattr(isolation, name, 0.0)
+    monkeypatch.setattr(isolation, "_WORKER", isolation._Worker())
+    monkeypatch.setattr(sys, "executable", str(program))
+    outcome = isolation.run(b"", limit)
+    assert outcome.answer is None
+    assert outcome.in_time == in_time
+    assert death in outcome.death
 
 
 def test_code_sees_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:

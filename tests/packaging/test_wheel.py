@@ -142,9 +142,10 @@ def test_a_wheel_carries_its_libraries_and_nothing_is_missing(environment: Path)
     built = {path.name for path in LIBRARIES.glob("*.so")}
     assert {path.name for path in place.glob("*.so")} == built
     assert "libnpu_dnnl.so" in built
-    listing = subprocess.run(
-        ["ldd", *map(str, place.glob("*.so"))], capture_output=True, text=True, check=True
-    )
+    libraries = [
+        path for path in place.glob("*.so") if path.read_bytes()[:4] == b"\x7fELF"
+    ]  # not linker scripts
+    listing = subprocess.run(["ldd", *map(str, libraries)], capture_output=True, text=True, check=True)
     assert "not found" not in listing.stdout
 
 

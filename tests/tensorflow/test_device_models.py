@@ -172,7 +172,8 @@ def test_two_threads_five_models_changing_shapes() -> None:
     gc.collect()
     assert not wrong, wrong[0]
     assert npu_runtime.memory_info()["current"] - before < 1 << 20
-    assert _resident() - resident < 16 << 20
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # which keeps freed memory to find late uses of it
+        assert _resident() - resident < 16 << 20
 
 
 def _resident() -> int:

@@ -55,6 +55,21 @@ def test_samples_through_torch_compile_are_eager_modes(op: object) -> None:
         assert run_operator(op, dtype, 1, gradients=True, dynamo=True).wrong == []
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(o, id=_label(o))
+        for o in operators()
+        if _label(o) in {"add", "rand_like", "as_strided_copy"}
+    ],
+)
+@pytest.mark.parametrize("eager", [False, True])
+def test_samples_with_gaps_in_memory_are_eager_modes(op: object, eager: bool) -> None:
+    """`python -m torchair.conformance --strided` takes all."""
+    for dtype in ("float32", "float16"):
+        assert run_operator(op, dtype, 2, gradients=True, eager=eager, strided=True).wrong == []
+
+
 @pytest.mark.parametrize("op", one_in(4, [pytest.param(o, id=_label(o)) for o in operators()[7::32]]))
 def test_samples_on_the_device_are_the_hosts(op: object) -> None:
     """Every 32nd operator of the database; `python -m torchair.conformance --eager` takes all."""

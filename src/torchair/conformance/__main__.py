@@ -28,6 +28,7 @@ def main(
         bool, typer.Option(help="through torch.compile as a whole, not only AOT Autograd")
     ] = False,
     eager: Annotated[bool, typer.Option(help="on tensors of the npu device, not compiled")] = False,
+    strided: Annotated[bool, typer.Option(help="operands with gaps in memory and axes in reverse")] = False,
     every: Annotated[int, typer.Option(help="only every n-th operator")] = 1,
     start: Annotated[int, typer.Option(help="the first operator")] = 0,
     report: Annotated[
@@ -47,7 +48,7 @@ def main(
         for dtype in dtypes.split(","):
             if (name_of(op), dtype) in known:
                 continue
-            outcome = run_operator(op, dtype, samples, gradients, dynamo, eager)
+            outcome = run_operator(op, dtype, samples, gradients, dynamo, eager, strided)
             outcomes.append(outcome)
             _keep(report, outcome)
             for line in outcome.wrong:

@@ -17,11 +17,14 @@ from torchair import decompositions
 from torchair.backend import get_compiler
 from torchair.executable import GraphReport, observe
 
-__all__ = ["DTYPES", "Outcome", "check_sample", "name_of", "operators", "run_operator", "samples_of"]
+__all__ = ["DTYPES", "Outcome", "check_sample", "name_of", "operators", "run_operator", "samples_of",
+           "with_gaps"]  # fmt: skip
 
+# The types that run by default; any other one can be asked for by its name in torch.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
 # Relative and absolute tolerance; sums of the samples' numbers are taken in another order than eager mode takes them.
-_TOLERANCE = {torch.float32: (1.3e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch.float64: (1e-6, 1e-6)}
+_TOLERANCE = {torch.float32: (1.3e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch.float16: (1e-2, 1e-2),
+              torch.float64: (1e-6, 1e-6)}  # fmt: skip
 _GRADIENT_TOLERANCE = (1e-3, 1e-3)
 # Their results are uninitialised memory, fresh random numbers, or choices (signs, bases) that eager mode leaves open.
 UNDEFINED = frozenset(
@@ -70,14 +73,16 @@ def samples_of(op: Any, dtype: torch.dtype, most: int, gradient: bool = False) -
 
 
 def run_operator(
-    op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False, eager: bool = False
-) -> Outcome:
+    op: Any, dtype: str, most: int, gradients: bool, dynamo: bool = False, eager: bool = False,
+    strided: bool = False,
+) -> Outcome:  # fmt: skip
     """All samples of an operator in one element type.
 
-    With `dynamo`, through torch.compile as a whole; with `eager`, not compiled, on tensors of the npu device.
+    With `dynamo`, through torch.compile as a whole; with `eager`, not compiled, on tensors of the npu device; with
+    `strided`, operands have gaps in memory and their axes in reverse.
     """
     outcome = Outcome(name_of(op), dtype)
-    kind = DTYPES[dtype]
+    kind = getattr(torch, dtype)
     if kind not in op.supported_dtypes("cpu"):
         return outcome
     torch.manual_seed(0)
@@ -87,6 +92,8 @@ def run_operator(
         outcome.skipped += samples is None
         for index, sample in enumerate(samples or []):
             label = f"{'gradient' if gradient else 'value'} {index}"
+            if strided:
+                sample = sample.transform(lambda v: with_gaps(v) if isinstance(v, torch.Tensor) else v)
             check_sample(op, sample, outcome, label, gradient, dynamo, eager)
     return outcome
 
@@ -96,6 +103,35 @@ def _listed(op: Any, kind: torch.dtype, most: int, gradient: bool) -> list[Any] 
         return list(samples_of(op, kind, most, gradient))
     except Exception:  # the database's own samples need a library that is not there
         return None
+
+
+def with_gaps(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements as every second one along each axis of a larger tensor, the axes in reverse in memory.
+
+    >>> with_gaps(torch.ones(2, 3)).stride()
+    (2, 8)
+    """
+    if tensor.layout is not torch.strided:
+        return tensor
+    strides, step = [], 2
+    for size in tensor.shape:
+        strides.append(step)
+        step *= 2 * max(size, 1)
+    return _strided(tensor, strides).requires_grad_(tensor.requires_grad)
+
+
+def _strided(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy of a tensor with these strides; gaps are zeros."""
+    reach = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, strides, strict=True) if d)
+    memory = torch.zeros(reach, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tensor.shape, strides).copy_(tensor.detach())
+
+
+def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy of a tensor on a device, with its gaps in memory where no elements share memory."""
+    moved = tensor.detach().to(device)
+    overlaps = any(d > 1 and s == 0 for d, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return moved.clone() if tensor.is_contiguous() or overlaps else _strided(moved, tensor.stride())
 
 
 def name_of(op: Any) -> str:
@@ -254,7 +290,8 @@ def _on_device(
     import torch_npu
 
     assert torch_npu
-    moved = [t.detach().to("npu").requires_grad_(t.requires_grad) for t in tensors]
+    device = torch.device("npu")
+    moved = [_copy(t, device).requires_grad_(t.requires_grad) for t in tensors]
     return [r.cpu() for r in _called(function, moved, gradient)]
 
 
@@ -262,7 +299,7 @@ def _called(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
 ) -> list[torch.Tensor]:
     """The results and, if asked for, the gradients of their weighted sum."""
-    given = [t.detach().clone().requires_grad_(gradient and t.requires_grad) for t in tensors]
+    given = [_copy(t, t.device).requires_grad_(gradient and t.requires_grad) for t in tensors]
     torch.manual_seed(42)  # what the samples that draw numbers themselves begin with
     context = contextlib.nullcontext() if gradient else torch.no_grad()
     with context, warnings.catch_warnings():
