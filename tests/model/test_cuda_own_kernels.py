@@ -32,6 +32,7 @@ def test_ptx_was_made_from_the_sources(name) -> None:
     assert first == f"// from sources {_make().fingerprint(name)}", "run native/cuda/kernels/make.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="the CUDA toolkit is not installed")
 @pytest.mark.parametrize(
     ("name", "architecture"), [("stem", "sm_80"), ("stem", "sm_90"), ("bottleneck", "sm_90a")]
