@@ -223,7 +223,7 @@ aclError aclrtSetDevice(int32_t deviceId) {
     Process& state = process();
     const std::lock_guard lock(state.mutex);
     Context*& own = state.primary[deviceId];
-    if (!own) own = contexts().add(std::make_unique<Context>(deviceId));
+    if (!own) own = contexts().add(std::make_shared<Context>(deviceId));
     thread_context = own;
   });
 }
@@ -231,7 +231,7 @@ aclError aclrtSetDevice(int32_t deviceId) {
 aclError aclrtResetDevice(int32_t deviceId) {
   return guard("aclrtResetDevice", [&] {
     check_device(deviceId);
-    std::unique_ptr<Context> old;
+    std::shared_ptr<Context> old;
     {
       Process& state = process();
       const std::lock_guard lock(state.mutex);
@@ -268,14 +268,14 @@ aclError aclrtGetRunMode(aclrtRunMode* runMode) {
 aclError aclrtSynchronizeDevice(void) {
   return guard("aclrtSynchronizeDevice", [&] {
     synchronise(current_context().stream);
-    streams().each([](npu::Stream& stream) { synchronise(stream); });
+    for (const auto& stream : streams().all()) synchronise(*stream);
   });
 }
 
 aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
   return guard("aclrtCreateContext", [&] {
     require(context, "the address is null");
-    thread_context = contexts().add(std::make_unique<Context>(check_device(deviceId)));
+    thread_context = contexts().add(std::make_shared<Context>(check_device(deviceId)));
     *context = thread_context;
   });
 }
@@ -301,7 +301,7 @@ aclError aclrtCreateStream(aclrtStream* stream) {
   return guard("aclrtCreateStream", [&] {
     require(stream, "the address is null");
     current_context();
-    *stream = streams().add(std::make_unique<npu::Stream>());
+    *stream = streams().add(std::make_shared<npu::Stream>());
   });
 }
 
@@ -335,7 +335,7 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
 aclError aclrtCreateEvent(aclrtEvent* event) {
   return guard("aclrtCreateEvent", [&] {
     require(event, "the address is null");
-    *event = events().add(std::make_unique<npu::Event>());
+    *event = events().add(std::make_shared<npu::Event>());
   });
 }
 

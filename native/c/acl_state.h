@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "acl/acl.h"
 #include "c/status.h"
@@ -56,7 +57,7 @@ class Live {
  public:
   Live(const char* kind, int code) : kind_(kind), code_(code) {}
 
-  Item* add(std::unique_ptr<Item> item) {
+  Item* add(std::shared_ptr<Item> item) {
     const std::lock_guard lock(mutex_);
     return items_.insert(std::move(item)).first->get();
   }
@@ -64,7 +65,7 @@ class Live {
     const std::lock_guard lock(mutex_);
     return *find(address)->get();
   }
-  std::unique_ptr<Item> remove(const void* address) {
+  std::shared_ptr<Item> remove(const void* address) {
     const std::lock_guard lock(mutex_);
     return std::move(items_.extract(find(address)).value());
   }
@@ -75,22 +76,22 @@ class Live {
       old.swap(items_);
     }
   }
-  template <class Visit>
-  void each(Visit visit) {
+  // All of them; those that are removed meanwhile live until the list does.
+  std::vector<std::shared_ptr<Item>> all() {
     const std::lock_guard lock(mutex_);
-    for (const auto& item : items_) visit(*item);
+    return {items_.begin(), items_.end()};
   }
 
  private:
   struct ByAddress {
     using is_transparent = void;
-    static const void* address(const std::unique_ptr<Item>& item) { return item.get(); }
+    static const void* address(const std::shared_ptr<Item>& item) { return item.get(); }
     static const void* address(const void* pointer) { return pointer; }
     bool operator()(const auto& a, const auto& b) const {
       return std::less<const void*>()(address(a), address(b));
     }
   };
-  using Items = std::set<std::unique_ptr<Item>, ByAddress>;
+  using Items = std::set<std::shared_ptr<Item>, ByAddress>;
 
   typename Items::iterator find(const void* address) {
     const auto found = items_.find(address);

@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   CHECK(aclrtMemcpyAsync(answer, outBytes, result, outBytes, ACL_MEMCPY_DEVICE_TO_HOST, stream));
   CHECK(aclrtRecordEvent(end, stream));
   CHECK(aclrtStreamWaitEvent(nullptr, end));
-  CHECK(aclrtSynchronizeStream(nullptr));
+  CHECK(aclrtSynchronizeDevice());
   CHECK(aclrtSynchronizeStream(stream));
   float milliseconds = -1;
   CHECK(aclrtEventElapsedTime(&milliseconds, start, end));
