@@ -375,3 +375,21 @@ def test_a_variable_that_makes_no_sense_is_named_with_its_choices(name, value, c
         tbe.target.instruction_limit()
         guard._limit()
         environment.check_counts()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(4, 16), (3, 7), (64, 130)])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("reduction", ["ReduceMin", "ReduceMax"])
+def test_differences_are_of_products_as_they_are_rounded(
+    reduction: str, squared: bool, shape: tuple[int, ...], dtype: str
+) -> None:
+    """z - min(z) with z = x * y: no element is negative, as the rounding error of a contracted product would be."""
+    b = GraphBuilder("difference")
+    x, y = b.input("x", shape, dtype), b.input("y", shape, dtype)
+    z = b.op("Mul", x, x if squared else y)
+    bound = b.op(reduction, z, axes=(1,), keepdims=1)
+    b.output(b.op("Sqrt", b.op("Sub", *((z, bound) if reduction == "ReduceMin" else (bound, z)))))
+    rng = np.random.default_rng(0)
+    (found,) = compile_graph(b.graph).run([rng.standard_normal(shape).astype(dtype) for _ in range(2)])
+    assert not np.isnan(found).any() and (found.min(1) == 0).all()

@@ -1341,7 +1341,9 @@ def apply_unary(b: Builder, op: str, x: Value) -> Value:
 
 
 _COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-_ARITHMETIC = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
+# A difference is not contracted: the product that it subtracts from may be rounded elsewhere, as in z - min(z) with
+# z = x * x, whose least element would not be 0 but the product's rounding error, of either sign.
+_ARITHMETIC = {"add": "fadd contract", "sub": "fsub", "mul": "fmul contract", "div": "fdiv"}
 
 
 def apply_binary(b: Builder, op: str, x: Value, y: Value) -> Value:

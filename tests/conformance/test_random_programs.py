@@ -142,6 +142,15 @@ def test_nan_must_be_nan(found: np.ndarray) -> None:
     assert bool(difference(found, expected)) != bool(np.isnan(found[0]))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_infinity_may_be_a_number_near_the_largest_one_and_no_other(dtype: str) -> None:
+    largest = np.finfo(dtype).max
+    expected = judge.Expected(np.array([np.inf], dtype), np.zeros(1), np.ones(1, bool))
+    assert not difference(np.array([largest], dtype), expected)
+    assert difference(np.array([-largest], dtype), expected)
+    assert difference(np.array([largest / 64], dtype), expected)
+
+
 def test_types_and_shapes_must_be_the_same() -> None:
     expected = _expected("y = Relu (x0)", np.float32([1.0]))
     assert "float64" in difference(np.float64([1.0]), expected)

@@ -181,7 +181,8 @@ def _pool(n: str, d: Draw) -> Call:
     if pad == "VALID":  # TensorFlow crashes where no window fits
         window = min(window, *x.shape[1:3])
     noise = Noise.WINDOW if n == "max_pool2d" else SUMS  # its kernels differ in the maximum of NaN
-    return Call(f"tf.nn.{n}({{0}}, {window}, {stride}, '{pad}')", [x], noise=noise)
+    given = _ORDERED if n == "max_pool2d" and "gradient" in d.options else "{0}"  # and in where it was
+    return Call(f"tf.nn.{n}({given}, {window}, {stride}, '{pad}')", [x], noise=noise)
 
 
 @_add("batch_normalization", 0.3)

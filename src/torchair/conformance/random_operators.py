@@ -252,7 +252,7 @@ def _attention(d: Draw) -> Call:
     x = d.pick(("float32", "float64", "bfloat16"), (3, 4), lambda v: min(v.shape) > 0)
     mask = d.of("bool", (x.shape[-2], x.shape[-2]))
     return Call(
-        "torch.nn.functional.scaled_dot_product_attention({0}, {1}, {1}, attn_mask={2})",
+        "torch.nn.functional.scaled_dot_product_attention({0}, {1}, {1}, attn_mask={2}[:{0}.shape[-2]])",
         [x, d.like(x), mask],
         noise=SUMS,
     )
