@@ -273,6 +273,12 @@ inline Value bitwise_xor(const Value& a, const Value& b) {
   return detail::add("BitwiseXor", {a, b}, detail::Attributes(), 1)[0];
 }
 
+// The middle of a residual block of images with channels last, and the beginning of the next block.
+inline std::array<Value, 2> bottleneck(const Value& t, const Value& residual, const Value& w_middle, const Value& b_middle, const Value& w_wide, const Value& b_wide, const Value& w_onward, const Value& b_onward, const Value& w_short = {}, const Value& b_short = {}) {
+  const std::vector<Value> made = detail::add("Bottleneck", {t, residual, w_middle, b_middle, w_wide, b_wide, w_onward, b_onward, w_short, b_short}, detail::Attributes(), 2);
+  return {made[0], made[1]};
+}
+
 // x repeated over a shape by NumPy's rules.
 struct BroadcastToAttributes {
   std::vector<std::int64_t> shape;
@@ -1713,6 +1719,15 @@ inline Value square(const Value& x) {
 // (a - b) squared.
 inline Value squared_difference(const Value& a, const Value& b) {
   return detail::add("SquaredDifference", {a, b}, detail::Attributes(), 1)[0];
+}
+
+// The first layers of residual networks: 7x7 convolution of stride 2, ReLU, 3x3 max pool of stride 2.
+struct StemAttributes {
+  std::string data_format = "channels_first";
+};
+inline Value stem(const Value& x, const Value& w, const Value& bias, const StemAttributes& attributes = {}) {
+  return detail::add("Stem", {x, w, bias}, detail::Attributes()
+          .put("data_format", attributes.data_format), 1)[0];
 }
 
 // sub(a, b), per element.
