@@ -12,7 +12,7 @@ from ge.ir.values import desc_of
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.checks import places_of
 from ge.parsers.aten.movement import MAX_POSITIONS, axis_of
-from ge.parsers.aten.parser import AtenNode, aten
+from ge.parsers.aten.parser import AtenNode, aten, promoted
 
 # -- order -------------------------------------------------------------------------------------------------
 
@@ -78,12 +78,16 @@ def _kthvalue(n: AtenNode) -> Any:
 @aten("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar")
 def _searchsorted(n: AtenNode) -> Any:
     """How many elements come before each value: all of them are compared."""
-    edges = n.arg("boundaries" if n.type.startswith("bucketize") else "sorted_sequence")
+    edges = n.arg("boundaries", n.arg("sorted_sequence"))
     if n.arg("sorter") is not None:
         raise Unsupported("a sequence that is sorted by places")
+    if n.arg("boundaries") is not None and desc_of(edges).rank != 1:
+        raise Unsupported("boundaries of several axes")
+    kind = promoted(edges, n.arg("self"))
     after = n.arg("side") == "right" or bool(n.arg("right"))
     shape = list(n.out().shape)
-    values = n.shaped(n.cast(n.arg("self"), desc_of(edges).dtype), [*shape, 1])
+    values = n.shaped(n.cast(n.arg("self"), kind), [*shape, 1])
+    edges = n.cast(edges, kind)
     extent = desc_of(edges).shape
     if n.out().size * extent[-1] > MAX_POSITIONS * 16:
         raise Unsupported(f"{n.out().size} values compared with {extent[-1]} each")
