@@ -28,6 +28,7 @@ constexpr TaskKind kKinds[] = {
     {"attention", lower_attention},
     {"attention_grad", lower_attention_grad},
     {"layer_norm_grad", lower_layer_norm_grad},
+    {"packed_matmul", lower_packed_matmul},
     {"lstm_steps", lower_lstm_steps},
     {"lstm_steps_grad", lower_lstm_steps_grad},
     {"reorder", lower_reorder},

@@ -133,6 +133,7 @@ void lower_rnn(Lowering& low);
 void lower_attention(Lowering& low);
 void lower_attention_grad(Lowering& low);
 void lower_layer_norm_grad(Lowering& low);
+void lower_packed_matmul(Lowering& low);
 void lower_lstm_steps(Lowering& low);
 void lower_lstm_steps_grad(Lowering& low);
 void lower_conv_grad_weights(Lowering& low);

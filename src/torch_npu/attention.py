@@ -5,11 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-__all__ = ["npu_fusion_attention", "npu_fusion_attention_v2"]
+__all__ = [
+    "npu_fused_infer_attention_score",
+    "npu_fusion_attention",
+    "npu_fusion_attention_v2",
+    "npu_incre_flash_attention",
+    "npu_prompt_flash_attention",
+]
 
 _ALL = 2147483647  # tokens: no limit
 _COPIES = 8  # each row's maximum and sum are repeated this often
@@ -35,6 +42,7 @@ class _Mask:
     before: int
     after: int
     prefix: Sequence[int] | None
+    lengths: Any = None  # keys of each sample that count, a list or a tensor
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -48,6 +56,14 @@ class _Mask:
 
     def visible(self, queries: int, keys: int, device: torch.device) -> torch.Tensor | None:
         """True where a query sees a key; None where it sees all of them."""
+        seen = self._by_mode(queries, keys, device)
+        if self.lengths is None:
+            return seen
+        lengths = torch.as_tensor(self.lengths, device=device).view(-1, 1, 1, 1)
+        counted = torch.arange(keys, device=device) < lengths
+        return counted if seen is None else seen & counted
+
+    def _by_mode(self, queries: int, keys: int, device: torch.device) -> torch.Tensor | None:
         if self.given is None:
             return None
         if self.mode in (0, 1, 5):
@@ -213,8 +229,9 @@ def _one(
     mask: _Mask,
     scale: float,
     keep: float,
+    facts: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention by head, with the maximum and the sum of each row of the softmax."""
+    """Attention by head, with the maximum and the sum of each row of the softmax where these facts are wanted."""
     seen = mask.visible(query.shape[2], key.shape[2], query.device)
     bias: torch.Tensor | None = seen
     if pse is not None:
@@ -225,6 +242,8 @@ def _one(
     made = functional.scaled_dot_product_attention(
         query, key, value, bias, 1.0 - keep, scale=scale, enable_gqa=several
     )
+    if not facts:
+        return made, made, made
     with torch.no_grad():
         top, total = _row_facts(query, key, pse, seen, scale)
     return made, top, total
@@ -285,3 +304,181 @@ def _packed(
         rows.append(tuple(t.squeeze(0).transpose(0, 1) for t in made))
     attention, top, total = (torch.cat(parts) for parts in zip(*rows, strict=True))
     return attention, top, total
+
+
+# -- inference ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Inference:
+    """A call for inference by the arguments that its functions share."""
+
+    name: str
+    heads: int
+    key_heads: int
+    layout: str
+    scale: float
+    block_table: torch.Tensor | None = None
+    block_size: int = 0
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        pse: torch.Tensor | None,
+        mask: _Mask,
+        query_ends: Sequence[int] | None,
+        facts: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        layout, _, wanted = self.layout.partition("_")
+        if layout == "TND":
+            ends = query_ends, mask.lengths
+            plain = _Mask(mask.given, mask.mode, mask.before, mask.after, mask.prefix)
+            return _packed(query, key, value, self.heads, pse, plain, self.scale, 1.0, *ends)
+        if layout not in _LAYOUTS:
+            raise ValueError(f"{self.name}: input_layout={self.layout!r}, one of {_LAYOUTS} is expected")
+        q = _by_head(query, layout, self.heads)
+        k, v = (self._keys(t, layout) for t in (key, value))
+        _check_heads(q, k, self.heads)
+        made, top, total = _one(q, k, v, pse, mask, self.scale, 1.0, facts)
+        return _as_given(made, wanted or layout), top, total
+
+    def _keys(self, tensor: torch.Tensor, layout: str) -> torch.Tensor:
+        """Keys or values by head; those of a paged cache are gathered by the table of each sample's blocks."""
+        heads = self.key_heads or self.heads
+        if self.block_table is None:
+            return _by_head(tensor, layout, heads)
+        blocks = tensor[
+            self.block_table.long()
+        ]  # (sample, block, slot, heads * features) or heads before slots
+        if blocks.dim() == 5:
+            return blocks.transpose(1, 2).flatten(2, 3)
+        return _by_head(blocks.flatten(1, 2), "BSH", heads)
+
+
+def _refuse(name: str, **given: Any) -> None:
+    for argument, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"{name}: {argument} is not supported; leave it out")
+
+
+def npu_prompt_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    pse_shift: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    deq_scale1: torch.Tensor | None = None,
+    quant_scale1: torch.Tensor | None = None,
+    deq_scale2: torch.Tensor | None = None,
+    quant_scale2: torch.Tensor | None = None,
+    quant_offset2: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    pre_tokens: int = _ALL,
+    next_tokens: int = 0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    actual_seq_lengths_kv: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+) -> torch.Tensor:
+    """softmax(scale * query @ key.T + pse) @ value for whole sequences; `atten_mask` is true where a key is hidden."""
+    name = "npu_prompt_flash_attention"
+    _refuse(
+        name, padding_mask=padding_mask, deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2,
+        quant_scale2=quant_scale2, quant_offset2=quant_offset2,
+    )  # fmt: skip
+    mask = _Mask(atten_mask, sparse_mode, pre_tokens, next_tokens, None, actual_seq_lengths_kv)
+    call = _Inference(name, num_heads, num_key_value_heads, input_layout, scale_value)
+    return call(query, key, value, pse_shift, mask, actual_seq_lengths)[0]
+
+
+def npu_incre_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    padding_mask: torch.Tensor | None = None,
+    pse_shift: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    dequant_scale1: torch.Tensor | None = None,
+    quant_scale1: torch.Tensor | None = None,
+    dequant_scale2: torch.Tensor | None = None,
+    quant_scale2: torch.Tensor | None = None,
+    quant_offset2: torch.Tensor | None = None,
+    antiquant_scale: torch.Tensor | None = None,
+    antiquant_offset: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    kv_padding_size: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    block_size: int = 0,
+    inner_precise: int = 1,
+) -> torch.Tensor:
+    """Attention of one new query a sample over a cache; `actual_seq_lengths` are the keys that count."""
+    name = "npu_incre_flash_attention"
+    _refuse(
+        name, padding_mask=padding_mask, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1,
+        dequant_scale2=dequant_scale2, quant_scale2=quant_scale2, quant_offset2=quant_offset2,
+        antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset, kv_padding_size=kv_padding_size,
+    )  # fmt: skip
+    if atten_mask is not None and atten_mask.dim() == 2:
+        atten_mask = atten_mask[:, None, None]
+    mask = _Mask(atten_mask, 0, _ALL, _ALL, None, actual_seq_lengths)
+    call = _Inference(
+        name, num_heads, num_key_value_heads, input_layout, scale_value, block_table, block_size
+    )
+    return call(query, key, value, pse_shift, mask, None)[0]
+
+
+def npu_fused_infer_attention_score(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    pse_shift: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    actual_seq_lengths_kv: Sequence[int] | None = None,
+    block_table: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = _ALL,
+    next_tokens: int = _ALL,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 0,
+    block_size: int = 0,
+    antiquant_mode: int = 0,
+    softmax_lse_flag: bool = False,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+    **others: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(attention, log of the sum of exponentials): of prompts, or of single queries over a cache.
+
+    The second result is one zero unless it is asked for. Quantised keys, values and results, shared prefixes and
+    separate rotary parts are not supported.
+    """
+    name = "npu_fused_infer_attention_score"
+    _refuse(name, **others)
+    if (
+        atten_mask is not None
+        and atten_mask.dim() == 2
+        and query.shape[1 if input_layout[1] == "S" else 2] == 1
+    ):
+        atten_mask = atten_mask[:, None, None]
+    mask = _Mask(atten_mask, sparse_mode, pre_tokens, next_tokens, None, actual_seq_lengths_kv)
+    call = _Inference(name, num_heads, num_key_value_heads, input_layout, scale, block_table, block_size)
+    made, top, total = call(query, key, value, pse_shift, mask, actual_seq_lengths, softmax_lse_flag)
+    if not softmax_lse_flag:
+        return made, made.new_zeros(1, dtype=torch.float32)
+    return made, (top + total.log())[..., :1]

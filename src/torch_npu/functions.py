@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 __all__ = [
-    "NOT_AVAILABLE",
     "fast_gelu",
-    "not_available",
+    "halves",
     "npu_add_layer_norm",
     "npu_add_rms_norm",
+    "npu_add_rms_norm_cast",
     "npu_apply_rotary_pos_emb",
+    "npu_bmmV2",
+    "npu_broadcast",
+    "npu_clipped_swiglu",
     "npu_confusion_transpose",
+    "npu_cross_entropy_loss",
     "npu_deep_norm",
+    "npu_dropout_with_add_softmax",
     "npu_dtype_cast",
     "npu_fast_gelu",
     "npu_geglu",
     "npu_gelu",
+    "npu_gelu_mul",
+    "npu_gemma_rms_norm",
     "npu_group_norm_silu",
+    "npu_group_norm_swish",
+    "npu_iou",
+    "npu_layer_norm_eval",
     "npu_linear",
+    "npu_masked_fill_range",
+    "npu_max",
+    "npu_min",
     "npu_mish",
     "npu_one_hot",
+    "npu_pad",
+    "npu_ptiou",
+    "npu_reshape",
     "npu_rms_norm",
     "npu_rotary_mul",
     "npu_scaled_masked_softmax",
     "npu_silu",
     "npu_silu_",
+    "npu_slice",
+    "npu_softmax_cross_entropy_with_logits",
+    "npu_sort_v2",
     "npu_swiglu",
     "npu_transpose",
+    "npu_transpose_batchmatmul",
+    "one_",
 ]
 
 _APPROXIMATIONS = ("none", "tanh")
@@ -46,7 +67,7 @@ def npu_swiglu(self: torch.Tensor, dim: int = -1) -> torch.Tensor:
     >>> npu_swiglu(torch.tensor([0.0, 2.0, 3.0, 4.0]))[0]
     tensor(0.)
     """
-    left, right = _halves("npu_swiglu", self, dim)
+    left, right = halves("npu_swiglu", self, dim)
     return functional.silu(left) * right
 
 
@@ -54,7 +75,7 @@ def npu_geglu(
     self: torch.Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(product, gelu): one half times the gelu of the other, and that gelu; `approximate=1` is gelu by tanh."""
-    left, right = _halves("npu_geglu", self, dim)
+    left, right = halves("npu_geglu", self, dim)
     if approximate not in (0, 1):
         raise ValueError(f"npu_geglu: approximate={approximate}, 0 or 1 is expected")
     gate, other = (left, right) if activate_left else (right, left)
@@ -62,11 +83,37 @@ def npu_geglu(
     return other * active, active
 
 
-def _halves(name: str, tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+def halves(name: str, tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     if tensor.shape[dim] % 2:
         raise ValueError(f"{name}: axis {dim} has {tensor.shape[dim]} elements, an even number is expected")
     left, right = tensor.chunk(2, dim)
     return left, right
+
+
+def npu_gelu_mul(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """gelu(left half) * right half of the last axis."""
+    left, right = halves("npu_gelu_mul", input, -1)
+    return functional.gelu(left, approximate=approximate) * right
+
+
+def npu_clipped_swiglu(
+    x: torch.Tensor,
+    *,
+    group_index: torch.Tensor | None = None,
+    dim: int = -1,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    bias: float = 1.0,
+    interleaved: bool = True,
+) -> torch.Tensor:
+    """a * sigmoid(alpha * a) * (b + bias): a and b are neighbours, or halves, kept within a limit."""
+    if group_index is not None or (interleaved and dim % x.dim() != x.dim() - 1):
+        raise NotImplementedError(
+            "npu_clipped_swiglu: group_index, and neighbours of inner axes, are not supported"
+        )
+    left, right = (x[..., ::2], x[..., 1::2]) if interleaved else halves("npu_clipped_swiglu", x, dim)
+    left, right = left.clamp(max=limit), right.clamp(-limit, limit)
+    return left * torch.sigmoid(alpha * left) * (right + bias)
 
 
 def npu_fast_gelu(self: torch.Tensor) -> torch.Tensor:
@@ -132,6 +179,32 @@ def npu_add_rms_norm(
     return made, scale, total
 
 
+def npu_add_rms_norm_cast(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(RMS norm of x1 + x2 in float32, in their type, 1 / rms, x1 + x2)."""
+    made, scale, total = npu_add_rms_norm(x1, x2, gamma, epsilon)
+    return made.float(), made, scale, total
+
+
+def npu_gemma_rms_norm(
+    input: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`npu_rms_norm` with 1 + gamma for gamma."""
+    return npu_rms_norm(input, 1.0 + gamma.float(), epsilon)
+
+
+def npu_layer_norm_eval(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Layer norm."""
+    return functional.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
+
+
 def npu_add_layer_norm(
     x1: torch.Tensor,
     x2: torch.Tensor,
@@ -184,6 +257,82 @@ def npu_group_norm_silu(
     return made, mean.to(input.dtype), scale.to(input.dtype)
 
 
+def npu_group_norm_swish(
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float | None = 1e-5,
+    swish_scale: float | None = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(y * sigmoid(scale * y) of the group norm y, mean, 1 / deviation)."""
+    epsilon = 1e-5 if eps is None else eps
+    normed = functional.group_norm(input, num_groups, weight, bias, epsilon)
+    _, mean, scale = npu_group_norm_silu(input, weight, bias, num_groups, epsilon)
+    factor = 1.0 if swish_scale is None else swish_scale
+    return normed * torch.sigmoid(factor * normed), mean, scale
+
+
+# -- losses and boxes --------------------------------------------------------------------------------------------
+
+
+def npu_cross_entropy_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(loss, log of the softmax, nothing, nothing)."""
+    if return_zloss or lse_square_scale_for_zloss:
+        raise NotImplementedError("npu_cross_entropy_loss: the z-loss is not supported; add it to the loss")
+    logs = functional.log_softmax(input.float(), -1)
+    loss = functional.cross_entropy(
+        input.float(),
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    nothing = input.new_empty(0)
+    return loss.to(input.dtype), logs.to(input.dtype), nothing, nothing
+
+
+def npu_softmax_cross_entropy_with_logits(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """-sum(labels * log(softmax(features))) of each row."""
+    return -(labels * functional.log_softmax(features, -1)).sum(-1)
+
+
+def npu_dropout_with_add_softmax(
+    self: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(which elements were kept, the softmax, the softmax after dropout) of alpha * self + x1."""
+    made = torch.softmax(alpha * self + x1, dim)
+    kept = torch.empty_like(made).bernoulli_(1.0 - prob)
+    return kept.to(torch.uint8), made, made * kept / (1.0 - prob)
+
+
+def npu_iou(bboxes: torch.Tensor, gtboxes: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Intersection over union (mode 0), or over the area of the true box (1): a row for each true box.
+
+    >>> npu_iou(torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([[0.0, 0, 10, 20]]))
+    tensor([[0.5000]])
+    """
+    low = torch.maximum(bboxes[None, :, :2], gtboxes[:, None, :2])
+    high = torch.minimum(bboxes[None, :, 2:], gtboxes[:, None, 2:])
+    common = (high - low).clamp_min(0).prod(-1)
+    areas = [(b[:, 2:] - b[:, :2]).prod(-1) for b in (bboxes, gtboxes)]
+    total = areas[1][:, None] if mode == 1 else areas[0][None] + areas[1][:, None] - common
+    return torch.where(total > 0, common / total, 0.0)
+
+
+npu_ptiou = npu_iou
+
+
 # -- rotary embeddings -------------------------------------------------------------------------------------------
 
 
@@ -196,7 +345,7 @@ def npu_rotary_mul(
     tensor([-2.,  1.])
     """
     if rotary_mode == "half":
-        left, right = _halves("npu_rotary_mul", input, -1)
+        left, right = halves("npu_rotary_mul", input, -1)
         turned = torch.cat((-right, left), -1)
     elif rotary_mode == "interleave":
         turned = torch.stack((-input[..., 1::2], input[..., ::2]), -1).flatten(-2)
@@ -256,32 +405,97 @@ def npu_one_hot(
     return torch.where(hit, float(on_value), float(off_value)).float()
 
 
-# -- what is not there -------------------------------------------------------------------------------------------
-
-NOT_AVAILABLE = frozenset(
-    {"npu_all_gather_base_mm", "npu_alltoallv_gmm", "npu_anti_quant", "npu_dynamic_quant",
-     "npu_dynamic_quant_asymmetric", "npu_ffn", "npu_fused_infer_attention_score",
-     "npu_fusion_attention_grad", "npu_fusion_attention_v3", "npu_gather_sparse_index", "npu_grouped_matmul",
-     "npu_grouped_matmul_finalize_routing", "npu_incre_flash_attention", "npu_kv_rmsnorm_rope_cache",
-     "npu_mla_prolog", "npu_mm_all_reduce_base", "npu_mm_reduce_scatter_base",
-     "npu_moe_compute_expert_tokens", "npu_moe_distribute_combine", "npu_moe_distribute_dispatch",
-     "npu_moe_finalize_routing", "npu_moe_gating_top_k", "npu_moe_gating_top_k_softmax",
-     "npu_moe_init_routing", "npu_moe_init_routing_v2", "npu_moe_re_routing", "npu_moe_token_permute",
-     "npu_moe_token_unpermute", "npu_multi_head_attention", "npu_nsa_compress", "npu_nsa_compress_attention",
-     "npu_nsa_select_attention", "npu_prompt_flash_attention", "npu_quant_grouped_matmul_dequant",
-     "npu_quant_matmul", "npu_quantize", "npu_scatter_nd_update", "npu_scatter_nd_update_",
-     "npu_swiglu_quant", "npu_top_k_top_p", "npu_trans_quant_param", "npu_weight_quant_batchmatmul"}
-)  # fmt: skip
+def npu_bmmV2(
+    self: torch.Tensor, mat2: torch.Tensor, output_sizes: Sequence[int] | None = None
+) -> torch.Tensor:
+    """The product of stacks of matrices, summed to other sizes where these are given."""
+    made = self @ mat2
+    return made.sum_to_size(tuple(output_sizes)) if output_sizes else made
 
 
-def not_available(name: str) -> Callable[..., NoReturn]:
-    """A function that says, when it is called, that the device does not have it."""
+def npu_transpose_batchmatmul(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    perm_x1: Sequence[int] | None = None,
+    perm_x2: Sequence[int] | None = None,
+    perm_y: Sequence[int] | None = None,
+    batch_split_factor: int | None = 1,
+) -> torch.Tensor:
+    """A product of stacks of matrices with transposes before and after it."""
+    if scale is not None or batch_split_factor not in (None, 1):
+        raise NotImplementedError("npu_transpose_batchmatmul: scale and batch_split_factor are not supported")
+    left, right = (t if p is None else t.permute(*p) for t, p in ((input, perm_x1), (weight, perm_x2)))
+    made = left @ right if bias is None else left @ right + bias
+    return made if perm_y is None else made.permute(*perm_y)
 
-    def function(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(
-            f"torch_npu.{name} is not available on this device; write it as calls of PyTorch, which "
-            "torch.compile(backend='npu') makes one graph"
-        )
 
-    function.__name__ = function.__qualname__ = name
-    return function
+def npu_max(self: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the largest elements along an axis, where they are)."""
+    made = self.max(dim, keepdim)
+    return made.values, made.indices.to(torch.int32)
+
+
+def npu_min(self: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the smallest elements along an axis, where they are)."""
+    made = self.min(dim, keepdim)
+    return made.values, made.indices.to(torch.int32)
+
+
+def npu_sort_v2(self: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
+    """The elements in order along an axis."""
+    return self.sort(dim, descending).values
+
+
+def npu_pad(input: torch.Tensor, paddings: Sequence[int]) -> torch.Tensor:
+    """Zeros around a tensor, two numbers an axis, the first axis first.
+
+    >>> npu_pad(torch.ones(1, 1), [1, 0, 0, 2])
+    tensor([[0., 0., 0.],
+            [1., 0., 0.]])
+    """
+    pairs = [tuple(paddings[i : i + 2]) for i in range(0, len(paddings), 2)]
+    return functional.pad(input, [number for pair in reversed(pairs) for number in pair])
+
+
+def npu_slice(self: torch.Tensor, offsets: Sequence[int], size: Sequence[int]) -> torch.Tensor:
+    """A box of a tensor."""
+    for axis, (offset, length) in enumerate(zip(offsets, size, strict=True)):
+        self = self.narrow(axis, offset, self.shape[axis] - offset if length == -1 else length)
+    return self.contiguous()
+
+
+def npu_broadcast(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """A tensor repeated to a shape."""
+    return self.expand(tuple(size)).contiguous()
+
+
+def npu_reshape(self: torch.Tensor, shape: Sequence[int], can_refresh: bool = False) -> torch.Tensor:
+    """A tensor under another shape."""
+    return self.reshape(tuple(shape))
+
+
+def npu_masked_fill_range(
+    self: torch.Tensor, start: torch.Tensor, end: torch.Tensor, value: torch.Tensor, axis: int = -1
+) -> torch.Tensor:
+    """Ranges of the last axis filled with values: for each range and row one beginning and one end."""
+    if axis % self.dim() != self.dim() - 1:
+        raise NotImplementedError("npu_masked_fill_range: only the last axis is supported")
+    places = torch.arange(self.shape[-1], device=self.device)
+    made = self
+    for begins, ends, filling in zip(start, end, value, strict=True):
+        rows = min(begins.shape[0], made.shape[0]) if made.dim() > 1 else 1
+        inside = (places >= begins[:rows, None]) & (places < ends[:rows, None])
+        if made.dim() == 1:
+            made = torch.where(inside[0], filling, made)
+        else:
+            shape = (rows, *[1] * (made.dim() - 2), -1)
+            made = torch.cat((torch.where(inside.view(shape), filling, made[:rows]), made[rows:]))
+    return made
+
+
+def one_(self: torch.Tensor) -> torch.Tensor:
+    """Fill a tensor with ones."""
+    return self.fill_(1)

@@ -140,7 +140,7 @@ def keeps_rows(node: fx.Node, known: Known) -> bool:
         return False
     if _is_pointwise(target):
         return _pointwise(node, known)
-    rule = _RULES.get(target)
+    rule = _RULES.get(target) or _NAMED_RULES.get(target._schema.name)
     return rule is not None and rule(node, known)
 
 
@@ -317,7 +317,11 @@ _RESHAPES: dict[Any, Callable[[fx.Node, Known], bool]] = {
     aten.squeeze.dim: _squeeze,
     aten.squeeze.dims: _squeeze,
 }
+_NAMED_RULES: dict[str, Callable[[fx.Node, Known], bool]] = {  # of operators that other packages define
+    "npu::weight_quant_matmul": _linear,
+}
 _RULES: dict[Any, Callable[[fx.Node, Known], bool]] = {
+    aten._weight_int8pack_mm.default: _windows,
     aten.mm.default: _product(0),
     aten.addmm.default: _product(1),
     aten.linear.default: _linear,

@@ -264,14 +264,6 @@ def test_wrong_arguments_of_attention_are_named(
 # -- the surface -------------------------------------------------------------------------------------------------
 
 
-def test_missing_functions_say_so_when_called() -> None:
-    from torch_npu import npu_grouped_matmul
-
-    with pytest.raises(NotImplementedError, match="npu_grouped_matmul is not available"):
-        npu_grouped_matmul([], [])
-    assert not hasattr(torch_npu, "npu_of_nobody")
-
-
 def test_optimizers_step_as_torchs_and_clip() -> None:
     from torch_npu.optim import NpuFusedAdamW
 

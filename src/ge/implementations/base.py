@@ -19,6 +19,7 @@ _TWO_OPERANDS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 # Arithmetic of one run, from the shapes of the first two inputs and the first output.
 _FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
     "matmul": lambda i, o: 2 * math.prod(o[0].shape) * i[0].shape[-1],
+    "packed_matmul": lambda i, o: 2 * math.prod(o[0].shape) * i[0].shape[-1],
     "conv": lambda i, o: 2 * math.prod(o[0].shape) * math.prod(i[1].shape[1:]),
     "deconv": lambda i, o: 2 * math.prod(i[0].shape) * math.prod(i[1].shape[1:]),
     "conv_grad_weights": lambda i, o: 2 * math.prod(i[1].shape) * math.prod(o[0].shape[1:]),

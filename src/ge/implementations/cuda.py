@@ -225,4 +225,5 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "layer_norm_grad": (_Decomposed(),),
     "stem": (cuda_own.Stem(),),
     "bottleneck": (cuda_own.Bottleneck(),),
+    "packed_matmul": (_Decomposed(),),
 }

@@ -48,6 +48,7 @@ from ge.ops.nn import (  # noqa: F401  the families register their operators whe
     lstm_steps,
     matmul,
     normalisation,
+    packed,
     pooling,
     quantise,
     recurrent,

@@ -10,6 +10,7 @@ from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.microsoft.fused import embedded
 from ge.ops.microsoft.standard import DOMAIN, results_of, standard, transposed
+from ge.ops.nn.packed import pack_levels, packed_product, unpack_levels
 from ge.ops.nn.quantise import integer_matmul
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
@@ -172,44 +173,61 @@ def _sum_integer(n: Node) -> Results:
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Unsigned numbers of a few bits, packed along the last axis, the lowest bits of a byte first."""
-    if bits == 8:
-        return packed
     if 8 % bits:
         raise Unsupported(f"weights of {bits} bits", "quantise to 2, 4 or 8 bits")
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart = (packed[..., None] >> shifts) & ((1 << bits) - 1)
-    return apart.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits))
+    return unpack_levels(packed, bits)
 
 
 @plugin(onnx="MatMulNBits", domain=DOMAIN)
 def _matmul_n_bits(n: Node) -> Results:
     """a times weights that are stored in few bits, a scale and a zero point for each block of a row.
 
-    The weights are dequantised when the model is compiled.
+    Weights of 4 and 8 bits stay packed; those of 2 bits are dequantised when the model is compiled.
     """
     if n.attr("weight_prepacked", 0):
         raise Unsupported("weights that were packed for one device", "export the model without prepacking")
-    if (
-        n.input(4) is not None
-        and (n.const(4, "g_idx") != np.arange(n.attr("K")) // n.attr("block_size")).any()
-    ):
-        raise Unsupported("MatMulNBits with an order of groups (g_idx)", "quantise without act_order")
     depth, columns = int(n.attr("K")), int(n.attr("N"))
     block, bits = int(n.attr("block_size")), int(n.attr("bits", 4))
     blocks = -(-depth // block)
-    dtype = n.desc().dtype
-    levels = _unpacked(n.const(1, "the weight").reshape(columns, blocks, -1), bits).astype(np.float32)
-    scales = n.const(2, "the scales").astype(np.float32).reshape(columns, blocks, 1)
-    zero: np.ndarray = np.full((columns, blocks, 1), float(1 << (bits - 1)), np.float32)
-    if n.input(3) is not None:
-        given = n.const(3, "the zero points")
-        if given.dtype == np.uint8:
-            given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
-        zero = given.astype(np.float32).reshape(columns, blocks, 1)
-    weight = ((levels - zero) * scales).reshape(columns, -1)[:, :depth]
-    turned = np.ascontiguousarray(weight.T).astype(numpy_dtype(dtype))
-    y = standard(n, "MatMul", n.inputs[0], n.builder.constant(turned))
+    packed = n.const(1, "the weight").reshape(columns, -1)
+    scales = n.const(2, "the scales").astype(np.float32).reshape(columns, blocks)
+    zeros = _zero_points(n, columns, blocks, bits)
+    x: Any = n.inputs[0]
+    if n.input(4) is not None and (order := _order_of_groups(n, depth, block)) is not None:
+        packed = pack_levels(_unpacked(packed, bits)[:, order], bits)
+        x = n.op("Gather", x, n.builder.constant(order), axis=desc_of(x).rank - 1)
+    if bits in (4, 8):
+        packed = np.ascontiguousarray(packed[:, : -(-depth * bits // 8)])
+        weights, steps = (n.builder.constant(v) for v in (packed, scales))
+        middles = None if zeros is None else n.builder.constant(zeros)
+        return packed_product(n.builder, x, weights, steps, middles, n.input(5), bits=bits, group=block)
+    middle = 0.0 if zeros is None else zeros[..., None]
+    levels = _unpacked(packed, bits).reshape(columns, blocks, -1).astype(np.float32) - float(1 << (bits - 1))
+    weight = ((levels - middle) * scales[..., None]).reshape(columns, -1)[:, :depth]
+    turned = np.ascontiguousarray(weight.T).astype(numpy_dtype(n.desc().dtype))
+    y = standard(n, "MatMul", x, n.builder.constant(turned))
     return y if n.input(5) is None else n.op("Add", y, n.inputs[5])
+
+
+def _zero_points(n: Node, columns: int, blocks: int, bits: int) -> np.ndarray | None:
+    """The zero points of blocks from the middle of the levels on; None where they are in the middle."""
+    if n.input(3) is None:
+        return None
+    given = n.const(3, "the zero points")
+    if given.dtype == np.uint8:
+        given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
+    return given.astype(np.float32).reshape(columns, blocks) - np.float32(1 << (bits - 1))
+
+
+def _order_of_groups(n: Node, depth: int, block: int) -> np.ndarray | None:
+    """The order in which columns of a come group by group (g_idx); None where they do as they are."""
+    groups, even = n.const(4, "g_idx"), np.arange(depth) // block
+    if (groups == even).all():
+        return None
+    order = np.argsort(groups, kind="stable")
+    if (groups[order] != even).any() or n.attr("bits", 4) not in (4, 8):
+        raise Unsupported("MatMulNBits with such an order of groups (g_idx)", "quantise without act_order")
+    return order
 
 
 # The values of FP4 and NF4 codes, as bitsandbytes defines them.

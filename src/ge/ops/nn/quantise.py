@@ -12,7 +12,7 @@ import tbe
 from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Rows, Sliced
+from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
 from ge.ops.nn.convolution import convolve
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.spatial import (
@@ -114,46 +114,6 @@ class Dequantize(Quantisation):
         if zero_point is not None:
             level = level - tbe.cast(_spread(zero_point, x, op.axis, op.block_size), "float32")
         return tbe.cast(level * tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32"), op.dtype)
-
-
-# -- products with weights in 8 bits -----------------------------------------------------------------------
-
-
-@register
-class WeightInt8MatMul(Operator):
-    """x · wᵀ · scale: weights are 8-bit integers with one factor a row of w, sums are in float32.
-
-    Weights are widened inside the kernel, as they are read: a quarter of float32's bytes come from memory.
-    """
-
-    x = Input("T", FLOATS)
-    w = Input("", frozenset({"int8"}))
-    scale = Input("S", FLOATS)
-    y = Output("T")
-    pattern = Pattern.REDUCE
-    dataflow = Rows()
-    foldable = False
-
-    @staticmethod
-    def verify(op: NodeView) -> None:
-        x, w, scale = op.inputs[:3]
-        assert x is not None and w is not None and scale is not None
-        if x.rank != 2 or w.rank != 2 or x.shape[1] != w.shape[1] or scale.shape != (w.shape[0],):
-            raise fail(op, f"cannot multiply {x} by the rows of {w} with factors {scale}")
-
-    @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor, w: tbe.Tensor, scale: tbe.Tensor) -> tbe.Tensor:
-        rows, depth = x.shape
-        columns = w.shape[0]
-        full = (rows, columns, depth)
-        left = tbe.broadcast_to(tbe.reshape(tbe.cast(x, "float32"), (rows, 1, depth)), full)
-        right = tbe.broadcast_to(tbe.reshape(tbe.cast(w, "float32"), (1, columns, depth)), full)
-        total = tbe.reduce("sum", left * right, (2,))
-        return tbe.cast(total * tbe.reshape(tbe.cast(scale, "float32"), (1, columns)), x.dtype)
-
-    @staticmethod
-    def flops(op: NodeView) -> int:
-        return 2 * op.outputs[0].size * op.inputs[0].shape[-1]  # type: ignore[union-attr]
 
 
 # -- integer products --------------------------------------------------------------------------------------

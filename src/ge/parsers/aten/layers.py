@@ -13,11 +13,10 @@ from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView
 from ge.ops.builder import GraphBuilder
 from ge.ops.flow.control import branch
+from ge.ops.nn.packed import pack_levels, packed_product, unpack_levels
 from ge.ops.nn.spatial import Window, array_windows
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.parser import AtenNode, aten
-
-FEW_ROWS = 4  # up to which a product with weights in 8 bits is bound by reading them
 
 # -- products ----------------------------------------------------------------------------------------------
 
@@ -37,13 +36,44 @@ def _mm(n: AtenNode) -> Any:
 
 @aten("_weight_int8pack_mm")
 def _weight_int8pack_mm(n: AtenNode) -> Any:
-    """Few rows read the weights in 8 bits; for many rows the widened weights are packed once."""
-    x, w, scale = n.arg("self"), n.arg("mat2"), n.arg("scales")
-    dtype = desc_of(x).dtype
-    if desc_of(x).shape[0] <= FEW_ROWS:
-        return n.op("WeightInt8MatMul", x, w, scale)
-    wide = n.op("Transpose", n.op("Cast", w, to=dtype), perm=[1, 0])
-    return n.op("Mul", _product(n, x, wide), n.cast(scale, dtype))
+    """One factor for each row of the weights."""
+    x, scale = n.arg("self"), n.arg("scales")
+    scale = n.shaped(scale, [desc_of(scale).size, 1])
+    return packed_product(n.builder, x, n.arg("mat2"), scale, bits=8, group=desc_of(x).shape[-1])
+
+
+@aten("npu.weight_quant_matmul")
+def _weight_quant_matmul(n: AtenNode) -> Any:
+    """Weights (depth, columns) of int8, or of int32 that hold eight of 4 bits; weight = (level + offset) * scale."""
+    x, weight, group = n.arg("x"), n.arg("weight"), int(n.arg("group"))
+    depth, columns = desc_of(x).shape[-1], n.out().shape[-1]
+    bits = 4 if desc_of(weight).dtype == "int32" else 8
+    if bits == 4:
+        weight = n.builder.constant(_rows_of_4_bits(weight, depth))
+    else:
+        weight = n.turned(weight, [1, 0])
+    groups = -(-depth // group) if group else 1
+
+    def by_column(factor: Any) -> Any:
+        size = desc_of(factor).size
+        shape = [size // columns, columns] if size >= columns else [1, 1]
+        return n.turned(n.spread(n.shaped(factor, shape), [groups, columns]), [1, 0])
+
+    offset = n.arg("offset")
+    zeros = None if offset is None else by_column(n.op("Neg", offset))
+    given = x, weight, by_column(n.arg("scale")), zeros, n.arg("bias")
+    return packed_product(n.builder, *given, bits=bits, group=group or depth, signed=True)
+
+
+def _rows_of_4_bits(weight: Any, depth: int) -> np.ndarray:
+    """Weights packed along the depth, two in a byte, a row for each column."""
+    packed = constant_of(weight)
+    if packed is None:
+        raise Unsupported("weights of 4 bits that are no parameters", "compile the model for inference")
+    if packed.shape[0] * 8 == depth:
+        return np.ascontiguousarray(packed.T).view(np.uint8)
+    levels = unpack_levels(np.ascontiguousarray(packed).view(np.uint8), 4)
+    return pack_levels(np.ascontiguousarray(levels.T), 4)
 
 
 @aten("mv")

@@ -1,0 +1,140 @@
+"""Products with weights of 4 and 8 bits: kernels of every instruction set against NumPy in float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import ge
+from ge.ir.types import numpy_dtype
+from ge.ops.nn.packed import pack_levels
+from ge.target import named
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and kinds of one product."""
+
+    rows: int
+    depth: int = 200
+    columns: int = 37
+    bits: int = 4
+    group: int = 32
+    kind: str = "uint8"
+    zeros: bool = False
+    bias: bool = False
+    dtype: str = "float32"
+
+    def check(self, implementation: str) -> None:
+        """Compile and run the product, and compare it."""
+        rng = np.random.default_rng(self.rows)
+        middle = 1 << (self.bits - 1)
+        levels = rng.integers(0, 2 * middle, (self.columns, self.depth)).astype(np.uint8)
+        groups = -(-self.depth // self.group)
+        scales = (rng.random((self.columns, groups)) + 0.5).astype(np.float32)
+        zeros = rng.standard_normal(scales.shape).astype(np.float32) if self.zeros else None
+        dtype = numpy_dtype(self.dtype)
+        bias = rng.standard_normal(self.columns).astype(dtype) if self.bias else None
+        x = rng.standard_normal((self.rows, self.depth)).astype(dtype)
+        signed = self.kind != "uint8"
+        numbers = (
+            levels.astype(np.float64) - np.where(levels < middle, 0, 2 * middle)
+            if signed
+            else levels - float(middle)
+        )
+        place = np.arange(self.depth) // self.group
+        weights = (numbers if zeros is None else numbers - zeros[:, place]) * scales[:, place]
+        wanted = x.astype(np.float64) @ weights.T + (0.0 if bias is None else bias.astype(np.float64))
+        packed = pack_levels(levels, self.bits).view(np.int8 if self.kind == "int8" else np.uint8)
+        graph = ge.Graph("product")
+        value = graph.input("x", x.shape, self.dtype)
+        attrs = {"bits": self.bits, "group": self.group, "signed": signed}
+        graph.output(ge.ops.packed_mat_mul(value, packed, scales, zeros, bias, **attrs), "y")
+        model = ge.compile(graph)
+        kinds = [t.attrs.get("implementation", t.kind) for t in model.plan.tasks]
+        assert implementation in kinds, kinds
+        found = np.asarray(model(x)).astype(np.float64)
+        margin = 2e-6 if self.dtype == "float32" else 2e-2
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=margin * np.abs(wanted).max())
+
+
+CASES = {
+    "one row": (Case(1), "rows"),
+    "8 rows, zero points": (Case(8, zeros=True, bias=True), "rows"),
+    "11 rows, groups of a lane": (Case(11, depth=130, group=8), "rows"),
+    "one group a row": (Case(3, depth=70, group=70, zeros=True), "rows"),
+    "groups of blocks": (Case(2, depth=512, group=256), "rows"),
+    "8 bits": (Case(5, bits=8, zeros=True), "rows"),
+    "8 bits, signed": (Case(1, bits=8, kind="int8", group=64), "rows"),
+    "4 bits, signed": (Case(6, kind="signed"), "rows"),
+    "bfloat16": (Case(4, dtype="bfloat16", bias=True, bits=8), "rows"),
+    "many rows": (Case(70, zeros=True, bias=True), "tiles"),
+    "many rows, 4 bits signed": (Case(65, kind="signed", depth=67, group=67), "tiles"),
+    "many rows, 8 bits signed": (Case(65, bits=8, kind="int8"), "tiles"),
+    "many rows of bfloat16": (Case(66, dtype="bfloat16", bits=8), "tiles"),
+    "tiles of different widths": (Case(65, depth=16384, columns=100, group=128), "tiles"),
+    "few rows with odd groups": (Case(3, bits=8, group=30, zeros=True), "tiles"),
+    "groups within bytes": (Case(3, group=5, zeros=True, bias=True), "onednn"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_product_is_its_definition(name: str) -> None:
+    case, implementation = CASES[name]
+    case.check(implementation)
+
+
+SCRIPT = """
+import ge
+from tests.native.test_packed_product import CASES
+for name in ("8 rows, zero points", "11 rows, groups of a lane", "8 bits, signed", "bfloat16", "many rows"):
+    case, implementation = CASES[name]
+    case.check(implementation)
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx2", "sse4"])
+def test_kernels_of_older_processors(isa: str) -> None:
+    environment = {**os.environ, "NPU_MAX_ISA": isa, "NPU_CACHE_DIR": "off"}
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, env=environment, timeout=300)
+
+
+def test_weights_stay_packed_in_the_plan() -> None:
+    packed = np.zeros((256, 128), np.uint8)
+    graph = ge.Graph("product")
+    x = graph.input("x", (1, 256), "float32")
+    graph.output(ge.ops.packed_mat_mul(x, packed, np.ones((256, 8), np.float32), bits=4, group=32), "y")
+    model = ge.compile(graph)
+    held = sum(c.nbytes for c in model.plan.constants)
+    assert packed.nbytes <= held < 2 * packed.nbytes
+
+
+def test_gpus_widen_the_weights() -> None:
+    graph = ge.Graph("product")
+    x = graph.input("x", (1, 256), "float32")
+    packed, scales = np.zeros((64, 128), np.uint8), np.ones((64, 8), np.float32)
+    graph.output(ge.ops.packed_mat_mul(x, packed, scales, bits=4, group=32), "y")
+    model = ge.compile(graph, ge.CompileOptions(target=named("sm_90")))
+    assert [t.kind for t in model.plan.tasks] == ["matmul"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "scales", "attrs"),
+    [
+        ((8, 100), (8, 2), {"group": 32}),
+        ((8, 128), (8, 9), {"group": 32}),
+        ((8, 128), (8, 8), {"group": 32, "bits": 3}),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(
+    shape: tuple[int, ...], scales: tuple[int, ...], attrs: dict[str, int]
+) -> None:
+    graph = ge.Graph("product")
+    x = graph.input("x", (1, 256), "float32")
+    with pytest.raises(ge.GeError, match="PackedMatMul"):
+        ge.ops.packed_mat_mul(x, np.zeros(shape, np.uint8), np.ones(scales, np.float32), **attrs)
