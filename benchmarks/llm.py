@@ -1,4 +1,4 @@
-"""A small Llama-like model with a static cache of keys and values, and its weights in int8, for measuring decoding."""
+"""A small Llama-like model with a static cache of keys and values, and weights of few bits, for measuring decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["Config", "Int8Linear", "Llama", "quantise"]
+import torch_npu
+
+__all__ = ["Config", "Int4Linear", "Int8Linear", "Llama", "TorchInt4Linear", "quantise"]
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,51 @@ class Int8Linear(nn.Module):
         )
 
 
-def quantise(module: nn.Module) -> nn.Module:
-    """Replace the linear layers of a module by ones with int8 weights."""
+GROUP = 64  # weights that share a factor
+
+
+def _levels_of_4_bits(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Levels of -8 to 7, and a factor for each group of a row."""
+    grouped = linear.weight.detach().float().unflatten(1, (-1, GROUP))
+    scale = (grouped.abs().amax(2) / 7).clamp(min=1e-8)
+    return (grouped / scale.unsqueeze(2)).round().clamp(-8, 7).flatten(1).to(torch.int32), scale
+
+
+class Int4Linear(nn.Module):
+    """A linear layer whose weights have 4 bits, as the NPU's operator takes them."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        levels, scale = _levels_of_4_bits(linear)
+        self.register_buffer("weight", torch_npu.npu_convert_weight_to_int4pack(levels))
+        self.register_buffer("scale", scale.t().contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch_npu.npu_weight_quant_batchmatmul(
+            x, self.weight.t(), self.scale, antiquant_group_size=GROUP
+        )
+
+
+class TorchInt4Linear(nn.Module):
+    """The same layer by PyTorch's own kernel for processors."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        levels, scale = _levels_of_4_bits(linear)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels + 8, 1)
+        self.register_buffer("weight", packed)
+        self.register_buffer("scale", torch.stack((scale.t(), torch.zeros_like(scale.t())), -1).contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.ops.aten._weight_int4pack_mm_for_cpu(x.flatten(0, -2), self.weight, GROUP, self.scale)
+        return made.unflatten(0, x.shape[:-1])
+
+
+def quantise(module: nn.Module, kind: type[nn.Module] = Int8Linear) -> nn.Module:
+    """Replace the linear layers of a module by ones with packed weights."""
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
-            setattr(module, name, Int8Linear(child))
+            setattr(module, name, kind(child))
         else:
-            quantise(child)
+            quantise(child, kind)
     return module

@@ -323,6 +323,9 @@ RUNS = {
         *("benchmarks/pytorch.py", "--quick", "--modes", "decode", "--precisions", "fp32", "bf16", "int8"),
         *("--peers", "eager"),
     ],
+    "language models": [
+        *("benchmarks/language_models.py", "--quick", "--peers", "eager", "--rounds", "1", "--burst", "0.01"),
+    ],
     "PyTorch compile times": ["benchmarks/pytorch.py", "--quick", "--compile", "--models", "dlrm"],
     "PyTorch from disk": ["benchmarks/pytorch.py", "--quick", "--modes", "start", "--models", "dlrm"],
     "PyTorch operators": ["benchmarks/pytorch_eager.py", "--quick"],

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._dynamo import callback_handler
+from torch._dynamo.variables import ConstantVariable, SymNodeVariable, TorchInGraphFunctionVariable
 from torch.fx.experimental import _config
 from torch.utils import _pytree as pytree
 
@@ -20,6 +21,7 @@ from ge.collection import compile_scope
 __all__ = ["register", "traced_for_npu"]
 
 _MARK = "_torchair_backend"
+_CAUSAL = 5  # the place of `is_causal` among the arguments of attention
 _before: list[tuple[bool, compile_scope | None]] = []  # what to go back to after each trace that is under way
 
 
@@ -65,8 +67,27 @@ def _end(_: Any) -> None:
             pause.__exit__()
 
 
+def _with_known_causality(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention whose `is_causal` follows from an open size (`is_causal=query.shape[2] > 1 and …`): it is decided.
+
+    PyTorch's own arguments are plain bools; without an answer the frame would be cut there. The graph is guarded by it,
+    so prompts and single tokens are two graphs.
+    """
+    found = kwargs.get("is_causal", args[_CAUSAL] if len(args) > _CAUSAL else None)
+    if not isinstance(found, SymNodeVariable):
+        return None  # as usual
+    decided = ConstantVariable.create(bool(found.evaluate_expr()))
+    if "is_causal" in kwargs:
+        kwargs["is_causal"] = decided
+    else:
+        args = (*args[:_CAUSAL], decided, *args[_CAUSAL + 1 :])
+    return self.call_function(tx, args, kwargs)
+
+
 def register() -> None:
     """Be told of every trace, once a process."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    handlers.setdefault(torch.nn.functional.scaled_dot_product_attention, _with_known_causality)
     if _begin not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_begin)
         callback_handler.register_end_callback(_end)

@@ -1,9 +1,10 @@
-"""`python -m torchair.conformance`: how much of ATen runs on the NPU, and whether it is right."""
+"""`python -m torchair.conformance`: how much of ATen runs on the NPU, and whether it is right; `hub`: of networks."""
 
 from __future__ import annotations
 
 import collections
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -112,4 +113,10 @@ def summary(outcomes: list[Outcome]) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] == ["hub"]:
+        from torchair.conformance.hub import hub
+
+        del sys.argv[1]
+        typer.run(hub)
+    else:
+        typer.run(main)
