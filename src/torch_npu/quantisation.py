@@ -35,7 +35,7 @@ def _target(name: str, dtype: Any) -> torch.dtype:
     found = torch.int8 if found is None else _STORED.get(found, found)
     if found not in _RANGES and found is not torch.quint4x2:
         raise NotImplementedError(f"{name}: {dtype} is not supported; choose torch.int8 or torch.quint4x2")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _pack(levels: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import importlib
 import time
 import warnings
@@ -88,7 +89,7 @@ def _config(kind: str) -> Any:
 def _network(kind: str, head: str) -> torch.nn.Module:
     torch.manual_seed(0)
     auto = getattr(importlib.import_module("transformers"), head)
-    return auto.from_config(_config(kind)).eval()  # type: ignore[no-any-return]
+    return auto.from_config(_config(kind)).eval()
 
 
 def _tokens(batch: int, length: int, padded: str = "") -> dict[str, torch.Tensor]:
@@ -150,17 +151,19 @@ def subjects(families: tuple[str, ...]) -> Iterator[Subject]:
     }
     if "decoders" in families:
         for kind in DECODERS:
-            yield Subject(kind, lambda kind=kind: _network(kind, "AutoModelForCausalLM"), passes | generation)  # type: ignore[misc]
+            yield Subject(
+                kind, functools.partial(_network, kind, "AutoModelForCausalLM"), passes | generation
+            )
     if "encoders" in families:
         for kind in ENCODERS:
-            yield Subject(kind, lambda kind=kind: _network(kind, "AutoModel"), passes)  # type: ignore[misc]
+            yield Subject(kind, functools.partial(_network, kind, "AutoModel"), passes)
     if "images" in families:
         for name in IMAGES:
             yield Subject(
                 name,
-                lambda name=name: _image_network(name),
+                functools.partial(_image_network, name),
                 {"forward": _images, "training step": _image_step},
-            )  # type: ignore[misc]
+            )
 
 
 # -- timm ----------------------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ def subjects(families: tuple[str, ...]) -> Iterator[Subject]:
 
 def _image_network(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return importlib.import_module("timm").create_model(name, pretrained=False, num_classes=10).eval()  # type: ignore[no-any-return]
+    return importlib.import_module("timm").create_model(name, pretrained=False, num_classes=10).eval()
 
 
 def _pictures() -> torch.Tensor:
@@ -202,7 +205,7 @@ def run(subject: Subject, recipe: str, tolerance: float = 2e-3) -> Found:
     begin = time.perf_counter()
     with observe() as reports:
         try:
-            network.forward = torch.compile(network.forward, backend="npu")  # type: ignore[method-assign]
+            network.forward = torch.compile(network.forward, backend="npu")
             made = subject.recipes[recipe](network)
             found.outcome, found.why = _compared(made, wanted, tolerance)
         except Exception as error:
