@@ -1133,6 +1133,19 @@ inline Value prelu(const Value& a, const Value& b) {
   return detail::add("PRelu", {a, b}, detail::Attributes(), 1)[0];
 }
 
+// x times rows of weights of few bits: weight = (level - zero) * scale, one scale and zero for a group o...
+struct PackedMatMulAttributes {
+  std::int64_t bits = 4;
+  std::int64_t group;
+  bool signed_ = false;
+};
+inline Value packed_mat_mul(const Value& x, const Value& weights, const Value& scales, const Value& zeros, const Value& bias, const PackedMatMulAttributes& attributes) {
+  return detail::add("PackedMatMul", {x, weights, scales, zeros, bias}, detail::Attributes()
+          .put("bits", attributes.bits)
+          .put("group", attributes.group)
+          .put("signed", attributes.signed_), 1)[0];
+}
+
 // x with a border: of a value, or of its own elements (edge, reflect, symmetric, wrap).
 struct PadAttributes {
   std::string mode = "constant";
@@ -1853,11 +1866,6 @@ inline std::array<Value, 4> unique(const Value& x, const UniqueAttributes& attri
           .put("sorted", attributes.sorted)
           .put("equal_nan", attributes.equal_nan), 4);
   return {made[0], made[1], made[2], made[3]};
-}
-
-// x · wᵀ · scale: weights are 8-bit integers with one factor a row of w, sums are in float32.
-inline Value weight_int8_mat_mul(const Value& x, const Value& w, const Value& scale) {
-  return detail::add("WeightInt8MatMul", {x, w, scale}, detail::Attributes(), 1)[0];
 }
 
 // The positions of the nonzero elements, an element a row.
