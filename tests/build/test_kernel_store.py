@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tbe
+from ge.build import kernel_store
 from ge.build.kernel_store import KernelStore, open_store
 from ge.build.kernels import KernelCache, KernelTable
 from ge.model import keys
@@ -42,6 +43,14 @@ def test_a_stored_kernel_is_found_again(store: KernelStore) -> None:
     assert store.get(kernel.fingerprint, "portable") is None
     assert store.get("another", "host") is None
     assert store.get(kernel.fingerprint, "host", tbe.Processor(l1_bytes=1 << 16)) is None
+
+
+def test_another_generator_finds_nothing(store: KernelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited or updated source tree does not run the machine code of the one before."""
+    kernel = _kernel()
+    store.put("host", kernel)
+    monkeypatch.setattr(kernel_store, "sources", lambda *packages: "edited")
+    assert store.get(kernel.fingerprint, "host") is None
 
 
 def _only_file(store: KernelStore) -> Path:

@@ -1,7 +1,7 @@
 """Kernels kept on disk between processes: in the user's cache folder, in that of NPU_CACHE_DIR, or nowhere (`off`).
 
-A file is named by what decides the machine code: expression and version of the generator (its fingerprint), target,
-processor with its caches, compiler.
+A file is named by what decides the machine code: expression (its fingerprint), sources of the generator, target, processor
+with its caches, compiler.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import tbe
+from ge.identity import sources
 from ge.model.folder import CacheFolder
 from npu_runtime import environment
 
@@ -51,7 +52,7 @@ class KernelStore:
 
 
 def _name(fingerprint: str, target: str, processor: tbe.Processor | None) -> str:
-    deciding = (fingerprint, tbe.code_identity(target), repr(processor or tbe.Processor()))
+    deciding = (fingerprint, sources(tbe), tbe.code_identity(target), repr(processor or tbe.Processor()))
     return hashlib.sha256("\n".join(deciding).encode()).hexdigest()
 
 
