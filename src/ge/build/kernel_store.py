@@ -1,7 +1,7 @@
 """Kernels kept on disk between processes: in the user's cache folder, in that of NPU_CACHE_DIR, or nowhere (`off`).
 
-A file is named by what decides the machine code: expression (its fingerprint), sources of the generator, target, processor
-with its caches, compiler.
+A file is named by what decides the machine code: expression (its fingerprint), sources of the generator, target,
+processor with its caches, compiler.
 """
 
 from __future__ import annotations
