@@ -352,8 +352,16 @@ def weights_of(bits: int, depth: int, columns: int, turned: bool) -> tuple[torch
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["by depth", "by column"])
-@pytest.mark.parametrize("rows", [1, 5, 70])
-@pytest.mark.parametrize(("bits", "group"), [(8, 0), (8, 32), (4, 0), (4, 32)])
+@pytest.mark.parametrize("rows", [1, pytest.param(5, marks=pytest.mark.slow), 70])
+@pytest.mark.parametrize(
+    ("bits", "group"),
+    [
+        pytest.param(8, 0, marks=pytest.mark.slow),
+        (8, 32),
+        pytest.param(4, 0, marks=pytest.mark.slow),
+        (4, 32),
+    ],
+)
 def test_products_with_packed_weights(bits: int, group: int, rows: int, turned: bool) -> None:
     depth, columns = 96, 24
     levels, weight = weights_of(bits, depth, columns, turned)
