@@ -417,19 +417,29 @@ def test_versions_are_those_declared() -> None:
     assert facts["NPU_NUM_THREADS"] == "1" and "1 threads" in facts["target"]
 
 
-@pytest.mark.parametrize("kind", ["sdist", "wheel"])
-def test_a_distribution_has_every_file_of_the_packages(kind: str, tmp_path: Path) -> None:
-    """Without the native library, which takes minutes to build."""
-    build = f"from scikit_build_core.build import build_{kind} as build; build({str(tmp_path)!r}, SETTINGS)"
+def distribution(kind: str, source: Path, folder: Path) -> set[str]:
+    """The files of a distribution that is built without the native library, which takes minutes to build."""
+    build = f"from scikit_build_core.build import build_{kind} as build; build({str(folder)!r}, SETTINGS)"
     code = build.replace("SETTINGS", "{'wheel.cmake': 'false', 'wheel.platlib': 'true'}")
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
-    (archive,) = tmp_path.iterdir()
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    (archive,) = folder.iterdir()
     if kind == "sdist":
-        with tarfile.open(archive) as source:
-            inside = {name.partition("/")[2].removeprefix("src/") for name in source.getnames()}
-    else:
-        with zipfile.ZipFile(archive) as wheel:
-            inside = set(wheel.namelist())
+        with tarfile.open(archive) as files:
+            return {name.partition("/")[2].removeprefix("src/") for name in files.getnames()}
+    with zipfile.ZipFile(archive) as wheel:
+        return set(wheel.namelist())
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_distributions_have_every_file_of_the_packages(kind: str, tmp_path: Path) -> None:
+    """The source distribution has all; of the two wheels each file is in one."""
+    (tmp_path / "engine").mkdir()
+    inside = distribution(kind, ROOT, tmp_path / "engine")
+    if kind == "wheel":
+        (tmp_path / "names").mkdir()
+        names = distribution(kind, ROOT / "ascend", tmp_path / "names")
+        assert not {path for path in inside & names if path.endswith(".py")}
+        inside |= names
     wanted = {str(path.relative_to(ROOT / "src")) for path in tracked("src")}
     assert "ge/build/lower.py" in wanted
     assert wanted - inside == set()

@@ -145,7 +145,7 @@ def momentum(
 ) -> list[Array]:
     accum = fma(accum, k(momentum, accum), grad)
     if not use_nesterov:
-        return [fma(-accum, k(lr, accum), var), accum]
+        return [var - accum * k(lr, accum), accum]
     return [var - fma(grad, k(lr, grad), accum * k(momentum * lr, accum)), accum]
 
 
@@ -161,7 +161,7 @@ def adagrad(var: Array, accum: Array, grad: Array, lr: float) -> list[Array]:
 
 
 def rms_prop(var: Array, ms: Array, mom: Array, grad: Array, lr: float, momentum: float) -> list[Array]:
-    ms = fma(fma(grad, grad, -ms), k(1 - 0.9, ms), ms)
+    ms = fma(grad * grad - ms, k(1 - 0.9, ms), ms)
     mom = fma(mom, k(momentum, mom), grad * k(lr, grad) / np.sqrt(ms + k(1e-7, ms)))
     return [var - mom, ms, mom]
 
@@ -430,9 +430,7 @@ REFERENCES: dict[str, Reference] = {
         low=0.5,
     ),
     "instance_norm": _r(instance_norm, ((2, 3, 5, 6),), ("float32",), 4, attrs={"epsilon": 1e-5}, scale=1.0),
-    "apply_gradient_descent": _r(
-        lambda v, d, alpha: fma(-d, k(alpha, d), v), TWO, FLOATS, attrs={"alpha": 0.1}
-    ),
+    "apply_gradient_descent": _r(lambda v, d, alpha: v - d * k(alpha, d), TWO, FLOATS, attrs={"alpha": 0.1}),
     "apply_momentum": _r(
         momentum, THREE, FLOATS, attrs={"lr": 0.1, "momentum": 0.9, "use_nesterov": True}, ulp=1, scale=16.0
     ),
