@@ -134,8 +134,8 @@ class _Worker:
         if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
             environment = dict(os.environ)
             source = str(Path(tbe.__file__).resolve().parents[1])
-            paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
-            environment["PYTHONPATH"] = os.pathsep.join(paths)
+            # Packages are found where this process finds them.
+            environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), source]))
             # A library that starts threads when it is imported must not: the process forks.
             environment.update(
                 dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
