@@ -11,7 +11,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 
 from ge.collection import compile_scope
-from torchair import decompositions, joint_graph, recurrent, sink_slices, sizes
+from torchair import compatibility, decompositions, joint_graph, recurrent, sink_slices, sizes
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -84,6 +84,7 @@ def get_npu_backend(
         sizes.register()  # torch._dynamo.reset() has forgotten it
         return compile_graphs(module, example_inputs, config, extra)
 
+    compatibility.apply()
     sizes.register()
     return sizes.traced_for_npu(backend)
 

@@ -7,18 +7,19 @@ backend, and not for others. Empty tensors are the exception: PyTorch divides by
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._dynamo import callback_handler
-from torch._dynamo.variables import ConstantVariable, SymNodeVariable, TorchInGraphFunctionVariable
 from torch.fx.experimental import _config
 from torch.utils import _pytree as pytree
 
 from ge.collection import compile_scope
 
-__all__ = ["register", "traced_for_npu"]
+__all__ = ["register", "traced_for_npu", "with_causality"]
 
 _MARK = "_torchair_backend"
 _CAUSAL = 5  # the place of `is_causal` among the arguments of attention
@@ -73,6 +74,8 @@ def _with_known_causality(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
     PyTorch's own arguments are plain bools; without an answer the frame would be cut there. The graph is guarded by it,
     so prompts and single tokens are two graphs.
     """
+    from torch._dynamo.variables import ConstantVariable, SymNodeVariable
+
     found = kwargs.get("is_causal", args[_CAUSAL] if len(args) > _CAUSAL else None)
     if not isinstance(found, SymNodeVariable):
         return None  # as usual
@@ -84,10 +87,15 @@ def _with_known_causality(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
     return self.call_function(tx, args, kwargs)
 
 
+def with_causality(original: Callable[[], dict[Any, Any]]) -> Callable[[], dict[Any, Any]]:
+    """Dynamo's special treatment of functions, with that of attention."""
+    return functools.cache(
+        lambda: {torch.nn.functional.scaled_dot_product_attention: _with_known_causality, **original()}
+    )
+
+
 def register() -> None:
     """Be told of every trace, once a process."""
-    handlers = TorchInGraphFunctionVariable._get_handlers()
-    handlers.setdefault(torch.nn.functional.scaled_dot_product_attention, _with_known_causality)
     if _begin not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_begin)
         callback_handler.register_end_callback(_end)

@@ -1,0 +1,31 @@
+"""What the compiler changes in PyTorch: one table, with the versions that it was tried on."""
+
+from __future__ import annotations
+
+import functools
+
+from ge.compatibility import Patch, PatchTable
+from torchair import sizes
+
+__all__ = ["PATCHES", "apply"]
+
+_VARIABLES = "torch._dynamo.variables"
+
+PATCHES = PatchTable(
+    "PyTorch",
+    ("2.13.0",),
+    (
+        Patch(
+            f"{_VARIABLES}:TorchInGraphFunctionVariable._get_handlers",
+            sizes.with_causality,
+            "attention whose is_causal follows from an open size ends a graph",
+            needs=(f"{_VARIABLES}:ConstantVariable.create", f"{_VARIABLES}:SymNodeVariable.evaluate_expr"),
+        ),
+    ),
+)
+
+
+@functools.cache
+def apply() -> None:
+    """Apply the patches, once a process."""
+    PATCHES.apply()
