@@ -280,3 +280,21 @@ def test_what_a_candidate_accepts_the_runtime_runs_right(op: Operation, seed: in
         np.testing.assert_allclose(
             found, expected, rtol=0, atol=(3e-2 if narrow else 2e-5) * scale, err_msg=name
         )
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_libraries_of_a_gpu_refuse_operands_that_they_do_not_read(kernel: int, dtype: str) -> None:
+    plain = _conv((2, 16, 8, 8), 32, kernel, dtype=dtype)
+    product = _product(8, 16, 32)
+    gpu = named("sm_90")
+    assert choose(plain, gpu).name and choose(product, gpu).name
+    gate = _image(2, 16, 1, 1, dtype)
+    gated = replace(plain, inputs=(*plain.inputs, gate), attrs={**plain.attrs, "has_gate": True})
+    for op in (
+        gated,
+        replace(plain, inputs=(*plain.inputs, gate)),
+        replace(product, inputs=(*product.inputs, _dense(8, 32))),
+    ):
+        choice = choose(op, gpu)
+        assert not choice.name and "no operands but a bias" in choice.reason

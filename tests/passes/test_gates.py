@@ -16,10 +16,11 @@ from tests.support.small_graphs import compiled
 _LAST = {"data_format": "channels_last", "weight_format": "IO"}
 
 
-def gated(b: GraphBuilder, batch: int = 2, kernel: int = 1, **attrs):
-    x = b.input("x", (batch, 5, 6, 8), "float32")
+def gated(b: GraphBuilder, batch: int = 2, kernel: int = 1, dtype: str = "float32", **attrs):
+    x = b.input("x", (batch, 5, 6, 8), dtype)
     gate = b.op("Sigmoid", b.op("ReduceMean", x, axes=[1, 2], keepdims=True))
-    return b.op("Conv", b.op("Mul", x, gate), floats(kernel, kernel, 8, 4), floats(4), **_LAST, **attrs)
+    weights, bias = (w.astype(dtype) for w in (floats(kernel, kernel, 8, 4), floats(4)))
+    return b.op("Conv", b.op("Mul", x, gate), weights, bias, **_LAST, **attrs)
 
 
 def test_the_gate_becomes_an_operand():
@@ -67,3 +68,11 @@ def test_compiled(batch: int, mode: PrecisionMode, limit: float):
     model = compiled(lambda b: gated(b, batch), CompileOptions(precision_mode=mode), tolerance=limit)
     assert [task.kind for task in model.plan.tasks].count("conv") == 1
     assert any(task.attrs.get("has_gate") for task in model.plan.tasks)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_target_without_gated_convolutions_multiplies_before(dtype: str) -> None:
+    graph = transformed(
+        lambda b: gated(b, dtype=dtype), FuseGates(), DeadCode(), options=CompileOptions(target="sm_90")
+    )
+    assert types(graph) == ["ReduceMean", "Sigmoid", "Mul", "Conv"]

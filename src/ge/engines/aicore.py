@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from ge.implementations import DECOMPOSED, Operation, choose
-from ge.ir.types import numpy_dtype
+from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ops.base import NodeView, Operator, lookup
 from ge.ops.nn.tasks import operation_of, why_decomposed
 from ge.plan import View
 from ge.target import Target
 
-__all__ = ["accepts_input", "accepts_output", "refuse_aicore"]
+__all__ = ["accepts_input", "accepts_output", "has_implementation", "refuse_aicore"]
 
 _EIGHT_BIT = frozenset({"int8", "uint8"})
 _GPU_ALIGNMENT = 16  # bytes that a thread reads at once
@@ -31,6 +32,19 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
         return why
     choice = choose(operation_of(operator, op), target)
     return "" if choice.name else choice.reason or "no library of the GPU has it"
+
+
+def has_implementation(
+    target: Target,
+    type_: str,
+    values: Sequence[Any],
+    attrs: Mapping[str, Any],
+    outputs: Sequence[TensorDesc] = (),
+) -> bool:
+    """Whether a target has an implementation of an operator on these operands."""
+    operator = lookup(type_)
+    view = NodeView(type_, type_, values, operator.complete(dict(attrs)), outputs)
+    return bool(choose(operation_of(operator, view), target).name)
 
 
 def accepts_input(node: ir.Node, index: int, view: View, target: Target) -> bool:

@@ -98,6 +98,8 @@ class _Library(Candidate):
             return "it takes float32, float16 or bfloat16 throughout"
         if any(0 in v.shape for v in (*op.inputs, *op.outputs)):
             return "it has no elements"
+        if op.flag("has_gate") or len(op.inputs) != 2 + op.flag("has_bias") + op.post_operands:
+            return "it has no gate, and no operands but a bias and those of its epilogue"
         return self._operands(op) or self._epilogue(op)
 
     def _operands(self, op: Operation) -> str:
@@ -164,8 +166,8 @@ class Cudnn(_Library):
 
     def _operands(self, op: Operation) -> str:
         x, w = op.inputs[:2]
-        if len(x.shape) != 4 or op.flag("has_gate"):
-            return "it takes images without a gate"
+        if len(x.shape) != 4:
+            return "it takes images"
         if w.shape[1] * int(op.attrs.get("groups", 1)) != x.shape[1]:
             return "the weights do not go with the images"
         return ""

@@ -9,12 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.engines import placement_of
-from ge.implementations import choose
+from ge.engines.aicore import has_implementation
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import NodeView, lookup
+from ge.ops.base import NodeView
 from ge.ops.nn.spatial import FORMATS, Window, weight_perm
-from ge.ops.nn.tasks import operation_of
-from ge.options import CompileOptions
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, replace_node
 
 __all__ = ["FuseChains"]
@@ -65,13 +63,6 @@ def _convolution(value: ir.Value | None, window: Window, post_ops: Sequence[str]
     return node if plain and Window.of(kernel, NodeView.of(node)) == window else None
 
 
-def _has_kernel(type_: str, values: Sequence[Any], attrs: dict[str, Any], options: CompileOptions) -> bool:
-    """Whether the target has an implementation of an operator on these operands."""
-    operator = lookup(type_)
-    view = NodeView(type_, type_, values, operator.complete(attrs))
-    return bool(choose(operation_of(operator, view), options.target).name)
-
-
 def _stem(r: Rewriter, node: ir.Node) -> ir.Value | None:
     attrs, value = attrs_of(node), node.inputs[0]
     if attrs["data_format"] != _LAST or value is None or not only_use(value):
@@ -96,7 +87,7 @@ def _made(
     values = [r.constant(v) if isinstance(v, np.ndarray) else v for v in operands]
     if any(placement_of(n, r.options.target)[0] is None for n in nodes):
         return None
-    if not _has_kernel(type_, values, attrs, r.options):
+    if not has_implementation(r.options.target, type_, values, attrs):
         return None
     r.stands_for(*nodes)
     return r.op(type_, *values, **attrs)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ge.engines import placement_of
+from ge.engines.aicore import has_implementation
 from ge.ir.values import desc_of
 from ge.ops.base import Engine
 from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
@@ -26,10 +27,13 @@ def _gate(r: Rewriter, node: ir.Node) -> ir.Value | None:
         assert data is not None and gate is not None
         whole = desc_of(data).shape == (batch, height, width, channels)
         if whole and desc_of(gate).shape == (batch, 1, 1, channels):
-            r.stands_for(product)
-            rest = node.inputs[3:]
             bias = node.inputs[2] if len(node.inputs) > 2 else None
-            return r.op_like(node, [data, node.inputs[1], bias, gate, *rest], gated=True)
+            values = [data, node.inputs[1], bias, gate, *node.inputs[3:]]
+            attrs = {**attrs_of(node), "gated": True}
+            if not has_implementation(r.options.target, "Conv", values, attrs, [desc_of(node.outputs[0])]):
+                return None
+            r.stands_for(product)
+            return r.op_like(node, values, gated=True)
     return None
 
 
@@ -58,7 +62,8 @@ class FuseGates(RewritePass):
     """Fuse gates into convolutions.
 
     1. The product of an image and one number for each of its channels (the end of a squeeze-and-excitation block), read
-       by one 1x1 convolution of stride 1 without borders, becomes the convolution's gate.
+       by one 1x1 convolution of stride 1 without borders, becomes the convolution's gate, if the target has an
+       implementation with gates.
     """
 
     name = "fuse_gates"
