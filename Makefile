@@ -109,7 +109,7 @@ lint: $(VENV)/.project ## Check style and types (ruff, mypy, clang-format)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy --no-error-summary
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(wildcard src/*/*.cc)
 
 bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 cores)
 	$(BIN)/python benchmarks/inference.py

@@ -1,7 +1,8 @@
-"""PaddlePaddle's front door: programs of `paddle.jit.to_static` run on the Graph Engine.
+"""PaddlePaddle's front door: a device for eager operators, and programs of `paddle.jit.to_static` on the Graph Engine.
 
-    import paddle, paddle_npu
+    import paddle_npu, paddle
 
+    paddle.set_device("npu")                  # eager operators; import paddle_npu before paddle for this
     network = paddle.jit.to_static(network)   # forward and backward pass run on the NPU
     print(paddle_npu.counts())                # calls on the NPU, calls that PaddlePaddle kept, and why
 
@@ -11,14 +12,18 @@ What the engine cannot run stays with PaddlePaddle, with a warning that names ev
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 
-try:
-    import paddle  # noqa: F401
-except ImportError as error:
-    raise ImportError("paddle_npu needs PaddlePaddle: pip install 'tf-adapter[paddle]'") from error
+if importlib.util.find_spec("paddle") is None:
+    raise ImportError("paddle_npu needs PaddlePaddle: pip install 'tf-adapter[paddle]'")
 
-from paddle_npu.door import Counts, counts, disable, enable, explain, reset_counts
+from paddle_npu.native import announce
+
+announce()  # before PaddlePaddle is imported
+
+from paddle_npu.counting import Counts, counts, reset_counts  # noqa: E402
+from paddle_npu.door import disable, enable, explain  # noqa: E402
 
 __all__ = ["Counts", "counts", "disable", "enable", "explain", "reset_counts"]
 

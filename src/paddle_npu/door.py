@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
 import weakref
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import paddle
 from paddle.jit.dy2static.pir_partial_program import PartialProgramLayer
@@ -21,40 +17,18 @@ from ge.errors import GeError
 from ge.faults import absorb
 from ge.hybrid import Specialiser
 from ge.parsers.paddle.parser import Draw, convert
+from paddle_npu.counting import STATE
 from paddle_npu.draws import drawn
 from paddle_npu.programs import from_pir
 
-__all__ = ["Counts", "counts", "disable", "enable", "explain", "reset_counts"]
+__all__ = ["disable", "enable", "explain"]
 
 _FAKE = "Fake_var"  # PaddlePaddle's name of a value that does not exist
 
 
-@dataclass
-class Counts:
-    """Calls on the NPU, calls that PaddlePaddle ran itself, and the reasons."""
-
-    npu: int = 0
-    paddle: int = 0
-    compiled: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class _State:
-    """What the door remembers; one for the process, as the hook of PaddlePaddle is."""
-
-    counts: Counts = field(default_factory=Counts)
-    strict: bool = False
-    last: _Step | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-_state = _State()
-
-
 def enable(strict: bool = False) -> None:
     """Run programs on the NPU from now on; with `strict`, what the engine refuses is an error."""
-    _state.strict = strict
+    STATE.strict = strict
     PartialProgramLayer.HOOKED_RUN_IMPL = _hook
 
 
@@ -63,25 +37,14 @@ def disable() -> None:
     PartialProgramLayer.HOOKED_RUN_IMPL = None
 
 
-def counts() -> Counts:
-    """The calls so far."""
-    return _state.counts
-
-
-def reset_counts() -> None:
-    """Count from zero."""
-    _state.counts = Counts()
-
-
 def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
     """Call a function of `to_static` and tell where each operator of its last program runs, and why."""
-    _state.last = None
-    before = _state.counts.reasons.copy()
+    STATE.models = []
+    before = STATE.counts.reasons.copy()
     function(*arguments, **keywords)
-    if _state.last is not None:
-        models = (_state.last.forward.model, _state.last.backward and _state.last.backward.model)
-        return "\n".join(str(ge.explain(m)) for m in models if m is not None)
-    refused = _state.counts.reasons - before
+    if STATE.models:
+        return "\n".join(str(ge.explain(model)) for model in STATE.models)
+    refused = STATE.counts.reasons - before
     return "PaddlePaddle ran it: " + (
         "; ".join(refused) or "the function has no program (is it of to_static?)"
     )
@@ -92,24 +55,34 @@ def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
 
 @dataclass
 class _Side:
-    """One program as a model: its inputs and outputs by name."""
+    """One program as a model: its inputs and outputs by name, and what the tensors of the outputs are like.
+
+    `updates` are the parameters that it writes, by the output that holds each; the output has the parameter's memory.
+    """
 
     model: Any
     inputs: list[str]
     outputs: list[str]
+    forms: list[tuple[list[int], Any]]
     draws: list[Draw]
     updates: dict[str, str]
     constants: dict[str, np.ndarray]
 
-    def run(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs, constants included."""
+    def run(self, values: dict[str, Any], place: Any) -> None:
+        """Add the outputs to the tensors by name."""
         for draw in self.draws:
             values[draw.name] = drawn(draw)
+        for name, value in self.constants.items():
+            values[name] = paddle.to_tensor(value, place=place)
         if self.model is None:
-            return dict(self.constants)
-        made = self.model(*(values[name] for name in self.inputs))
-        results = made if isinstance(made, tuple | list) else [made]
-        return dict(zip(self.outputs, results, strict=True)) | self.constants
+            return
+        for name, (shape, dtype) in zip(self.outputs, self.forms, strict=True):
+            updated = self.updates.get(name)
+            values[name] = values[updated] if updated else paddle._C_ops.empty(shape, dtype, place)
+        self.model.run_addresses(
+            [values[name].data_ptr() for name in self.inputs],
+            [values[name].data_ptr() for name in self.outputs],
+        )
 
 
 @dataclass
@@ -127,26 +100,27 @@ def _side(program: Any, name: str, shapes: dict[str, Any], constants: dict[str, 
     known = {*read.arguments, *(o.attrs["name"] for o in read.block.operations if "name" in o.attrs)}
     made = convert(read, {k: v for k, v in shapes.items() if k in known}, constants)
     graph = made.graph
+    updates = {output: parameter for parameter, output in made.updates.items()}
     inputs, outputs = ([str(v.name) for v in side] for side in (graph.inputs, graph.outputs))
-    model = compile_graph(graph, None, name) if outputs else None
-    return _Side(model, inputs, outputs, made.draws, made.updates, made.constants)
+    read_too = [(output, parameter) for output, parameter in updates.items() if parameter in inputs]
+    donated = [(outputs.index(output), inputs.index(parameter)) for output, parameter in read_too]
+    model = compile_graph(graph, None, name, donated) if outputs else None
+    ports = model.outputs if model is not None else ()
+    forms = [(list(p.desc.shape), getattr(paddle, p.desc.dtype)) for p in ports]
+    return _Side(model, inputs, outputs, forms, made.draws, updates, made.constants)
 
 
-def _compile(layer: Any, arrays: dict[str, np.ndarray]) -> _Step:
+def _compile(layer: Any, tensors: dict[str, Any]) -> _Step:
     runnable = layer.program
     names = {key: list(found) for key, found in runnable.program_name_attr.items()}
-    shapes = {name: array.shape for name, array in arrays.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     forward = _side(runnable.forward_program, "forward", shapes, {})
     backward = None
     if len(runnable.backward_program.global_block().ops):
-        shapes |= dict(zip(forward.outputs, _shapes_of(forward), strict=True))
+        shapes |= {n: tuple(form[0]) for n, form in zip(forward.outputs, forward.forms, strict=True)}
         shapes |= {g: shapes[o] for o, g in zip(names["fo"], names["bo_g"], strict=True) if o in shapes}
         backward = _side(runnable.backward_program, "backward", shapes, forward.constants)
     return _Step(forward, backward, names, list(runnable.out_stop_gradients))
-
-
-def _shapes_of(side: _Side) -> list[tuple[int, ...]]:
-    return [tuple(port.desc.shape) for port in side.model.outputs] if side.model is not None else []
 
 
 MOST_STEPS = 64  # of a layer
@@ -154,55 +128,28 @@ MOST_STEPS = 64  # of a layer
 _steps: weakref.WeakKeyDictionary[Any, Specialiser[Any, _Step | None]] = weakref.WeakKeyDictionary()
 
 
-def _find(layer: Any, arrays: dict[str, np.ndarray]) -> _Step | None:
-    key = (layer.program_id, layer.training, *((n, a.shape, a.dtype.str) for n, a in arrays.items()))
-    with _state.lock:
+def _find(layer: Any, tensors: dict[str, Any]) -> _Step | None:
+    key = (layer.program_id, layer.training, *((tuple(t.shape), t.dtype) for t in tensors.values()))
+    with STATE.lock:
         known = _steps.setdefault(layer, Specialiser(MOST_STEPS))
-        return known.program(key, lambda: _compiled_or_none(layer, arrays))
+        return known.program(key, lambda: _compiled_or_none(layer, tensors))
 
 
-def _compiled_or_none(layer: Any, arrays: dict[str, np.ndarray]) -> _Step | None:
+def _compiled_or_none(layer: Any, tensors: dict[str, Any]) -> _Step | None:
     try:
-        step = _compile(layer, arrays)
+        step = _compile(layer, tensors)
     except GeError as error:
-        if _state.strict:
+        if STATE.strict:
             raise
-        _refused(error.cause)
+        STATE.refused("a program", error.cause)
         return None
     except Exception as error:
-        if _state.strict:
+        if STATE.strict:
             raise
-        _refused(str(absorb("a program of PaddlePaddle", error)))
+        STATE.refused("a program", str(absorb("a program of PaddlePaddle", error)))
         return None
-    _state.counts.compiled += 1
+    STATE.counts.compiled += 1
     return step
-
-
-def _refused(reason: str) -> None:
-    if reason not in _state.counts.reasons:
-        warnings.warn(f"PaddlePaddle runs a program itself: {reason}", stacklevel=2)
-    _state.counts.reasons[reason] += 1
-
-
-# -- tensors -----------------------------------------------------------------------------------------------
-
-
-def _array(tensor: Any) -> np.ndarray:
-    """The elements of a tensor, without a copy where both libraries have the element type."""
-    if tensor.dtype == paddle.bfloat16:
-        return np.asarray(tensor.numpy()).view(ml_dtypes.bfloat16)
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    return np.from_dlpack(tensor.detach())
-
-
-def _tensor(array: np.ndarray) -> Any:
-    """An array as a tensor, which keeps its memory."""
-    if array.dtype == ml_dtypes.bfloat16:
-        return paddle.to_tensor(array.view(np.uint16)).view(paddle.bfloat16)
-    if not array.flags.c_contiguous or not array.flags.writeable or not array.size:
-        array = np.array(array, order="C")
-    return paddle.from_dlpack(array) if array.size else paddle.to_tensor(array)
 
 
 # -- calls -------------------------------------------------------------------------------------------------
@@ -222,37 +169,47 @@ class _Gradients(paddle.autograd.PyLayer):
 
 
 class _Call:
-    """One call of a compiled step."""
+    """One call of a compiled step; `values` are its tensors by name, contiguous."""
 
-    def __init__(self, step: _Step, tensors: Sequence[Any], arrays: dict[str, np.ndarray]) -> None:
-        self.step, self.tensors, self.values = step, tensors, arrays
+    def __init__(self, step: _Step, tensors: Sequence[Any], values: dict[str, Any]) -> None:
+        self.step, self.tensors, self.values = step, tensors, values
+        self.place = paddle.framework._current_expected_place_()
 
     def run(self) -> list[Any]:
-        """The outputs; updated parameters are written back."""
-        side = self.step.forward
-        results = side.run(self.values)
-        by_name = dict(zip([*self.step.names["fx"], *self.step.names["fp"]], self.tensors, strict=True))
-        for name, output in side.updates.items():
-            by_name[name].set_value(results.pop(output))
-        self.values.update(results)
-        outputs = [_tensor(self.values[name]) for name in self.step.names["fo"]]
+        """The outputs; updated parameters are written in place."""
+        names, side = self.step.names, self.step.forward
+        side.run(self.values, self.place)
+        if side.updates:
+            by_name = dict(zip([*names["fx"], *names["fp"]], self.tensors, strict=True))
+            for name in side.updates.values():
+                if by_name[name] is not self.values[name]:  # a copy, since the tensor is a view
+                    by_name[name].set_value(self.values[name])
+        outputs = [self.values[name] for name in names["fo"]]
+        taken = {id(tensor) for tensor in self.tensors}
+        for index, tensor in enumerate(outputs):
+            if id(tensor) in taken:  # an input or another output returned as it is
+                outputs[index] = paddle.assign(tensor)
+            taken.add(id(tensor))
         for tensor, stops in zip(outputs, self.step.stop_gradients, strict=True):
             tensor.stop_gradient = stops
         return outputs
 
     def gradients(self, gradients: Sequence[Any]) -> Any:
         """Gradients by all tensors in their order, None by those that have none."""
-        names, side = self.step.names, self.step.backward
+        names, side, values = self.step.names, self.step.backward, self.values
         assert side is not None, "a call with gradients has a backward program"
-        values = self.values
         for name, output, gradient in zip(names["bo_g"], names["fo"], gradients, strict=True):
             if name != _FAKE:
-                given = np.zeros_like(values[output]) if gradient is None else _array(gradient)
-                values[name] = given
-        results = side.run(values)
+                given = paddle.zeros_like(values[output]) if gradient is None else gradient
+                values[name] = _contiguous(given)
+        side.run(values, self.place)
         wanted = [*names["bx_g"], *names["bp_g"]]
         pairs = zip(self.tensors, wanted, strict=True)
-        return tuple(_tensor(results[g]) if g in results and not t.stop_gradient else None for t, g in pairs)
+        return tuple(values[g] if g in values and not t.stop_gradient else None for t, g in pairs)
+
+
+def _contiguous(tensor: Any) -> Any:
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
@@ -269,17 +226,18 @@ def _run(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any)
     names = layer.program.program_name_attr
     labels, tensors = [*names["fx"], *names["fp"]], [*inputs, *parameters]
     if len(labels) != len(tensors) or not all(isinstance(t, paddle.Tensor) for t in tensors):
-        _refused("a program whose inputs are not all tensors")
-        _state.counts.paddle += 1
+        STATE.refused("a program", "a program whose inputs are not all tensors")
+        STATE.counts.paddle += 1
         return run(inputs, parameters, attrs)
-    arrays = {label: _array(t) for label, t in zip(labels, tensors, strict=True) if t._is_initialized()}
-    step = _find(layer, arrays)
+    pairs = zip(labels, tensors, strict=True)
+    values = {label: _contiguous(t) for label, t in pairs if t._is_initialized()}
+    step = _find(layer, values)
     if step is None:
-        _state.counts.paddle += 1
+        STATE.counts.paddle += 1
         return run(inputs, parameters, attrs)
-    _state.counts.npu += 1
-    _state.last = step
-    call = _Call(step, tensors, arrays)
+    STATE.counts.npu += 1
+    STATE.models = [side.model for side in (step.forward, step.backward) if side and side.model]
+    call = _Call(step, tensors, values)
     if step.backward is None or not paddle.is_grad_enabled() or all(t.stop_gradient for t in tensors):
         return call.run()
     return list(_Gradients.apply(call, *tensors))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import paddle
 
 from ge.parsers.paddle.parser import Draw
@@ -54,7 +53,7 @@ _DRAWS: dict[str, Callable[[Draw], Any]] = {
 }
 
 
-def drawn(draw: Draw) -> np.ndarray:
-    """The numbers of a draw."""
+def drawn(draw: Draw) -> Any:
+    """The numbers of a draw, as a tensor."""
     with paddle.no_grad():
-        return np.asarray(_DRAWS[draw.operation.type](draw).numpy())
+        return _DRAWS[draw.operation.type](draw)

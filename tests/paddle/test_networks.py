@@ -75,16 +75,24 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Layer], np.ndarray]] = {
 }
 
 
-def losses(make: Callable[[], nn.Layer], x: np.ndarray, npu: bool, steps: int = 5) -> list[float]:
+def losses(
+    make: Callable[[], nn.Layer],
+    x: np.ndarray,
+    npu: bool,
+    steps: int = 10,
+    device: str = "cpu",
+    static: bool = True,
+) -> list[float]:
     """The losses of training steps and, last, of an evaluation."""
     if npu:
         paddle_npu.enable(strict=True)
     else:
         paddle_npu.disable()
+    paddle.set_device(device)
     paddle.seed(0)
     network = make()
     optimizer = paddle.optimizer.Momentum(1e-2, parameters=network.parameters())
-    compiled = paddle.jit.to_static(network, full_graph=True)
+    compiled = paddle.jit.to_static(network, full_graph=True) if static else network
     labels, data = paddle.to_tensor(np.arange(len(x)) % 5), paddle.to_tensor(x)
     found = []
     for _ in range(steps):
@@ -95,6 +103,7 @@ def losses(make: Callable[[], nn.Layer], x: np.ndarray, npu: bool, steps: int = 
         found.append(float(loss))
     compiled.eval()
     found.append(float(F.cross_entropy(compiled(data), labels)))
+    paddle.set_device("cpu")
     return found
 
 
@@ -104,8 +113,20 @@ def test_training_steps_have_paddles_losses(name: str) -> None:
     paddle_npu.reset_counts()
     ours = losses(make, x, npu=True)
     counted = paddle_npu.counts()
-    assert counted.npu == 6 and counted.paddle == 0
+    assert counted.npu == 11 and counted.paddle == 0
     np.testing.assert_allclose(ours, losses(make, x, npu=False), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", ["attention", "recurrent", "unet"])
+def test_training_steps_on_the_device_have_paddles_losses(name: str, static: bool) -> None:
+    make, x = NETWORKS[name]
+    paddle_npu.reset_counts()
+    ours = losses(make, x, npu=True, device="npu", static=static)
+    counted = paddle_npu.counts()
+    assert counted.npu == (11 if static else 0) and counted.paddle == 0 and not counted.reasons
+    assert static or counted.eager > 50
+    np.testing.assert_allclose(ours, losses(make, x, npu=False, static=False), rtol=2e-4, atol=2e-5)
 
 
 def gradients(x: np.ndarray, npu: bool, dtype: str) -> dict[str, np.ndarray]:

@@ -1,0 +1,51 @@
+"""What ran where: calls on the NPU, calls that PaddlePaddle ran itself, and the reasons."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["STATE", "Counts", "counts", "reset_counts"]
+
+
+@dataclass
+class Counts:
+    """Programs on the NPU, programs that PaddlePaddle ran itself, and eager operators on the NPU; the reasons."""
+
+    npu: int = 0
+    paddle: int = 0
+    compiled: int = 0
+    eager: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class State:
+    """What the door remembers; one for the process, as the hook of PaddlePaddle is."""
+
+    counts: Counts = field(default_factory=Counts)
+    strict: bool = False
+    models: list[Any] = field(default_factory=list)  # of the last program
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def refused(self, what: str, reason: str) -> None:
+        """Count a reason; warn the first time."""
+        if reason not in self.counts.reasons:
+            warnings.warn(f"PaddlePaddle runs {what} itself: {reason}", stacklevel=3)
+        self.counts.reasons[reason] += 1
+
+
+STATE = State()
+
+
+def counts() -> Counts:
+    """The calls so far."""
+    return STATE.counts
+
+
+def reset_counts() -> None:
+    """Count from zero."""
+    STATE.counts = Counts()
