@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -254,9 +255,9 @@ HEADER, INI = "op_proto/kit.h", "tbe/op_info_cfg/ai_core/npu/kit.ini"
         ),
         (
             "framework/tf_plugin/kit_plugin.cc",
-            "AutoMappingFn",
-            "ParseCube",
-            r"kit_plugin\.cc:\d+: the plugin of Cube parses attributes with the C\+\+ function ParseCube",
+            ".ParseParamsFn(AutoMappingFn)",
+            ".ParseOpToGraphFn(CubeGraph)",
+            r"kit_plugin\.cc:\d+: the plugin of Cube has ParseOpToGraphFn",
         ),
         (
             "op_proto/kit.cc",
@@ -267,36 +268,217 @@ HEADER, INI = "op_proto/kit.h", "tbe/op_info_cfg/ai_core/npu/kit.ini"
     ],
 )
 def test_faults_are_named_with_their_place(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
-    project = changed_kit(tmp_path, file, old, new)
-    with pytest.raises(ge.GeError, match=words) as caught:
-        read(project)
-    assert caught.value.code == "E10612"
+    found = read(changed_kit(tmp_path, file, old, new)).faults.found
+    assert found and {error.code for error in found} == {"E10612"}
+    assert any(re.search(words, str(error)) for error in found), found
 
 
-def test_cpp_that_does_not_compile_names_the_line(tmp_path: Path) -> None:
-    project = changed_kit(
-        tmp_path, "cpukernel/impl/kit_kernels.cc", "int64_t count = 0;", "int64_t count = nought;"
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_rest_of_a_project_is_built_and_every_fault_reported(tmp_path: Path, native: bool) -> None:
+    kernels = "cpukernel/impl/kit_kernels.cc"
+    project = changed_kit(tmp_path, kernels, "int64_t count = 0;", "int64_t count = nought;")
+    if not native:
+        shutil.rmtree(project / "cpukernel")
+        (project / "op_proto/kit.cc").unlink()
+    for file, old, new in (
+        ("op_proto/kit.h", "TensorType::UnaryDataType()", "TensorType::Odd()"),
+        ("tbe/impl/affine.py", "import", "import nothing\nimport"),
+    ):
+        path = project / file
+        path.write_text(path.read_text().replace(old, new, 1))
+    said = command("build", str(project), "--output", str(tmp_path / "out"), folder=tmp_path, code=1)
+    for words in (
+        r"installed kit 1\.0 \(Cube\)",
+        r"fault: .*'Sign'.*kit\.h:\d+: TensorType::Odd is unknown",
+        r"fault: .*'Affine'.*kit/tbe/impl/affine\.py:\d+.*nothing",
+        r"fault: .*'WeightedSum'.*has no implementation",
+        *([r"fault: .*kit_kernels\.cc:\d+: .*nought"] if native else []),
+    ):
+        assert re.search(words, said), (words, said)
+    x = sample(3)
+    with opp.searching(tmp_path / "out"):
+        np.testing.assert_allclose(ge.run_operator("Cube", x), x**3, rtol=1e-5)
+
+
+def only_cube(project: Path) -> None:
+    """Leave one operator, which is written in TBE, of the kit."""
+    for name in ("cpukernel", "framework", "operators"):
+        shutil.rmtree(project / name)
+    for name in ("kit.cc", "checked.py"):
+        (project / "op_proto" / name).unlink()
+    header, ini = project / HEADER, project / INI
+    header.write_text(
+        header.read_text().partition("// Twice the sign")[0] + "}\n",
     )
-    with pytest.raises(ge.GeError, match=r"E10613.*kit_kernels\.cc:\d+.*nought"):
+    ini.write_text(ini.read_text().partition("[Sign]")[0].partition("[Affine]")[0])
+
+
+def test_a_project_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
+    project = changed_kit(
+        tmp_path, "tbe/impl/cube.py", "from topi import generic", "from topi import nothing"
+    )
+    only_cube(project)
+    with pytest.raises(ge.GeError, match=r"kit/tbe/impl/cube\.py:6.*ImportError"):
         opp.build(project, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir()), "nothing half built is left"
 
 
-def test_tbe_file_that_does_not_load_names_the_line(tmp_path: Path) -> None:
-    project = changed_kit(
-        tmp_path, "tbe/impl/cube.py", "from topi import generic", "from topi import nothing"
-    )
-    shutil.rmtree(project / "cpukernel")
-    for name in ("kit.cc", "checked.py"):
-        (project / "op_proto" / name).unlink()
-    header = project / HEADER
-    cut = header.read_text().index("// The positive elements")
-    header.write_text(header.read_text()[:cut] + "}\n")
-    ini = project / INI
-    ini.write_text(ini.read_text().partition("[Affine]")[0])
-    shutil.rmtree(project / "framework")
-    with pytest.raises(ge.GeError, match=r"kit/tbe/impl/cube\.py:6.*ImportError"):
-        opp.build(project, tmp_path / "out")
+def test_the_name_and_the_place_of_a_project_as_they_are_found(tmp_path: Path) -> None:
+    project = changed_kit(tmp_path / "x", INI, "[Cube]", "[Cube]")
+    only_cube(project)
+    outer = tmp_path / "1 custom (op)"
+    outer.mkdir()
+    project.rename(outer / "custom_op")
+    spec, path = opp.build(outer, tmp_path / "out")
+    assert (spec.name, path.name, spec.faults) == ("opp_1_custom__op_", "opp_1_custom__op_", ())
+    with pytest.raises(ge.GeError, match="cannot be the name"):
+        opp.build(outer, tmp_path / "out", name="a b")
+
+
+PROTOTYPE = """
+#include "graph/operator_reg.h"
+namespace ge {
+REG_OP(Shrink)
+    .INPUT(x, "T")
+    .OUTPUT(y, "T")
+    .ATTR(axis, Int, 0)
+    .ATTR(factor, Float, 1.0f)
+    .ATTR(keep, ListInt, {})
+    .DATATYPE(T, TensorType({DT_FLOAT16, ge::DT_FLOAT}))
+    .OP_END_FACTORY_REG(Shrink)
+
+static bool SameLength(const vector<int64_t>& a, const string& name) { return !a.empty() && !name.empty(); }
+
+IMPLEMT_VERIFIER(Shrink, ShrinkVerify) {
+  if (!SameLength(op.get_input_desc_x().GetShape().GetDims(), op.GetName())) return GRAPH_FAILED;
+  return op.get_attr_axis() < 2 ? GRAPH_SUCCESS : GRAPH_FAILED;
+}
+IMPLEMT_INFERFUNC(Shrink, ShrinkInfer) {
+  TensorDesc desc = op.get_input_desc_x();
+  vector<int64_t> dims = desc.GetShape().GetDims();
+  dims[0] = UNKNOWN_DIM;
+  op.SetAttr("axis", 1);
+  int32_t axis = 0;
+  if (op.GetAttr("axis", axis) != GRAPH_SUCCESS || axis != 1) return GRAPH_FAILED;
+  desc.SetShape(Shape(dims));
+  return op.update_output_desc_y(desc);
+}
+INFER_FUNC_REG(Shrink, ShrinkInfer);
+VERIFY_FUNC_REG(Shrink, ShrinkVerify);
+}  // namespace ge
+"""
+
+PARSE = """
+#include "register/register.h"
+#include "graph/operator.h"
+using namespace ge;
+namespace domi {
+Status ParseShrink(const Message* op_src, ge::Operator& op_dest) {
+  const ge::onnx::NodeProto* node = dynamic_cast<const ge::onnx::NodeProto*>(op_src);
+  if (node == nullptr) return FAILED;
+  vector<int> keep;
+  for (auto attr : node->attribute()) {
+    if (attr.name() == "ends" && attr.type() == ge::onnx::AttributeProto::INTS) {
+      for (int i = 0; i < attr.ints_size(); ++i) keep.push_back(attr.ints(i));
+    } else if (attr.name() == "scale") {
+      op_dest.SetAttr("factor", attr.f() * 2);
+    } else if (attr.name() == "mode" && attr.s() != "plain") {
+      OP_LOGE(op_dest.GetName().c_str(), "mode %s is unknown", attr.s().c_str());
+      return PARAM_INVALID;
+    }
+  }
+  op_dest.SetAttr("keep", keep);
+  op_dest.SetAttr("of_nobody", true);
+  return SUCCESS;
+}
+Status ParseByOperator(const ge::Operator& op_src, ge::Operator& op) {
+  AutoMappingByOpFn(op_src, op);
+  float half = 0;
+  if (op_src.GetAttr("half", half) != GRAPH_SUCCESS) return FAILED;
+  op.SetAttr("factor", half * 2);
+  return SUCCESS;
+}
+REGISTER_CUSTOM_OP("Shrink")
+    .FrameworkType(ONNX)
+    .OriginOpType({"my::1::Shrink", "my::2::Shrink"})
+    .ParseParamsFn(ParseShrink)
+    .ImplyType(ImplyType::TVM);
+REGISTER_CUSTOM_OP("Shrink")
+    .FrameworkType(TENSORFLOW)
+    .OriginOpType("TfShrink")
+    .ParseParamsByOperatorFn(ParseByOperator);
+}  // namespace domi
+"""
+
+SHRINK = """
+from te import tvm
+import te.lang.cce as cce
+from topi import generic
+
+
+def shrink(x, y, axis=0, factor=1.0, keep=(), kernel_name="shrink"):
+    data = tvm.placeholder(x["shape"], name="x", dtype=x["dtype"])
+    made = cce.vmuls(data, factor)
+    if keep:
+        made = tvm.compute((keep[0], *x["shape"][1:]), lambda *i: made_of(made, i), name="cut")
+    with tvm.target.cce():
+        schedule = generic.auto_schedule(made)
+    cce.cce_build_code(schedule, {"name": kernel_name, "tensor_list": [data, made]})
+
+
+def made_of(tensor, at):
+    return tensor(*at)
+"""
+
+
+@pytest.fixture(scope="module")
+def shrink_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with prototypes and parse functions in C++, installed."""
+    project = tmp_path_factory.mktemp("shrink") / "shrink"
+    for file, text in (
+        ("op_proto/shrink.cc", PROTOTYPE),
+        ("framework/onnx_plugin/shrink.cc", PARSE),
+        ("tbe/impl/shrink.py", SHRINK),
+        (
+            "tbe/op_info_cfg/ai_core/ascend910/shrink.ini",
+            "[Shrink]\ninput0.name=x\ninput0.dtype=float16,float\ninput0.format=FORMAT_ND\n"
+            "output0.name=y\noutput0.dtype=float16,float\noutput0.format=NCHW,ND\n",
+        ),
+    ):
+        path = project / file
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    spec, place = opp.build(project, project.parent / "out")
+    assert spec.faults == () and [p.parse for p in spec.plugins] == ["ParseShrink", "ParseByOperator"]
+    return place.parent
+
+
+def test_prototypes_in_cpp_as_projects_write_them(shrink_folder: Path) -> None:
+    x = sample(3, 4)
+    with opp.searching(shrink_folder):
+        np.testing.assert_allclose(ge.run_operator("Shrink", x, factor=3.0), x * 3, rtol=1e-6)
+        np.testing.assert_allclose(ge.run_operator("Shrink", x, keep=[2]), x[:2], rtol=1e-6)
+        with pytest.raises(ge.GeError, match="refuses the node"):
+            ge.run_operator("Shrink", x, axis=5)
+
+
+def onnx_model(**attrs: object) -> onnx.ModelProto:
+    node = helper.make_node("Shrink", ["x"], ["y"], domain="my", **attrs)
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("x", "y")]
+    ports[0] = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    return helper.make_model(helper.make_graph([node], "g", ports[:1], ports[1:]), opset_imports=opsets)
+
+
+def test_a_parse_function_in_cpp_gives_the_attributes(shrink_folder: Path) -> None:
+    x = sample(3, 4)
+    with opp.searching(shrink_folder):
+        model = ge.compile(onnx_model(ends=[2], scale=1.5, mode="plain"))
+        np.testing.assert_allclose(model(x), x[:2] * 3, rtol=1e-6)
+        with pytest.raises(ge.GeError, match="mode odd is unknown"):
+            ge.compile(onnx_model(mode="odd"))
+        function = ge.ops.plugins.find("tensorflow", "TfShrink")
+        assert function is not None and function.custom
 
 
 def test_an_empty_project(tmp_path: Path) -> None:
@@ -308,10 +490,8 @@ def test_an_operator_without_shapes(tmp_path: Path) -> None:
     project = changed_kit(
         tmp_path, "op_proto/kit.cc", "COMMON_INFER_FUNC_REG(WeightedSum, WeightedSumInfer);", ""
     )
-    with pytest.raises(
-        ge.GeError, match=r"nothing tells the shapes of WeightedSum.*weighted_sum\.py with infer"
-    ):
-        read(project)
+    (fault,) = read(project).faults.found
+    assert re.search(r"nothing tells the shapes of WeightedSum.*weighted_sum\.py with infer", str(fault))
 
 
 def test_private_storage_formats_are_told() -> None:

@@ -32,7 +32,7 @@ def build(
     name: Annotated[str, typer.Option(help="name of the package; the directory's by default")] = "",
     version: Annotated[str, typer.Option(help="version of the package")] = "1.0",
 ) -> None:
-    """Build an operator project and install it."""
+    """Build an operator project and install it; parts with faults are left out, and the exit status is 1."""
     start = time.perf_counter()
     spec, path = opp.build(project, output, name=name, version=version)
     operators = ", ".join(o.type for o in spec.operators) or ", ".join(spec.python)
@@ -41,6 +41,10 @@ def build(
     )
     for note in spec.notes:
         print(f"note: {note}")
+    for fault in spec.faults:
+        print(f"fault: {fault}", file=sys.stderr)
+    if spec.faults:
+        raise typer.Exit(1)
 
 
 @app.command(name="list")
@@ -69,18 +73,16 @@ def remove(name: Annotated[str, typer.Argument(help="name of the package")]) -> 
 def main() -> int:
     """Run the command line; errors are one line and exit code 1."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except GeError as error:
         print(error, file=sys.stderr)
         return 1
-    except typer.Exit as stop:
-        return stop.exit_code
     except Exception as error:
         if hasattr(error, "format_message"):  # wrong usage
             print(error.format_message(), file=sys.stderr)
             return 2
         raise
-    return 0
+    return int(status or 0)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ge.errors import GeError
 
-__all__ = ["compile_library", "compiler", "include_directory"]
+__all__ = ["check_source", "compile_library", "compiler", "include_directory"]
 
 LIMIT = 600.0  # seconds
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
 _MESSAGE = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE
 )
@@ -39,17 +39,32 @@ def compiler() -> str:
 
 
 def compile_library(
-    sources: Sequence[Path], target: Path, *, includes: Sequence[Path] = (), prototypes: bool = False
+    sources: Sequence[Path], target: Path, *, includes: Sequence[Path] = (), entries: Collection[str] = ()
 ) -> None:
     """Compile and link sources with the entry points that the runtime expects.
 
-    `prototypes` adds those of inference functions. An error names the file and line of the first message.
+    `entries` adds those of inference functions ("proto") and of parse functions ("plugin"). An error names the file
+    and line of the first message.
     """
     own = include_directory()
-    entries = [own / "npu_opp_main.cc", *([own / "npu_opp_proto.cc"] if prototypes else [])]
-    command = [compiler(), *_FLAGS, f"-I{own}", *(f"-I{path}" for path in includes)]
-    command += [str(p) for p in (*sources, *entries)]
-    command += [f"-Wl,-soname,{target.name}", "-Wl,--no-undefined", "-o", str(target)]
+    mains = [own / "npu_opp_main.cc", *(own / f"npu_opp_{entry}.cc" for entry in sorted(entries))]
+    files = [str(p) for p in (*sources, *mains)]
+    _run(includes, ["-shared", *files, f"-Wl,-soname,{target.name}", "-Wl,--no-undefined", "-o", str(target)])
+
+
+def check_source(source: Path, includes: Sequence[Path] = ()) -> None:
+    """Raise the error that a source file gives by itself."""
+    _run(includes, ["-fsyntax-only", str(source)])
+
+
+def _run(includes: Sequence[Path], arguments: Sequence[str]) -> None:
+    command = [
+        compiler(),
+        *_FLAGS,
+        f"-I{include_directory()}",
+        *(f"-I{path}" for path in includes),
+        *arguments,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired as error:

@@ -7,20 +7,25 @@ REG_OP(Swoosh)
     .OP_END_FACTORY_REG(Swoosh)
 
 REGISTER_CUSTOM_OP("Swoosh").FrameworkType(TENSORFLOW).OriginOpType("Swoosh").ParseParamsFn(AutoMappingFn);
+
+A declaration that is wrong is a fault: it is raised, or added to the list that the caller gives, and the rest is read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ge.errors import GeError
 from ge.ir.types import BOOL, FLOATS, INTS, NUMBERS, TENSORS
+from ge.opp.faults import Faults
 from ge.ops.custom.spec import AttrSpec, OperatorSpec, PluginSpec, PortSpec
 
 __all__ = ["DTYPES", "plugins_of", "prototypes_of", "without_comments"]
+
+T = TypeVar("T")
 
 DTYPES = {
     "DT_FLOAT": "float32",
@@ -60,6 +65,8 @@ _ATTRS = {
     "ListFloat": "list_float",
     "ListBool": "list_bool",
     "ListString": "list_str",
+    "ListType": "list_str",
+    "Bytes": "str",
 }
 _FRAMEWORKS = {"TENSORFLOW": "tensorflow", "ONNX": "onnx", "PYTORCH": "aten", "CAFFE": "caffe"}
 _PLUGIN_CALLS = frozenset(
@@ -71,18 +78,29 @@ _AUTOMATIC = frozenset(
 )
 
 
-def prototypes_of(path: Path) -> list[OperatorSpec]:
+def prototypes_of(path: Path, faults: Faults | None = None) -> list[OperatorSpec]:
     """The prototypes that a header or source file declares."""
-    return [_prototype(path, line, calls) for line, calls in _chains(path, "REG_OP")]
+    return _each(path, "REG_(?:CUST_)?OP", _prototype, faults)
 
 
-def plugins_of(path: Path) -> list[PluginSpec]:
+def plugins_of(path: Path, faults: Faults | None = None) -> list[PluginSpec]:
     """The plugins that a source file registers."""
-    return [p for line, calls in _chains(path, "REGISTER_CUSTOM_OP") for p in _plugin(path, line, calls)]
+    return _each(path, "REGISTER_CUSTOM_OP", _plugin, faults)
 
 
-def _malformed(path: Path, line: int, cause: str, remedy: str = "") -> GeError:
-    return GeError("E10612", cause, location=f"{path}:{line}", remedy=remedy)
+def _each(path: Path, macro: str, reader: Callable[..., T], faults: Faults | None) -> list[T]:
+    """What a reader makes of every declaration of a file."""
+    collected = Faults(strict=True) if faults is None else faults
+    found: list[T] = []
+    with collected.part():
+        for line, calls in _chains(path, macro):
+            with collected.part():
+                found.append(reader(path, line, calls))
+    return found
+
+
+def _malformed(path: Path, line: int, cause: str, remedy: str = "", operator: str = "") -> GeError:
+    return GeError("E10612", cause, operator=operator, location=f"{path}:{line}", remedy=remedy)
 
 
 # -- prototypes ---------------------------------------------------------------------------------------------
@@ -90,15 +108,25 @@ def _malformed(path: Path, line: int, cause: str, remedy: str = "") -> GeError:
 
 def _prototype(path: Path, line: int, calls: list[tuple[str, str]]) -> OperatorSpec:
     type_ = calls[0][1].strip()
-    if calls[-1][0] != "OP_END_FACTORY_REG":
+    try:
+        return _declared(path, line, type_, calls)
+    except GeError as error:
+        raise _malformed(path, line, error.cause, error.remedy, type_) from None
+
+
+def _declared(path: Path, line: int, type_: str, calls: list[tuple[str, str]]) -> OperatorSpec:
+    if not calls[-1][0].endswith("OP_END_FACTORY_REG"):
         raise _malformed(path, line, f"the prototype of {type_} does not end in OP_END_FACTORY_REG({type_})")
     ports: dict[str, list[PortSpec]] = {"inputs": [], "outputs": []}
     attrs: list[AttrSpec] = []
+    # Types that several ports share have a name: .INPUT(x, "T").DATATYPE(T, TensorType({...}))
+    shared = {a[0]: a[1] for macro, text in calls if macro == "DATATYPE" and len(a := _arguments(text)) >= 2}
     for macro, text in calls[1:-1]:
         args = _arguments(text)
         if macro in _PORTS and len(args) >= 2:
             side, kind = _PORTS[macro]
-            ports[side].append(PortSpec(args[0], kind, _dtypes(path, line, args[1])))
+            types = shared.get(args[1].strip('"'), args[1])
+            ports[side].append(PortSpec(args[0], kind, _dtypes(path, line, types)))
         elif macro in ("ATTR", "REQUIRED_ATTR") and len(args) >= 2:
             attrs.append(_attr(path, line, macro, args))
         elif macro not in ("GRAPH", "DYNAMIC_GRAPH", "INFER_SHAPE_AND_TYPE", "DATATYPE"):
@@ -136,7 +164,7 @@ def _literal(path: Path, line: int, text: str, kind: str) -> Any:
     >>> _literal(Path("x.h"), 1, "{1, 2}", "list_int"), _literal(Path("x.h"), 1, "0.5f", "float")
     ([1, 2], 0.5)
     """
-    text = text.strip()
+    text = re.sub(r"(?<!\w)ge::", "", text.strip())
     if kind.startswith("list_"):
         inner = text[text.find("{") + 1 : text.rfind("}")] if "{" in text else text
         return [_literal(path, line, item, kind[5:]) for item in _arguments(inner)]
@@ -157,40 +185,25 @@ _LITERALS: dict[str, Any] = {
 # -- plugins ------------------------------------------------------------------------------------------------
 
 
-def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> Iterator[PluginSpec]:
+def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> PluginSpec:
     type_ = calls[0][1].strip().strip('"')
     found: dict[str, list[str]] = {}
     for macro, text in calls[1:]:
         found.setdefault(macro, []).append(text.strip())
     framework = re.sub(r".*::", "", found.get("FrameworkType", [""])[0])
     if framework not in _FRAMEWORKS:
-        raise _malformed(
-            path,
-            line,
-            f"the plugin of {type_} is for framework '{framework}'",
-            f"use {', '.join(_FRAMEWORKS)}",
-        )
+        cause = f"the plugin of {type_} is for framework '{framework}'"
+        raise _malformed(path, line, cause, f"use {', '.join(_FRAMEWORKS)}")
     unknown = sorted(set(found) - _PLUGIN_CALLS)
-    if unknown:
-        raise _malformed(
-            path,
-            line,
-            f"the plugin of {type_} has {', '.join(unknown)}",
-            "write it in Python: a file beside this one with @ge.ops.plugins",
-        )
-    for macro in ("ParseParamsFn", "ParseParamsByOperatorFn"):
-        for function in found.get(macro, ()):
-            if re.sub(r".*::", "", function) not in _AUTOMATIC:
-                raise _malformed(
-                    path,
-                    line,
-                    f"the plugin of {type_} parses attributes with the C++ function {function}",
-                    "write it in Python: a file beside this one with @ge.ops.plugins",
-                )
+    if unknown and framework != "CAFFE":
+        cause = f"the plugin of {type_} has {', '.join(unknown)}"
+        raise _malformed(path, line, cause, "write it in Python: a file beside this one with @ge.ops.plugins")
     names = re.findall(r'"([^"]+)"', " ".join(found.get("OriginOpType", ())))
     if not names:
         raise _malformed(path, line, f"the plugin of {type_} names no OriginOpType")
-    yield PluginSpec(_FRAMEWORKS[framework], tuple(names), type_)
+    functions = [f for m in ("ParseParamsFn", "ParseParamsByOperatorFn") for f in found.get(m, ())]
+    own = [f for f in functions if re.sub(r".*::", "", f) not in _AUTOMATIC]
+    return PluginSpec(_FRAMEWORKS[framework], tuple(names), type_, own[0] if own else "")
 
 
 # -- text ---------------------------------------------------------------------------------------------------
@@ -199,7 +212,7 @@ def _plugin(path: Path, line: int, calls: list[tuple[str, str]]) -> Iterator[Plu
 def _chains(path: Path, macro: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Each `MACRO(…).CALL(…).CALL(…)` of a file, with its line."""
     text = without_comments(path.read_text(errors="replace"))
-    for match in re.finditer(rf"(?<!\w){macro}\s*\(", text):
+    for match in re.finditer(rf"(?<!\w)(?:{macro})\s*\(", text):
         line_start = text.rfind("\n", 0, match.start()) + 1
         if text[line_start : match.start()].lstrip().startswith("#"):
             continue

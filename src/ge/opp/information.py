@@ -26,12 +26,15 @@ from typing import Any
 
 from ge.errors import GeError
 from ge.ir.types import TENSORS
+from ge.opp.faults import Faults
 from ge.ops.custom.spec import AttrSpec, PortSpec
 
 __all__ = ["Information", "read_information"]
 
 _NAMES = {"float": "float32", "double": "float64", "bf16": "bfloat16"}
-_PLAIN = frozenset({"ND", "NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "DHWCN", "NCL", "NHWC1", "NHC", "NC"})
+_PLAIN = frozenset(
+    {"ND", "NCHW", "NHWC", "HWCN", "CHWN", "NCDHW", "NDHWC", "DHWCN", "DHWNC", "NCL", "NHWC1", "NHC", "NC"}
+)
 _ATTRS = {
     "int": "int",
     "float": "float",
@@ -42,6 +45,7 @@ _ATTRS = {
     "listFloat": "list_float",
     "listBool": "list_bool",
     "listStr": "list_str",
+    "listType": "list_str",
 }
 
 
@@ -61,17 +65,28 @@ class Information:
     kernel: bool  # an AI CPU kernel, not a TBE operator file
 
 
-def read_information(path: Path) -> list[Information]:
-    """The sections of an information file."""
+def read_information(path: Path, faults: Faults | None = None) -> list[Information]:
+    """The sections of an information file; a fault of one is raised, or added to `faults`."""
+    collected = Faults(strict=True) if faults is None else faults
+    found: list[Information] = []
+    with collected.part():
+        parser = _parsed(path)
+        for name in parser.sections():
+            with collected.part():
+                found.append(_section(path, name, parser[name]))
+    return found
+
+
+def _parsed(path: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
-        parser.read_string(path.read_text(), source=str(path))
+        parser.read_string(path.read_text(encoding="utf-8-sig"), source=str(path))
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
         raise GeError("E10612", f"the information cannot be read: {error}", location=where) from error
-    return [_section(path, name, parser[name]) for name in parser.sections()]
+    return parser
 
 
 def _section(path: Path, type_: str, values: Mapping[str, str]) -> Information:
@@ -98,8 +113,8 @@ def _ports(values: Mapping[str, str], side: str) -> list[_Port]:
     found: list[_Port] = []
     while f"{side}{len(found)}.name" in values:
         key = f"{side}{len(found)}"
-        dtypes = [_NAMES.get(t, t) for t in _listed(values.get(f"{key}.dtype", ""))]
-        formats = _listed(values.get(f"{key}.format", "")) or ["ND"] * len(dtypes)
+        dtypes = [_NAMES.get(t.lower(), t.lower()) for t in _listed(values.get(f"{key}.dtype", ""))]
+        formats = [f.upper().removeprefix("FORMAT_") for f in _listed(values.get(f"{key}.format", ""))]
         kind = values.get(f"{key}.paramType", "required").strip()
         known = tuple(dict.fromkeys(d for d in dtypes if d in TENSORS))
         found.append((PortSpec(values[f"{key}.name"].strip(), kind, known), dtypes, formats))
@@ -134,7 +149,8 @@ def _columns(path: Path, type_: str, ports: Sequence[_Port]) -> tuple[tuple[tupl
 
 
 def _filled(items: Sequence[str], count: int) -> list[str]:
-    return [*items, *["ND"] * (count - len(items))]
+    """Formats of all columns: one stands for all, those that are not there are ND."""
+    return [*items, *(items if len(items) == 1 else ["ND"]) * (count - len(items))]
 
 
 def _attrs(path: Path, type_: str, values: Mapping[str, str]) -> tuple[AttrSpec, ...]:

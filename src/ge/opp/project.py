@@ -6,9 +6,12 @@ tbe/impl/*.py                 TBE operator files
 tbe/op_info_cfg/ai_core/*/*.ini          their information
 cpukernel/impl/*.cc           AI CPU kernels
 cpukernel/op_info_cfg/**/*.ini           their information
-framework/tf_plugin/*.cc      plugins: REGISTER_CUSTOM_OP with automatic attribute mapping
+framework/tf_plugin/*.cc      plugins: REGISTER_CUSTOM_OP, attributes by name or by a parse function in C++
 framework/onnx_plugin/*.cc
 framework/**/*.py, operators/*.py        plugins and operators in Python
+
+A project is built part by part: what is wrong with a declaration, an information, a file of C++ or of Python is a
+fault of the package, and what does not need that part is built.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ from pathlib import Path
 
 from ge.errors import GeError, UserCodeError
 from ge.opp import cpp
-from ge.opp.compiling import compile_library
+from ge.opp.compiling import check_source, compile_library
+from ge.opp.faults import Faults
 from ge.opp.information import Information, read_information
 from ge.ops.custom.spec import OperatorSpec, PackageSpec, PluginSpec, TbeSpec, write_manifest
 
 __all__ = ["build", "read"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_INFER = re.compile(r"(?<!\w)(?:COMMON_)?INFER_FUNC_REG\s*\(\s*(\w+)\s*,")
+_INFER = re.compile(r"(?<!\w)(?:CUST_)?(?:COMMON_)?INFER_FUNC_REG\s*\(\s*(\w+)\s*,")
 _KERNEL = re.compile(r"(?<!\w)REGISTER_(?:MS_)?CPU_KERNEL\s*\(\s*(\"[^\"]+\"|\w+)\s*,")
 _DYNAMIC = ("3", "4")  # subTypeOfInferShape: the shape is known when the kernel has run
 
@@ -47,43 +51,107 @@ class Project:
     python: list[Path] = field(default_factory=list)
     copied: list[Path] = field(default_factory=list)  # TBE and inference files
     sources: list[Path] = field(default_factory=list)  # C++ to compile
-    prototypes: bool = False  # C++ inference functions are among them
+    entries: set[str] = field(default_factory=set)  # what is in them beside kernels: "proto", "plugin"
     notes: list[str] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+
+    def has(self, type_: str, path: Path) -> bool:
+        """Whether an operator is declared; that it is not is a fault, unless its declaration was one."""
+        if type_ in self.operators:
+            return True
+        if type_ not in {error.operator for error in self.faults.found}:
+            with self.faults.part():
+                remedy = "declare it with REG_OP"
+                raise GeError(
+                    "E10612", f"there is no prototype of {type_}", location=str(path), remedy=remedy
+                )
+        return False
+
+    def change(self, type_: str, path: Path, **changes: object) -> None:
+        """Add to what is known of an operator."""
+        if self.has(type_, path):
+            self.operators[type_] = replace(self.operators[type_], **changes)  # type: ignore[arg-type]
 
 
 def read(root: Path, name: str = "") -> Project:
-    """Read a project. Everything that is wrong with a file raises GeError with the place."""
+    """Read a project; what is wrong with its parts is in its faults, with the place."""
     if not root.is_dir():
         raise GeError("E10612", f"there is no directory {root}", remedy="give the directory of the project")
-    project = Project(root, name or root.resolve().name)
+    project = Project(_inner(root), name or _package_name(root))
     if not _NAME.fullmatch(project.name):
         raise GeError(
             "E10612",
             f"'{project.name}' cannot be the name of a package",
-            remedy="use letters, digits, '_', '.' and '-', or give --name",
+            remedy="use letters, digits, '_', '.' and '-'",
         )
     _read_prototypes(project)
     _read_tbe(project)
     _read_kernels(project)
     _read_plugins(project)
-    _check(project)
+    _drop_incomplete(project)
     return project
 
 
+def _inner(root: Path) -> Path:
+    """The directory with the parts of a project: the one given, or the only one below it that has some."""
+    parts = ("op_proto", "tbe", "cpukernel", "framework", "operators")
+    if any((root / part).is_dir() for part in parts):
+        return root
+    below = {path.parent for part in parts[:3] for path in root.glob(f"*/{part}") if path.is_dir()}
+    return below.pop() if len(below) == 1 else root
+
+
+def _package_name(root: Path) -> str:
+    """The name of a directory with what a name cannot have replaced.
+
+    >>> _package_name(Path("/projects/1 custom op"))
+    'opp_1_custom_op'
+    """
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", root.resolve().name)[:59]
+    return name if _NAME.fullmatch(name) else f"opp_{name}"
+
+
 def build(root: Path, target: Path, name: str = "", version: str = "1.0") -> tuple[PackageSpec, Path]:
-    """Build a project and install it below the target directory; its description and its directory."""
+    """Build a project and install it below the target directory; its description and its directory.
+
+    The description has the faults of parts that were left out. A project of which nothing is left is an error.
+    """
     project = read(root, name)
+    _require_something(project)
     target.mkdir(parents=True, exist_ok=True)
     final = target / project.name
     with tempfile.TemporaryDirectory(prefix=f".{project.name}-", dir=target) as temporary:
         staged = Path(temporary) / project.name
         staged.mkdir()
-        spec = _stage(project, staged, version)
-        _trial(spec, staged, root)
+        _copy_files(project, staged)
+        library = _compile(project, staged)
+        spec = _described(project, version, library)
+        if not _trial(project, spec, staged):
+            spec = _described(project, version, library)
+        write_manifest(spec, staged)
         if final.exists():
             final.rename(Path(temporary) / "former")
         staged.rename(final)
     return spec, final
+
+
+def _require_something(project: Project) -> None:
+    if project.operators or project.python or project.plugins:
+        return
+    if not project.faults.found:
+        raise GeError(
+            "E10612",
+            f"{project.root} declares no operator",
+            remedy="see 'python -m ge.opp new NAME' for the layout of a project",
+        )
+    first, *more = project.faults.found
+    if not more:
+        raise first
+    others = "; ".join(str(error) for error in more)
+    cause = f"{first.cause} (and {len(more)} more: {others})"
+    raise GeError(
+        first.code, cause, operator=first.operator, location=first.location, remedy=first.remedy
+    ) from first
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -96,22 +164,29 @@ def _files(root: Path, *patterns: str) -> list[Path]:
 
 def _read_prototypes(project: Project) -> None:
     folder = project.root / "op_proto"
-    for path in _files(folder, "*.h", "*.cc", "*.cpp"):
-        for spec in cpp.prototypes_of(path):
-            if spec.type in project.operators and project.operators[spec.type] != spec:
-                raise GeError("E10612", f"{spec.type} is declared twice", location=str(path))
-            project.operators[spec.type] = spec
-    for path in _files(folder, "*.cc", "*.cpp"):
-        types = _INFER.findall(path.read_text(errors="replace"))
+    for path in _files(folder, "**/*.h", "**/*.cc", "**/*.cpp"):
+        for spec in cpp.prototypes_of(path, project.faults):
+            with project.faults.part():
+                if project.operators.get(spec.type, spec) != spec:
+                    raise GeError("E10612", f"{spec.type} is declared twice", location=str(path))
+                project.operators[spec.type] = spec
+    for path in _files(folder, "**/*.cc", "**/*.cpp"):
+        types = _inferred(path)
         if types:
             project.sources.append(path)
-            project.prototypes = True
+            project.entries.add("proto")
         for type_ in types:
-            _change(project, type_, path, infer="library")
+            project.change(type_, path, infer="library")
     for path in _files(folder, "*.py"):
-        type_ = _by_file_name(project, path)
-        project.copied.append(path)
-        _change(project, type_, path, infer=str(path.relative_to(project.root)))
+        with project.faults.part():
+            type_ = _by_file_name(project, path)
+            project.copied.append(path)
+            project.change(type_, path, infer=str(path.relative_to(project.root)))
+
+
+def _inferred(path: Path) -> list[str]:
+    """The operators for which a source file registers inference functions."""
+    return _INFER.findall(cpp.without_comments(path.read_text(errors="replace")))
 
 
 def _by_file_name(project: Project, path: Path) -> str:
@@ -126,14 +201,6 @@ def _by_file_name(project: Project, path: Path) -> str:
         location=str(path),
         remedy=f"the prototypes are: {known}",
     )
-
-
-def _change(project: Project, type_: str, path: Path, **changes: object) -> None:
-    if type_ not in project.operators:
-        raise GeError(
-            "E10612", f"there is no prototype of {type_}", location=str(path), remedy="declare it with REG_OP"
-        )
-    project.operators[type_] = replace(project.operators[type_], **changes)  # type: ignore[arg-type]
 
 
 def _adopt(project: Project, info: Information) -> None:
@@ -151,24 +218,29 @@ def _adopt(project: Project, info: Information) -> None:
 def _read_tbe(project: Project) -> None:
     folder = project.root / "tbe"
     for path in _files(folder / "op_info_cfg" / "ai_core", "*/*.ini", "*.ini"):
-        for info in read_information(path):
-            _adopt(project, info)
-            file = folder / "impl" / f"{info.file or _snake(info.type)}.py"
-            if not file.is_file():
-                raise GeError(
-                    "E10612", f"{info.type} names {file.name}, which is not there", location=str(path)
-                )
-            tbe = TbeSpec(
-                str(file.relative_to(project.root)),
-                info.function or file.stem,
-                _ordered_columns(project.operators[info.type], info),
-                info.asks,
-                info.refused,
-            )
-            if info.refused:
-                project.notes.append(f"the TBE implementation of {info.type} is not used: {info.refused}")
-            _change(project, info.type, path, tbe=_joined(project.operators[info.type].tbe, tbe))
+        for info in read_information(path, project.faults):
+            if info.type in {error.operator for error in project.faults.found}:
+                continue  # its declaration is a fault
+            with project.faults.part():
+                _adopt(project, info)
+                _take_tbe(project, info, path)
     project.copied += _files(folder / "impl", "**/*.py")
+
+
+def _take_tbe(project: Project, info: Information, path: Path) -> None:
+    file = project.root / "tbe" / "impl" / f"{info.file or _snake(info.type)}.py"
+    if not file.is_file():
+        raise GeError("E10612", f"{info.type} names {file.name}, which is not there", location=str(path))
+    tbe = TbeSpec(
+        str(file.relative_to(project.root)),
+        info.function or file.stem,
+        _ordered_columns(project.operators[info.type], info),
+        info.asks,
+        info.refused,
+    )
+    if info.refused:
+        project.notes.append(f"the TBE implementation of {info.type} is not used: {info.refused}")
+    project.change(info.type, path, tbe=_joined(project.operators[info.type].tbe, tbe))
 
 
 def _joined(before: TbeSpec | None, new: TbeSpec) -> TbeSpec:
@@ -203,26 +275,27 @@ def _snake(type_: str) -> str:
 
 def _read_kernels(project: Project) -> None:
     folder = project.root / "cpukernel"
-    sources = _files(folder / "impl", "*.cc", "*.cpp")
-    project.sources += sources
-    kernels = {name for path in sources for name in _kernel_names(path)}
+    kernels: dict[str, Path] = {}
+    for path in _files(folder / "impl", "**/*.cc", "**/*.cpp"):
+        with project.faults.part():
+            kernels |= dict.fromkeys(_kernel_names(path), path)
+            project.sources.append(path)
     dynamic: dict[str, bool] = {}
     for path in _files(folder / "op_info_cfg", "**/*.ini"):
         text = path.read_text(errors="replace")
-        for info in read_information(path):
-            _adopt(project, info) if info.inputs or info.outputs else None
-            section = text.partition(f"[{info.type}]")[2].partition("\n[")[0]
-            kind = re.search(r"opInfo\.subTypeOfInferShape\s*=\s*(\d+)", section)
-            dynamic[info.type] = kind is not None and kind[1] in _DYNAMIC
-            if info.type not in kernels:
-                raise GeError(
-                    "E10612",
-                    f"there is no kernel for {info.type}",
-                    location=str(path),
-                    remedy=f'register one with REGISTER_CPU_KERNEL("{info.type}", …)',
-                )
+        for info in read_information(path, project.faults):
+            with project.faults.part():
+                if info.inputs or info.outputs:
+                    _adopt(project, info)
+                section = text.partition(f"[{info.type}]")[2].partition("\n[")[0]
+                kind = re.search(r"opInfo\.subTypeOfInferShape\s*=\s*(\d+)", section)
+                dynamic[info.type] = kind is not None and kind[1] in _DYNAMIC
+                if info.type not in kernels:
+                    remedy = f'register one with REGISTER_CPU_KERNEL("{info.type}", …)'
+                    cause = f"there is no kernel for {info.type}"
+                    raise GeError("E10612", cause, location=str(path), remedy=remedy)
     for name in sorted(kernels):
-        _change(project, name, folder / "impl", aicpu=name, dynamic=dynamic.get(name, False))
+        project.change(name, kernels[name], aicpu=name, dynamic=dynamic.get(name, False))
 
 
 def _kernel_names(path: Path) -> list[str]:
@@ -244,40 +317,48 @@ def _kernel_names(path: Path) -> list[str]:
 def _read_plugins(project: Project) -> None:
     folder = project.root / "framework"
     for path in _files(folder, "**/*.cc", "**/*.cpp"):
-        for item in cpp.plugins_of(path):
+        found = cpp.plugins_of(path, project.faults)
+        for item in found:
             if item.framework == "caffe":
                 project.notes.append(f"the plugin of {item.type} for Caffe is left out: there is no parser")
             else:
                 project.plugins.append(item)
+        if any(item.parse for item in found if item.framework != "caffe"):
+            project.sources.append(path)
+            project.entries.add("plugin")
     project.python += _files(folder, "**/*.py") + _files(project.root / "operators", "*.py")
 
 
-def _check(project: Project) -> None:
-    if not project.operators and not project.python:
-        raise GeError(
-            "E10612",
-            f"{project.root} declares no operator",
-            remedy="see 'python -m ge.opp new NAME' for the layout of a project",
-        )
-    for spec in project.operators.values():
-        usable = spec.tbe is not None and not spec.tbe.refused
-        if not usable and not spec.aicpu:
-            raise GeError(
-                "E10612",
-                f"{spec.type} has no implementation",
-                remedy="add tbe/impl with its information, or a kernel in cpukernel/impl",
-            )
-        if not usable and not spec.infer:
-            raise GeError(
-                "E10612",
-                f"nothing tells the shapes of {spec.type}'s outputs",
-                remedy="register an inference function in op_proto/, or write "
-                f"op_proto/{_snake(spec.type)}.py with infer(op)",
-            )
-    known = set(project.operators)
-    for item in project.plugins:
-        if item.type not in known and not project.python and not _is_known(item.type):
-            raise GeError("E10612", f"a plugin maps to {item.type}, which is no operator")
+def _drop_incomplete(project: Project) -> None:
+    """Leave out operators that lack something, and plugins for operators that are not there."""
+    for type_ in list(project.operators):
+        cause, remedy = _lack(project.operators[type_])
+        if cause:
+            with project.faults.part():
+                del project.operators[type_]
+                if type_ not in {error.operator for error in project.faults.found}:
+                    raise GeError("E10612", cause, operator=type_, remedy=remedy)
+    gone = {error.operator for error in project.faults.found}
+    for item in list(project.plugins):
+        if item.type in project.operators or project.python or _is_known(item.type):
+            continue
+        project.plugins.remove(item)
+        if item.type not in gone:
+            with project.faults.part():
+                raise GeError("E10612", f"a plugin maps to {item.type}, which is no operator")
+
+
+def _lack(spec: OperatorSpec) -> tuple[str, str]:
+    """What an operator needs and does not have, and the remedy."""
+    usable = spec.tbe is not None and not spec.tbe.refused
+    if not usable and not spec.aicpu:
+        remedy = "add tbe/impl with its information, or a kernel in cpukernel/impl"
+        return f"{spec.type} has no implementation", remedy
+    if not usable and not spec.infer:
+        file = f"op_proto/{_snake(spec.type)}.py"
+        remedy = f"register an inference function in op_proto/, or write {file} with infer(op)"
+        return f"nothing tells the shapes of {spec.type}'s outputs", remedy
+    return "", ""
 
 
 def _is_known(type_: str) -> bool:
@@ -289,29 +370,62 @@ def _is_known(type_: str) -> bool:
 # -- building -----------------------------------------------------------------------------------------------
 
 
-def _stage(project: Project, staged: Path, version: str) -> PackageSpec:
+def _copy_files(project: Project, staged: Path) -> None:
     for path in (*project.copied, *project.python):
         copy = staged / path.relative_to(project.root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    digest = _digest(project)
-    library = ""
-    if project.sources:
-        library = f"lib{project.name}-{digest[:12]}.so"
-        includes = _include_folders(project)
-        compile_library(project.sources, staged / library, includes=includes, prototypes=project.prototypes)
-    spec = PackageSpec(
+
+
+def _described(project: Project, version: str, library: str) -> PackageSpec:
+    return PackageSpec(
         project.name,
         version,
-        digest,
+        _digest(project),
         library,
         tuple(project.operators.values()),
         tuple(project.plugins),
         tuple(str(p.relative_to(project.root)) for p in project.python),
         tuple(project.notes),
+        tuple(str(error) for error in project.faults.found),
     )
-    write_manifest(spec, staged)
-    return spec
+
+
+def _compile(project: Project, staged: Path) -> str:
+    """Compile the C++ files into a library; its name, "" without any. Files that do not compile are left out."""
+    includes = _include_folders(project)
+    if not project.sources:
+        return ""
+    library = f"lib{project.name}-{_digest(project)[:12]}.so"
+    try:
+        compile_library(project.sources, staged / library, includes=includes, entries=project.entries)
+        return library
+    except GeError as error:
+        before = len(project.faults.found)
+        for path in list(project.sources):
+            with project.faults.part():
+                _leave_out_unless_sound(project, path, includes)
+        if len(project.faults.found) == before:  # each compiles, but not all together
+            raise error
+    _drop_incomplete(project)
+    _require_something(project)
+    return _compile(project, staged)
+
+
+def _leave_out_unless_sound(project: Project, path: Path, includes: Sequence[Path]) -> None:
+    """Leave out a C++ file that does not compile, with all that it gives."""
+    try:
+        check_source(path, includes)
+    except GeError as error:
+        project.sources.remove(path)
+        for type_ in _inferred(path):
+            project.change(type_, path, infer="")
+        if "REGISTER_" in path.read_text(errors="replace"):
+            for name in _kernel_names(path):
+                project.change(name, path, aicpu="")
+            mapped = {(p.framework, p.names) for p in cpp.plugins_of(path, Faults()) if p.parse}
+            project.plugins = [p for p in project.plugins if (p.framework, p.names) not in mapped]
+        raise error
 
 
 def _include_folders(project: Project) -> list[Path]:
@@ -339,20 +453,40 @@ def _load_all(spec: PackageSpec, staged: Path) -> bool:
     return True
 
 
-def _trial(spec: PackageSpec, staged: Path, root: Path) -> None:
-    """Load every file of a package once, in a process of its own."""
+def _trial(project: Project, spec: PackageSpec, staged: Path) -> bool:
+    """Load every file of a package once, in a process of its own; False when operators had to be left out."""
+    try:
+        _load_apart(spec, staged)
+        return True
+    except GeError:
+        for operator in spec.operators:
+            with project.faults.part():
+                _keep_if_loaded(project, replace(spec, operators=(operator,)), staged)
+    _drop_incomplete(project)
+    _require_something(project)
+    return False
+
+
+def _load_apart(spec: PackageSpec, staged: Path) -> None:
     from ge.ops.custom import guard
 
-    who = UserCodeError("E10610", "", location=str(staged))
+    guard.run_apart(partial(_load_all, spec, staged), UserCodeError("E10610", "", location=str(staged)))
 
+
+def _keep_if_loaded(project: Project, spec: PackageSpec, staged: Path) -> None:
+    """Leave out the TBE implementation of an operator whose file does not load."""
+    (operator,) = spec.operators
     try:
-        guard.run_apart(partial(_load_all, spec, staged), who)
+        _load_apart(spec, staged)
     except GeError as error:
+        if operator.tbe is None:
+            raise
+        project.operators[operator.type] = replace(operator, tbe=None)
         raise GeError(
             error.code,
-            error.cause.replace(str(staged), str(root)),
-            operator=error.operator,
-            location=error.location.replace(str(staged), str(root)),
+            error.cause.replace(str(staged), str(project.root)),
+            operator=error.operator or operator.type,
+            location=error.location.replace(str(staged), str(project.root)),
             remedy=error.remedy,
         ) from error
 

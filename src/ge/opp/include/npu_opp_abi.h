@@ -77,6 +77,22 @@ typedef struct {
 /* npu_opp_infer: 0 done, 1 refused (see message), 2 no function for the type. */
 typedef uint32_t (*NpuOppInferFn)(const char* type, NpuOppInfer* question);
 
+/* One node of a framework's graph for a parse function; set_attr gets the attributes of our operator. */
+typedef struct {
+  const char* framework; /* "onnx", "tensorflow" */
+  const char* type;      /* as the plugin registers it */
+  const char* name;
+  uint64_t num_inputs, num_outputs, num_attrs;
+  const NpuOppAttr* attrs;
+  void* sink;
+  void (*set_attr)(void* sink, const NpuOppAttr* attr);
+  char* message;
+  uint64_t message_size;
+} NpuOppParse;
+
+/* npu_opp_parse: 0 done, 1 refused (see message), 2 no function for the type. */
+typedef uint32_t (*NpuOppParseFn)(NpuOppParse* question);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +18,20 @@ import numpy as np
 from ge.distributions import ascend
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
-from ge.ops.base import REQUIRED, Attr, Input, NodeView, Operator, Output, Prototype, fail
-from ge.ops.custom.spec import AttrSpec, OperatorSpec, PackageSpec, PortSpec
-from ge.ops.plugins import Plugin, mapping, parse_name
+from ge.ops.base import (
+    REQUIRED,
+    Attr,
+    Input,
+    NodeView,
+    Operator,
+    Output,
+    Prototype,
+    candidates,
+    fail,
+    lookup,
+)
+from ge.ops.custom.spec import AttrSpec, OperatorSpec, PackageSpec, PluginSpec, PortSpec
+from ge.ops.plugins import Node, Plugin, Results, Unsupported, mapping, parse_name
 
 __all__ = ["kernel_name", "load_library", "operators_of", "plugins_of"]
 
@@ -70,19 +83,17 @@ def operators_of(package: PackageSpec, directory: Path) -> list[type[Operator]]:
     return [_operator(package, directory, spec) for spec in package.operators]
 
 
-def plugins_of(package: PackageSpec) -> list[Plugin]:
+def plugins_of(package: PackageSpec, directory: Path) -> list[Plugin]:
     """The plugins of a package, not yet in force."""
     attrs = {spec.type: [a.name for a in spec.attrs] for spec in package.operators}
-    return [
-        Plugin(
-            item.framework,
-            *parse_name(item.framework, name),
-            mapping(item.type, attrs.get(item.type, ())),
-            custom=True,
-        )
-        for item in package.plugins
-        for name in item.names
-    ]
+    found = []
+    for item in package.plugins:
+        for name in item.names:
+            function: Any = mapping(item.type, attrs.get(item.type, ()))
+            if item.parse:
+                function = ParsedMapping(item, name, str(directory / package.library))
+            found.append(Plugin(item.framework, *parse_name(item.framework, name), function, custom=True))
+    return found
 
 
 def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type[Operator]:
@@ -94,6 +105,7 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
         "digest": package.digest,
         "dynamic_outputs": spec.dynamic,
     }
+    code = None
     if spec.tbe is not None and not spec.tbe.refused:
         code = _TbeCode(spec, directory / spec.tbe.file)
         members.update(
@@ -105,7 +117,7 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
             members["unsuitable"] = staticmethod(code.unsuitable)
     if spec.aicpu:
         members["aicpu"] = kernel_name(package.name, spec.aicpu)
-    members.update(_inference(package, directory, spec))
+    members.update(_inference(package, directory, spec, code))
     operator: type[Operator] = type(spec.type, (Operator,), members)
     # Set apart from the class, whose own names a port may have.
     operator.prototype = Prototype(
@@ -128,6 +140,84 @@ def _attr(spec: AttrSpec) -> Attr:
     return Attr(_TYPES[spec.type], default)
 
 
+# -- parse functions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParsedMapping:
+    """A plugin whose attributes a parse function in C++ gives; the inputs are the node's."""
+
+    plugin: PluginSpec
+    name: str  # of the framework's operator, as it is registered
+    library: str
+
+    def __call__(self, n: Node) -> Results:
+        kept: list[Any] = []
+        given = {**n.attrs, "attribute": _as_json(n.attrs)} if self.plugin.framework == "onnx" else n.attrs
+        attrs = [_plain_attr(k, v, kept) for k, v in given.items() if _is_plain(v)]
+        found: dict[str, Any] = {}
+        message = ctypes.create_string_buffer(1024)
+        call = _ParseCall(
+            self.plugin.framework.encode(),
+            self.name.encode(),
+            n.name.encode(),
+            len(n.inputs),
+            n.outputs,
+            len(attrs),
+            (_Attr * max(1, len(attrs)))(*attrs),
+            None,
+            _SET_ATTR(lambda _, attr: found.update([_attribute(attr.contents)])),
+            ctypes.cast(message, ctypes.c_char_p),
+            1023,
+        )
+        parse = ctypes.CDLL(self.library).npu_opp_parse
+        parse.restype = ctypes.c_uint32
+        if parse(ctypes.byref(call)):
+            said = message.value.decode(errors="replace") or f"{self.plugin.parse} refuses the node"
+            raise Unsupported(f"its parse function in C++: {said}")
+        return n.builder.ops(self.plugin.type, n.operands(given), **self._known(found))
+
+    def _known(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What the operator has of the attributes that the function sets, in the operator's types."""
+        known = candidates(self.plugin.type)[0].prototype.attrs
+        return {name: _fitted(value, known[name]) for name, value in found.items() if name in known}
+
+
+def _is_plain(value: Any) -> bool:
+    many = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(v, bool | int | float | str) for v in many)
+
+
+def _as_json(attrs: Mapping[str, Any]) -> str:
+    """The attributes of an ONNX node in the form of its JSON text, which some functions parse."""
+    kinds = ((bool, "i", 2), (int, "i", 2), (float, "f", 1), (str, "s", 3))
+    found = []
+    for name, value in attrs.items():
+        if not _is_plain(value):
+            continue
+        many = isinstance(value, list | tuple)
+        sample = (value[0] if value else 0) if many else value
+        key, number = next((k, n) for t, k, n in kinds if isinstance(sample, t))
+        plural = {"i": "ints", "f": "floats", "s": "strings"}[key]
+        found.append({"name": name, "type": number + 5 * many, plural if many else key: value})
+    return json.dumps({"attribute": found})
+
+
+def _attribute(attr: _Attr) -> tuple[str, Any]:
+    """Name and value of an attribute in the form of npu_opp_abi.h."""
+    kinds = {0: ctypes.c_int64, 1: ctypes.c_int64, 2: ctypes.c_double, 3: ctypes.c_char_p}
+    scalar = attr.kind if attr.kind < 4 else attr.kind - 3
+    values = ctypes.cast(attr.values, ctypes.POINTER(kinds[scalar]))[: attr.count]
+    plain = [v.decode() if isinstance(v, bytes) else v for v in values]
+    return attr.name.decode(), plain if attr.kind >= 4 else plain[0]
+
+
+def _fitted(value: Any, attr: Attr) -> Any:
+    if isinstance(value, list):
+        return [attr.item(v) for v in value] if attr.item is not None else value
+    return [value] if attr.type is list else attr.type(value)
+
+
 # -- TBE operator files -------------------------------------------------------------------------------------
 
 
@@ -148,6 +238,16 @@ class _TbeCode:
         inferred = _library_answer_or_none(op)
         outputs = None if inferred is None else [(d.shape, d.dtype) for d in inferred]
         return trace(entry, self._ports(tensors), outputs, self._attrs(op, entry), self.spec.type.lower())
+
+    def described(self, op: NodeView) -> list[TensorDesc]:
+        """The outputs as the file computes them, where nothing else tells their sizes."""
+        from tbe.dsl.tracing import trace
+        from tbe.expr import placeholder
+
+        entry = self.load().entry
+        places = [None if d is None else placeholder(d.shape, d.dtype) for d in op.inputs]
+        made = trace(entry, self._ports(places), None, self._attrs(op, entry), self.spec.type.lower())
+        return [TensorDesc(tuple(t.shape), t.dtype) for t in made]
 
     def unsuitable(self, op: NodeView) -> str:
         """What check_supported has against a node."""
@@ -193,8 +293,6 @@ class _TbeCode:
 
 def _library_answer_or_none(op: NodeView) -> Sequence[TensorDesc] | None:
     """What the operator's own inference says, None when it has none."""
-    from ge.ops.base import lookup
-
     operator = lookup(op.type)
     if operator.infer is Operator.infer:
         return None
@@ -205,9 +303,11 @@ def _library_answer_or_none(op: NodeView) -> Sequence[TensorDesc] | None:
 # -- inference ----------------------------------------------------------------------------------------------
 
 
-def _inference(package: PackageSpec, directory: Path, spec: OperatorSpec) -> dict[str, Any]:
+def _inference(
+    package: PackageSpec, directory: Path, spec: OperatorSpec, code: _TbeCode | None
+) -> dict[str, Any]:
     if spec.infer == "library":
-        question = _Question(spec, directory / package.library)
+        question = _Question(spec, directory / package.library, code)
         return {"infer": staticmethod(question.ask)}
     if spec.infer:
         code = _PythonCode(directory / spec.infer)
@@ -283,12 +383,32 @@ class _InferCall(ctypes.Structure):
     )
 
 
+_SET_ATTR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Attr))
+
+
+class _ParseCall(ctypes.Structure):
+    _fields_ = (
+        ("framework", ctypes.c_char_p),
+        ("type", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("num_inputs", ctypes.c_uint64),
+        ("num_outputs", ctypes.c_uint64),
+        ("num_attrs", ctypes.c_uint64),
+        ("attrs", ctypes.POINTER(_Attr)),
+        ("sink", ctypes.c_void_p),
+        ("set_attr", _SET_ATTR),
+        ("message", ctypes.c_char_p),
+        ("message_size", ctypes.c_uint64),
+    )
+
+
 class _Question:
     """Asks the C++ inference function of a package (in the process that traces custom operators)."""
 
-    def __init__(self, spec: OperatorSpec, library: Path) -> None:
+    def __init__(self, spec: OperatorSpec, library: Path, code: _TbeCode | None = None) -> None:
         self.spec = spec
         self.library = library
+        self.code = code
 
     def ask(self, op: NodeView) -> list[TensorDesc]:
         """What the function says; an error with its message when it refuses."""
@@ -323,7 +443,12 @@ class _Question:
         if status:
             said = message.value.decode(errors="replace") or "its C++ inference function refuses the node"
             raise fail(op, said if status == 1 else "the package has no inference function for it")
-        return [found[i] for i in range(len(outputs))]
+        answer = [found[i] for i in range(len(outputs))]
+        if any(d < 0 for desc in answer for d in desc.shape):  # UNKNOWN_DIM, UNKNOWN_RANK
+            if self.code is None:
+                raise fail(op, "its C++ inference function leaves a dimension open")
+            return self.code.described(op)
+        return answer
 
     def _inputs(self, op: NodeView, kept: list[Any]) -> tuple[list[bytes], list[_Tensor]]:
         names: list[bytes] = []

@@ -143,7 +143,7 @@ def _load_package(found: Found) -> None:
     packages.load_library(spec, found.path)
     for operator in packages.operators_of(spec, found.path):
         found.operators.append(register(operator, custom=True))
-    for item in packages.plugins_of(spec):
+    for item in packages.plugins_of(spec, found.path):
         plugins.add(item)
         found.plugins.append(item)
     for name in spec.python:

@@ -71,11 +71,12 @@ class OperatorSpec:
 
 @dataclass(frozen=True)
 class PluginSpec:
-    """A mapping of framework operators to an operator: attributes of the same name are taken over."""
+    """A mapping of framework operators to an operator: attributes of the same name, or what a function says."""
 
     framework: str  # tensorflow, onnx, aten
     names: tuple[str, ...]
     type: str
+    parse: str = ""  # a function in the package's library that gives the attributes
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class PackageSpec:
     plugins: tuple[PluginSpec, ...] = ()
     python: tuple[str, ...] = ()  # operator and plugin files in this package's own form
     notes: tuple[str, ...] = field(default=())
+    faults: tuple[str, ...] = field(default=())  # what is wrong with parts that were left out
 
 
 def write_manifest(spec: PackageSpec, directory: Path) -> None:
@@ -115,10 +117,11 @@ def read_manifest(directory: Path) -> PackageSpec:
 def _package(data: dict[str, Any]) -> PackageSpec:
     operators = tuple(_operator(item) for item in data.pop("operators"))
     plugins = tuple(
-        PluginSpec(item["framework"], tuple(item["names"]), item["type"]) for item in data.pop("plugins")
+        PluginSpec(item["framework"], tuple(item["names"]), item["type"], item.get("parse", ""))
+        for item in data.pop("plugins")
     )
-    python, notes = tuple(data.pop("python")), tuple(data.pop("notes"))
-    return PackageSpec(operators=operators, plugins=plugins, python=python, notes=notes, **data)
+    lists = {name: tuple(data.pop(name, ())) for name in ("python", "notes", "faults")}
+    return PackageSpec(operators=operators, plugins=plugins, **lists, **data)
 
 
 def _operator(item: dict[str, Any]) -> OperatorSpec:

@@ -1,4 +1,4 @@
-// Part of the prototype interface; everything is in op_proto.h.
+// Part of the plugin interface; everything is in op_plugin.h.
 #pragma once
 
-#include "op_proto.h"
+#include "op_plugin.h"

@@ -1,0 +1,4 @@
+// Part of the plugin interface; everything is in op_plugin.h.
+#pragma once
+
+#include "op_plugin.h"
