@@ -150,7 +150,8 @@ def _columns(path: Path, type_: str, ports: Sequence[_Port]) -> tuple[tuple[tupl
 
 def _filled(items: Sequence[str], count: int) -> list[str]:
     """Formats of all columns: one stands for all, those that are not there are ND."""
-    return [*items, *(items if len(items) == 1 else ["ND"]) * (count - len(items))]
+    rest = items[0] if len(items) == 1 else "ND"
+    return [*items, *[rest] * (count - len(items))]
 
 
 def _attrs(path: Path, type_: str, values: Mapping[str, str]) -> tuple[AttrSpec, ...]:

@@ -205,7 +205,7 @@ def _as_json(attrs: Mapping[str, Any]) -> str:
 
 def _attribute(attr: _Attr) -> tuple[str, Any]:
     """Name and value of an attribute in the form of npu_opp_abi.h."""
-    kinds = {0: ctypes.c_int64, 1: ctypes.c_int64, 2: ctypes.c_double, 3: ctypes.c_char_p}
+    kinds: tuple[Any, ...] = (ctypes.c_int64, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p)
     scalar = attr.kind if attr.kind < 4 else attr.kind - 3
     values = ctypes.cast(attr.values, ctypes.POINTER(kinds[scalar]))[: attr.count]
     plain = [v.decode() if isinstance(v, bytes) else v for v in values]
@@ -310,8 +310,8 @@ def _inference(
         question = _Question(spec, directory / package.library, code)
         return {"infer": staticmethod(question.ask)}
     if spec.infer:
-        code = _PythonCode(directory / spec.infer)
-        return {"infer": staticmethod(code.infer), "verify": staticmethod(code.verify)}
+        own = _PythonCode(directory / spec.infer)
+        return {"infer": staticmethod(own.infer), "verify": staticmethod(own.verify)}
     return {}
 
 

@@ -120,8 +120,8 @@ def _package(data: dict[str, Any]) -> PackageSpec:
         PluginSpec(item["framework"], tuple(item["names"]), item["type"], item.get("parse", ""))
         for item in data.pop("plugins")
     )
-    lists = {name: tuple(data.pop(name, ())) for name in ("python", "notes", "faults")}
-    return PackageSpec(operators=operators, plugins=plugins, **lists, **data)
+    data |= {name: tuple(data.get(name, ())) for name in ("python", "notes", "faults")}
+    return PackageSpec(operators=operators, plugins=plugins, **data)
 
 
 def _operator(item: dict[str, Any]) -> OperatorSpec:
