@@ -103,7 +103,7 @@ def _show(found: Profile, output: Path) -> None:
             f"{kernel.bytes_rate / 1e9:.1f}",
             f"{found.roof(kernel):.0%}",
             escape(kernel.name),
-            escape(kernel.operator),
+            escape(kernel.runs_as),
         )
     screen.print(table)
     if not found.kernels:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Kernel", "Profile", "trace_events"]
+__all__ = ["SCHEMA", "Kernel", "Profile", "operators_of", "trace_events"]
+
+SCHEMA = "tf-adapter-profile/1"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,23 @@ class Kernel:
 
     @property
     def operator(self) -> str:
+        """The operators that the kernel computes."""
+        return operators_of(self.name, self.kind)
+
+    @property
+    def runs_as(self) -> str:
+        """The implementation, or the kind of the task where it has only one."""
         return self.implementation or self.kind
+
+
+def operators_of(name: str, kind: str) -> str:
+    """The operators of a task: its name up to the node, else its kind.
+
+    >>> operators_of("MatMul+relu:dense/Relu", "matmul"), operators_of("x", "copy")
+    ('MatMul+relu', 'copy')
+    """
+    found, colon, _ = name.partition(":")
+    return found if colon else kind
 
 
 _SAME = ("name", "engine", "kind", "implementation", "dtype", "calls", "seconds", "flops", "nbytes")
@@ -104,6 +122,7 @@ class Profile:
     def data(self) -> dict[str, Any]:
         """The summary for other programs."""
         return {
+            "schema": SCHEMA,
             "framework": self.framework,
             "target": self.target,
             "wall_seconds": self.wall,
@@ -116,7 +135,8 @@ class Profile:
             ],
             "kernels": [
                 {
-                    "program": k.program, "name": k.name, "engine": k.engine, "implementation": k.operator,
+                    "program": k.program, "name": k.name, "operator": k.operator, "engine": k.engine,
+                    "implementation": k.runs_as,
                     "dtype": k.dtype, "shape": list(k.shape), "calls": k.calls, "seconds": k.seconds,
                     "flops": k.flops, "bytes": k.nbytes, "share_of_roof": self.roof(k),
                 }

@@ -1,100 +1,104 @@
-"""The page of a profile: one HTML file without network, with inline SVG for bars, roofline and timeline."""
+"""The page of a profile: time by operator, roofline, timeline, every kernel."""
 
 from __future__ import annotations
 
-import html
-import json
 import math
-import string
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from npu_tools.pages.charts import Bar, Span, bars, figure, timeline
+from npu_tools.pages.parts import card, cards, document, escape, folded, seconds, table, tile
 from npu_tools.profile_data import Kernel, Profile
 
 __all__ = ["page"]
 
 _MOST_ROWS = 200
+_MOST_BARS = 16
 _MOST_BLOCKS = 6000  # of the timeline
 _WIDTH, _HEIGHT, _MARGIN = 720, 380, 56
-_TEMPLATE = string.Template(Path(__file__).with_suffix(".html").read_text())
-_COLOURS = ("#3b6fd4", "#c05a2b", "#2f8f5b", "#8a4fbf", "#b0892a", "#2b94a8", "#b53a68", "#6b7280")
+_STYLES = ("npu", "copies", "input", "between")
+_HOST = "host"
+_ROOFLINE = (
+    "Operations a second over operations for each byte, both logarithmic. A kernel on the line could not be faster on "
+    "this machine, unless its data is in the caches; the area of a circle is its share of the time."
+)
 
 
 def page(script: str, profile: Profile, recorded: dict[str, Any]) -> str:
     """The whole page."""
     engines = list(dict.fromkeys(kernel.engine for kernel in profile.kernels))
-    colours = {engine: _COLOURS[i % len(_COLOURS)] for i, engine in enumerate(engines)}
-    return _TEMPLATE.substitute(
-        title=html.escape(f"Profile of {script}"),
-        summary=_summary(profile),
-        operators=_operators(profile, colours),
-        roofline=_roofline(profile, colours),
-        legend="".join(
-            f'<span><i style="background:{colour}"></i>{html.escape(engine)}</span>'
-            for engine, colour in colours.items()
-        ),
-        kernels=_kernels(profile),
-        timeline=_data(_timeline(recorded, colours)),
-    )
+    styles = {engine: _STYLES[min(i, len(_STYLES) - 1)] for i, engine in enumerate(engines)}
+    keys = "".join(f'<span class="key {style}">{escape(engine)}</span>' for engine, style in styles.items())
+    legend = f'<div class="legend">{keys}<span class="key {_HOST}">calls on the host</span></div>'
+    measured = [
+        card("Time by operator", _operators(profile, styles), "Share of the time on the NPU."),
+        card("Roofline", legend + _roofline(profile, styles), _ROOFLINE),
+    ]
+    blocks = card("Kernels and calls on the host", legend + _timeline(recorded, styles))
+    sections = [
+        ("summary", "Summary", f'<dl class="tiles">{_summary(profile)}</dl>'),
+        ("operators", "Operators", cards(measured)),
+        ("timeline", "Timeline", blocks),
+        ("kernels", "Kernels", card(f"The longest of {len(profile.kernels)}", _kernels(profile))),
+    ]
+    name = f"Profile of {script}"
+    above = f"<p>{escape(profile.framework)}, {escape(profile.target)}</p>"
+    return document(name, name, above, sections, "trace.json opens in Perfetto, with all details.")
 
 
 def _summary(profile: Profile) -> str:
     idle = max(0.0, profile.wall - profile.busy - profile.host)
-    cards = (
-        ("whole script", f"{profile.wall:.3f} s"),
-        ("on the NPU", f"{profile.busy:.3f} s ({_share(profile.busy, profile.wall)})"),
-        ("calls on the host", f"{profile.host:.3f} s ({_share(profile.host, profile.wall)})"),
-        ("everything else: imports, compiles, Python", f"{idle:.3f} s ({_share(idle, profile.wall)})"),
-        ("machine", html.escape(profile.target)),
+    return "".join(
+        tile(name, seconds(value), _share(value, profile.wall))
+        for name, value in (
+            ("Whole script", profile.wall),
+            ("On the NPU", profile.busy),
+            ("Calls on the host", profile.host),
+            ("Everything else", idle),
+        )
     )
-    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cards)
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "-"
+    return f"{part / whole:.1%} of the script" if whole else "–"
 
 
-def _operators(profile: Profile, colours: dict[str, str]) -> str:
+def _operators(profile: Profile, styles: Mapping[str, str]) -> str:
     rows = profile.operators()
-    most = rows[0][3] if rows else 1.0
     total = sum(row[3] for row in rows) or 1.0
-    return "".join(
-        f"<tr><td>{html.escape(operator)}</td><td>{html.escape(engine)}</td><td>{calls}</td>"
-        f"<td>{seconds * 1e3:.3f}</td><td>{seconds / total:.1%}</td>"
-        f'<td class="bar"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{100 * seconds / most:.2f}" height="10" fill="{colours[engine]}"/></svg></td></tr>'
-        for engine, operator, calls, seconds in rows[:_MOST_ROWS]
-    )
+    drawn = [
+        Bar(name, time, styles[engine], f"{time / total:.1%}") for engine, name, _, time in rows[:_MOST_BARS]
+    ]
+    cells = [
+        (name, engine, (str(calls), calls), (f"{time * 1e3:.3f}", time), (f"{time / total:.1%}", time))
+        for engine, name, calls, time in rows[:_MOST_ROWS]
+    ]
+    heads = ["operator", "engine", "calls", "ms", "share"]
+    rowed = table(heads, cells, name="Time by operator", numbers="  nnn")
+    return bars("Time by operator", drawn) + folded(f"{len(cells)} operators", rowed)
 
 
 def _kernels(profile: Profile) -> str:
-    return "".join(_kernel_row(profile, kernel) for kernel in profile.kernels[:_MOST_ROWS])
+    heads = ["kernel", "program", "implementation", "output", "calls", "ms", "µs a call", "MFLOP", "MB"]
+    heads += ["GFLOP/s", "GB/s", "of roof"]
+    rows = [_kernel_row(profile, kernel) for kernel in profile.kernels[:_MOST_ROWS]]
+    return table(heads, rows, name="Kernels", numbers="    nnnnnnnn")
 
 
-def _kernel_row(profile: Profile, kernel: Kernel) -> str:
-    shape = f"{kernel.dtype}[{'x'.join(map(str, kernel.shape))}]"
-    cells: Iterable[str] = (
-        html.escape(kernel.name),
-        html.escape(kernel.program),
-        html.escape(kernel.operator),
-        html.escape(shape),
-        str(kernel.calls),
-        f"{kernel.seconds * 1e3:.3f}",
-        f"{kernel.seconds / kernel.calls * 1e6:.2f}",
-        f"{kernel.flops / 1e6:.3f}",
-        f"{kernel.nbytes / 1e6:.3f}",
-        f"{kernel.flops_rate / 1e9:.2f}",
-        f"{kernel.bytes_rate / 1e9:.2f}",
-        f"{profile.roof(kernel):.1%}",
-    )
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def _kernel_row(profile: Profile, kernel: Kernel) -> list[str | tuple[str, float]]:
+    roof = profile.roof(kernel)
+    return [
+        kernel.name, kernel.program, kernel.runs_as, f"{kernel.dtype}[{'×'.join(map(str, kernel.shape))}]",
+        (str(kernel.calls), kernel.calls), (f"{kernel.seconds * 1e3:.3f}", kernel.seconds),
+        f"{kernel.seconds / kernel.calls * 1e6:.2f}", f"{kernel.flops / 1e6:.3f}", f"{kernel.nbytes / 1e6:.3f}",
+        f"{kernel.flops_rate / 1e9:.2f}", f"{kernel.bytes_rate / 1e9:.2f}", (f"{roof:.1%}", roof),
+    ]  # fmt: skip
 
 
 # -- roofline -----------------------------------------------------------------------------------------------------
 
 
-def _roofline(profile: Profile, colours: dict[str, str]) -> str:
+def _roofline(profile: Profile, styles: Mapping[str, str]) -> str:
     """Rate over intensity, both logarithmic; a circle a kernel, its area by its time."""
     points = [k for k in profile.kernels if k.flops > 0 and k.nbytes > 0 and k.seconds > 0][:_MOST_ROWS]
     ridge = profile.flops_roof / profile.bytes_roof
@@ -113,32 +117,39 @@ def _roofline(profile: Profile, colours: dict[str, str]) -> str:
     roof += f"{x(right):.1f},{y(profile.flops_roof):.1f}"
     longest = max((k.seconds for k in points), default=1.0)
     circles = "".join(
-        f'<circle cx="{x(k.intensity):.1f}" cy="{y(k.flops_rate):.1f}" '
-        f'r="{3 + 12 * math.sqrt(k.seconds / longest):.1f}" '
-        f'fill="{colours[k.engine]}"><title>{html.escape(k.name)}: {k.flops_rate / 1e9:.1f} GFLOP/s, '
+        f'<circle class="dot share {styles[k.engine]}" cx="{x(k.intensity):.1f}" cy="{y(k.flops_rate):.1f}" '
+        f'r="{3 + 12 * math.sqrt(k.seconds / longest):.1f}"><title>{escape(k.name)}: {k.flops_rate / 1e9:.1f} GFLOP/s, '
         f"{k.intensity:.2f} FLOP/B, {profile.roof(k):.0%} of the roof</title></circle>"
         for k in points
     )
-    return (
-        f"{_ticks(left, right, bottom, top, x, y)}"
-        f'<polyline class="roof" points="{roof}"/>'
-        f'<text x="{_WIDTH - _MARGIN}" y="{y(profile.flops_roof) - 6:.1f}" text-anchor="end">'
+    body = (
+        f'{_ticks((left, right), (bottom, top), x, y)}<polyline class="roof" points="{roof}"/>'
+        f'<text class="label" x="{_WIDTH - _MARGIN}" y="{y(profile.flops_roof) - 6:.1f}" text-anchor="end">'
         f"{profile.flops_roof / 1e9:.0f} GFLOP/s</text>"
-        f'<text x="{x(left) + 8:.1f}" y="{y(profile.bytes_roof * left) - 14:.1f}">'
+        f'<text class="label" x="{x(left) + 8:.1f}" y="{y(profile.bytes_roof * left) - 14:.1f}">'
         f"{profile.bytes_roof / 1e9:.0f} GB/s</text>{circles}"
+        f'<text class="axis" x="{_WIDTH / 2}" y="{_HEIGHT - 6}" text-anchor="middle">FLOP for each byte</text>'
+        f'<text class="axis" transform="translate(12 {_HEIGHT / 2}) rotate(-90)" text-anchor="middle">GFLOP/s</text>'
     )
+    said = "; ".join(f"{k.name} at {profile.roof(k):.0%} of the roof" for k in points[:8])
+    return figure("Roofline", said or "no kernel with arithmetic", body, _WIDTH, _HEIGHT)
 
 
-def _ticks(left: float, right: float, bottom: float, top: float, x: Any, y: Any) -> str:
+def _ticks(
+    across: tuple[float, float],
+    up: tuple[float, float],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+) -> str:
     low, high = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     marks = []
-    for power in range(math.ceil(math.log10(left)), math.floor(math.log10(right)) + 1):
+    for power in _powers(*across):
         at = x(10.0**power)
         marks.append(
             f'<text x="{at:.1f}" y="{low + 18}" text-anchor="middle">{10.0**power:g}</text>'
             f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_MARGIN}" y2="{low}"/>'
         )
-    for power in range(math.ceil(math.log10(bottom)), math.floor(math.log10(top)) + 1):
+    for power in _powers(*up):
         at = y(10.0**power)
         marks.append(
             f'<text x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end">{10.0**power / 1e9:g}</text>'
@@ -147,42 +158,29 @@ def _ticks(left: float, right: float, bottom: float, top: float, x: Any, y: Any)
     return "".join(marks)
 
 
+def _powers(low: float, high: float) -> range:
+    return range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+
+
 # -- timeline -----------------------------------------------------------------------------------------------------
 
 
-def _timeline(recorded: dict[str, Any], colours: dict[str, str]) -> dict[str, Any]:
-    """Rows of blocks (start, length in microseconds, name, colour), the longest blocks where there are too many."""
-    first = recorded["began"]
+def _timeline(recorded: dict[str, Any], styles: Mapping[str, str]) -> str:
+    """Kernels and calls on the host, the longest where there are too many."""
     programs = {program["number"]: program for program in recorded["programs"]}
-    blocks: list[tuple[str, float, float, str, str]] = []
+    spans: list[Span] = []
     for number, index, thread, start, end in recorded["spans"]:
         tasks = programs[number]["tasks"]
         if 0 <= index < len(tasks):
             task = tasks[index]
-            row, name, colour = (
-                f"NPU, thread {thread}",
-                task["name"],
-                colours.get(task["engine"], _COLOURS[-1]),
-            )
-            blocks.append((row, (start - first) / 1e3, (end - start) / 1e3, name, colour))
+            style = styles.get(task["engine"], _STYLES[-1])
+            spans.append(Span(f"NPU, thread {thread}", task["name"], start / 1e9, end / 1e9, style))
     for name, start, end in recorded["host"]:
-        blocks.append(("host", (start - first) / 1e3, (end - start) / 1e3, name, _COLOURS[-1]))
+        spans.append(Span("host", name, start / 1e9, end / 1e9, _HOST))
     for name, on_npu, thread, start, end in recorded["calls"]:
         if not on_npu:
-            row = f"host, thread {thread + 1}"
-            blocks.append((row, (start - first) / 1e3, (end - start) / 1e3, name, _COLOURS[-1]))
-    total = len(blocks)
-    blocks = sorted(sorted(blocks, key=lambda block: -block[2])[:_MOST_BLOCKS])
-    rows = list(dict.fromkeys(block[0] for block in blocks))
-    return {
-        "rows": rows,
-        "blocks": [
-            [rows.index(row), round(at, 3), round(long, 3), name, c] for row, at, long, name, c in blocks
-        ],
-        "leftOut": total - len(blocks) + recorded["dropped"],
-    }
-
-
-def _data(value: dict[str, Any]) -> str:
-    """JSON that may stand in a script element."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+            spans.append(Span(f"host, thread {thread + 1}", name, start / 1e9, end / 1e9, _HOST))
+    kept = sorted(spans, key=lambda s: s.begin - s.end)[:_MOST_BLOCKS]
+    kept.sort(key=lambda s: (s.row, s.begin))
+    rows = list(dict.fromkeys(s.row for s in kept))
+    return timeline("Timeline", "blocks", rows, kept, len(spans) - len(kept) + recorded["dropped"])

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import ge
 from tests.tools.command_line import run_command
+from tests.tools.test_check_units import problems
 
 
 def save(path: Path, nodes: list[Any], shapes: dict[str, list[Any]], weights: dict[str, np.ndarray]) -> Path:
@@ -63,10 +64,14 @@ def test_a_layer_that_overflows_is_named_and_a_mixlist_mends_it(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(page.with_suffix(".json").read_text())
+    assert problems(report) == []
     (finding,) = [f for f in report["findings"] if f["id"] == "layer-overflow"]
     assert "huge" in finding["title"] and "force_fp16" in finding["title"]
     kept = report["precision"]["modes"]["must_keep_origin_dtype"]
     assert kept["first_departing"] is None and "as near to float64" in kept["verdict"]
+    drawn = report["drawing"]
+    assert [layer["name"] for layer in drawn["layers"]] == ["first", "relu", "huge", "last"]
+    assert drawn["edges"] == [[0, 1], [1, 2], [2, 3]]
     assert [row["layer"] for row in kept["layers"]] == ["first", "relu", "huge", "last"]
     assert max(row["error"] for row in kept["layers"]) < 1e-5
     assert report["outputs"][0]["error"] < 1e-5 and report["runs"]["plain"]["reference"]

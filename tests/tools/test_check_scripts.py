@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.tools.command_line import ROOT, run_command
+from tests.tools.test_check_units import problems
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -30,6 +31,10 @@ def checked(
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(page.with_suffix(".json").read_text())
     assert not report["runs"]["npu"].get("incomplete"), report["runs"]["npu"]
+    assert problems(report) == []
+    count = len(report["drawing"].get("layers", ()))
+    assert bool(count) == bool(report["graph"])
+    assert all(0 <= end < count for edge in report["drawing"].get("edges", ()) for end in edge)
     return report
 
 
@@ -59,6 +64,7 @@ def test_planted_faults_of_a_training_loop_are_found_with_their_lines(tmp_path: 
     assert report["figures"]["loss_error"] < 1e-4 and len(report["losses"]["npu"]) == 12
     assert report["runs"]["npu"]["stopped"] == "after 12 calls of train_step"
     assert {g["place"] for g in report["graph"]} == {"NPU", "host"}
+    assert "FFT" in [layer["name"] for layer in report["drawing"]["layers"] if layer["place"] == "host"]
     assert report["kernels"] and report["timeline"] and report["spent"]["input"] > 0
 
 

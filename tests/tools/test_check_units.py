@@ -8,14 +8,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
 from npu_tools.check import assemble, compare, judge, page, session
-from npu_tools.check.rules import broken, parse_rules
+from npu_tools.check.rules import FIGURES, broken, parse_rules
 from npu_tools.check.scratch import Scratch
 from npu_tools.check.subject import subject_of
+from npu_tools.main import main
 from npu_tools.outcome import Failure
+
+SCHEMA = json.loads(Path(assemble.__file__).with_name("report.schema.json").read_text())
 
 
 def series(count: int, seconds: float, losses: bool = True, growth: int = 0) -> dict[str, Any]:
@@ -246,7 +250,7 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
 class _Structure(HTMLParser):
     """Checks that tags are closed in order, and remembers what the page loads and shows."""
 
-    VOID = frozenset({"meta", "input", "line", "rect", "circle", "polyline", "br"})
+    VOID = frozenset({"meta", "input", "line", "rect", "circle", "polyline", "path", "br"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,9 +286,35 @@ def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
     assert structure.open == [] and structure.loads == []
     assert len(structure.ids) == len(set(structure.ids))
     assert structure.images and all(
-        image["role"] == "img" and image["aria-label"] for image in structure.images
+        image.get("aria-hidden") == "true" or (image["role"] == "img" and image["aria-label"])
+        for image in structure.images
     )
     assert json.loads(data.read_text())["schema"] == assemble.SCHEMA
+
+
+def problems(data: Any) -> list[str]:
+    """What the schema says about a report."""
+    return [f"{e.json_path}: {e.message}" for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(data)]
+
+
+def test_a_report_is_what_its_schema_says(tmp_path: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$id"] == SCHEMA["properties"]["schema"]["const"] == assemble.SCHEMA
+    assert SCHEMA["properties"]["figures"]["required"] == list(FIGURES)
+    old, new = report(), report(record(0.04, operators=[operator("FFT", "host", "train.py:8")]))
+    new["losses"]["npu"] = [1.0, float("nan")]
+    new["changes"] = compare.changes(old, new)
+    error = {"type": "ValueError", "message": "no", "location": "train.py:4", "traceback": "…"}
+    for made in (old, new, report({"error": error, "series": [], "side": "npu"})):
+        _, data = session.write(made, tmp_path / "r.html")
+        assert problems(json.loads(data.read_text())) == []
+    del new["findings"]
+    assert problems(new) != []
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == SCHEMA
 
 
 def test_numbers_that_are_not_finite_are_written_as_text(tmp_path: Path) -> None:

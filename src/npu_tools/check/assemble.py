@@ -34,6 +34,7 @@ def assemble(
         "runs": {side: _run(record) for side, record in runs.items()},
         "operators": npu.get("operators", []),
         "graph": npu.get("graph", []),
+        "drawing": npu.get("drawing", {}),
         "outputs": compare_outputs(outputs.get("plain", {}), outputs.get("npu", {})),
         "losses": {side: _losses(record) for side, record in runs.items()},
         "speed": {side: speed(record) for side, record in runs.items()},

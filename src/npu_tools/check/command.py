@@ -15,6 +15,12 @@ __all__ = ["app"]
 app = typer.Typer()
 
 
+def _show_schema(wanted: bool) -> None:
+    if wanted:
+        print(Path(__file__).with_name("report.schema.json").read_text(), end="")
+        raise typer.Exit
+
+
 @app.command(context_settings={"allow_interspersed_args": False})
 def check(
     target: Annotated[
@@ -59,6 +65,12 @@ def check(
     in_place: Annotated[
         bool,
         typer.Option("--in-place", help="Run the script in its folder, where it may write, not in a copy."),
+    ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema", callback=_show_schema, is_eager=True, help="Print the JSON schema of reports."
+        ),
     ] = False,
 ) -> None:
     """Work through the migration guide for a script or model file; write a report.
@@ -173,8 +185,29 @@ def _print(report: dict[str, Any], written: tuple[Path, Path]) -> None:
         screen.print(f"[{colours[finding['level']]}]{finding['level']}[/]{where} {escape(finding['title'])}")
         if finding["remedy"]:
             screen.print(f"  [dim]→ {escape(finding['remedy'])}[/]")
+    _print_changes(screen, report.get("changes"))
     for rule in report["broken_rules"]:
         screen.print(f"[red]--fail-on[/] {escape(rule)}")
     if not report["complete"]:
         screen.print("[yellow]interrupted:[/] the report has what was measured until then")
     screen.print(f"report: {escape(str(written[0]))}\ndata:   {escape(str(written[1]))}")
+
+
+def _print_changes(screen: Any, changed: dict[str, Any] | None) -> None:
+    """What is new since the report of --compare."""
+    from rich.markup import escape
+
+    if changed is None:
+        return
+    screen.print(f"[bold]since {escape(changed['since'] or 'the older report')}:[/]")
+    colours = {"better": "green", "worse": "red", "changed": "cyan"}
+    for row in changed["figures"]:
+        old, new = ("–" if row[key] is None else f"{row[key]:.4g}" for key in ("old", "new"))
+        screen.print(f"  [{colours[row['verdict']]}]{row['verdict']}[/] {row['figure']}: {old} → {new}")
+    for row in changed["checklist"]:
+        screen.print(f"  checklist: {escape(row['item'])}: {row['old']} → {row['new']}")
+    for key, word in (("new_findings", "new"), ("gone_findings", "gone")):
+        for finding in changed[key]:
+            screen.print(f"  {word}: {escape(finding['title'])}")
+    if not any(changed[key] for key in ("figures", "checklist", "new_findings", "gone_findings")):
+        screen.print("  nothing changed by more than 5 %")

@@ -13,6 +13,8 @@ from npu_tools.outcome import Failure
 __all__ = ["changes", "load"]
 
 _CHANGED = 0.05  # relative change of a figure that is worth a row
+_MORE_IS_BETTER = ("speedup",)
+_NEUTRAL = ("operators", "plain_step_ms", "plain_first_step_s", "plain_peak_memory_mib")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -53,8 +55,19 @@ def _figures(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, A
             continue
         small = a is not None and b is not None and abs(a - b) <= _CHANGED * max(abs(a), abs(b))
         if not small:
-            rows.append({"figure": name, "old": a, "new": b})
+            rows.append({"figure": name, "old": a, "new": b, "verdict": _verdict(name, a, b)})
     return rows
+
+
+def _verdict(name: str, old: float | None, new: float | None) -> str:
+    """Whether a change is for the better; "changed" where that cannot be said.
+
+    >>> _verdict("speedup", 1.0, 2.0), _verdict("step_ms", 1.0, 2.0), _verdict("operators", 1.0, 2.0)
+    ('better', 'worse', 'changed')
+    """
+    if name in _NEUTRAL or old is None or new is None:
+        return "changed"
+    return "better" if (new > old) == (name in _MORE_IS_BETTER) else "worse"
 
 
 def _missing(here: list[Any], there: list[Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from npu_tools.check.assemble import EXACT
+from npu_tools.check.drawing import of_graph
 from npu_tools.check.locations import Roots
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -102,6 +103,7 @@ def _on_npu(request: Request, recorder: Recorder) -> dict[str, Any]:
         "arena": int(model.plan.arena_bytes),
     }
     if graph is not None:
+        found["drawing"] = of_graph(graph, _engines(explanation))
         found["batches"] = _batches(request, graph)
         if request.layers or request.mixlist:
             from npu_tools.check import layers
@@ -123,6 +125,11 @@ def _operators(explanation: Any, steps: int) -> list[dict[str, Any]]:
         if len(row["nodes"]) < _NAMED:
             row["nodes"].append(placed.node)
     return sorted(rows.values(), key=lambda r: -r["count"])
+
+
+def _engines(explanation: Any) -> dict[str, str]:
+    """The engine of every node that a compiled node stands for."""
+    return {name: placed.engine for placed in explanation for name in (placed.node, *placed.origin)}
 
 
 def _graph(explanation: Any) -> list[dict[str, Any]]:

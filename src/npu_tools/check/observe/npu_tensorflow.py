@@ -8,6 +8,7 @@ from typing import Any
 
 import npu_runtime
 from npu_runtime import tensorflow as native
+from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.patching import around
 from tf_adapter import functions
 from tf_adapter.explain import report
@@ -107,6 +108,24 @@ def groups(location_of: Callable[[str, str], str]) -> list[dict[str, Any]]:
         }
         for index, scopes in sorted(by_step.items())
     ]
+
+
+def drawing(location_of: Callable[[str, str], str]) -> dict[str, Any]:
+    """The layers of the largest function and how they are connected."""
+    largest = max(reports(), key=lambda e: len(e.rows), default=None)
+    if largest is None:
+        return {}
+    name = largest.function
+    graph = next(found.report.graph for found in functions.compiled() if found.name == name and found.report)
+    rows = {row.node: row for row in largest.rows}
+    return draw(
+        DrawnNode(
+            node, row.operator, row.place, tuple(source for source, _ in graph.nodes[node].inputs), row.step,
+            location=location_of(node, name) if row.place == "host" else "",
+        )
+        for node in graph.order()
+        if (row := rows.get(node)) is not None
+    )  # fmt: skip
 
 
 def _scope(node: str) -> str:

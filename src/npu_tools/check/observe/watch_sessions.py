@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ge.distributions import ascend
+from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -128,6 +129,7 @@ class SessionWatcher:
             "devices": ["/device:CPU:0", "/device:NPU:0"],
             "operators": sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"])),
             "graph": [] if largest is None else _parts(largest[0]),
+            "drawing": {} if largest is None else self._drawing(largest[0]),
             "npu_memory": dict(npu_runtime.memory_info()),
         }
 
@@ -146,6 +148,20 @@ class SessionWatcher:
         line = self._line(placed.name)
         if line and line not in row["locations"] and len(row["locations"]) < _NAMED:
             row["locations"].append(line)
+
+    def _drawing(self, report: Any) -> dict[str, Any]:
+        """The layers of a run and how they are connected, in the order in which the script made them."""
+        placed = {operation.name: operation for operation in report.operations}
+        return draw(
+            DrawnNode(
+                made.name, made.type, "NPU" if found.side == "npu" else "host",
+                tuple(tensor.op.name for tensor in made.inputs), found.part,
+                location=self._line(made.name) if found.side != "npu" else "",
+            )
+            for graph in self.graphs
+            for made in graph.get_operations()
+            if (found := placed.get(made.name)) is not None
+        )  # fmt: skip
 
     def _line(self, name: str) -> str:
         for graph in self.graphs:

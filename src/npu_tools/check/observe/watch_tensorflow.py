@@ -89,6 +89,7 @@ class TensorFlowWatcher:
             "devices": [d.name for d in tf.config.list_logical_devices()],
             "operators": npu.operators(self.hooks.location_of, timeline),
             "graph": npu.groups(self.hooks.location_of),
+            "drawing": npu.drawing(self.hooks.location_of),
             "spans": _last_steps(spans, self.recorder),
             "spent": _spent(spans, self.recorder),
             "npu_memory": npu.memory(),

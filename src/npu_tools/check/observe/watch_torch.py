@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import dataloader
 
 from ge.distributions import ascend
+from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -71,6 +72,7 @@ class TorchWatcher:
         self.reports: list[Any] = []
         self._observing: Any = None
         self.captured: Any = None
+        self._graph: tuple[Any, frozenset[str]] | None = None  # the largest one, and its nodes on the host
         self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if request.side == "npu":
             self._use_npu()
@@ -79,15 +81,16 @@ class TorchWatcher:
 
     def _use_npu(self) -> None:
         ascend("torch_npu.contrib.transfer_to_npu")
-        from torchair.executable import observe
+        from torchair import executable
 
-        self._observing = observe()
+        self._observing = executable.observe()
         self.reports = self._observing.__enter__()
         if self.request.layers or self.request.mixlist:
             from npu_tools.check.observe.capture import Capture
 
             self.captured = Capture().watch_torch()
         around(torch, "compile", lambda original: lambda *a, **k: original(*a, **(k | {"backend": "npu"})))
+        around(executable, "lower", self._lowered)
 
     def _install(self) -> None:
         around(torch.nn.Module, "__call__", self._module_call)
@@ -189,6 +192,17 @@ class TorchWatcher:
 
         return make
 
+    def _lowered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep the largest graph that is compiled."""
+
+        def lower(module: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(module, *args, **kwargs)
+            if self._graph is None or len(module.graph.nodes) > len(self._graph[0].nodes):
+                self._graph = module.graph, frozenset(refusal.node for refusal in made.refusals)
+            return made
+
+        return lower
+
     # -- the run -----------------------------------------------------------------------------------------------
 
     def run(self, path: str) -> None:
@@ -211,6 +225,7 @@ class TorchWatcher:
             "devices": [f"npu:{i}" for i in range(torch.npu.device_count())],  # type: ignore[attr-defined]
             "operators": self._operators(),
             "graph": self._graphs(),
+            "drawing": self._drawing(),
             "npu_memory": dict(npu_runtime.memory_info()),
             "spent": self._where(),
         }
@@ -259,6 +274,22 @@ class TorchWatcher:
         own = [(file, line) for file, line in _FRAME.findall(trace) if roots.owns(file)]
         return f"{roots.name(own[-1][0])}:{own[-1][1]}" if own else ""
 
+    def _drawing(self) -> dict[str, Any]:
+        """The layers of the largest graph and how they are connected."""
+        if self._graph is None:
+            return {}
+        graph, on_host = self._graph
+        nodes = [node for node in graph.nodes if node.op == "call_function"]
+        names = {node: f"{_module_of(node)}{node.name}" for node in nodes}
+        return draw(
+            DrawnNode(
+                names[node], str(node.target), "host" if node.name in on_host else "NPU",
+                tuple(names[source] for source in node.all_input_nodes if source in names),
+                location=self._line(str(node.meta.get("stack_trace") or "")) if node.name in on_host else "",
+            )
+            for node in nodes
+        )  # fmt: skip
+
     def _graphs(self) -> list[dict[str, Any]]:
         groups = []
         for index, report in enumerate(self.reports):
@@ -271,6 +302,15 @@ class TorchWatcher:
                     _group(index, "host", "ATen", sum(host.values()), host) | {"locations": lines[:_NAMED]}
                 )
         return groups
+
+
+def _module_of(node: Any) -> str:
+    """The module that a node, or what it is the gradient of, was traced in, as a scope."""
+    ahead, back = (node.meta.get(f"{kind}nn_module_stack") or {} for kind in ("", "fwd_"))
+    stack = [path for path, _ in (ahead or back).values()]
+    path = re.sub(r"\['?(\w+)'?\]", r".\1", stack[-1]) if stack else ""
+    parts = [part for part in path.split(".") if part not in ("L", "self", "module", "_modules", "")]
+    return "".join(f"{part}/" for part in (["gradient"] if back and not ahead else []) + parts)
 
 
 def _group(index: int, place: str, engine: str, nodes: int, operators: Counter[str]) -> dict[str, Any]:
