@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tbe
 
-__all__ = ["epilogue"]
+__all__ = ["activated", "epilogue"]
 
 
 def _gelu_tanh(x: tbe.Tensor) -> tbe.Tensor:
@@ -24,6 +24,11 @@ _ACTIVATIONS: dict[str, Callable[[tbe.Tensor], tbe.Tensor]] = {
     "gelu_erf": lambda x: x * (tbe.unary("normal_excess", x) + 0.5),
     "gelu_tanh": _gelu_tanh,
 }
+
+
+def activated(x: tbe.Tensor, activation: str) -> tbe.Tensor:
+    """The value of an activation by its name; "" is none."""
+    return _ACTIVATIONS[activation](x)
 
 
 _VANISHING = ("swish", "gelu_erf", "gelu_tanh")  # zero for large negative numbers, NaN for an infinite one
@@ -54,4 +59,4 @@ def epilogue(
         value = tbe.binary("max", value, -_LARGEST)
     if activation == "gelu_erf" and dtype != "float32":
         return inputs, [tbe.cast(value * tbe.unary("narrow_normal_share", value), dtype)]
-    return inputs, [tbe.cast(_ACTIVATIONS[activation](value), dtype)]
+    return inputs, [tbe.cast(activated(value, activation), dtype)]

@@ -373,7 +373,7 @@ class _Loaded:
         a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
         leading = y.shape[:-2]
         first, second, result = (self._matrix(v, leading) for v in (a, b, y))
-        call = cuda.Product(
+        call = _libraries().Product(
             self.device,
             _library("cublasLt"),
             a.dtype,
@@ -416,7 +416,7 @@ class _Loaded:
     def _convolution_way(self, task: Task, op: Operation, *, plain: bool = False) -> _Way:
         x, w, y = task.inputs[0], task.inputs[1], task.outputs[0]
         weight, strides = self._channels_last_weights(w, task)
-        call = cuda.Convolution(
+        call = _libraries().Convolution(
             self.device,
             _library("cudnn"),
             x.dtype,
@@ -462,7 +462,7 @@ class _Loaded:
         y, sums = _four(task.outputs[0]), task.outputs[1]
         mask = _four(task.inputs[3]) if len(task.inputs) > 3 else None
         wanted = self._is_read(sums)
-        call = cuda.Attention(
+        call = _libraries().Attention(
             self.device,
             _library("cudnn"),
             q.dtype,
@@ -688,11 +688,22 @@ def _four(view: View) -> View:
     )
 
 
+def _libraries() -> Any:
+    """The classes of library calls; beside the simulated driver these are simulated too."""
+    if not cuda.is_simulated():
+        return cuda
+    from ge.model.cuda import simulated  # needs the code generator
+
+    return simulated
+
+
 _BEFORE = {"cublasLt": (), "cudnn": ("nvrtc", "cublasLt", "cublas")}  # libraries that one loads by name
 
 
 def _library(name: str) -> str:
     """The path of one of NVIDIA's libraries; those it needs are in the process."""
+    if cuda.is_simulated():
+        return ""
     for needed in _BEFORE[name]:
         try:
             ctypes.CDLL(cuda.library_path(needed), ctypes.RTLD_GLOBAL)

@@ -1,0 +1,142 @@
+"""Networks on the simulated GPU: what tasks mean and what libraries are told is the same."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import ge
+from ge.options import CompileOptions
+from tests.model.test_cuda_program import convolution_net, encoder_net, model_of
+
+TOLERANCE = {np.float32: 1e-5, np.float16: 1e-2}
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+
+
+def check(net: onnx.ModelProto, dtype: type, *shapes: tuple[int, ...], scale: float = 1.0) -> ge.Model:
+    """Compile for both; the model of the GPU."""
+    rng = np.random.default_rng(1)
+    feeds = [(rng.standard_normal(shape) * scale).astype(dtype) for shape in shapes]
+    model = ge.compile(net, CompileOptions(target="sm_90"))
+    for got, want in zip(model.run(feeds), ge.compile(net).run(feeds), strict=True):
+        size = np.abs(want.astype(np.float64)).max()
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=TOLERANCE[dtype] * size)
+    return model
+
+
+def image_net(dtype: type, nodes: list, weights: dict[str, tuple[int, ...]], x: list[int], y: list[int]):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    rng = np.random.default_rng(0)
+    constants = [
+        (n, (rng.standard_normal(s) / max(np.prod(s[1:]), 1) ** 0.5).astype(dtype))
+        for n, s in weights.items()
+    ]
+    return model_of(nodes, [("x", kind, x)], [("y", kind, y)], constants)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_residual_blocks(dtype: type) -> None:
+    check(convolution_net(dtype), dtype, (2, 8, 12, 12))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_squeeze_and_excitation(dtype: type, batch: int) -> None:
+    """The gate of EfficientNet's blocks, before a 1x1 convolution with a bias and a residual."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "up", "b"], ["a"]),
+        node("Sigmoid", ["a"], ["s"]),
+        node("Mul", ["a", "s"], ["swish"]),
+        node("Conv", ["swish", "deep"], ["d"], group=16, pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["d"], ["mean"]),
+        node("Conv", ["mean", "squeeze"], ["q"]),
+        node("Relu", ["q"], ["r"]),
+        node("Conv", ["r", "excite"], ["e"]),
+        node("Sigmoid", ["e"], ["gate"]),
+        node("Mul", ["gate", "d"], ["gated"]),
+        node("Conv", ["gated", "down", "c"], ["o"]),
+        node("Add", ["o", "x"], ["y"]),
+    ]
+    shape = [batch, 8, 6, 5]
+    weights = {
+        "up": (16, 8, 1, 1),
+        "b": (16,),
+        "deep": (16, 1, 3, 3),
+        "squeeze": (4, 16, 1, 1),
+        "excite": (16, 4, 1, 1),
+        "down": (8, 16, 1, 1),
+        "c": (8,),
+    }
+    check(image_net(dtype, nodes, weights, shape, shape), dtype, tuple(shape))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations", "pads", "group"),
+    [
+        (3, [2, 2], [1, 1], [1, 1, 1, 1], 1),
+        (3, [1, 1], [2, 1], [2, 0, 1, 1], 1),
+        (5, [2, 1], [1, 1], [0, 2, 1, 2], 2),
+        (3, [1, 1], [1, 1], [1, 1, 1, 1], 8),
+        (1, [2, 2], [1, 1], [0, 0, 0, 0], 1),
+        (1, [1, 1], [1, 1], [0, 0, 0, 0], 1),
+    ],
+)
+@pytest.mark.parametrize("after", ["", "Relu", "Sigmoid", "Tanh", "Clip", "Add", "Add Relu"])
+def test_convolutions_and_what_follows_them(kernel, strides, dilations, pads, group, after) -> None:
+    node = helper.make_node
+    outputs = [
+        (n + a + b - (kernel - 1) * d - 1) // s + 1
+        for n, a, b, d, s in zip((9, 8), pads[:2], pads[2:], dilations, strides, strict=True)
+    ]
+    weights = {"w": (8, 8 // group, kernel, kernel), "b": (8,), "r": (2, 8, *outputs)}
+    geometry = {"strides": strides, "dilations": dilations, "pads": pads, "group": group}
+    nodes = [node("Conv", ["x", "w", "b"], ["v0"], **geometry)]
+    for number, name in enumerate(after.split()):
+        others = {"Add": ["r"], "Clip": ["low", "high"]}.get(name, [])
+        nodes.append(node(name, [f"v{number}", *others], [f"v{number + 1}"]))
+    nodes.append(node("Neg", [f"v{len(after.split())}"], ["y"]))
+    weights = {n: s for n, s in weights.items() if any(n in each.input for each in nodes)}
+    net = image_net(np.float32, nodes, weights, [2, 8, 9, 8], [2, 8, *outputs])
+    for name, number in (("low", 0.0), ("high", 6.0)):
+        net.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number, np.float32), name))
+    check(net, np.float32, (2, 8, 9, 8))
+
+
+@pytest.mark.parametrize("mask", ["", "later", "keys"])
+def test_encoder_layers(mask: str) -> None:
+    shapes = [(2, 8, 128), *([(2, 1, 1, 8)] if mask == "keys" else [])]
+    check(encoder_net(mask), np.float16, *shapes)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((5, 7), (7, 3)), ((2, 5, 7), (7, 3)), ((2, 3, 5, 7), (2, 3, 7, 4)), ((4, 1, 7), (4, 7, 1))]
+)
+@pytest.mark.parametrize("turned", [*itertools.product([False, True], repeat=2)])
+def test_products_of_transposed_operands(a, b, turned) -> None:
+    node, kind = helper.make_node, helper.np_dtype_to_tensor_dtype(np.dtype(np.float32))
+    nodes, given = [], []
+    for name, shape, turn in (("a", a, turned[0]), ("b", b, turned[1])):
+        axes = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+        given.append(tuple(shape[i] for i in axes) if turn else shape)
+        if turn:
+            nodes.append(node("Transpose", [name], [f"{name}t"], perm=axes))
+    names = [f"{n}t" if t else n for n, t in zip("ab", turned, strict=True)]
+    result = np.matmul(np.zeros(a), np.zeros(b)).shape
+    nodes += [node("MatMul", names, ["m"]), node("Add", ["m", "c"], ["s"]), node("Relu", ["s"], ["y"])]
+    net = model_of(
+        nodes,
+        [(n, kind, list(s)) for n, s in zip("ab", given, strict=True)],
+        [("y", kind, list(result))],
+        [("c", np.linspace(-1, 1, result[-1]).astype(np.float32))],
+    )
+    check(net, np.float32, *given)
