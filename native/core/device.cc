@@ -205,6 +205,19 @@ void ArenaPool::trim() {
   idle_.clear();
 }
 
+namespace {
+
+thread_local int selected_index = -1;
+
+}  // namespace
+
+Device* Device::selected() { return selected_index < 0 ? nullptr : &get(selected_index); }
+
+int Device::select(int index) {
+  if (index != -1) get(index);
+  return std::exchange(selected_index, index);
+}
+
 int Device::count() {
   static const int count = configured_count();
   return count;

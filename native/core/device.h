@@ -101,6 +101,10 @@ class Device {
   static int count();
   // Raises InvalidArgument when there is no such device.
   static Device& get(int index);
+  // The device that this thread has selected for the programs it calls, nullptr where it has not.
+  static Device* selected();
+  // -1 for none; returns what was selected before. Raises InvalidArgument when there is no such device.
+  static int select(int index);
 
   explicit Device(int index);
 

@@ -77,6 +77,11 @@ nb::dict memory_info(int device) {
 void bind_device(nb::module_& m) {
   m.def("version", &version, "Versions of what the runtime is made of, and the instruction set in use.");
   m.def("device_count", &Device::count);
+  m.def(
+      "selected_device", [] { return Device::selected() ? Device::selected()->index() : -1; },
+      "The device that this thread has selected, -1 for none.");
+  m.def("select_device", &Device::select, "device"_a,
+        "The device of programs that this thread runs from now on, -1 for their own; returns the last one.");
   m.def("processors", &processors, "groups"_a = "/proc/self/cgroup", "root"_a = "/sys/fs/cgroup",
         "Cores that this process may use: by its affinity and by the quotas of its control groups.");
   m.def("parse_cores", &parse_cores, "text"_a,

@@ -87,7 +87,7 @@ nb::dict run(Program& program, nb::handle inputs, nb::handle outputs) {
   ShapeReport report;
   {
     const nb::gil_scoped_release unlocked;
-    report = program.run(in.addresses(), out.addresses());
+    report = program.run(in.addresses(), out.addresses(), Device::selected());
   }
   return from_report(report);
 }
@@ -108,7 +108,8 @@ nb::dict run_pointers(Program& program, const std::vector<std::uintptr_t>& input
   const auto in = to_addresses(inputs, program.input_count(), "input");
   const auto out = to_addresses(outputs, program.output_count(), "output");
   ShapeReport report;
-  const auto call = [&] { report = program.run(in.data(), out.data()); };
+  Device* const where = Device::selected();
+  const auto call = [&] { report = program.run(in.data(), out.data(), where); };
   {
     const nb::gil_scoped_release unlocked;
     guests ? run_with_guests(call) : call();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ __all__ = [
     "current_context",
     "device_count",
     "events",
+    "on_device_of_thread",
     "process",
     "stream_of",
     "streams",
@@ -57,6 +59,16 @@ def check_device(device: object) -> int:
     if not isinstance(device, int) or not 0 <= device < device_count():
         raise AclError(c.ACL_ERROR_RT_INVALID_DEVICEID, f"device {device!r}: there are {device_count()}")
     return device
+
+
+def on_device_of_thread() -> contextlib.AbstractContextManager[None]:
+    """Programs run on the device of the calling thread's context, also where another thread runs them."""
+    handle: int | None = getattr(thread, "context", None)
+    if handle is None:
+        return contextlib.nullcontext()
+    from npu_runtime import on_device
+
+    return on_device(contexts.get(handle).device)
 
 
 def current_handle() -> int:

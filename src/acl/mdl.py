@@ -18,7 +18,7 @@ from acl import constants as c
 from acl._aipp import *  # noqa: F403
 from acl._aipp import AIPP_BYTES, Settings, dynamic_inputs, info, prepared, records, settings
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
-from acl._state import current_context, stream_of
+from acl._state import current_context, on_device_of_thread, stream_of
 from acl._tensors import DataBuffer, TensorSpec, buffers, item_bytes, specs
 from acl.prof import recorder
 from acl.util import ptr_to_bytes
@@ -111,7 +111,8 @@ def _load(source: str | bytes) -> int:
     current_context()
     from ge.model import om
 
-    return models.add(Loaded(om.load(source)), next(_ids))
+    with on_device_of_thread():
+        return models.add(Loaded(om.load(source)), next(_ids))
 
 
 @returns_value(0)
@@ -599,7 +600,7 @@ def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
     """A run with everything checked; memory freed meanwhile lives until it is done."""
     loaded, feeds, results = models.get(model_id), datasets.get(inputs), datasets.get(outputs)
     gear = _gear(loaded, feeds)
-    plan = loaded.plan(gear)
+    plan, place = loaded.plan(gear), on_device_of_thread()
     in_addresses, keep_in = _addresses(
         feeds, plan.inputs, "input", c.ACL_ERROR_MODEL_INPUT_NOT_MATCH, loaded.dynamic_aipp
     )
@@ -608,7 +609,8 @@ def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
     def run() -> None:
         keep = [keep_in, keep_out, *_prepare(loaded, feeds, in_addresses)]
         loaded.current = gear
-        loaded.run(gear, in_addresses, out_addresses)
+        with place:
+            loaded.run(gear, in_addresses, out_addresses)
         _describe(results, loaded)
         del keep
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from acl._state import on_device_of_thread
+
 __all__ = ["Model"]
 
 
 class Model:
-    """A compiled model as a function of arrays.
+    """A compiled model as a function of arrays; it runs on the device that `acl.rt.set_device` chose for the thread.
 
     >>> model = Model("resnet50.om")              # doctest: +SKIP
     >>> y = model(x)                              # doctest: +SKIP
@@ -19,7 +21,8 @@ class Model:
     def __init__(self, path: str | os.PathLike[str], *, trust: bool = False) -> None:
         from ge.model import om
 
-        self._model = om.load(path, trust=trust)
+        with on_device_of_thread():
+            self._model = om.load(path, trust=trust)
 
     @property
     def name(self) -> str:
@@ -37,11 +40,13 @@ class Model:
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run; one array, or a tuple of several. The calling thread waits without holding Python's lock."""
-        return self._model(*arrays, **named)
+        with on_device_of_thread():
+            return self._model(*arrays, **named)
 
     def run(self, arrays: list[Any]) -> list[Any]:
         """Run on arrays in the order of `inputs`; always a list."""
-        return self._model.run(arrays)
+        with on_device_of_thread():
+            return self._model.run(arrays)
 
     def profile(self, path: str | os.PathLike[str] = "", repeats: int = 10) -> str:
         """One line a task with its time, on zeros (with gears: the first one's).

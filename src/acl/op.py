@@ -12,7 +12,7 @@ import numpy as np
 from acl import _memory
 from acl import constants as c
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
-from acl._state import stream_of
+from acl._state import on_device_of_thread, stream_of
 from acl._tensors import TensorSpec, buffers, specs
 from npu_runtime.bounded import BoundedCache
 
@@ -253,11 +253,12 @@ def _execution(handle: OpHandle, inputs: Sequence[int], outputs: Sequence[int]) 
             raise AclError(code, f"'{port.name}' needs a buffer of {port.desc.nbytes} bytes")
         keep.append(_memory.check_range(buffer.address, port.desc.nbytes, write=write))
         addresses.append(buffer.address)
-    split = len(given)
+    split, place = len(given), on_device_of_thread()
 
     def run() -> None:
         held = keep
-        handle.model.run_addresses(addresses[:split], addresses[split:])
+        with place:
+            handle.model.run_addresses(addresses[:split], addresses[split:])
         del held
 
     return run

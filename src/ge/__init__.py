@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ge.model.om import load, save
     from ge.ops.graph import Graph, Tensor
     from ge.options import CompileOptions, Implementation, PrecisionMode
+    from ge.replicas import Replicas, on_device
     from ge.running import describe_operator, run_operator
     from ge.session import Session
 
@@ -30,6 +31,7 @@ __all__ = [
     "Model",
     "OutOfMemoryError",
     "PrecisionMode",
+    "Replicas",
     "Session",
     "Tensor",
     "UnsupportedOperatorsError",
@@ -37,6 +39,7 @@ __all__ = [
     "describe_operator",
     "explain",
     "load",
+    "on_device",
     "opp",
     "ops",
     "run_operator",
@@ -51,6 +54,7 @@ _MODULES = {
     "Model": "ge.model.model",
     "OutOfMemoryError": "ge.errors",
     "PrecisionMode": "ge.options",
+    "Replicas": "ge.replicas",
     "Session": "ge.session",
     "Tensor": "ge.ops.graph",
     "UnsupportedOperatorsError": "ge.errors",
@@ -58,6 +62,7 @@ _MODULES = {
     "describe_operator": "ge.running",
     "explain": "ge.explanation",
     "load": "ge.model.om",
+    "on_device": "ge.replicas",
     "run_operator": "ge.running",
     "save": "ge.model.om",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +33,8 @@ try:
         processors,
         reclaim,
         reset_peak,
+        select_device,
+        selected_device,
         set_dlpack_device,
         set_memory_limit,
         set_num_threads,
@@ -70,10 +73,12 @@ __all__ = [
     "memory_info",
     "num_threads",
     "numpy_dtype",
+    "on_device",
     "processors",
     "reclaim",
     "reset_peak",
     "run_aicpu",
+    "selected_device",
     "set_dlpack_device",
     "set_memory_limit",
     "set_num_threads",
@@ -85,6 +90,16 @@ __all__ = [
 ]
 
 check_counts()
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """The programs that this thread runs inside run on this device: in its memory and its threads."""
+    before = select_device(device)
+    try:
+        yield
+    finally:
+        select_device(before)
 
 
 def checksum(data: Any) -> bytes:

@@ -330,7 +330,7 @@ def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
         from ge.model.cuda import CudaProgram
 
         return CudaProgram(plan)
-    program = npu_runtime.Program(plan.name)
+    program = npu_runtime.Program(plan.name, max(npu_runtime.selected_device(), 0))
     over = dict(plan.donated)
     for buffer in plan.buffers:
         if buffer.kind == "constant":

@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from ge.model.cuda.trial import Trial
 from ge.model.cuda.tuning import Tuning, task_key
 from ge.plan import KernelImage, Plan, Task, View
 from ge.target.cuda import architecture_of, named
-from npu_runtime import OutOfDeviceMemory, UnsupportedTask, cuda
+from npu_runtime import OutOfDeviceMemory, UnsupportedTask, cuda, selected_device
 
 if TYPE_CHECKING:
     import tbe
@@ -91,21 +91,35 @@ class _Call:
             copy()
 
 
+@dataclass
+class _Place:
+    """A program on one GPU, where runs take turns."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    loaded: _Loaded | None = None
+
+
 class CudaProgram:
     """A plan on a GPU, with the interface of `npu_runtime.Program` that models use."""
 
     def __init__(self, plan: Plan, device: int = 0) -> None:
         self.plan = plan
         self.device = device
-        self._lock = threading.Lock()
-        self._loaded: _Loaded | None = None
+        self._places: dict[int, _Place] = {}
+
+    @property
+    def _place(self) -> _Place:
+        """The program on the GPU that this thread has selected, else on its own."""
+        chosen = selected_device()
+        return self._places.setdefault(self.device if chosen < 0 else chosen, _Place())
 
     @property
     def loaded(self) -> _Loaded:
         """The program in the memory of the GPU; loaded by the first that asks."""
-        if self._loaded is None:
+        place, chosen = self._place, selected_device()
+        if place.loaded is None:
             try:
-                self._loaded = _Loaded(self.plan, self.device)
+                place.loaded = _Loaded(self.plan, self.device if chosen < 0 else chosen)
             except cuda.CudaUnavailable as error:
                 raise GeError(
                     "E10031",
@@ -121,19 +135,19 @@ class CudaProgram:
                     available=error.available,
                     peak=self.plan.report.get("peak", []),
                 ) from error
-        return self._loaded
+        return place.loaded
 
     @property
     def copies(self) -> Copies:
         """What runs so far have copied between the GPU and the host for host tasks."""
-        return Copies() if self._loaded is None else self._loaded.copies
+        return Copies() if self._place.loaded is None else self._place.loaded.copies
 
     def run(self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[int, tuple[int, ...]]:
         """Copy the inputs to the GPU, run, and copy the outputs back; runs of one program take turns.
 
         Returns the shapes of outputs that only the run decides.
         """
-        with self._lock:
+        with self._place.lock:
             loaded = self.loaded
             for memory, array in zip(loaded.inputs, feeds, strict=True):
                 memory.upload(loaded.stream, _bytes(array))
@@ -154,7 +168,7 @@ class CudaProgram:
 
     def tune(self) -> None:
         """Time every candidate of every library call and keep the fastest."""
-        with self._lock:
+        with self._place.lock:
             self.loaded.tune()
 
     def profile(
@@ -162,7 +176,7 @@ class CudaProgram:
     ) -> list[float]:
         """Run, and the median seconds of each task in a graph of its own."""
         self.run(feeds, results)
-        with self._lock:
+        with self._place.lock:
             return self.loaded.profile(repeats)
 
     def task_info(self) -> list[dict[str, Any]]:
@@ -180,7 +194,7 @@ class CudaProgram:
 
     def seconds(self, repeats: int = 50) -> float:
         """The median time of a launch between two events, inputs and outputs in the GPU's memory."""
-        with self._lock:
+        with self._place.lock:
             return self.loaded.seconds(repeats)
 
 
