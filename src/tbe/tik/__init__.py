@@ -1,7 +1,7 @@
 """TIK, the imperative kernel language: tensors in memory scopes, loops, masked vector instructions, moves of blocks.
 
-A program is recorded as the operator file runs, checked, and interpreted as the instructions define it: repeats
-in their order, blocks of 32 bytes, masks by lane.
+A program is recorded as the operator file runs and compiled to machine code, which does what the interpreter does:
+repeats in their order, blocks of 32 bytes, masks by lane. What has no machine code is interpreted.
 
 >>> import numpy as np
 >>> t = Tik(Dprofile())

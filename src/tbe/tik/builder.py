@@ -9,17 +9,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tbe.dtypes import DTYPES
+from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.tik import tensor as tensors
 from tbe.tik.expression import TikError, Variable
 from tbe.tik.instructions import INSTRUCTIONS
 from tbe.tik.machine import Machine
 from tbe.tik.statements import Assign, Branch, Call, End, Loop, Statement, Store
 from tbe.tik.tensor import CAPACITY, Memory
+
+if TYPE_CHECKING:
+    from tbe.tik.native import NativeProgram
 
 __all__ = ["Dprofile", "Program", "Tik", "builds_of"]
 
@@ -65,10 +68,35 @@ class Program:
     memories: list[Memory]
     body: list[Statement]
 
+    _native: NativeProgram | str | None = None
+
+    @property
+    def native(self) -> NativeProgram | str:
+        """The machine code of the program, or why there is none and it is interpreted."""
+        if self._native is None:
+            from tbe.tik.native import NativeProgram, NotNative
+
+            try:
+                self._native = NativeProgram(self)
+            except NotNative as reason:
+                self._native = str(reason)
+        return self._native
+
     def run(self, *values: Any) -> list[np.ndarray]:
-        """Interpret the program on arrays (numbers for InputScalars), in the order of `inputs`."""
+        """Run the program on arrays (numbers for InputScalars), in the order of `inputs`.
+
+        Where its machine code finds that a check does not hold, the interpreter says which rule is broken.
+        """
         if len(values) != len(self.inputs):
             raise TikError(f"{self.name} takes {len(self.inputs)} inputs, got {len(values)}")
+        if not isinstance(self.native, str) and all(map(_fits, self.inputs, values)):
+            found = self.native(values)
+            if found is not None:
+                return found
+        return self.interpret(*values)
+
+    def interpret(self, *values: Any) -> list[np.ndarray]:
+        """Run the program statement by statement, as the instructions define it."""
         machine = Machine(self.memories)
         for port, value in zip(self.inputs, values, strict=True):
             if isinstance(port, Variable):
@@ -77,6 +105,14 @@ class Program:
                 machine.fill(port.memory, np.asarray(value), port.shape)
         machine.run(self.body)
         return [machine.array(t.memory)[: t.size].reshape(t.shape).copy() for t in self.outputs]
+
+
+def _fits(port: Any, value: Any) -> bool:
+    """Whether a value is what a port takes."""
+    if isinstance(port, Variable):
+        return np.ndim(value) == 0
+    array = np.asarray(value)
+    return array.dtype == numpy_dtype(port.memory.dtype) and array.size == port.memory.size
 
 
 @dataclass
@@ -108,7 +144,7 @@ class Tik:
     """Records what an operator file does; instructions are methods (`data_move`, `vec_add`, `vadd`, …)."""
 
     def __init__(self, profile: Dprofile | None = None, disable_debug: bool = True, **_: Any) -> None:
-        self.profile = profile
+        self.profile = self.d_profiling = profile or Dprofile()
         self.program: Program | None = None
         self.tikdb = _Debugger(self)
         self._memories: list[Memory] = []

@@ -24,7 +24,8 @@ def _quotient(a: Any, b: Any) -> Any:
         if b == 0:
             raise TikError("a whole number is divided by zero")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return a / b
+    with np.errstate(all="ignore"):
+        return float(np.divide(a, b))
 
 
 def _remainder(a: Any, b: Any) -> Any:

@@ -18,7 +18,7 @@ from tbe.tik.expression import TikError, Variable
 from tbe.tik.machine import Machine
 from tbe.tik.tensor import Tensor
 
-__all__ = ["INSTRUCTIONS"]
+__all__ = ["BLOCK", "INSTRUCTIONS", "LOCAL", "MOST_REPEATS", "MOST_STRIDE", "REPEAT", "ahead", "counted"]
 
 BLOCK, REPEAT = 32, 256
 MOST_REPEATS, MOST_STRIDE = 255, 65535
@@ -182,26 +182,32 @@ def _vec_binary(name: str) -> Callable[..., None]:
         _bitwise(name, m.elements(dst))
         sources = [(src0, 1, src0_rep_stride), (src1, 1, src1_rep_stride)]
         for part, times, at in _counted(m, mask, repeat_times, mask_mode, dst.dtype):
-            moved = [(_ahead(t, at, rep), 1, rep) for t, _, rep in sources]
-            _apply(m, part, times, (_ahead(dst, at, dst_rep_stride), 1, dst_rep_stride), moved, function)
+            moved = [(ahead(t, at, rep), 1, rep) for t, _, rep in sources]
+            _apply(m, part, times, (ahead(dst, at, dst_rep_stride), 1, dst_rep_stride), moved, function)
 
     return run
 
 
-def _counted(m: Machine, mask: Any, repeats: Any, mode: str, dtype: str) -> list[tuple[Any, Any, int]]:
+def counted(
+    count_of: Callable[[], int], mask: Any, repeats: Any, mode: str, dtype: str
+) -> list[tuple[Any, Any, int]]:
     """Mask, repeats and first repeat of the parts of an instruction; a counter is whole repeats and a rest."""
     if mode == "normal":
         return [(mask, repeats, 0)]
     if mode != "counter":
         raise TikError(f"the mask mode {mode!r} is neither normal nor counter")
     width = _width(dtype)
-    count = m.whole(mask, "mask", 1, 2**32 - 1)
+    count = count_of()
     parts: list[tuple[Any, Any, int]] = [(width, min(MOST_REPEATS, count // width - at), at)
                                          for at in range(0, count // width, MOST_REPEATS)]  # fmt: skip
     return parts + ([(count % width, 1, count // width)] if count % width else [])
 
 
-def _ahead(tensor: Tensor, repeats: int, stride: Any) -> Tensor:
+def _counted(m: Machine, mask: Any, repeats: Any, mode: str, dtype: str) -> list[tuple[Any, Any, int]]:
+    return counted(lambda: m.whole(mask, "mask", 1, 2**32 - 1), mask, repeats, mode, dtype)
+
+
+def ahead(tensor: Tensor, repeats: int, stride: Any) -> Tensor:
     """A tensor from a later repeat on."""
     return tensor[repeats * stride * (BLOCK // DTYPES[tensor.dtype].size)] if repeats else tensor
 
@@ -287,8 +293,8 @@ def _vec_scalar(name: str) -> Callable[..., None]:
         _same_type(dst, src)
         number, function = _with_scalar(m, dst, scalar), _SCALAR[name]
         for part, times, at in _counted(m, mask, repeat_times, mask_mode, dst.dtype):
-            moved = [(_ahead(src, at, src_rep_stride), 1, src_rep_stride)]
-            into = (_ahead(dst, at, dst_rep_stride), 1, dst_rep_stride)
+            moved = [(ahead(src, at, src_rep_stride), 1, src_rep_stride)]
+            into = (ahead(dst, at, dst_rep_stride), 1, dst_rep_stride)
             _apply(m, part, times, into, moved, lambda x: function(x, number))
 
     return run

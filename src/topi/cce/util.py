@@ -6,7 +6,22 @@ from tbe.common.utils.para_check import *  # noqa: F403
 from tbe.common.utils.para_check import check_dtype_rule
 from tbe.common.utils.shape_util import *  # noqa: F403
 
-__all__ = [*_para_check.__all__, *_shape_util.__all__, "check_dtype_rule", "is_scalar"]
+__all__ = [
+    *_para_check.__all__,
+    *_shape_util.__all__,
+    "VERSION_CLOUD",
+    "VERSION_MINI",
+    "check_dtype_rule",
+    "get_product_version",
+    "is_scalar",
+]
+
+VERSION_CLOUD, VERSION_MINI = "cloud", "mini"
+
+
+def get_product_version() -> str:
+    """The product that files decide by: the one with large buffers."""
+    return VERSION_CLOUD
 
 
 def is_scalar(shape: object) -> bool:
