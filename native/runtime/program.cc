@@ -18,6 +18,7 @@ namespace npu {
 Program::Program(std::string name, int device)
     : name_(std::move(name)),
       number_(Recording::next_program()),
+      sampling_(std::make_shared<Sampling>()),
       activity_(Activity::add_program(name_)),
       device_(Device::get(device)),
       blocks_(1) {}
@@ -158,7 +159,7 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
       device.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
   context->rebase(memory ? memory : arena.data(), inputs, outputs);
   if (clock) return run_times(*context, clock);
-  if (Recording::on()) return run_recorded(*context);
+  if (Recording::on() && sampling_->due()) return run_recorded(*context);
   if (activity_ < 0) return run_times(*context, nullptr);
   const std::int64_t start = steady_nanoseconds();
   ShapeReport report = run_times(*context, nullptr);
@@ -184,7 +185,7 @@ ShapeReport Program::run_recorded(Context& context) {
   ShapeReport report = run_times(context, &clock);
   const std::int64_t end = steady_nanoseconds();
   Activity::count_run(activity_, static_cast<std::uint64_t>(end - start));
-  Recording::add(number_, name_, clock, start, end);
+  Recording::add(number_, name_, sampling_, clock, start, end);
   return report;
 }
 

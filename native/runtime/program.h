@@ -14,6 +14,7 @@
 namespace npu {
 
 class Context;
+class Sampling;
 
 // A constant's contents; `owner` keeps them alive.
 struct ConstantSource {
@@ -111,7 +112,8 @@ class Program {
 
   std::string name_;
   std::int64_t number_;
-  int activity_ = -1;  // its place in the page of counters
+  std::shared_ptr<Sampling> sampling_;  // of its recorded runs
+  int activity_ = -1;                   // its place in the page of counters
   Device& device_;
   int threads_ = 1;
   bool finalized_ = false;

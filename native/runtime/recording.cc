@@ -1,5 +1,7 @@
 #include "runtime/recording.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace npu {
@@ -23,6 +25,25 @@ std::int64_t thread_number() {
   return number;
 }
 
+// Takes runs that were left out into account; returns how many calls of tasks they are estimated to have
+// made.
+std::int64_t scale(RecordedProgram& record, std::int64_t skipped) {
+  const double factor = 1.0 + static_cast<double>(skipped) / static_cast<double>(record.runs);
+  const auto scaled = [factor](std::int64_t value) {
+    return static_cast<std::int64_t>(std::llround(factor * static_cast<double>(value)));
+  };
+  std::int64_t added = 0;
+  for (std::size_t task = 0; task < record.calls.size(); ++task) {
+    const std::int64_t calls = scaled(record.calls[task]);
+    added += calls - record.calls[task];
+    record.calls[task] = calls;
+    record.self[task] = scaled(record.self[task]);
+  }
+  record.nanoseconds = scaled(record.nanoseconds);
+  record.runs += skipped;
+  return added;
+}
+
 }  // namespace
 
 std::atomic<bool> Recording::on_{false};
@@ -32,19 +53,28 @@ std::int64_t Recording::next_program() {
   return next.fetch_add(1);
 }
 
-void Recording::add(std::int64_t program, const std::string& name, const TaskClock& clock, std::int64_t start,
-                    std::int64_t end) {
+void Sampling::timed(std::int64_t runs, std::int64_t nanoseconds, std::size_t spans) {
+  if (runs < kFirst) return;
+  const double cost = kSpanNanoseconds * static_cast<double>(spans + 1);
+  const double mean = std::max(1.0, static_cast<double>(nanoseconds) / static_cast<double>(runs));
+  left_.store(static_cast<std::int64_t>(cost / (kMostOverhead * mean)), std::memory_order_relaxed);
+}
+
+void Recording::add(std::int64_t program, const std::string& name, const std::shared_ptr<Sampling>& sampling,
+                    const TaskClock& clock, std::int64_t start, std::int64_t end) {
   const std::int64_t thread = thread_number();
   const std::lock_guard lock(store().mutex);
   Taken& taken = store().taken;
   RecordedProgram& record = taken.programs[program];
   if (record.runs == 0) {
     record.name = name;
+    record.sampling = sampling;
     record.calls.resize(clock.seconds.size());
     record.self.resize(clock.seconds.size());
   }
   ++record.runs;
   record.nanoseconds += end - start;
+  sampling->timed(record.runs, record.nanoseconds, clock.spans.size());
   for (const TaskSpan& span : clock.spans) {
     const auto task = static_cast<std::size_t>(span.task);
     ++record.calls[task];
@@ -62,7 +92,13 @@ void Recording::add(std::int64_t program, const std::string& name, const TaskClo
 
 Recording::Taken Recording::take() {
   const std::lock_guard lock(store().mutex);
-  return std::exchange(store().taken, {});
+  Taken taken = std::exchange(store().taken, {});
+  for (auto& [number, record] : taken.programs) {
+    const std::int64_t skipped = record.sampling->take_skipped();
+    if (skipped == 0) continue;
+    taken.dropped += skipped + scale(record, skipped);
+  }
+  return taken;
 }
 
 }  // namespace npu

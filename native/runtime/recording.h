@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -17,12 +18,37 @@ struct RecordedSpan {
   std::int64_t program, task, thread, start, end;
 };
 
+class Sampling;
+
 struct RecordedProgram {
   std::string name;
   std::int64_t runs = 0;
   std::int64_t nanoseconds = 0;
   std::vector<std::int64_t> calls;  // of each task
   std::vector<std::int64_t> self;   // nanoseconds of each task, without the tasks inside of it
+  std::shared_ptr<Sampling> sampling;
+};
+
+// Which runs of a program are timed task by task: the first ones, then as many as cost at most kMostOverhead
+// of its time. Runs that are left out are counted, and what was measured is scaled to all of them.
+class Sampling {
+ public:
+  // True if the coming run is to be timed.
+  bool due() {
+    if (left_.load(std::memory_order_relaxed) <= 0) return true;
+    left_.fetch_sub(1, std::memory_order_relaxed);
+    skipped_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  // Decides how many runs to leave out after `runs` timed ones of `spans` tasks each.
+  void timed(std::int64_t runs, std::int64_t nanoseconds, std::size_t spans);
+  // The runs left out since this was last asked.
+  std::int64_t take_skipped() { return skipped_.exchange(0); }
+
+ private:
+  static constexpr std::int64_t kFirst = 64;
+  static constexpr double kSpanNanoseconds = 80, kMostOverhead = 0.02;
+  std::atomic<std::int64_t> left_{0}, skipped_{0};
 };
 
 class Recording {
@@ -30,15 +56,15 @@ class Recording {
   struct Taken {
     std::map<std::int64_t, RecordedProgram> programs;
     std::vector<RecordedSpan> spans;
-    std::int64_t dropped = 0;  // spans of runs after the first million
+    std::int64_t dropped = 0;  // spans beyond the first million, and those of runs that were left out
   };
 
   static bool on() { return on_.load(std::memory_order_relaxed); }
   static void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
   static std::int64_t next_program();  // a number for a program
   // Adds a run that the clock has timed.
-  static void add(std::int64_t program, const std::string& name, const TaskClock& clock, std::int64_t start,
-                  std::int64_t end);
+  static void add(std::int64_t program, const std::string& name, const std::shared_ptr<Sampling>& sampling,
+                  const TaskClock& clock, std::int64_t start, std::int64_t end);
   // What has been recorded since the last time this was asked.
   static Taken take();
 

@@ -76,6 +76,19 @@ def test_runs_are_recorded_with_their_tasks_inside(recording: None) -> None:
         assert (inside[1:, 3] >= inside[:-1, 4]).all(), "tasks follow one another"
 
 
+def test_runs_that_are_too_short_to_time_all_are_counted_all_the_same(recording: None) -> None:
+    """Some of them are timed, by their own time; what was measured stands for all."""
+    model, x = small_model(), np.ones((8, 16), np.float32)
+    for _ in range(2000):
+        model(x)
+    programs, spans, dropped = npu_runtime.take_recording()
+    ((number, _, runs, nanoseconds, calls, self_times),) = [p for p in programs if p[1] == "small"]
+    assert runs == 2000 and calls == [2000] * len(model.plan.tasks)
+    own = spans[spans[:, 0] == number]
+    assert len(own) + dropped == 2000 * (1 + len(calls)), "what is not in the timeline is said"
+    assert len(own) >= 64 * (1 + len(calls)) and 0 < sum(self_times) <= nanoseconds * 1.001
+
+
 def test_a_loop_does_not_count_what_runs_inside_of_it(recording: None) -> None:
     """The self times of all tasks add up to no more than the runs, although a loop's span holds those of its body."""
     import onnx
