@@ -26,6 +26,7 @@ class TaskProfile:
     seconds: float
     flops: float
     nbytes: float
+    feeds: tuple[int, ...] = ()  # the tasks whose results it reads, in recordings
 
 
 # The tasks of the programs that were loaded while runs are recorded, by the program's number; seconds are 0.

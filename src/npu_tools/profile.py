@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
+import importlib.util
 import json as json_module
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +30,7 @@ def profile(
     ),
     tensorboard: Annotated[
         Path | None,
-        typer.Option(help="A log folder in which TensorBoard's profile plug-in finds the trace, too."),
+        typer.Option(help="A log folder for TensorBoard: its profile and graph plug-ins show the run."),
     ] = None,
     framework: Annotated[
         str, typer.Option(help="tensorflow, tensorflow1 or torch; by default the script's imports tell.")
@@ -60,14 +59,24 @@ def profile(
     (output / "profile.html").write_text(page(str(script), found, recorded))
     (output / "profile.json").write_text(json_module.dumps(found.data(), indent=1, allow_nan=False))
     if tensorboard is not None:
-        _for_tensorboard(tensorboard, trace)
+        _for_tensorboard(tensorboard, recorded, found)
     _report(found, output, outcome.status, json)
 
 
-def _for_tensorboard(folder: Path, trace: str) -> None:
-    place = folder / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "npu.trace.json.gz").write_bytes(gzip.compress(trace.encode()))
+def _for_tensorboard(folder: Path, recorded: dict[str, Any], found: Profile) -> None:
+    from npu_tools.tensorboard import write
+
+    write(folder, recorded, found)
+    missing = [
+        name
+        for name, modules in (
+            ("tensorboard", ("tensorboard",)),
+            ("tensorboard-plugin-profile", ("xprof", "tensorboard_plugin_profile")),
+        )
+        if not any(importlib.util.find_spec(module) for module in modules)
+    ]
+    hint = f" after 'pip install {' '.join(missing)}'" if missing else ""
+    console(stderr=True).print(f"'tensorboard --logdir {escape(str(folder))}' shows profile and graph{hint}")
 
 
 def _report(found: Profile, output: Path, status: int, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import html.parser
 import json
 import re
@@ -16,6 +15,7 @@ import pytest
 import ge
 import npu_runtime
 from ge.profile import recorded_tasks
+from npu_tools import tensorboard
 from npu_tools.profile_data import Profile, trace_events
 from npu_tools.profile_page import page
 from tests.tools.command_line import run_command
@@ -177,6 +177,31 @@ def test_the_trace_has_every_span_on_its_track() -> None:
     assert all(event["tid"] > 0 for event in events)
 
 
+def test_tensorboards_profile_plug_in_finds_every_span_on_its_plane() -> None:
+    space = tensorboard._TRACE["XSpace"].FromString(tensorboard.xspace(recorded(), "machine"))
+    assert list(space.hostnames) == ["machine"]
+    found = {}
+    for plane in space.planes:
+        names = {entry.key: entry.value.name for entry in plane.event_metadata}
+        for line in plane.lines:
+            assert line.timestamp_ns == 1000
+            for event in line.events:
+                found[plane.name, names[event.metadata_id]] = (event.offset_ps, event.duration_ps)
+    assert found["/device:CUSTOM:NPU", "net"] == (0, 8_000_000)
+    assert found["/device:CUSTOM:NPU", "<b>copy"] == (3_000_000, 5_000_000)
+    assert found["/host:CPU", "step"] == (0, 8_000_000) and len(found) == 6
+
+
+def test_tensorboards_graph_plug_in_finds_tasks_their_devices_and_edges() -> None:
+    data = recorded()
+    data["programs"][0]["tasks"][1]["feeds"] = [0]
+    graph = tensorboard.graph_of(data, Profile.of(data))
+    first, second = graph.node
+    assert (first.name, second.name, list(second.input)) == ("net/product", "net/_b_copy", ["net/product"])
+    assert first.op == "matmul" and first.device.endswith("NPU:0/AI_Core")
+    assert first.attr["milliseconds"].s == b"4000.000" and second.attr["calls"].s == b"1"
+
+
 class _Tags(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -228,17 +253,31 @@ def test_a_script_is_profiled(tmp_path: Path) -> None:
     assert sum(event.get("cat") == "run" for event in trace) == 5
     assert json.loads((tmp_path / "out" / "profile.json").read_text())["kernels"] == data["kernels"]
     assert products[0]["name"] in (tmp_path / "out" / "profile.html").read_text()
-    (packed,) = (tmp_path / "logs").rglob("*.trace.json.gz")
-    assert json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"] == trace
+    assert len(list((tmp_path / "logs" / "plugins" / "profile").glob("*/*.xplane.pb"))) == 1
+    assert len(list((tmp_path / "logs").glob("events.out.tfevents.*"))) == 1
+    assert "tensorboard --logdir logs" in done.stderr
 
 
 @pytest.mark.slow
 def test_a_keras_script_is_profiled(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TENSORFLOW_SCRIPT)
-    done = run_command("profile", "--json", script, cwd=tmp_path)
+    done = run_command("profile", "--json", "--tensorboard", "logs", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["framework"] == "tensorflow" and any(kernel["calls"] == 8 for kernel in data["kernels"])
     trace = json.loads((tmp_path / "tf-adapter-profile" / "trace.json").read_text())["traceEvents"]
     assert any(event["pid"] == 2 and event.get("cat") == "NPU" for event in trace)
+    graph = written_graph(tmp_path / "logs")
+    assert {node.op for node in graph.node} and any(node.input for node in graph.node)
+
+
+def written_graph(folder: Path) -> Any:
+    """The graph of an event file, as TensorFlow reads it."""
+    import tensorflow as tf
+
+    (path,) = folder.glob("events.out.tfevents.*")
+    graph = tf.compat.v1.GraphDef()
+    (data,) = [event.graph_def for event in tf.compat.v1.train.summary_iterator(str(path)) if event.graph_def]
+    graph.ParseFromString(data)
+    return graph

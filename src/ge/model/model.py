@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,10 @@ class Model:
         found = (
             self._profiled(*item, 0.0) for item in zip(self.plan.tasks, self.program.task_info(), strict=True)
         )
-        return tuple(replace(task, flops=task.flops / steps, nbytes=task.nbytes / steps) for task in found)
+        return tuple(
+            replace(task, flops=task.flops / steps, nbytes=task.nbytes / steps, feeds=feeds)
+            for task, feeds in zip(found, _feeds(self.plan), strict=True)
+        )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to an `.om` file; returns its path."""
@@ -214,6 +217,14 @@ class Model:
         ins = ", ".join(f"{p.name}: {p.desc}" for p in self.inputs)
         outs = ", ".join(f"{p.name}: {p.desc}" for p in self.outputs)
         return f"Model({self.name}: {ins} -> {outs}; {len(self.plan.tasks)} tasks)"
+
+
+def _feeds(plan: Plan) -> Iterator[tuple[int, ...]]:
+    """For each task the tasks that wrote what it reads."""
+    wrote: dict[int, int] = {}
+    for number, task in enumerate(plan.tasks):
+        yield tuple(dict.fromkeys(wrote[view.buffer] for view in task.inputs if view.buffer in wrote))
+        wrote.update((view.buffer, number) for view in task.outputs)
 
 
 def _interface(plan: Plan) -> Interface | None:
