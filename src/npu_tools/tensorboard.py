@@ -106,7 +106,7 @@ def _plane(plane: Any, spans: Sequence[Mapping[str, Any]], began: int) -> None:
 def graph_of(recorded: dict[str, Any], profile: Profile) -> Any:
     """The tasks of all programs as a GraphDef: a scope a program, a node a task, its engine as device, its figures."""
     kernels = {(kernel.program, kernel.name): kernel for kernel in profile.kernels}
-    graph = MESSAGES["GraphDef"](versions={"producer": 1})
+    graph: Any = MESSAGES["GraphDef"](versions={"producer": 1})
     for program in recorded["programs"]:
         names = _unique(f"{_scope(program['name'])}/{_scope(task['name'])}" for task in program["tasks"])
         for name, task in zip(names, program["tasks"], strict=True):
