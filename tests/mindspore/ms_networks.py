@@ -222,40 +222,61 @@ def _classifier(net: nn.Cell, x: np.ndarray, classes: int, make: Optimizer) -> t
     return training(net, nn.CrossEntropyLoss(), make), [Tensor(x), Tensor(target)]
 
 
-def lenet(make: Optimizer = _momentum, batch: int = 4) -> tuple[Step, list[Tensor]]:
+# A network and what it reads, by the settings of its size.
+
+
+def _lenet(batch: int = 4) -> tuple[nn.Cell, np.ndarray]:
     r = _seeded()
-    return _classifier(LeNet(), r.randn(batch, 1, 32, 32).astype(np.float32), 10, make)
+    return LeNet(), r.randn(batch, 1, 32, 32).astype(np.float32)
 
 
-def resnet50(
-    make: Optimizer = _momentum, size: int = 32, batch: int = 2, **kwargs: Any
-) -> tuple[Step, list[Tensor]]:
+def _resnet50(size: int = 32, batch: int = 2, **kwargs: Any) -> tuple[nn.Cell, np.ndarray]:
     r = _seeded()
-    return _classifier(ResNet(**kwargs), r.randn(batch, 3, size, size).astype(np.float32), 10, make)
+    return ResNet(**kwargs), r.randn(batch, 3, size, size).astype(np.float32)
 
 
-def bert(
-    make: Optimizer = _adam, batch: int = 2, length: int = 16, **kwargs: Any
-) -> tuple[Step, list[Tensor]]:
+def _bert(batch: int = 2, length: int = 16, **kwargs: Any) -> tuple[nn.Cell, np.ndarray]:
     r = _seeded()
-    return _classifier(Bert(**kwargs), r.randint(0, 100, (batch, length)).astype(np.int32), 3, make)
+    return Bert(**kwargs), r.randint(0, 100, (batch, length)).astype(np.int32)
 
 
-def lstm(
-    make: Optimizer = _adam, batch: int = 4, length: int = 10, **kwargs: Any
-) -> tuple[Step, list[Tensor]]:
+def _lstm(batch: int = 4, length: int = 10, **kwargs: Any) -> tuple[nn.Cell, np.ndarray]:
     r = _seeded()
     net = Tagger(**kwargs)
-    return _classifier(net, r.randn(batch, length, net.inner).astype(np.float32), 5, make)
+    return net, r.randn(batch, length, net.inner).astype(np.float32)
 
 
-def unet(
-    make: Optimizer = _adam, size: int = 16, batch: int = 2, width: int = 8
-) -> tuple[Step, list[Tensor]]:
+def _unet(size: int = 16, batch: int = 2, width: int = 8) -> tuple[nn.Cell, np.ndarray]:
     r = _seeded()
-    x = r.randn(batch, 1, size, size).astype(np.float32)
-    target = Tensor((r.rand(batch, size, size) > 0.5).astype(np.int32))
-    return training(UNet(width), nn.CrossEntropyLoss(), make), [Tensor(x), target]
+    return UNet(width), r.randn(batch, 1, size, size).astype(np.float32)
+
+
+def _generator(batch: int = 4) -> tuple[nn.Cell, np.ndarray]:
+    r = _seeded()
+    return Generator(), r.randn(batch, 16).astype(np.float32)
+
+
+def lenet(make: Optimizer = _momentum, **settings: Any) -> tuple[Step, list[Tensor]]:
+    return _classifier(*_lenet(**settings), 10, make)
+
+
+def resnet50(make: Optimizer = _momentum, **settings: Any) -> tuple[Step, list[Tensor]]:
+    return _classifier(*_resnet50(**settings), 10, make)
+
+
+def bert(make: Optimizer = _adam, **settings: Any) -> tuple[Step, list[Tensor]]:
+    return _classifier(*_bert(**settings), 3, make)
+
+
+def lstm(make: Optimizer = _adam, **settings: Any) -> tuple[Step, list[Tensor]]:
+    return _classifier(*_lstm(**settings), 5, make)
+
+
+def unet(make: Optimizer = _adam, **settings: Any) -> tuple[Step, list[Tensor]]:
+    net, x = _unet(**settings)
+    batch, _, *size = x.shape
+    target = Tensor((np.random.RandomState(1).rand(batch, *size) > 0.5).astype(np.int32))
+    return training(net, nn.CrossEntropyLoss(), make), [Tensor(x), target]
 
 
 def gan(make: Optimizer = _adam, batch: int = 4) -> tuple[Step, list[Tensor]]:
@@ -299,4 +320,29 @@ TRAINING: dict[str, Callable[..., tuple[Step, list[Tensor]]]] = {
     "lstm": lstm,
     "unet": unet,
     "gan": gan,
+}
+
+
+def _inference(
+    make: Callable[..., tuple[nn.Cell, np.ndarray]],
+) -> Callable[..., tuple[Step, list[Tensor]]]:
+    def made(**settings: Any) -> tuple[Step, list[Tensor]]:
+        net, x = make(**settings)
+        net.set_train(False)
+
+        def call(x: Tensor) -> Tensor:
+            return net(x)
+
+        return call, [Tensor(x)]
+
+    return made
+
+
+INFERENCE: dict[str, Callable[..., tuple[Step, list[Tensor]]]] = {
+    "lenet": _inference(_lenet),
+    "resnet50": _inference(_resnet50),
+    "bert": _inference(_bert),
+    "lstm": _inference(_lstm),
+    "unet": _inference(_unet),
+    "gan": _inference(_generator),
 }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -27,3 +31,11 @@ def test_twenty_steps_have_the_losses_of_mindspore(name: str) -> None:
     found = losses(name, "npu")
     assert mindspore_npu.counts() == mindspore_npu.Counts(compiled=1, runs=STEPS, fallbacks=0)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_benchmark_runs() -> None:
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "mindspore.py"
+    command = [sys.executable, str(script), "--quick", "--models", "lstm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert not done.returncode, done.stderr[-3000:]
+    assert "geometric mean" in done.stdout

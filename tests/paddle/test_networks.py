@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,62 +19,7 @@ from paddle import nn
 
 import ge
 import paddle_npu
-
-
-class Attention(nn.Layer):
-    """Two encoder layers over embedded tokens, as in BERT."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(50, 32), nn.Embedding(8, 32)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, activation="gelu")
-        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(32, 5)
-
-    def forward(self, tokens: Any) -> Any:
-        x = self.tokens(tokens) + self.places(paddle.arange(8))
-        return self.head(self.encoder(x)[:, 0])
-
-
-class Recurrent(nn.Layer):
-    """An LSTM and a GRU in two directions, one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.gru = nn.LSTM(6, 5, num_layers=2), nn.GRU(5, 4, direction="bidirect")
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: Any) -> Any:
-        y, _ = self.lstm(x)
-        y, last = self.gru(y)
-        return self.head(y[:, -1]) + last.mean()
-
-
-class Unet(nn.Layer):
-    """One level down and up again, with the way across."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.down = nn.Conv2D(3, 4, 3, padding=1), nn.Conv2D(4, 8, 3, padding=1)
-        self.up, self.last = nn.Conv2DTranspose(8, 4, 2, stride=2), nn.Conv2D(8, 5, 1)
-        self.norm = nn.BatchNorm2D(4)
-
-    def forward(self, x: Any) -> Any:
-        a = F.relu(self.norm(self.first(x)))
-        b = F.relu(self.down(F.max_pool2d(a, 2)))
-        y = self.last(paddle.concat([self.up(b), a], axis=1))
-        return y.mean(axis=[2, 3])
-
-
-IMAGES = np.random.default_rng(0).standard_normal((4, 3, 64, 64)).astype(np.float32)
-TOKENS = np.random.default_rng(1).integers(0, 50, (3, 8))
-SEQUENCE = np.random.default_rng(2).standard_normal((3, 7, 6)).astype(np.float32)
-NETWORKS: dict[str, tuple[Callable[[], nn.Layer], np.ndarray]] = {
-    "attention": (Attention, TOKENS),
-    "recurrent": (Recurrent, SEQUENCE),
-    "unet": (Unet, IMAGES),
-    "resnet18": (lambda: paddle.vision.models.resnet18(num_classes=5), IMAGES),
-    "mobilenet_v2": (lambda: paddle.vision.models.mobilenet_v2(scale=0.25, num_classes=5), IMAGES),
-}
+from tests.paddle.pd_networks import NETWORKS, Recogniser
 
 
 def losses(
@@ -127,6 +74,41 @@ def test_training_steps_on_the_device_have_paddles_losses(name: str, static: boo
     assert counted.npu == (11 if static else 0) and counted.paddle == 0 and not counted.reasons
     assert static or counted.eager > 50
     np.testing.assert_allclose(ours, losses(make, x, npu=False, static=False), rtol=2e-4, atol=2e-5)
+
+
+def recognised(npu: bool, device: str, static: bool) -> list[float]:
+    """The losses of training steps of a CRNN."""
+    if npu:
+        paddle_npu.enable(strict=True)
+    else:
+        paddle_npu.disable()
+    paddle.set_device(device)
+    paddle.seed(0)
+    network = Recogniser()
+    optimizer = paddle.optimizer.Adam(1e-2, parameters=network.parameters())
+    compiled = paddle.jit.to_static(network, full_graph=True) if static else network
+    random = np.random.default_rng(4)
+    lines = paddle.to_tensor(random.standard_normal((3, 1, 16, 40)).astype(np.float32))
+    labels = paddle.to_tensor(np.array([[1, 2, 2, 3], [6, 5, 0, 0], [4, 4, 4, 0]], np.int32))
+    lengths, found = paddle.to_tensor(np.array([4, 2, 3])), []
+    for _ in range(10):
+        loss = compiled(lines, labels, lengths)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        found.append(float(loss))
+    paddle.set_device("cpu")
+    return found
+
+
+@pytest.mark.parametrize(("device", "static"), [("cpu", True), ("npu", True), ("npu", False)])
+def test_a_recogniser_of_text_trains_as_on_paddle(device: str, static: bool) -> None:
+    paddle_npu.reset_counts()
+    ours = recognised(True, device, static)
+    assert paddle_npu.counts().npu == (10 if static else 0) and not paddle_npu.counts().reasons
+    theirs = recognised(False, "cpu", False)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    assert theirs[-1] < theirs[0]
 
 
 def gradients(x: np.ndarray, npu: bool, dtype: str) -> dict[str, np.ndarray]:
@@ -211,3 +193,11 @@ def test_bytecode_capture_runs_too() -> None:
     wanted = network(x).numpy()
     np.testing.assert_allclose(paddle.jit.to_static(network)(x).numpy(), wanted, rtol=1e-5, atol=1e-6)
     assert paddle_npu.counts().npu >= 1
+
+
+def test_the_benchmark_runs() -> None:
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "paddle.py"
+    command = [sys.executable, str(script), "--quick", "--models", "lstm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert not done.returncode, done.stderr[-3000:]
+    assert "geometric mean" in done.stdout

@@ -318,6 +318,19 @@ def test_operators(name: str) -> None:
     check(function, *arrays, tolerance=1e-4 if "conv" in name or "norm" in name else 2e-5)
 
 
+@pytest.mark.parametrize("steps", [7, 40])
+@pytest.mark.parametrize("settings", [{}, {"blank": 2, "reduction": "none"}, {"norm_by_times": True}])
+def test_losses_of_sequences_without_alignment(steps: int, settings: dict[str, Any]) -> None:
+    """A label that repeats, sequences shorter than the longest, and one too short for its labels."""
+
+    def function(x: Any, labels: Any, times: Any, lengths: Any) -> Any:
+        return F.ctc_loss(x, labels, times, lengths, **settings)
+
+    labels = np.array([[1, 4, 4], [3, 1, 0], [4, 0, 0], [1, 1, 1]], np.int32)
+    times, lengths = np.array([steps, steps - 1, steps // 2, 4]), np.array([3, 2, 1, 3])
+    check(function, _floats(steps, 4, 6), labels, times, lengths)
+
+
 def test_branches_and_loops_follow_the_values() -> None:
     def function(x: Any) -> Any:
         x = x.detach()

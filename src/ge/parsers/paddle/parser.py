@@ -29,6 +29,7 @@ from ge.ops.plugins import Unsupported, find, mapped
 from ge.options import CompileOptions
 from ge.parsers.paddle import (  # noqa: F401  (declare the plugins)
     control,
+    ctc,
     elementwise,
     layers,
     movement,
