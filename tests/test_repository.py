@@ -313,6 +313,7 @@ RUNS = {
     ],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
     "ensembles of trees": ["benchmarks/trees.py", "--quick"],
+    "detectors": ["benchmarks/detectors.py", "--quick"],
     "being watched": ["benchmarks/watching.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],
     "PyTorch models": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -25,16 +26,34 @@ from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.open_model import OpenModel
+from ge.ops.base import Engine, lookup
 from ge.ops.custom import search
 from ge.options import CompileOptions
-from ge.parsers.files import PARSERS, Framework, parse_file
+from ge.parsers.files import PARSERS, Framework, first_stage, parse_file
 from ge.passes import STAGES, optimize, switch_names, switched_off
 from ge.plan import Plan
+from ge.staged_model import StagedModel
 from npu_runtime import UnsupportedTask, activity, environment
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
 
 _log = logging.getLogger(__name__)
+_MOST_LIGHT = 1 << 20  # elements that the nodes of a stage may give for it to be interpreted
+_LIGHT_KERNELS = frozenset(
+    {
+        *(
+            "argsort",
+            "bitcast",
+            "check",
+            "compress",
+            "nonzero",
+            "scatter_elements",
+            "scatter_nd",
+            "scatter_sum",
+        ),
+        *("sort", "topk", "unique", "where_indices"),
+    }
+)
 
 
 @typed
@@ -58,9 +77,18 @@ def _compile_model(source: Any, options: CompileOptions, name: str) -> Model:
     """A model of a framework; one whose sizes are open is compiled for those of each call."""
     parse = parse_file if isinstance(source, (str, os.PathLike)) else _parse_object
 
+    @functools.cache
+    def staged() -> StagedModel:
+        return _in_stages(source, options, name or "model")
+
     def compiled(shapes: Mapping[str, tuple[int, ...]]) -> Model:
         given = replace(options, input_shapes=shapes)
-        return compile_graph(parse(source, given), given, name or "model")
+        try:
+            return compile_graph(parse(source, given), given, name or "model")
+        except GeError as error:
+            if not error.later:
+                raise
+            return staged()
 
     try:
         graph = parse(source, options)
@@ -68,9 +96,32 @@ def _compile_model(source: Any, options: CompileOptions, name: str) -> Model:
         if not error.inputs:
             raise
         return OpenModel(compiled, error.inputs, name or "model")
+    except GeError as error:
+        if not error.later:
+            raise
+        return staged()
     model = compile_graph(graph, options, name or graph.name or "model")
     sizes = facts.open_inputs(graph)
     return OpenModel(compiled, sizes, model.name, model) if sizes else model
+
+
+def _in_stages(source: Any, options: CompileOptions, name: str) -> StagedModel:
+    """A model with sizes that depend on data, compiled stage by stage when it is called."""
+    first, outputs, sizes = first_stage(source, options)
+
+    def light(graph: ir.Graph) -> bool:
+        place(graph, options.target)
+        return (
+            all(map(_is_light, graph))
+            and sum(desc_of(v).size for n in graph for v in n.outputs) < _MOST_LIGHT
+        )
+
+    return StagedModel(first, outputs, sizes, name, lambda g: compile_graph(g, options, name), light)
+
+
+def _is_light(node: ir.Node) -> bool:
+    engine = facts.engine(node)
+    return engine in (Engine.VECTOR.value, Engine.VIEW.value) or lookup(node.op_type).aicpu in _LIGHT_KERNELS
 
 
 def compile_graph(

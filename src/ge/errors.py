@@ -25,6 +25,8 @@ class GeError(Exception):
     "[E10005] Op type 'ReduceSum' (node block1/sum): axis 3 is out of range. Remedy: use -2..1."
     """
 
+    later = False  # whether the model may run in stages, some of them on the host
+
     def __init__(
         self,
         code: str,
@@ -104,8 +106,9 @@ class UnmappedOperator:
 class UnsupportedOperatorsError(GeError):
     """All operators of a model that cannot be compiled, reported together."""
 
-    def __init__(self, model: str, items: Sequence[UnmappedOperator]) -> None:
+    def __init__(self, model: str, items: Sequence[UnmappedOperator], later: bool = False) -> None:
         self.items = tuple(items)
+        self.later = later
         listing = "; ".join(f"{item.operator} ×{item.count}: {item.reason}" for item in self.items)
         super().__init__(
             "E10501",

@@ -13,7 +13,7 @@ from ge.interface import Interface
 from ge.model.model import Model
 from ge.plan import Plan
 
-__all__ = ["MOST_PROGRAMS", "OpenModel"]
+__all__ = ["MOST_PROGRAMS", "OpenModel", "Shape"]
 
 MOST_PROGRAMS = 8
 
@@ -81,13 +81,7 @@ class OpenModel(Model):
 
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
         """Run on values in the order of `input_names`, compiling first where these sizes are new."""
-        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.sizes):
-            got = len(arrays) if isinstance(arrays, list | tuple) else f"a {type(arrays).__name__}"
-            raise GeError("E10020", f"model {self.name} takes {len(self.sizes)} inputs, got {got}")
-        try:
-            key = tuple(np.shape(a) for a in arrays)
-        except ValueError as error:
-            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
+        key = self._shapes(arrays)
         model = self._programs.find(key)
         if model is None:
             self._check(key)
@@ -99,6 +93,15 @@ class OpenModel(Model):
             return model.run(arrays, into)
         named = dict(zip(self.sizes, arrays, strict=True))
         return model.run([named[name] for name in model.input_names], into)
+
+    def _shapes(self, arrays: Sequence[Any]) -> tuple[Shape, ...]:
+        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.sizes):
+            got = len(arrays) if isinstance(arrays, list | tuple) else f"a {type(arrays).__name__}"
+            raise GeError("E10020", f"model {self.name} takes {len(self.sizes)} inputs, got {got}")
+        try:
+            return tuple(np.shape(a) for a in arrays)
+        except ValueError as error:
+            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
 
     def _check(self, key: Sequence[Shape]) -> None:
         """Refuse sizes that the model does not leave open."""

@@ -108,6 +108,7 @@ def real_messages() -> dict[str, Any]:
         "MetaInfoDef": meta.MetaGraphDef.MetaInfoDef.DESCRIPTOR,
         "SaverDef": saver_pb2.SaverDef.DESCRIPTOR,
         "SignatureDef": meta.SignatureDef.DESCRIPTOR,
+        "AssetFileDef": meta.AssetFileDef.DESCRIPTOR,
         "TensorInfo": info,
         "CooSparse": info.fields_by_name["coo_sparse"].message_type,
         "CompositeTensor": info.fields_by_name["composite_tensor"].message_type,

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ge.conformance.cases import KINDS, Case, collect
+from ge.conformance.detectors import detectors
 from ge.conformance.ort import ort
 from ge.conformance.pool import run_cases
 from ge.conformance.programs.command import programs
@@ -33,6 +34,7 @@ def _group() -> None:
 
 app.command()(suites)
 app.command()(programs)
+app.command()(detectors)
 app.command()(ort)
 app.command()(sklearn)
 

@@ -73,11 +73,14 @@ Results = ir.Value | Sequence[ir.Value | None]
 class Unsupported(Exception):
     """This use of an operator cannot be compiled."""
 
-    def __init__(self, reason: str, remedy: str = "", needs: ir.Value | None = None) -> None:
+    def __init__(
+        self, reason: str, remedy: str = "", needs: ir.Value | None = None, later: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
         self.needs = needs  # the computed value that would have to be constant
+        self.later = later or needs is not None  # it can be compiled once what it reads has been computed
 
 
 @dataclass

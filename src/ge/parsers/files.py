@@ -12,11 +12,12 @@ from typing import Any
 import onnx_ir as ir
 
 from ge.errors import GeError
+from ge.hybrid.cuts import Remainder
 from ge.options import CompileOptions
 from ge.parsers.paddle.program import is_program
 from ge.parsers.tflite.flatbuffer import IDENTIFIER
 
-__all__ = ["NAMES", "Framework", "content_of", "framework_of", "parse_file"]
+__all__ = ["NAMES", "Framework", "content_of", "first_stage", "framework_of", "parse_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +159,20 @@ PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {
     Framework.PADDLE: _parse_paddle,
     Framework.TFLITE: _parse_tflite,
 }
+
+
+def first_stage(
+    source: Any, options: CompileOptions
+) -> tuple[Remainder, tuple[str, ...], dict[str, tuple[int, ...] | None]]:
+    """A model to be taken in stages, the names of its outputs, and its inputs with -1 for open sizes."""
+    from ge.parsers.onnx import stages as onnx
+    from ge.parsers.tensorflow import stages as tensorflow
+
+    is_file = isinstance(source, (str, os.PathLike))
+    kind = framework_of(Path(source)) if is_file else None
+    if kind is Framework.TENSORFLOW or type(source).__name__ in ("GraphDef", "MetaGraphDef", "SavedModel"):
+        return tensorflow.first_stage(source, options)
+    return onnx.first_stage(source, options)
 
 
 def parse_file(

@@ -82,6 +82,22 @@ def gradients(
     _sweep(of_gradients, filter_, modes, quick, jobs, seconds, least, as_json, show, where)
 
 
+@app.command()
+def saved_models(
+    filter_: Filter = "",
+) -> None:
+    """SavedModels with signatures, strings, tables, ragged and sparse inputs, compiled as files."""
+    from tf_adapter.conformance.saved_models import SAMPLES, compare
+
+    outcomes = [o for name in SAMPLES if re.search(filter_, name) for o in compare(name)]
+    console, table = Console(), Table("model", "signature", "status", "")
+    for outcome in outcomes:
+        table.add_row(outcome.model, outcome.signature, outcome.status, outcome.detail)
+    console.print(table)
+    console.print(f"{sum(o.status == 'pass' for o in outcomes)} of {len(outcomes)} signatures pass")
+    raise typer.Exit(int(any(o.status != "pass" for o in outcomes)))
+
+
 def _sweep(
     part: ModuleType,
     filter_: str,

@@ -483,12 +483,12 @@ def _unique_tf(n: Node) -> Results:
     to = str(n.attr("out_idx", "int32"))
     known = n.maybe_const(0)
     if n.desc().rank != 1:
-        raise Unsupported("distinct slices along an axis", "use tf.unique on vectors")
+        raise Unsupported("distinct slices along an axis", "use tf.unique on vectors", later=True)
     if known is not None:
         y, _, inverse, counts = distinct(known, None, False, equal_nan=False)
         return [n.builder.constant(a) for a in (y, inverse.astype(to), counts.astype(to))]
     if "WithCounts" in n.type and to != "int64":
-        raise Unsupported(f"counts of {to}", "ask for int64 counts: out_idx=tf.int64")
+        raise Unsupported(f"counts of {to}", "ask for int64 counts: out_idx=tf.int64", later=True)
     y, _, inverse, counts = n.op("Unique", n.inputs[0], sorted=False, equal_nan=False)
     return [y, n.op("Cast", inverse, to=to), counts]
 

@@ -10,18 +10,26 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ge.errors import GeError, UnmappedOperator
+from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
 from ge.ir import facts
 from ge.ir.types import TensorDesc, dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.base import has_dynamic_size
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Maps, Node, Sequence_, Unsupported, find
-from ge.parsers.onnx.model import MAX_BYTES, DataFolder, ModelFile, array_of, opset_versions, sorted_nodes
+from ge.parsers.onnx.model import (
+    MAX_BYTES,
+    DataFolder,
+    ModelFile,
+    array_of,
+    opset_versions,
+    reads_of,
+    sorted_nodes,
+)
 from ge.parsers.onnx.narrow import MOVES, TAKES_NARROW, TAKES_TEXT, TEXT, TEXT_MOVES, plain_dtype, store
 from ge.parsers.onnx.scan import MAX_DEPTH, MAX_NAMES, schema_of
 
-__all__ = ["FAILED", "Binding", "Converter", "Failed", "Maps", "Scope", "Sequence_"]
+__all__ = ["FAILED", "LATER", "Binding", "Converter", "Failed", "Maps", "Scope", "Sequence_"]
 
 # What a plugin stumbles over when a node is not what its operator allows.
 _MALFORMED = (
@@ -40,9 +48,11 @@ class Failed:
 
 
 FAILED = Failed()
+LATER = Failed()  # a value of a later stage
 
 
 Binding = ir.Value | Sequence_ | Maps | Failed | None
+Refused = dict[tuple[str, str, str], list[str]]  # operator, reason, remedy -> nodes
 
 
 @dataclass
@@ -80,10 +90,15 @@ class Scope:
 class Converter:
     """Emits the nodes of a model, collecting all that cannot be mapped."""
 
-    def __init__(self, file: ModelFile) -> None:
+    def __init__(self, file: ModelFile, in_stages: bool = False) -> None:
         self.file = file
-        self.refused: dict[tuple[str, str, str], list[str]] = {}  # operator, reason, remedy -> nodes
+        self.refused: Refused = {}
         self.needed: set[ir.Value] = set()  # computed values that decide shapes
+        self.hopeful = False  # whether a node was refused that a later stage could take
+        self.lasting = False  # whether one was that none could
+        self.in_stages = in_stages  # nodes that have to wait for a later stage are collected, not refused
+        self.later: list[onnx.NodeProto] = []
+        self.waiting: Refused = {}  # why they wait
 
     # -- graphs ---------------------------------------------------------------------------------------------
 
@@ -99,8 +114,9 @@ class Converter:
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Emit nodes in an order that works."""
+        make = self._staged if self.in_stages and scope.parent is None and not scope.calls else self.node
         for node in sorted_nodes(nodes, scope.names(), where):
-            for name, value in zip(node.output, self.node(node, scope), strict=False):
+            for name, value in zip(node.output, make(node, scope), strict=False):
                 if name:
                     scope.values[name] = value
 
@@ -124,6 +140,20 @@ class Converter:
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
+    def _staged(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
+        """Emit a node of the outermost graph, or leave it for a later stage."""
+        later = [LATER] * len(node.output)
+        if any(scope.values.get(name) is LATER for name in reads_of(node)):
+            self.later.append(node)
+            return later
+        before, lasting = {key: list(nodes) for key, nodes in self.refused.items()}, self.lasting
+        found = self.node(node, scope)
+        if self.refused == before or (self.lasting and not lasting and node.op_type != "If"):
+            return found
+        self.waiting, self.refused, self.lasting = self.refused, before, lasting
+        self.later.append(node)
+        return later
+
     def node(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
         """Emit one node; what it gives. A node that cannot be mapped is recorded and gives FAILED."""
         label = scope.path + (node.name or (node.output[0] if node.output else node.op_type))
@@ -133,7 +163,7 @@ class Converter:
                 "E10017", "functions call each other without end", node=label, operator=node.op_type
             )
         inputs = [scope.find(n) if n else None for n in node.input]
-        if any(v is FAILED for v in inputs):
+        if any(isinstance(v, Failed) for v in inputs):
             return failed
         domain = "" if node.domain == "ai.onnx" else node.domain
         scope.builder.set_origin(label)
@@ -146,6 +176,8 @@ class Converter:
             )
             if error.needs is not None:
                 self.needed.add(error.needs)
+            self.hopeful |= error.later
+            self.lasting |= not error.later
             return failed
         except GeError as error:
             if error.code not in ("E10004", "E10005"):
@@ -158,6 +190,7 @@ class Converter:
                     remedy=error.remedy,
                 ) from error
             self._refuse(node.op_type, label, error.cause, error.remedy)
+            self.lasting = True
             return failed
         except MemoryError as error:
             raise GeError(
@@ -206,12 +239,13 @@ class Converter:
     def _refuse(self, operator: str, node: str, reason: str, remedy: str) -> None:
         self.refused.setdefault((operator, reason, remedy), []).append(node)
 
-    def refusals(self) -> list[UnmappedOperator]:
+    def refusals(self) -> UnsupportedOperatorsError:
         """All recorded refusals."""
-        return [
+        items = [
             UnmappedOperator(operator, len(nodes), tuple(nodes[:MAX_NAMES]), reason, remedy)
-            for (operator, reason, remedy), nodes in self.refused.items()
+            for (operator, reason, remedy), nodes in (self.refused or self.waiting).items()
         ]
+        return UnsupportedOperatorsError(self.file.name, items, later=self.hopeful)
 
     @staticmethod
     def _refuse_dynamic(inputs: Sequence[Binding]) -> None:
@@ -220,7 +254,8 @@ class Converter:
                 maker = value.producer()
                 raise Unsupported(
                     f"it reads the result of {maker.op_type if maker else '?'}, whose size only a run tells",
-                    "make that result an output of the model and go on from there on the host",
+                    "run the model with ge.compile, which takes it in stages, or end it with that result",
+                    later=True,
                 )
 
     @staticmethod
@@ -336,7 +371,9 @@ class Context:
         if any(r is FAILED for r in results):
             count = sum(map(len, self.converter.refused.values())) - before
             raise Unsupported(
-                f"subgraph {graph.name} has {count} unsupported node(s)", "see them in this list"
+                f"subgraph {graph.name} has {count} unsupported node(s)",
+                "see them in this list",
+                later=not self.converter.lasting,
             )
         return results
 
@@ -347,11 +384,12 @@ class Context:
     def attempt(self, make: Callable[[], Any]) -> Any:
         """What `make` gives, or None, as if it had never been tried, when it is refused."""
         refused = {key: list(nodes) for key, nodes in self.converter.refused.items()}
-        needed = set(self.converter.needed)
+        needed, lasting = set(self.converter.needed), self.converter.lasting
         try:
             return make()
         except Unsupported:
             self.converter.refused, self.converter.needed = refused, needed
+            self.converter.lasting = lasting
             return None
 
     def note(self, text: str) -> None:

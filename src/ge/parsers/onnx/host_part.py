@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +19,9 @@ from onnx import TensorProto, helper
 
 from ge.errors import GeError
 from ge.interface.host import HostPart
-from ge.parsers.onnx.model import ModelFile, sorted_nodes
+from ge.parsers.onnx.model import ModelFile, reads_of, sorted_nodes
 
-__all__ = ["HostParts", "split"]
+__all__ = ["HostParts", "has_text", "split"]
 
 _TEXT_OPERATORS = frozenset(
     {
@@ -80,7 +80,7 @@ class HostParts:
 def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tuple[ModelFile, HostParts]:
     """The model without the nodes that the host runs, and those; `sample` gives trial values of inputs."""
     graph = file.proto.graph
-    if not _has_text(graph):
+    if not has_text(graph):
         return file, HostParts()
     known = {p.name for p in graph.input} | {t.name for t in graph.initializer}
     nodes = sorted_nodes(graph.node, known, file.name)
@@ -92,7 +92,7 @@ def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tupl
     parts = [[nodes[i] for i in sorted(side)] for side in (before, after)]
     wanted = {p.name for p in graph.output}
     made = [{o for n in part for o in n.output if o} for part in (*parts, rest)]
-    read = [{name for n in part for name in _reads(n)} for part in (*parts, rest)]
+    read = [{name for n in part for name in reads_of(n)} for part in (*parts, rest)]
     crossing = tuple(sorted(made[0] & read[2]))
     leaving = tuple(sorted(made[2] & read[1]))
     host = HostParts(
@@ -112,7 +112,7 @@ def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tupl
     return replace(file, proto=proto), host
 
 
-def _has_text(graph: onnx.GraphProto) -> bool:
+def has_text(graph: onnx.GraphProto) -> bool:
     """Whether a graph takes strings, or has an operator on text."""
     given = any(p.type.tensor_type.elem_type == TensorProto.STRING for p in graph.input)
     return given or any(_runs_on_host(n, set()) for n in graph.node)
@@ -162,16 +162,6 @@ def _moves_text(node: onnx.NodeProto, text: set[str]) -> bool:
     return node.op_type in _MOVES and len(node.input) > place and node.input[place] in text
 
 
-def _reads(node: onnx.NodeProto) -> Iterable[str]:
-    """All names that a node reads, its subgraphs included."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            for child in inner.node:
-                yield from _reads(child)
-            yield from (p.name for p in inner.output)
-
-
 def _assigned(nodes: Sequence[onnx.NodeProto], text: set[str], known: set[str]) -> tuple[set[int], set[int]]:
     """The nodes that run before the plan and after it, by position."""
     maker = {name: i for i, n in enumerate(nodes) for name in n.output if name}
@@ -179,7 +169,7 @@ def _assigned(nodes: Sequence[onnx.NodeProto], text: set[str], known: set[str]) 
     before: set[int] = set()
     after: set[int] = set()
     for i, node in enumerate(nodes):
-        sources = [maker[name] for name in _reads(node) if name in maker]
+        sources = [maker[name] for name in reads_of(node) if name in maker]
         host = _runs_on_host(node, text)
         light[i] = (host or node.op_type in _LIGHT) and all(light[s] for s in sources)
         if any(s in after for s in sources):
@@ -207,7 +197,7 @@ def _ancestors(start: int, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, 
     found: set[int] = set()
     stack = [start]
     while stack:
-        for name in _reads(nodes[stack.pop()]):
+        for name in reads_of(nodes[stack.pop()]):
             source = maker.get(name)
             if source is not None and source not in found:
                 found.add(source)
@@ -222,7 +212,7 @@ def _extracted(
     if not nodes:
         return None
     made = {o for n in nodes for o in n.output}
-    read = {r for n in nodes for r in _reads(n)} - made
+    read = {r for n in nodes for r in reads_of(n)} - made
     graph = file.proto.graph
     constants = [t for t in graph.initializer if t.name in read]
     stored = {t.name for t in constants}

@@ -17,7 +17,16 @@ from google.protobuf.message import DecodeError
 from ge.errors import GeError
 from ge.ops.builder import DOMAIN as GE_DOMAIN
 
-__all__ = ["MAX_BYTES", "DataFolder", "ModelFile", "array_of", "load", "sorted_nodes", "subgraphs"]
+__all__ = [
+    "MAX_BYTES",
+    "DataFolder",
+    "ModelFile",
+    "array_of",
+    "load",
+    "reads_of",
+    "sorted_nodes",
+    "subgraphs",
+]
 
 MAX_BYTES = 1 << 42  # no tensor of a model is larger than 4 TiB
 MIN_IR_VERSION = 3
@@ -284,7 +293,7 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -
                 )
             if name:
                 maker[name] = index
-    reads = [[n for n in (*node.input, *_nested_reads(node)) if n] for node in nodes]
+    reads = [reads_of(node) for node in nodes]
     for node, names in zip(nodes, reads, strict=True):
         for name in names:
             if name not in maker and name not in known:
@@ -297,8 +306,10 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -
     return _ordered(nodes, [{maker[n] for n in names if n in maker} for names in reads], where)
 
 
-def _nested_reads(node: onnx.NodeProto) -> list[str]:
-    return [name for graph in subgraphs(node) for name in outer_names(graph)]
+def reads_of(node: onnx.NodeProto) -> list[str]:
+    """All names that a node reads, those of its subgraphs included."""
+    inner = (name for graph in subgraphs(node) for name in outer_names(graph))
+    return [name for name in (*node.input, *inner) if name]
 
 
 def _ordered(nodes: Sequence[onnx.NodeProto], needs: list[set[int]], where: str) -> list[onnx.NodeProto]:

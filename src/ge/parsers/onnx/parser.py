@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 import ge.ops  # noqa: F401  (declares the plugins)
 from ge.errors import GeError, UnsupportedOperatorsError
+from ge.hybrid.cuts import inputs_behind
 from ge.interface import Interface
 from ge.ir import facts
 from ge.ops.builder import GraphBuilder
@@ -68,10 +69,10 @@ def parse(
         graph, converter, interface = _convert(file, shapes, fixed, wanted, host)
         if not converter.refused:
             break
-        more = _deciding(converter.needed, graph, offered)
+        more = inputs_behind(converter.needed, offered)
         if not more:
-            raise UnsupportedOperatorsError(file.name, converter.refusals())
-        fixed.update(more)
+            raise converter.refusals()
+        fixed.update({name: offered[name] for name in more})
     for text in (*file.notes, *shapes.notes):
         facts.add_note(graph, text)
     facts.set_specialised(graph, fixed)
@@ -151,22 +152,3 @@ def _names_of(tensor: str, file: ModelFile) -> Iterable[str]:
             yield f"{node.name}:{index}"
             if index == 0:
                 yield node.name
-
-
-def _deciding(
-    needed: Iterable[ir.Value], graph: ir.Graph, values: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The offered inputs from which the values that decide shapes are computed."""
-    found: dict[str, np.ndarray] = {}
-    stack, seen = list(needed), set()
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value.is_graph_input() and value.name is not None and value.name in values:
-            found[value.name] = np.asarray(values[value.name])
-        maker = value.producer()
-        if maker is not None:
-            stack.extend(v for v in maker.inputs if v is not None)
-    return found

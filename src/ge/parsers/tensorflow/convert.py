@@ -25,6 +25,7 @@ from ge.ops.base import has_dynamic_size
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Unsupported, find, find_custom
 from ge.parsers.tensorflow.graph import ARGUMENT, Body, GraphNode, Library, Ref, topological, with_absent
+from ge.parsers.tensorflow.host import OPERATORS
 from ge.parsers.tensorflow.tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow.values import (
     DEAD,
@@ -182,6 +183,7 @@ class Converter:
         self.settled: dict[str, np.ndarray] = {}  # their first inputs, where these are constant
         self.refused: dict[str, Refusal] = {}  # nodes of the outermost body that could not be
         self.needs: list[ir.Value] = []  # computed values that would have to be constant
+        self.hopeful = False  # whether a node was refused that a later stage, or the host, could run
         self.state: dict[str, ir.Value] = {}  # values of variables that were written
         self.updated: dict[str, None] = {}  # variables that were written, in order
         self.drawn: dict[str, ir.Value] = {}  # counters of random operators as they are before a draw
@@ -273,7 +275,7 @@ class Converter:
         if (
             node.op in EFFECTS
             or node.attrs.get(CHECKED)
-            or (_WRITES.match(node.op) and not self._is_mapped(node.op))
+            or (_WRITES.match(node.op) and not self.is_mapped(node.op))
         ):
             return True
         return any(self._body_has_effect(b) for b in self._called(node))
@@ -355,6 +357,7 @@ class Converter:
         except Unsupported as error:
             if error.needs is not None:
                 self.needs.append(error.needs)
+            self.hopeful |= error.later
             self._refuse(label, Refusal(node.op, error.reason, error.remedy))
         except GeError as error:
             unsupported = self.tolerant or error.code in _UNSUPPORTED_CODES
@@ -423,7 +426,8 @@ class Converter:
             return binding
         if isinstance(binding, Variable) and binding.is_ref:
             return self.read(binding)
-        raise Unsupported(f"{what} is {binding.what}, which the NPU has no type for")
+        text = isinstance(binding, HostTensor) and binding.dtype == "string"
+        raise Unsupported(f"{what} is {binding.what}, which the NPU has no type for", later=text)
 
     def constant(self, builder: GraphBuilder, array: np.ndarray, dtype: str, name: str) -> Binding:
         """A constant, kept on the host when the device has no such element type."""
@@ -508,7 +512,7 @@ class Converter:
             current, wanted, known, always = todo.pop()
             for name in self.order(current, wanted, known):
                 node = current.nodes[name]
-                if not self._is_mapped(node.op):
+                if not self.is_mapped(node.op):
                     found[node.op].append(node.name)
                     certain |= always
                 inner = always and node.op not in _CHOICES
@@ -525,9 +529,11 @@ class Converter:
                     UnmappedOperator(op, len(n), tuple(n[:NAMED_NODES]), "no plugin maps it", remedy_of(op))
                     for op, n in ranked
                 ],
+                later=all(op in OPERATORS for op in found),
             )
 
-    def _is_mapped(self, op: str) -> bool:
+    def is_mapped(self, op: str) -> bool:
+        """Whether something converts an operator."""
         return op in HANDLERS or op == ARGUMENT or op in self.library or find("tensorflow", op) is not None
 
     def recorded(self) -> Failures:
@@ -547,7 +553,7 @@ class Converter:
             for (op, reason, remedy), nodes in self.failures.items()
         ]
         if items:
-            raise UnsupportedOperatorsError(f"model '{model}'", items)
+            raise UnsupportedOperatorsError(f"model '{model}'", items, later=self.hopeful)
 
 
 def _known_predicate(body: Body, ref: Ref) -> bool | None:
@@ -574,7 +580,8 @@ def _refuse_dynamic(inputs: Sequence[ir.Value]) -> None:
             maker = value.producer()
             raise Unsupported(
                 f"it reads the result of {maker and maker.op_type}, whose size is known only after the run",
-                "make that result an output of the model and go on from there on the host",
+                "run the model with ge.compile, which takes it in stages, or end it with that result",
+                later=True,
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class ModelFile:
     signatures: Mapping[str, Signature] = field(default_factory=dict)
     restore_node: str = ""  # the node that assigns the variables from the checkpoint
     checkpoint: Checkpoint | None = None
+    assets: Mapping[str, Path] = field(default_factory=dict)  # files by the tensors that name them
 
 
 def load_model(
@@ -154,7 +155,21 @@ def _saved_model(folder: Path, tags: Sequence[str] | None, checkpoint: Checkpoin
     variables = folder / "variables" / "variables"
     if checkpoint is None and variables.with_name("variables.index").is_file():
         checkpoint = Checkpoint(variables)
-    return _meta_graph(_choose(model, tags, str(folder)), folder.name, checkpoint)
+    meta = _choose(model, tags, str(folder))
+    return replace(_meta_graph(meta, folder.name, checkpoint), assets=_assets(meta, folder))
+
+
+def _assets(meta: Any, folder: Path) -> dict[str, Path]:
+    """The files of a model's assets; names that lead out of their folder are refused."""
+    found = {}
+    for asset in meta.asset_file_def:
+        path = (folder / "assets" / asset.filename).resolve()
+        if not path.is_relative_to((folder / "assets").resolve()):
+            raise GeError(
+                "E10101", f"the asset {asset.filename} is outside of the model", location=str(folder)
+            )
+        found[asset.tensor_info.name.partition(":")[0]] = path
+    return found
 
 
 def _choose(model: Any, tags: Sequence[str] | None, where: str) -> Any:
@@ -185,12 +200,23 @@ def _signature(proto: Any, name: str) -> Signature:
 
 
 def _specs(infos: Any, signature: str) -> dict[str, TensorSpec]:
-    """The dense tensors of a signature, by key."""
+    """The tensors of a signature, by key; those of a sparse or composite one by names of their own."""
     result = {}
     for key in sorted(infos):
         info = infos[key]
-        if info.WhichOneof("encoding") in ("coo_sparse", "composite_tensor"):
-            result[key] = TensorSpec("", None, "sparse or composite tensor")
+        if info.WhichOneof("encoding") == "coo_sparse":
+            for part, dtype in (
+                ("indices", "int64"),
+                ("values", element_type(info.dtype)),
+                ("dense_shape", "int64"),
+            ):
+                name = getattr(info.coo_sparse, f"{part}_tensor_name")
+                result[f"{key}/{part}"] = TensorSpec(name, None, dtype)
+        elif info.WhichOneof("encoding") == "composite_tensor":
+            for number, part in enumerate(info.composite_tensor.components):
+                result[f"{key}/{number}"] = TensorSpec(
+                    part.name, shape_of(part.tensor_shape), element_type(part.dtype)
+                )
         elif info.name:
             result[key] = TensorSpec(info.name, shape_of(info.tensor_shape), element_type(info.dtype))
     return result

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError, OpenSizesError
+from ge.hybrid.cuts import inputs_behind
 from ge.ir import facts
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ops.builder import GraphBuilder
@@ -41,11 +42,14 @@ __all__ = [
     "Refusal",
     "VariableSpec",
     "attempt_graph",
+    "bodies_of",
     "operators",
+    "outputs_of",
     "parse",
     "parse_body",
     "parse_graph",
     "parse_model",
+    "signature_of",
 ]
 
 # Imported for their declarations.
@@ -149,9 +153,8 @@ def parse_model(
 ) -> Parsed:
     """Like `parse`, with names and warnings."""
     source = load_model(model, tags=tags, checkpoint=checkpoint)
-    library = Library(source.graph.library.function, structured, source.graph.versions.producer)
-    body = structured(graph_body(source.graph, source.name))
-    chosen = None if out_nodes else _signature(source, signature)
+    library, body = bodies_of(source)
+    chosen = None if out_nodes else signature_of(source, signature)
     store = VariableStore(source.checkpoint, body, library, source.restore_node)
     return parse_body(
         source.name, body, chosen, library, store, input_shapes=input_shapes, out_nodes=out_nodes
@@ -170,7 +173,7 @@ def parse_body(
 ) -> Parsed:
     """The GE graph of a body whose inputs are placeholders, named by a signature or by their nodes."""
     library = library or Library()
-    request = _Request(name, body, library, _outputs(body, library, signature, out_nodes), store=store)
+    request = _Request(name, body, library, outputs_of(body, signature, out_nodes), store=store)
     _Inputs(request, signature, input_shapes or {}).find()
     return _convert(request)
 
@@ -237,29 +240,13 @@ def attempt_graph(
     converter.evaluate(scope, roots)
     unknown = frozenset(n for n, value in scope.values.items() if value is UNKNOWN and n not in host)
     if converter.refused or host:
-        needs = _inputs_behind(converter.needs, inputs)
+        needs = frozenset(inputs_behind(converter.needs, inputs))
         return Attempt(None, converter.refused, unknown, needs, converter.settled)
     try:
         return Attempt(_finished(request, converter, scope), {})
     except GeError as error:
         name = next(iter(request.outputs.values()))[0]
         return Attempt(None, {name: Refusal(request.body.nodes[name].op, error.cause, error.remedy)})
-
-
-def _inputs_behind(values: Sequence[ir.Value], inputs: Collection[str]) -> frozenset[str]:
-    """The model's inputs that some values are computed from."""
-    found: set[str] = set()
-    seen, todo = set(values), list(values)
-    while todo:
-        value = todo.pop()
-        node = value.producer()
-        if node is None and value.name and value.name in inputs:
-            found.add(value.name)
-        for before in node.inputs if node is not None else ():
-            if before is not None and before not in seen:
-                seen.add(before)
-                todo.append(before)
-    return frozenset(found)
 
 
 def _request(
@@ -304,7 +291,13 @@ def _known(body: Body, text: str) -> Ref:
     return ref
 
 
-def _signature(source: ModelFile, name: str | None) -> Signature | None:
+def bodies_of(source: ModelFile) -> tuple[Library, Body]:
+    """The functions of a model and its outermost graph."""
+    library = Library(source.graph.library.function, structured, source.graph.versions.producer)
+    return library, structured(graph_body(source.graph, source.name))
+
+
+def signature_of(source: ModelFile, name: str | None) -> Signature | None:
     """The signature asked for, the default one, or the only one with outputs; None when the file has none."""
     if not source.signatures:
         if name is not None:
@@ -326,9 +319,8 @@ def _signature(source: ModelFile, name: str | None) -> Signature | None:
     return source.signatures[name]
 
 
-def _outputs(
-    body: Body, library: Library, signature: Signature | None, out_nodes: Sequence[str]
-) -> dict[str, Ref]:
+def outputs_of(body: Body, signature: Signature | None, out_nodes: Sequence[str]) -> dict[str, Ref]:
+    """The outputs asked for, those of a signature, or the ends of the graph."""
     if out_nodes:
         return {text: _known(body, text) for text in out_nodes}
     if signature is not None:
@@ -381,9 +373,6 @@ class _Inputs:
     def _signature_inputs(self) -> dict[Ref, str]:
         if self.signature is None:
             return {}
-        for name, spec in self.signature.inputs.items():
-            if not spec.tensor:
-                raise GeError("E10108", f"the input '{name}' is a {spec.dtype}", remedy="use dense inputs")
         return {_known(self.request.body, spec.tensor): key for key, spec in self.signature.inputs.items()}
 
     def _reachable(self) -> list[GraphNode]:
@@ -414,9 +403,11 @@ class _Inputs:
             raise GeError("E10108", f"its shape is {declared!r:.60}", node=name, operator=node.op)
         dtype = str(node.attrs.get("dtype") or (spec.dtype if spec else node.attrs.get("T", "float32")))
         if dtype not in TENSORS:
-            raise GeError(
+            error = GeError(
                 "E10108", f"the input is {dtype}", node=name, operator=node.op, remedy="feed numbers"
             )
+            error.later = dtype == "string"
+            raise error
         if key is not None:
             self.used.add(key)
             declared = declared or None  # graphs of old producers leave a shape that is open empty

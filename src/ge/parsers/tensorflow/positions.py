@@ -1,7 +1,7 @@
 """Positions where a condition holds (`tf.where`); their number is data-dependent.
 
-They are an output of the model, or choose the rows of a tensor (tf.boolean_mask), whose result is one;
-nothing else can be compiled for them.
+They are an output of the graph, or choose the rows of a tensor (tf.boolean_mask), whose result is one;
+whatever else reads them belongs to another stage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _positions(c: Context) -> Positions:
 def _flattened(c: Context) -> Outputs:
     found = _positions(c)
     if desc_of(found.condition).rank != 1:
-        raise Unsupported("positions in more than one axis are reshaped", "flatten the condition first")
+        raise Unsupported("positions in more than one axis are reshaped", _REMEDY, later=True)
     return [Positions(found.condition, flat=True)]
 
 
@@ -75,7 +75,7 @@ def _chosen_rows(c: Context) -> Outputs:
         or c.binding(1) is not found
         or desc_of(c.tensor(0)).shape[axis] != desc_of(found.condition).size
     ):
-        raise Unsupported(f"it reads {found.what}", _REMEDY)
+        raise Unsupported(f"it reads {found.what}", _REMEDY, later=True)
     return [c.builder.op("Compress", c.tensor(0), found.condition, axis=axis)]
 
 
@@ -84,7 +84,7 @@ def _chosen_elements(c: Context) -> Outputs:
     found, x = _positions(c), c.tensor(0)
     condition = desc_of(found.condition)
     if found.flat or desc_of(x).shape[: condition.rank] != condition.shape:
-        raise Unsupported(f"it reads {found.what}", _REMEDY)
+        raise Unsupported(f"it reads {found.what}", _REMEDY, later=True)
     rest = desc_of(x).shape[condition.rank :]
     rows = c.builder.op("Reshape", x, shape=(condition.size, *rest))
     return [
@@ -98,7 +98,7 @@ def _identity(c: Context) -> Outputs:
     return list(c.inputs)
 
 
-_REMEDY = "make that result an output of the model and go on from there on the host"
+_REMEDY = "run the model with ge.compile, which takes it in stages, or end it with that result"
 _RULES: dict[str, Callable[[Context], Outputs]] = {
     "Squeeze": _flattened,
     "Reshape": _flattened,
@@ -115,5 +115,5 @@ _RULES: dict[str, Callable[[Context], Outputs]] = {
 def _with_positions(c: Context) -> Outputs:
     rule = _RULES.get(c.node.op)
     if rule is None:
-        raise Unsupported(f"it reads {Positions.what}", _REMEDY)
+        raise Unsupported(f"it reads {Positions.what}", _REMEDY, later=True)
     return rule(c)

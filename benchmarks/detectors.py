@@ -1,0 +1,65 @@
+"""Detectors with their post-processing inside, against ONNX Runtime, interleaved."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.contenders import THREADS, limit_threads
+
+
+def main() -> int:
+    """Measure and print; the exit status says whether the answers agree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--quick", action="store_true", help="small pictures, two detectors, a few rounds")
+    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+
+    import onnxruntime
+
+    import ge
+    from benchmarks.measure import console, interleave, new_table, ratio, relative_error
+    from ge.conformance.detectors import DETECTORS, Size, pictures
+
+    size = Size(32, 8) if arguments.quick else Size(320, 48, 4, 20)
+    table = new_table(
+        f"Detectors, pictures of {size.picture} by {size.picture}",
+        ["detector", "ours, ms", "ONNX Runtime, ms", "ratio", "error"],
+    )
+    worst, ratios = 0.0, []
+    for name in itertools.islice(DETECTORS, 2 if arguments.quick else None):
+        proto = DETECTORS[name](size)
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = arguments.threads
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
+        ours, inputs = ge.compile(proto), pictures(size, 4)[1:]
+        for x in inputs:
+            worst = max(worst, error := relative_error(ours.run([x]), session.run(None, {"x": x})))
+        turn = {"ours": itertools.cycle(inputs), "theirs": itertools.cycle(inputs)}
+        calls = {
+            "ours": lambda m=ours, t=turn["ours"]: m.run([next(t)]),
+            "theirs": lambda s=session, t=turn["theirs"]: s.run(None, {"x": next(t)}),
+        }
+        clock = time.process_time if arguments.threads == 1 else time.perf_counter
+        times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.05, clock)
+        medians = {key: statistics.median(values) for key, values in times.items()}
+        ratios.append(medians["theirs"] / medians["ours"])
+        row = [f"{medians[key] * 1e3:.2f}" for key in ("ours", "theirs")]
+        table.add_row(name, *row, ratio(ratios[-1]), f"{error:.0e}")
+    console.print(table)
+    console.print(f"geometric mean {statistics.geometric_mean(ratios):.2f}")
+    return int(worst > 1e-3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""ONNX models with sizes that depend on data, run in stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import ge
+from ge.conformance.detectors import DETECTORS, compare
+from ge.errors import GeError
+from ge.open_model import MOST_PROGRAMS, OpenModel
+from ge.staged_model import StagedModel
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
+MODELS = {
+    "positions, then products": """
+net (float[N, 4] x, float[4, 3] w) => (float[M, 3] y, int64[1] count)
+{
+  zero = Constant <value_float = 0.0> ()
+  first = ReduceMax <axes = [1], keepdims = 0> (x)
+  kept = Greater (first, zero)
+  found = NonZero (kept)
+  axis = Constant <value_ints = [0]> ()
+  rows = Squeeze (found, axis)
+  chosen = Gather <axis = 0> (x, rows)
+  product = MatMul (chosen, w)
+  y = Softmax <axis = 1> (product)
+  count = Shape (rows)
+}""",
+    "masks, then reductions": """
+net (float[8, 4] x, bool[8] mask) => (float[4] y, float[M, 4] z)
+{
+  axis = Constant <value_ints = [0]> ()
+  kept = Compress <axis = 0> (x, mask)
+  y = ReduceSum <keepdims = 0> (kept, axis)
+  total = ReduceMean <axes = [0], keepdims = 1> (kept)
+  z = Sub (kept, total)
+}""",
+    "distinct elements, one size after another": """
+net (int64[N] x) => (float[K, K] y, int64[L] z)
+{
+  u, first, inverse, counts = Unique <sorted = 1> (x)
+  f = Cast <to = 1> (counts)
+  axes0 = Constant <value_ints = [0]> ()
+  axes1 = Constant <value_ints = [1]> ()
+  row = Unsqueeze (f, axes0)
+  column = Unsqueeze (f, axes1)
+  y = Mul (row, column)
+  one = Constant <value_int = 1> ()
+  often = Greater (counts, one)
+  z = Compress <axis = 0> (u, often)
+}""",
+    "a computed number of elements": """
+net (float[6] x, int64 n) => (int64[K] y, float[K, 6] z)
+{
+  zero = Constant <value_int = 0> ()
+  one = Constant <value_int = 1> ()
+  two = Mul (n, n)
+  y = Range (zero, two, one)
+  shape = Shape (y)
+  six = Constant <value_ints = [6]> ()
+  both = Concat <axis = 0> (shape, six)
+  z = Expand (x, both)
+}""",
+    "a branch with sizes of its own": """
+net (float[N] x) => (float[M] y)
+{
+  zero = Constant <value_float = 0.0> ()
+  total = ReduceMax <keepdims = 0> (x)
+  some = Greater (total, zero)
+  y = If (some) <
+    then_branch = then () => (float[K] a) {
+      mask = Greater (x, zero)
+      found = NonZero (mask)
+      axis = Constant <value_ints = [0]> ()
+      rows = Squeeze (found, axis)
+      picked = Gather (x, rows)
+      a = Exp (picked)
+    },
+    else_branch = other () => (float[N] b) { b = Neg (x) }
+  >
+}""",
+    "a function": """
+net (float[N] x) => (float[M] y)
+{
+  kept = local.positive (x)
+  y = Sqrt (kept)
+}
+<domain: "local", opset_import: ["" : 17]>
+positive (x) => (y)
+{
+  zero = Constant <value_float = 0.0> ()
+  mask = Greater (x, zero)
+  y = Compress <axis = 0> (x, mask)
+}""",
+    "sequences on both sides": """
+net (float[4, 2] x) => (float[M, 2] y)
+{
+  parts = SplitToSequence <axis = 0> (x)
+  one = Constant <value_int = 1> ()
+  second = SequenceAt (parts, one)
+  zero = Constant <value_float = 0.0> ()
+  low = ReduceMin <axes = [1], keepdims = 0> (x)
+  mask = Greater (low, zero)
+  kept = Compress <axis = 0> (x, mask)
+  both = SequenceInsert (parts, kept)
+  three = Constant <value_int = 4> ()
+  again = SequenceAt (both, three)
+  y = Add (again, second)
+}""",
+}
+
+
+def _arguments(name: str, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(5, 9))
+    if name == "positions, then products":
+        return [
+            rng.normal(size=(size, 4)).astype(np.float32) - 0.5,
+            rng.normal(size=(4, 3)).astype(np.float32),
+        ]
+    if name == "masks, then reductions":
+        return [rng.normal(size=(8, 4)).astype(np.float32), rng.random(8) < 0.6]
+    if name == "distinct elements, one size after another":
+        return [rng.integers(0, 4, size)]
+    if name == "a computed number of elements":
+        return [rng.normal(size=6).astype(np.float32), np.array(seed % 4)]
+    if name == "a branch with sizes of its own":
+        return [(rng.normal(size=size) - (10 if seed % 2 else 0)).astype(np.float32)]
+    if name == "a function":
+        return [rng.normal(size=size).astype(np.float32)]
+    return [rng.normal(size=(4, 2)).astype(np.float32)]
+
+
+def _compare(model: Any, reference: ReferenceEvaluator, arguments: Sequence[np.ndarray]) -> None:
+    expected = reference.run(None, dict(zip(reference.input_names, arguments, strict=True)))
+    found = model.run(list(arguments))
+    assert len(found) == len(expected)
+    for ours, wanted in zip(found, expected, strict=True):
+        assert ours.shape == wanted.shape and ours.dtype == wanted.dtype
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_anything_follows_a_result_whose_size_depends_on_data(name: str) -> None:
+    proto = onnx.parser.parse_model(HEAD + MODELS[name])
+    model, reference = ge.compile(proto), ReferenceEvaluator(proto)
+    assert isinstance(model, OpenModel)
+    for seed in range(7):
+        _compare(model, reference, _arguments(name, seed))
+
+
+def _masked() -> tuple[StagedModel, ReferenceEvaluator]:
+    proto = onnx.parser.parse_model(HEAD + MODELS["masks, then reductions"])
+    model = ge.compile(proto)
+    assert isinstance(model, StagedModel)
+    return model, ReferenceEvaluator(proto)
+
+
+def test_programs_are_bounded_and_the_usual_sizes_are_compiled() -> None:
+    model, reference = _masked()
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    for count in range(1, 9):
+        _compare(model, reference, [x, np.arange(8) < count])
+    assert model.programs == 1, "light stages are interpreted at first"
+    for _ in range(6):
+        _compare(model, reference, [x, np.arange(8) < 3])
+    assert model.programs == 2
+    for count in range(1, 9):
+        for _ in range(6):
+            _compare(model, reference, [x, np.arange(8) < count])
+    assert model.programs <= 1 + MOST_PROGRAMS
+
+
+def test_what_a_model_in_stages_cannot_do_is_said(tmp_path: Path) -> None:
+    model, _ = _masked()
+    with pytest.raises(GeError, match="runs in stages"):
+        model.save(tmp_path / "net.om")
+    with pytest.raises(GeError, match="takes"):
+        model(np.zeros((8, 5), np.float32), np.zeros(8, bool))
+    with pytest.raises(GeError, match="2 inputs"):
+        model(np.zeros((8, 4), np.float32))
+
+
+def test_what_no_stage_can_run_is_refused() -> None:
+    text = """
+net (float[4] x) => (float[M] y)
+{
+  zero = Constant <value_float = 0.0> ()
+  mask = Greater (x, zero)
+  kept = Compress <axis = 0> (x, mask)
+  y = local.Unknown (kept)
+}"""
+    with pytest.raises(GeError, match="Unknown"):
+        ge.compile(onnx.parser.parse_model(HEAD + text))
+
+
+@pytest.mark.parametrize("name", ("yolo v5", "fcos", "faster rcnn", "keypoints"))
+def test_detectors_with_their_post_processing_inside(name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    outcome = compare(name)
+    assert outcome.status == "pass", outcome.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_all_detectors(name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    outcome = compare(name)
+    assert outcome.status == "pass", outcome.detail
