@@ -156,6 +156,9 @@ conformance: $(VENV)/.conformance ## The frameworks' own tests on the CPU and on
 	$(BIN)/python -m ge.conformance suites onnx keras torch transformers --sample $(SAMPLE) --minutes $(MINUTES)
 	$(BIN)/python -m pytest -m exhaustive tests/parsers tests/tensorflow
 
+check-matrix: $(VENV)/.project ## `tf-adapter check` of 18 scripts and 5 model files (docs/migration.md)
+	$(BIN)/python -m pytest -m exhaustive tests/tools
+
 PROGRAMS ?= 1000
 programs: environments ## Random programs through every front door, against its framework (docs/conformance.md)
 	$(BIN)/python -m ge.conformance programs --door onnx --count $(PROGRAMS)

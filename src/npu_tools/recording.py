@@ -13,7 +13,7 @@ from typing import Any
 
 from ge.distributions import ascend
 
-__all__ = ["watch"]
+__all__ = ["program_tasks", "watch"]
 
 MOST_SPANS = 300_000  # in the timeline; times by kernel count all
 
@@ -69,14 +69,21 @@ def _recorded(framework: str, began: int, ended: int) -> dict[str, Any]:
 def _program(
     number: int, name: str, runs: int, nanoseconds: int, calls: list[int], self_times: list[int]
 ) -> dict[str, Any]:
+    rows = program_tasks(number, name, runs, nanoseconds, calls, self_times)
+    return {"number": number, "name": name, "runs": runs, "seconds": nanoseconds / 1e9, "tasks": rows}
+
+
+def program_tasks(
+    number: int, name: str, runs: int, nanoseconds: int, calls: list[int], self_times: list[int]
+) -> list[dict[str, Any]]:
+    """The tasks of a recorded program, with their calls and the seconds of all of these together."""
     from ge.profile import recorded_tasks
 
-    tasks = recorded_tasks.get(number, ())
-    rows = [
+    del name, runs, nanoseconds
+    return [
         asdict(task) | {"calls": count, "seconds": own / 1e9}
-        for task, count, own in zip(tasks, calls, self_times, strict=False)
+        for task, count, own in zip(recorded_tasks.get(number, ()), calls, self_times, strict=False)
     ]
-    return {"number": number, "name": name, "runs": runs, "seconds": nanoseconds / 1e9, "tasks": rows}
 
 
 def _calls(framework: str) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ def overflowing(path: Path) -> Path:
         helper.make_node("MatMul", ["c", "w3"], ["y"], name="last"),
     ]
     return save(path, nodes, {"x": ["N", 32], "y": ["N", 8]}, weights)
+
+
+def chain(path: Path, scales: Sequence[float]) -> Path:
+    """Products one after another with these scales of their weights."""
+    source = np.random.default_rng(0)
+    weights, nodes = {}, []
+    for number, scale in enumerate(scales):
+        weights[f"w{number}"] = (source.standard_normal((32, 32)) * scale).astype(np.float32)
+        read = "x" if not number else f"y{number - 1}"
+        nodes += [
+            helper.make_node("MatMul", [read, f"w{number}"], [f"p{number}"], name=f"product{number}"),
+            helper.make_node("Relu", [f"p{number}"], [f"y{number}"], name=f"relu{number}"),
+        ]
+    return save(path, nodes, {"x": ["N", 32], f"y{len(scales) - 1}": ["N", 32]}, weights)
 
 
 def test_a_layer_that_overflows_is_named_and_a_mixlist_mends_it(tmp_path: Path) -> None:

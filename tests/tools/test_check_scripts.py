@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.command_line import ROOT, run_command
+from tests.tools.command_line import ROOT, run_command, run_python
 from tests.tools.test_check_units import problems
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -66,6 +66,7 @@ def test_planted_faults_of_a_training_loop_are_found_with_their_lines(tmp_path: 
     assert {g["place"] for g in report["graph"]} == {"NPU", "host"}
     assert "FFT" in [layer["name"] for layer in report["drawing"]["layers"] if layer["place"] == "host"]
     assert report["kernels"] and report["timeline"] and report["spent"]["input"] > 0
+    assert all("seconds" in row and "plain_seconds" in row for row in report["batches"]), report["batches"]
 
 
 @pytest.mark.slow
@@ -81,6 +82,9 @@ def test_a_keras_script_is_checked_and_its_folder_stays_as_it_is(tmp_path: Path)
     assert report["speed"]["npu"]["kind"] == "fit" and report["speed"]["npu"]["steps"] == 12
     kept = report["precision"]["modes"]["must_keep_origin_dtype"]
     assert kept["first_overflow"] is None
+    assert "as near to float64 as TensorFlow" in kept["verdict"], kept["verdict"]
+    assert sum(row["framework"] is not None for row in kept["layers"]) > len(kept["layers"]) / 2
+    assert [row["batch"] for row in report["batches"]] == [16, 32, 64, 128] and report["largest_batch"] > 128
     convolutions = [row for row in kept["layers"] if row["operator"] == "Conv"]
     assert convolutions[0]["location"] == "classifier.py:14" and convolutions[0]["error"] < 1e-5
     assert any("Gradient" in row["operator"] or "gradient" in row["layer"] for row in kept["layers"])
@@ -110,6 +114,42 @@ def test_planted_faults_of_a_pytorch_loop_are_found_with_their_lines(tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_script_that_asks_for_overflow_detection_gets_the_layer_and_a_mixlist_that_it_loads(
+    tmp_path: Path,
+) -> None:
+    name, mixlist = "planted_overflow.py", tmp_path.parent / f"{tmp_path.name}-mix.json"
+    report = checked(name, tmp_path, options=("--steps", "6", "--mixlist", str(mixlist)))
+    assert ("layer-overflow", line(name, "overflows in fp16")) in found(report), found(report)
+    assert ("overflow", "") in found(report) and "enable_dump_debug" in report["precision"]["notes"][0]
+    kept = report["precision"]["modes"]["must_keep_origin_dtype"]
+    assert "as near to float64 as TensorFlow" in kept["verdict"] and kept["layers"][0]["framework"] < 1e-6
+    assert report["mixlist"]["mode"] == "force_fp16" and report["mixlist"]["error"] < 0.01
+    assert json.loads(mixlist.read_text())["black-list"]["to-add"] == ["MatMul_1", "MatMul_2"]
+    assert "finite: False" in run_python(str(SCRIPTS / name))
+    assert "finite: True" in run_python(str(SCRIPTS / name), str(mixlist))
+
+
+@pytest.mark.slow
+def test_layers_of_a_pytorch_module_beside_pytorch(tmp_path: Path) -> None:
+    name = "planted_overflow_torch.py"
+    report = checked(name, tmp_path, options=("--steps", "6", "--layers"))
+    assert ("layer-overflow", line(name, "overflows in fp16")) in found(report), found(report)
+    kept = report["precision"]["modes"]["must_keep_origin_dtype"]
+    assert "as near to float64 as PyTorch" in kept["verdict"] and report["kernels"] and report["timeline"]
+    assert [row["batch"] for row in report["batches"]] == [4, 8, 16, 32]
+    assert all(row["seconds"] > 0 and row["plain_seconds"] > 0 for row in report["batches"])
+    rows = {row["operator"]: row["count"] for row in report["operators"]}
+    assert rows["aten.addmm.default"] == 3
+
+
+@pytest.mark.slow
+def test_a_training_that_no_two_runs_repeat_is_called_unstable(tmp_path: Path) -> None:
+    report = checked("unstable.py", tmp_path, options=("--steps", "30"))
+    assert [f["id"] for f in report["findings"] if f["id"].startswith("loss")] == ["loss-unstable"]
+    assert report["figures"]["framework_loss_error"] > 0.05 and report["figures"]["output_error"] < 1e-4
+
+
+@pytest.mark.slow
 def test_a_session_of_tensorflow_1_is_checked(tmp_path: Path) -> None:
     name = "sessions.py"
     report = checked(name, tmp_path)
@@ -130,6 +170,7 @@ def test_an_interrupted_check_leaves_a_partial_report(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "npu_tools", "check", "--steps", "100000", "--output", page, script, seen],
         cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent may ignore it
     )
     try:
         until = time.monotonic() + 300

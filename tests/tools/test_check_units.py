@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from npu_tools.check import assemble, compare, judge, page, session
+from npu_tools.check import assemble, child, compare, judge, page, session
 from npu_tools.check.rules import FIGURES, broken, parse_rules
 from npu_tools.check.scratch import Scratch
 from npu_tools.check.subject import subject_of
@@ -210,6 +210,69 @@ def test_results_that_differ_are_errors() -> None:
     made["outputs"] = assemble.compare_outputs({"y": np.ones(4)}, {"y": np.ones(3)})
     judge.judge(made, {}, None)
     assert "outputs-differ" in ids(made)
+
+
+def test_curves_that_the_framework_does_not_repeat_either_are_unstable() -> None:
+    made = report()
+    made["losses"] = {"plain": [1.0, 0.5, 0.4], "npu": [1.0, 0.6, 0.3]}
+    judge.judge(made, {}, None)
+    (finding,) = [f for f in made["findings"] if f["id"].startswith("loss")]
+    assert (finding["id"], finding["level"]) == ("loss-differs", "warning")
+    made["other_losses"] = [1.0, 0.45, 0.5]
+    judge.judge(made, {}, None)
+    (finding,) = [f for f in made["findings"] if f["id"].startswith("loss")]
+    assert (finding["id"], finding["level"]) == ("loss-unstable", "note")
+    assert made["figures"]["framework_loss_error"] == pytest.approx(0.1 / (1.9 / 3))
+    made["losses"]["npu"][0] = 1.5  # the first step differs: that is no instability
+    judge.judge(made, {}, None)
+    assert [(f["id"], f["level"]) for f in made["findings"]] == [("loss-differs", "error")]
+    assert "other kernels" in page.render(made)
+
+
+def test_an_interruption_after_the_run_keeps_what_was_found_before_it() -> None:
+    class Watcher:
+        def finish(self, found: dict[str, Any]) -> None:
+            found["operators"] = [operator("MatMul", "NPU")]
+            raise KeyboardInterrupt
+
+    kept = record(0.01)
+    child._finish(Watcher(), kept)
+    assert kept["interrupted"] and kept["series"] and report(kept)["operators"]
+
+
+def test_what_is_wrong_with_the_environment_is_a_finding() -> None:
+    made = report()
+    made["environment_findings"] = [
+        {"severity": "warning", "text": "NPU_X has no effect", "remedy": "NPU_Y?"}
+    ]
+    judge.judge(made, {}, None)
+    assert [(f["id"], f["remedy"]) for f in made["findings"]] == [("environment", "NPU_Y?")]
+
+
+def test_whether_the_input_keeps_up_is_on_the_checklist() -> None:
+    def state(**given: Any) -> str:
+        (item,) = [i for i in report(record(0.01, **given))["checklist"] if "input" in i["item"]]
+        return str(item["state"])
+
+    def pipeline(seconds: float) -> list[dict[str, Any]]:
+        return [{"seconds": seconds, "stages": [{"stage": "Map", "location": "", "seconds": seconds}]}]
+
+    spent = {"total": 1.0, "NPU": 0.2, "input": 0.4, "host": 0.0, "between": 0.0, "steps": 10.0}
+    assert state() == "open"
+    assert state(pipelines=pipeline(0.001)) == "pass"
+    assert state(pipelines=pipeline(0.02)) == "fail"
+    assert state(pipelines=pipeline(0.001), spent=spent) == "open"
+
+
+def test_batches_of_both_runs_and_the_largest_that_fits() -> None:
+    rows = [{"batch": 8, "seconds": 0.1, "arena": 1 << 20}, {"batch": 16, "seconds": 0.1, "arena": 3 << 20}]
+    memory = {"limit": 13 << 20, "constants": 0, "peak": 1 << 20}
+    made = report(
+        record(0.01, batches=rows, npu_memory=memory), record(0.02, batches=[{"batch": 8, "seconds": 0.3}])
+    )
+    assert [row.get("plain_seconds") for row in made["batches"]] == [0.3, None]
+    assert session.largest_batch(made) == 56
+    assert "Throughput by batch size" in page.render(made)
 
 
 def test_a_failure_on_the_npu_is_an_error_with_its_line() -> None:

@@ -245,7 +245,7 @@ IDLE: dict[str, dict[Parser, str]] = {
             "min_group_size enable_small_channel input_fusion_size do_npu_optimizer "
             "enable_view_optimize",
     },
-    "graphs are written after each stage of a compile, not tensors": {
+    "graphs are written after each stage of a compile, not tensors; tf-adapter check compares those of layers": {
         v.boolean: "enable_dump_debug",
         v.steps: "dump_step",
         v.one_of("input", "output", "all"): "dump_mode",

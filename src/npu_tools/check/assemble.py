@@ -14,6 +14,7 @@ __all__ = ["EXACT", "SCHEMA", "assemble"]
 SCHEMA = "tf-adapter-check/1"
 EXACT = "float64 "  # names of results that were computed in float64
 _MOST_STEPS = 400
+_FEWEST_STEPS = 7  # that growth is told from
 RISING = 0.7  # share of the steps after which there is more memory than before, for it to grow
 
 
@@ -36,7 +37,7 @@ def assemble(
         "graph": npu.get("graph", []),
         "drawing": npu.get("drawing", {}),
         "outputs": compare_outputs(outputs.get("plain", {}), outputs.get("npu", {})),
-        "losses": {side: _losses(record) for side, record in runs.items()},
+        "losses": {side: losses_of(record) for side, record in runs.items()},
         "speed": {side: speed(record) for side, record in runs.items()},
         "spent": npu.get("spent", {}),
         "kernels": npu.get("kernels", []),
@@ -47,10 +48,18 @@ def assemble(
         "lines": {side: record.get("lines", []) for side, record in runs.items()},
         "precision": npu.get("precision", {}),
         "mixlist": npu.get("mixlist", {}),
-        "batches": npu.get("batches", []),
+        "batches": _batches(plain.get("batches", []), npu.get("batches", [])),
         "scaling": [],
+        "other_losses": [],
+        "environment_findings": [],
         **extra,
     }
+
+
+def _batches(plain: list[dict[str, Any]], npu: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The batch sizes of the NPU run, with the time of the plain run where it was measured too."""
+    known = {row["batch"]: row["seconds"] for row in plain if "seconds" in row}
+    return [row | ({"plain_seconds": known[row["batch"]]} if row["batch"] in known else {}) for row in npu]
 
 
 def _run(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +84,7 @@ def main_series(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((s for s in record.get("series", ()) if [s["kind"], s["name"]] == chosen), None)
 
 
-def _losses(record: Mapping[str, Any]) -> list[float]:
+def losses_of(record: Mapping[str, Any]) -> list[float]:
     series = main_series(record)
     if series is None:
         return []
@@ -123,11 +132,11 @@ def growth(sizes: list[int]) -> float:
 
     >>> growth([100, 100, 500, 500, 500, 500, 500, 500]), growth([0, 0, 0, 0, 90, 91, 91, 91, 120, 120])
     (0.0, 0.0)
-    >>> growth([0, 0, 0, 0, 10, 20, 30, 40, 50, 60])
+    >>> growth([0, 0, 0, 0, 10, 20, 30, 40, 50, 60, 70])
     10.0
     """
     later = sizes[len(sizes) // 3 :]
-    if len(later) < 5:
+    if len(later) < _FEWEST_STEPS:
         return 0.0
     rises = [b > a for a, b in itertools.pairwise(later)]
     if sum(rises) < RISING * len(rises):

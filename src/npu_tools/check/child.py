@@ -60,6 +60,8 @@ def _end_with_parent() -> None:
 
 def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     recorder = Recorder(Roots(request.roots), request.steps, Path(request.result) / "progress")
+    if request.other_kernels:
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     watcher = _watcher(request, recorder)
     sys.argv = [request.path, *request.arguments]
     sys.path[0] = str(Path(request.path).parent)
@@ -87,7 +89,7 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
     record = recorder.record() | {"side": request.side, "error": fault, "interrupted": interrupted}
     if not interrupted and not request.brief:
         with recorder.inside():
-            record |= _guarded(watcher.finish)
+            _finish(watcher, record)
     return record, recorder.outputs
 
 
@@ -96,13 +98,14 @@ def _too_late(number: int, frame: FrameType | None) -> None:
     raise _Late
 
 
-def _guarded(finish: Any) -> dict[str, Any]:
-    """What a watcher knows after the run; a fault in it is reported and does not lose the rest."""
+def _finish(watcher: Any, record: dict[str, Any]) -> None:
+    """Add what a watcher knows after the run; a fault in it or an interruption does not lose what was there before."""
     try:
-        found: dict[str, Any] = finish()
-        return found
+        watcher.finish(record)
+    except KeyboardInterrupt:
+        record["interrupted"] = True
     except Exception as error:
-        return {"incomplete": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        record |= {"incomplete": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
 def _fault(error: BaseException, roots: Roots) -> dict[str, Any]:

@@ -40,13 +40,22 @@ def check(
         bool, typer.Option("--layers", help="Compare every layer and gradient with float64.")
     ] = False,
     modes: Annotated[
-        str, typer.Option("--precision-modes", help="Precision modes for --layers, separated by commas.")
+        str,
+        typer.Option("--precision-modes", help="Precision modes for --layers: names with commas, or all."),
     ] = "must_keep_origin_dtype,allow_mix_precision_bf16,force_fp16",
     mixlist: Annotated[
         Path | None, typer.Option(help="Search which operators to keep in float32, and write them there.")
     ] = None,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Most operators of --mixlist, those that cost the most; 0: all needed.")
+    ] = 0,
+    dump: Annotated[
+        Path | None, typer.Option(help="Write the values of all layers (--layers) there, for other tools.")
+    ] = None,
     npus: Annotated[str, typer.Option(help="Numbers of NPUs to measure, as in 1,2,4.")] = "",
-    batches: Annotated[str, typer.Option(help="Batch sizes to measure for model files.")] = "1,8,32",
+    batches: Annotated[
+        str, typer.Option(help="Batch sizes to measure. Default: 1,8,32 of files, around a script's own.")
+    ] = "",
     shape: Annotated[
         str, typer.Option(help="Shapes of a model file's inputs, as in 'x:1,3,224,224;y:1,8'.")
     ] = "",
@@ -92,7 +101,7 @@ def check(
         )
     limits = {"error": error} | ({} if latency is None else {"latency": latency})
     settings = session.Settings(
-        steps, seconds, seed, layers, tuple(m for m in modes.split(",") if m), mixlist,
+        steps, seconds, seed, layers or dump is not None, _modes(modes), mixlist, keep, dump,
         _numbers(npus), _numbers(batches), _shapes(shape), limits, in_place, compare, tuple(parse_rules(fail_on or [])),
     )  # fmt: skip
     page = output or Path(tempfile.mkdtemp(prefix="tf-adapter-report-")) / f"{subject.path.stem}.html"
@@ -106,6 +115,23 @@ def check(
         raise typer.Exit(Exit.INTERRUPTED)
     if report["broken_rules"]:
         raise typer.Exit(Exit.FOUND)
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    """Precision modes by name.
+
+    >>> _modes("origin,force_fp16"), len(_modes("all"))
+    (('must_keep_origin_dtype', 'force_fp16'), 6)
+    """
+    from ge.errors import GeError
+    from ge.options.values import PrecisionMode
+
+    if text == "all":
+        return tuple(mode.value for mode in PrecisionMode)
+    try:
+        return tuple(dict.fromkeys(PrecisionMode.parse(name).value for name in text.split(",") if name))
+    except GeError as error:
+        raise Failure(error.cause, error.remedy) from error
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -134,15 +160,15 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 class _Progress:
-    """A bar for each run on a terminal; nothing elsewhere."""
+    """A bar for what each run does, with the time it has taken and is expected to take; only on a terminal."""
 
     def __enter__(self) -> _Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description:<14}"),
+            TextColumn("{task.description:<30}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("{task.completed}/{task.total}"),
         )
         screen = console(stderr=True)
         self._bars = Progress(
@@ -156,18 +182,22 @@ class _Progress:
         self._bars.start()
         return self
 
-    def show(self, name: str, done: int, total: int) -> None:
-        """Bring the bar of a run up to date; the runs before it are done."""
-        if name not in self._known:
-            for earlier in self._known.values():
-                self._bars.update(earlier, completed=total)
-            words = {"plain": "without NPU", "npu": "on the NPU"}
-            self._known[name] = self._bars.add_task(words.get(name, name), total=total)
-        self._bars.update(self._known[name], completed=min(done, total))
+    def show(self, name: str, phase: str, done: int, total: int) -> None:
+        """Bring the bar of a run up to date; what stands before it is done."""
+        words = {"plain": "without NPU", "npu": "on the NPU"}
+        kind = f"{words.get(name, name)}: {phase.partition(' in ')[0]}"
+        text = f"{words.get(name, name)}: {phase}"
+        if kind not in self._known:
+            self._complete()
+            self._known[kind] = self._bars.add_task(text, total=total)
+        self._bars.update(self._known[kind], completed=min(done, total), total=total, description=text)
+
+    def _complete(self) -> None:
+        for task in self._bars.tasks:
+            self._bars.update(task.id, completed=task.total or 0)
 
     def __exit__(self, *_: object) -> None:
-        for task in self._known.values():
-            self._bars.update(task, completed=self._bars.tasks[task].total or 0)
+        self._complete()
         self._bars.stop()
 
 

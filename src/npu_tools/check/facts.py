@@ -1,11 +1,12 @@
-"""Facts about the machine and its settings, for the report."""
+"""Facts about the machine and its settings, for the report, and what is wrong with them."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
-__all__ = ["facts"]
+__all__ = ["facts", "faults"]
 
 
 def facts() -> dict[str, Any]:
@@ -13,3 +14,10 @@ def facts() -> dict[str, Any]:
     from npu_tools.env import environment
 
     return {**environment(), "working directory": os.path.basename(os.getcwd())}
+
+
+def faults() -> list[dict[str, str]]:
+    """What `tf-adapter env` finds: severity, text and remedy."""
+    from npu_tools.env import findings
+
+    return [asdict(finding) for finding in findings()]

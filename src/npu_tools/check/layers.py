@@ -1,23 +1,24 @@
-"""Every layer of a compiled graph against float64, in each precision mode, and the operators to keep in float32.
+"""Every layer of compiled graphs against float64 and against the framework, in each precision mode.
 
 1. The reference is the graph before any optimisation, evaluated operator by operator in float64; an operator that reads
    bits, or has no float64 form, is evaluated in its own type.
-2. "float32 by itself" is the same evaluation in float32: what rounding alone costs, whoever does it.
+2. The framework computes the same nodes from the same inputs. "float32 by itself" is the evaluation of rule 1 in
+   float32: what rounding costs, whoever does it.
 3. The NPU runs the graph with the result of every layer as an additional output. That keeps some fusions from
    happening, as dumps of tensors do on every device.
-4. The search begins with every operator in float32 and lowers groups of them, halving a group that costs too much
-   accuracy, until those are left that cannot be lowered one by one.
+4. A layer departs where its error is ten times that of the framework and of float32 by itself. Where these are large
+   too, the network is unstable, not the NPU.
 """
 
 from __future__ import annotations
 
-import json
+import csv
 import math
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -31,14 +32,25 @@ from ge.ir.values import constant_of, desc_of, set_desc
 from ge.ops.base import lookup, plain_type
 from ge.ops.interpret import evaluate_node, interpret
 from ge.options import CompileOptions
+from ge.options.values import PrecisionMode
 from npu_tools.check.assemble import errors
 from npu_tools.check.request import Request
 
-__all__ = ["analyse", "exact_values", "layers_of", "search", "widened"]
+__all__ = [
+    "Framework",
+    "Piece",
+    "analyse",
+    "exact_outputs",
+    "exact_values",
+    "layers_of",
+    "origin_of",
+    "widened",
+]
 
-MOST_LAYERS = 240
+MOST_LAYERS = 240  # of all pieces together
 DEPARTS = 10.0  # times the error of float32 by itself
 ROUNDING = 1e-5  # errors below this are rounding
+UNSTABLE = 1e-3  # errors of the framework above this are more than rounding
 _VIEWS = frozenset(
     {
         "Identity",
@@ -53,45 +65,125 @@ _VIEWS = frozenset(
         "Constant",
     }
 )
+_SAME_ELEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Constant"})
 _MOST_WORK = 2e9  # multiplications that the evaluation in NumPy may take
 _KEEP = "must_keep_origin_dtype"
-_BITS = frozenset({"Bitcast", "BitCast"})
+_BITS = frozenset(  # operators whose results are made of bits: other numbers in another type
+    {"Bitcast", "BitCast", "PhiloxNormal", "RandomUniform", "RandomNormal", "Multinomial"}
+)
 
 
-def analyse(
-    graph: ir.Graph, arrays: Sequence[np.ndarray], request: Request, location_of: Callable[[str], str]
-) -> dict[str, Any]:
+class Framework(Protocol):
+    """Whoever else can compute the nodes of a graph: the framework of a script, the reference of a model file."""
+
+    name: str
+
+    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """The results of the nodes that it knows and that have one result, by name."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A graph that the NPU runs as one program, and the inputs of its first call."""
+
+    graph: ir.Graph
+    arrays: Sequence[np.ndarray]
+    framework: Framework | None = None
+    location_of: Callable[[str], str] = lambda node: ""  # the user's line of a node
+    options: CompileOptions = field(default_factory=CompileOptions.from_environment)  # the user's own
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The layers of a piece by position, and their values: in float64, in float32, by the framework."""
+
+    piece: Piece
+    layers: list[int]
+    exact: list[np.ndarray]
+    plain: list[np.ndarray]
+    theirs: list[np.ndarray | None]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Dump:
+    """Values of layers for other tools: an `.npz` for each source of values, and a table."""
+
+    folder: Path
+    values: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def add(self, source: str, index: int, layer: str, value: np.ndarray | None) -> None:
+        if value is not None:
+            self.values.setdefault(source, {})[f"{index:03d} {layer.replace('/', '.')}"] = np.asarray(value)
+
+    def write(self, modes: Mapping[str, Any]) -> None:
+        """Write the files of this dump."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for source, arrays in self.values.items():
+            given: dict[str, Any] = dict(arrays)
+            np.savez_compressed(self.folder / f"{source}.npz", **given)
+        with open(self.folder / "layers.csv", "w", newline="") as file:
+            table = csv.writer(file)
+            columns = ("layer", "operator", "location", "error", "framework", "to_framework", "reference",
+                       "largest", "not_finite")  # fmt: skip
+            table.writerow(["mode", *columns])
+            for mode, found in modes.items():
+                table.writerows([mode, *(row[c] for c in columns)] for row in found["layers"])
+
+
+Tell = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+def analyse(pieces: Sequence[Piece], request: Request, tell: Tell = lambda *_: None) -> dict[str, Any]:
     """The layers in each precision mode, and the search for a mixlist where it was asked for."""
     try:
-        return _analysed(graph, arrays, request, location_of)
+        return _analysed(pieces, request, tell)
     except (GeError, TypeError, ValueError, KeyError) as error:
         why = f"the layers could not be compared: {type(error).__name__}: {error}"
         return {"incomplete": why, "trace": traceback.format_exc()}
 
 
-def _analysed(
-    graph: ir.Graph, arrays: Sequence[np.ndarray], request: Request, location_of: Callable[[str], str]
-) -> dict[str, Any]:
-    if _work(graph) > _MOST_WORK:
+def _analysed(pieces: Sequence[Piece], request: Request, tell: Tell) -> dict[str, Any]:
+    if sum(_work(piece.graph) for piece in pieces) > _MOST_WORK:
         why = "the model is too large to be evaluated in float64; check it with a smaller batch or image"
         return {"precision": {"modes": {}, "verdict": f"Not compared with float64: {why}."}}
-    layers = layers_of(graph)
-    nodes = list(graph)
-    values = exact_values(graph, arrays)
-    exact = [values[nodes[position].outputs[0]] for position in layers]
-    plain = _interpreted(graph, layers, arrays)
-    found: dict[str, Any] = {"exact_outputs": [_value(output, values) for output in graph.outputs]}
+    found: dict[str, Any] = {}
     if request.layers:
-        modes = {
-            mode: _compared(graph, layers, arrays, mode, exact, plain, request.tolerance, location_of)
-            for mode in request.modes
-        }
-        kept = modes.get(_KEEP)
-        found["precision"] = {"modes": modes, "verdict": kept["verdict"] if kept else ""}
+        found["precision"] = _precision(pieces, request, tell)
     if request.mixlist:
-        mode = next((m for m in request.modes if m != _KEEP), "force_fp16")
-        found["mixlist"] = search(graph, arrays, mode, request.tolerance, Path(request.mixlist))
+        from npu_tools.check import mixlist
+
+        found["mixlist"] = mixlist.search(pieces, request, tell)
     return found
+
+
+def _precision(pieces: Sequence[Piece], request: Request, tell: Tell) -> dict[str, Any]:
+    tell("layers in float64", 0, 1 + len(request.modes))
+    known = [_evaluate(piece, MOST_LAYERS // len(pieces)) for piece in pieces]
+    name = next((p.framework.name for p in pieces if p.framework is not None), "")
+    dump = _Dump(Path(request.dump)) if request.dump else None
+    modes = {}
+    for done, mode in enumerate(request.modes, 1):
+        tell(f"layers in {mode}", done, 1 + len(request.modes))
+        rows = [row for k in known for row in _compared(k, mode, dump)]
+        modes[mode] = {"layers": rows, **_judged(rows, mode, request.tolerance, name)}
+    if dump is not None:
+        dump.write(modes)
+    kept = modes.get(_KEEP)
+    return {
+        "modes": modes,
+        "framework": name,
+        "notes": list(dict.fromkeys(k.note for k in known if k.note)),
+        "verdict": kept["verdict"] if kept else "",
+    }
+
+
+def exact_outputs(graph: ir.Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a graph, computed in float64; none where that would take too long."""
+    if _work(graph) > _MOST_WORK:
+        return []
+    values = exact_values(graph, arrays)
+    return [_value(output, values) for output in graph.outputs]
 
 
 def _work(graph: ir.Graph) -> float:
@@ -108,7 +200,7 @@ def _work(graph: ir.Graph) -> float:
 # -- layers -------------------------------------------------------------------------------------------------------
 
 
-def layers_of(graph: ir.Graph) -> list[int]:
+def layers_of(graph: ir.Graph, most: int = MOST_LAYERS) -> list[int]:
     """Positions of the nodes that are compared: those that compute floating-point values, products first if many."""
     found, products = [], []
     for position, node in enumerate(graph):
@@ -120,12 +212,17 @@ def layers_of(graph: ir.Graph) -> list[int]:
         found.append(position)
         if lookup(node.op_type).precision.product:
             products.append(position)
-    if len(found) <= MOST_LAYERS:
+    if len(found) <= most:
         return found
     others = [p for p in found if p not in set(products)]
-    room = max(0, MOST_LAYERS - len(products))
+    room = max(0, most - len(products))
     every = max(1, len(others) // room) if room else len(others) + 1
-    return sorted([*products[:MOST_LAYERS], *others[::every][:room]])
+    return sorted([*products[:most], *others[::every][:room]])
+
+
+def origin_of(node: ir.Node) -> str:
+    """The framework's node that a node stands for."""
+    return (*facts.origin(node), node.name or "")[0]
 
 
 def _observed(graph: ir.Graph, layers: Sequence[int]) -> tuple[ir.Graph, list[int]]:
@@ -211,143 +308,124 @@ def _interpreted(graph: ir.Graph, layers: Sequence[int], arrays: Sequence[np.nda
     return [results[place] for place in places]
 
 
-def _compared(
-    graph: ir.Graph,
-    layers: Sequence[int],
-    arrays: Sequence[np.ndarray],
-    mode: str,
-    exact: Sequence[np.ndarray],
-    plain: Sequence[np.ndarray],
-    tolerance: float,
-    location_of: Callable[[str], str],
-) -> dict[str, Any]:
-    """The layers in one mode: error against float64, that of float32 by itself, the first ones that fail."""
-    copy, places = _observed(graph, layers)
-    model = compile_graph(copy, CompileOptions.from_environment(precision_mode=mode), f"layers in {mode}")
-    results = model.run(list(arrays))
-    nodes = list(graph)
+def _evaluate(piece: Piece, most: int) -> _Known:
+    """The values of the layers of a piece by everyone but the NPU."""
+    layers = layers_of(piece.graph, most)
+    nodes = list(piece.graph)
+    values = exact_values(piece.graph, piece.arrays)
+    exact = [values[nodes[position].outputs[0]] for position in layers]
+    plain = _interpreted(piece.graph, layers, piece.arrays)
+    theirs, note = _by_framework(piece, nodes, layers, exact)
+    return _Known(piece, layers, exact, plain, theirs, note)
+
+
+def _by_framework(
+    piece: Piece, nodes: Sequence[ir.Node], layers: Sequence[int], exact: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray | None], str]:
+    """What the framework computes for the layers that stand for one of its nodes each."""
+    if piece.framework is None:
+        return [None] * len(layers), ""
+    wanted = {p: origin for p, origin in _whole_nodes(nodes).items() if p in set(layers)}
+    try:
+        found = piece.framework.values(list(wanted.values()))
+    except Exception as error:  # whatever a framework raises: the comparison with float64 stays
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return [None] * len(layers), f"{piece.framework.name} could not compute the layers by itself: {why}"
+    theirs: list[np.ndarray | None] = []
+    for position, wide in zip(layers, exact, strict=True):
+        value = found.get(wanted.get(position, ""))
+        fits = value is not None and value.size == wide.size
+        theirs.append(value.reshape(wide.shape) if fits and value is not None else None)
+    return theirs, ""
+
+
+def _whole_nodes(nodes: Sequence[ir.Node]) -> dict[int, str]:
+    """The nodes whose result is that of one node of the framework: the last that computes for it, views behind it."""
+    found: dict[str, int | None] = {}
+    for position, node in enumerate(nodes):
+        origin = origin_of(node)
+        if plain_type(node.op_type) not in _SAME_ELEMENTS:
+            found[origin] = None if plain_type(node.op_type) in _VIEWS - {"Cast"} else position
+    return {position: origin for origin, position in found.items() if origin and position is not None}
+
+
+def _compared(known: _Known, mode: str, dump: _Dump | None) -> list[dict[str, Any]]:
+    """The layers of a piece in one mode: how far the NPU, the framework and float32 are from float64."""
+    piece = known.piece
+    copy, places = _observed(piece.graph, known.layers)
+    options = replace(piece.options, precision_mode=PrecisionMode(mode))
+    model = compile_graph(copy, options, f"layers in {mode}")
+    results = model.run(list(piece.arrays))
+    nodes = list(piece.graph)
     rows = []
-    for layer, place, wanted, rounded in zip(layers, places, exact, plain, strict=True):
-        node = nodes[layer]
-        origin = (*facts.origin(node), node.name or "")[0]
-        measured = errors(wanted, np.asarray(results[place]))
-        largest = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
+    values = zip(known.layers, places, known.exact, known.plain, known.theirs, strict=True)
+    for layer, place, wanted, rounded, theirs in values:
+        node, got = nodes[layer], np.asarray(results[place])
+        origin = origin_of(node)
+        measured = errors(wanted, got)
+        if dump is not None:
+            name = piece.framework.name.split()[0] if piece.framework else ""
+            for source, value in (("float64", wanted), (name, theirs), (mode, got)):
+                dump.add(source, layer, origin, value)
         rows.append(
             {
                 "layer": origin,
                 "operator": plain_type(node.op_type),
-                "location": location_of(origin),
+                "location": piece.location_of(origin),
                 "error": math.inf if measured["not_finite"] else measured["error"],
+                "framework": None if theirs is None else errors(wanted, theirs)["error"],
+                "to_framework": None if theirs is None else errors(theirs, got)["error"],
                 "reference": errors(wanted, rounded)["error"],
-                "largest": largest,
+                "largest": float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)),
                 "not_finite": measured["not_finite"],
             }
         )
-    return {"layers": rows, **_judged(rows, mode, tolerance)}
+    return rows
 
 
-def _judged(rows: Sequence[dict[str, Any]], mode: str, tolerance: float) -> dict[str, Any]:
-    """The first layers that overflow or depart, and the verdict in words.
+def _own_error(row: Mapping[str, Any]) -> float:
+    """What a layer loses without the NPU: by the framework, or by rounding to float32."""
+    return max(row["reference"], row["framework"] or 0.0)
+
+
+def _judged(rows: Sequence[dict[str, Any]], mode: str, tolerance: float, name: str) -> dict[str, Any]:
+    """The first layers that overflow, depart or are unstable anyway, and the verdict in words.
 
     A layer departs where its error is beyond rounding, in lowered modes beyond what results may differ by.
     """
     allowed = ROUNDING if mode == _KEEP else tolerance
     overflow = next((row for row in rows if row["not_finite"]), None)
-    departs = next((row for row in rows if row["error"] > max(DEPARTS * row["reference"], allowed)), None)
+    departs = next((row for row in rows if row["error"] > max(DEPARTS * _own_error(row), allowed)), None)
+    unstable = next((row for row in rows if _own_error(row) > UNSTABLE), None)
     worst = max((row["error"] for row in rows), default=0.0)
-    reference = max((row["reference"] for row in rows), default=0.0)
-    if overflow:
-        verdict = f"{mode}: values overflow, first in {overflow['layer']}."
-    elif worst <= max(2.0 * reference, ROUNDING):
-        verdict = (
-            f"{mode}: as near to float64 as float32 by itself is (greatest relative error {worst:.1e}, "
-            f"float32 {reference:.1e})."
-        )
-    else:
-        verdict = (
-            f"{mode}: greatest relative error {worst:.1e} against float64, float32 by itself {reference:.1e}."
-        )
-    return {"first_overflow": overflow, "first_departing": departs, "verdict": verdict, "worst": worst}
-
-
-# -- the search for a mixlist -------------------------------------------------------------------------------------
-
-
-def search(
-    graph: ir.Graph, arrays: Sequence[np.ndarray], mode: str, tolerance: float, path: Path
-) -> dict[str, Any]:
-    """Find the operators to keep in float32 and write them as a mixlist."""
-    values = exact_values(graph, arrays)
-    exact = [_value(output, values) for output in graph.outputs]
-    names = _candidates(graph)
-    whole, took = _tried(graph, arrays, mode, [], exact)
-    lowered: set[str] = set()
-    rows: list[dict[str, Any]] = []
-
-    def lower(group: list[str]) -> None:
-        error, _ = _tried(
-            graph, arrays, mode, [n for n in names if n not in lowered and n not in group], exact
-        )
-        if error <= tolerance:
-            lowered.update(group)
-        elif len(group) == 1:
-            rows.append({"keep": group[0], "error": error})
-        else:
-            lower(group[: len(group) // 2])
-            lower(group[len(group) // 2 :])
-
-    if whole <= tolerance:
-        lowered.update(names)
-    elif names:
-        lower(names)
-    kept = [name for name in names if name not in lowered]
-    error, after = _tried(graph, arrays, mode, kept, exact)
-    path.write_text(json.dumps({"black-list": {"to-add": kept}}, indent=1))
     return {
-        "mode": mode,
-        "keep": kept,
-        "rows": rows,
-        "operators": len(names),
-        "error_before": whole,
-        "error": error,
-        "seconds_before": took,
-        "seconds": after,
-        "verdict": _found(mode, kept, len(names), error, tolerance),
+        "first_overflow": overflow,
+        "first_departing": departs,
+        "first_unstable": unstable,
+        "verdict": f"{mode}: {_verdict(rows, name, overflow, unstable)}",
+        "worst": worst,
     }
 
 
-def _found(mode: str, kept: list[str], count: int, error: float, tolerance: float) -> str:
-    if not kept:
-        return f"Nothing has to be kept: the error in {mode} is {error:.1e}."
-    if error <= tolerance:
-        said = f"Keep {len(kept)} of {count} operators: the error in {mode} is then {error:.1e}."
-        return f"{said} Load the list with modify_mixlist."
-    return f"The error in {mode} is {error:.1e} even with all {count} operators in float32."
-
-
-def _candidates(graph: ir.Graph) -> list[str]:
-    """Operators that a precision mode lowers, by the framework's node where it has one."""
-    lowered = [node for node in graph if lookup(node.op_type).precision.narrows]
-    names = [(*facts.origin(node), node.name or "")[0] for node in lowered]
-    return list(dict.fromkeys(name for name in names if name))
-
-
-def _tried(
-    graph: ir.Graph, arrays: Sequence[np.ndarray], mode: str, kept: Sequence[str], exact: Sequence[np.ndarray]
-) -> tuple[float, float]:
-    """The greatest error of the outputs with some operators in float32, and the time of a run."""
-    options = CompileOptions.from_environment(precision_mode=mode, op_precision=dict.fromkeys(kept, _KEEP))
-    try:
-        model = compile_graph(graph, options, "search")
-    except GeError:
-        return math.inf, math.inf
-    results = model.run(list(arrays))
-    begin = time.perf_counter()
-    model.run(list(arrays))
-    took = time.perf_counter() - begin
-    worst = 0.0
-    for wanted, found in zip(exact, results, strict=True):
-        if wanted.dtype.kind == "f" and wanted.size:
-            measured = errors(wanted, np.asarray(found))
-            worst = max(worst, math.inf if measured["not_finite"] else measured["error"])
-    return worst, took
+def _verdict(
+    rows: Sequence[dict[str, Any]],
+    name: str,
+    overflow: Mapping[str, Any] | None,
+    unstable: Mapping[str, Any] | None,
+) -> str:
+    shared = [row for row in rows if row["framework"] is not None]
+    key, who = ("framework", name) if shared else ("reference", "float32 by itself")
+    compared = shared or rows
+    worst = max((row["error"] for row in compared), default=0.0)
+    theirs = max((row[key] for row in compared), default=0.0)
+    figures = f"greatest relative error {worst:.1e}, {who} {theirs:.1e}"
+    if overflow:
+        said = f"values overflow, first in {overflow['layer']}."
+    elif worst <= max(2.0 * theirs, ROUNDING):
+        said = f"as near to float64 as {who} is ({figures})."
+    else:
+        said = f"farther from float64 than {who} is ({figures})."
+    if unstable:
+        own = _own_error(unstable)
+        said += f" From {unstable['layer']} on float32 is unstable: without the NPU the error is {own:.1e}."
+    return said

@@ -23,6 +23,7 @@ __all__ = ["run"]
 
 Outputs = dict[str, np.ndarray]
 _NAMED = 8
+_BATCHES = (1, 8, 32)
 _BUDGET = 4.0  # seconds for the batches beyond the first
 
 
@@ -35,23 +36,20 @@ def run(request: Request) -> tuple[dict[str, Any], Outputs]:
     recorder = Recorder(Roots(()), request.steps, Path(request.result) / "progress")
     recorder.start()
     record: dict[str, Any] = {}
-    outputs: Outputs = {}
     error: dict[str, Any] = {}
     interrupted = False
     try:
         if request.side == "npu":
-            record = _on_npu(request, recorder)
+            _on_npu(request, recorder, record)
         else:
-            record = {"reference": _reference(request, recorder)}
-        exact = {f"{EXACT}{i}": np.asarray(a) for i, a in enumerate(record.pop("exact_outputs", ()))}
-        outputs = recorder.outputs | exact
+            record |= {"reference": _reference(request, recorder)}
     except NoReference as missing:
         record = {"reference": "", "no_reference": str(missing)}
     except KeyboardInterrupt:
         interrupted = True
     except Exception as fault:
         items = getattr(fault, "as_json", None)
-        record = {"operators": [] if items is None else [_unsupported(i) for i in items()]}
+        record |= {"operators": [] if items is None else [_unsupported(i) for i in items()]}
         error = {
             "type": type(fault).__name__,
             "message": str(fault)[:4000],
@@ -60,6 +58,8 @@ def run(request: Request) -> tuple[dict[str, Any], Outputs]:
         }
     finally:
         recorder.end()
+    exact = {f"{EXACT}{i}": np.asarray(a) for i, a in enumerate(record.pop("exact_outputs", ()))}
+    outputs = recorder.outputs | exact
     return recorder.record() | record | {
         "side": request.side,
         "error": error,
@@ -77,7 +77,8 @@ def _unsupported(item: dict[str, Any]) -> dict[str, Any]:
 # -- the NPU ------------------------------------------------------------------------------------------------------
 
 
-def _on_npu(request: Request, recorder: Recorder) -> dict[str, Any]:
+def _on_npu(request: Request, recorder: Recorder, found: dict[str, Any]) -> None:
+    """Run the model and add what is found, the longest measurements last."""
     import ge
     import npu_runtime
     from ge.options import CompileOptions
@@ -92,7 +93,7 @@ def _on_npu(request: Request, recorder: Recorder) -> dict[str, Any]:
     _steps(request, recorder, lambda: model.run(arrays), [p.name for p in model.outputs], begin)
     peak = dict(npu_runtime.memory_info())
     explanation = ge.explain(cast(Any, model))
-    found: dict[str, Any] = {
+    found |= {
         "devices": ["/device:CPU:0", "NPU:0"],
         "inputs": {n: [list(a.shape), str(a.dtype)] for n, a in feeds.items()},
         "operators": _operators(explanation, request.steps),
@@ -104,12 +105,15 @@ def _on_npu(request: Request, recorder: Recorder) -> dict[str, Any]:
     }
     if graph is not None:
         found["drawing"] = of_graph(graph, _engines(explanation))
+        recorder.tell("batch sizes", 0, 1)
         found["batches"] = _batches(request, graph)
         if request.layers or request.mixlist:
             from npu_tools.check import layers
+            from npu_tools.check.file_references import nodes_of
 
-            found |= layers.analyse(graph, arrays, request, lambda node: "")
-    return found
+            piece = layers.Piece(graph, arrays, nodes_of(request.path, request.kind, arrays))
+            found |= layers.analyse([piece], request, recorder.tell)
+            found["exact_outputs"] = layers.exact_outputs(graph, arrays)
 
 
 def _operators(explanation: Any, steps: int) -> list[dict[str, Any]]:
@@ -178,7 +182,7 @@ def _batches(request: Request, graph: Any) -> list[dict[str, Any]]:
     if len(first) != 1 or request.kind == "om":
         return []
     rows, spent = [], 0.0
-    for batch in request.batches:
+    for batch in request.batches or _BATCHES:
         shapes = {v.name: (batch, *desc_of(v).shape[1:]) for v in graph.inputs if desc_of(v).shape}
         begin = time.perf_counter()
         try:

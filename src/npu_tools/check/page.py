@@ -239,6 +239,9 @@ def _precision(report: Mapping[str, Any]) -> str:
     plain, npu = (list(enumerate(report["losses"].get(side, []), 1)) for side in ("plain", "npu"))
     if plain or npu:
         curves = [Line("without the NPU", "plain", plain), Line("on the NPU", "npu", npu)]
+        if report.get("other_losses"):
+            other = list(enumerate(report["other_losses"], 1))
+            curves.append(Line("without the NPU, other kernels", "host", other))
         made.append(card("Loss", lines("Loss", curves, "step", "loss")))
     if report["outputs"]:
         made.append(_results(report))
@@ -246,7 +249,8 @@ def _precision(report: Mapping[str, Any]) -> str:
     for mode, data in found.get("modes", {}).items():
         made.append(_layers(mode, data))
     if found.get("verdict"):
-        made.insert(0, card("Against float64", f"<p>{escape(found['verdict'])}</p>"))
+        said = [found["verdict"], *found.get("notes", ())]
+        made.insert(0, card("Against float64", "".join(f"<p>{escape(text)}</p>" for text in said)))
     if report["mixlist"]:
         made.append(_mixlist(report["mixlist"]))
     if not made:
@@ -291,13 +295,19 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
         Line(f"NPU, {mode}", "npu", [(i, r["error"]) for i, r in enumerate(rows)]),
         Line("float32 by itself", "plain", [(i, r["reference"]) for i, r in enumerate(rows)]),
     ]
+    if any(r.get("framework") is not None for r in rows):
+        theirs = [(i, r["framework"]) for i, r in enumerate(rows) if r.get("framework") is not None]
+        curves.append(Line("the framework", "host", theirs))
     chart = lines(f"Error by layer in {mode}", curves, "layer", "relative error against float64", log=True)
     rowed = table(
-        ["layer", "operator", "error", "float32 by itself", "greatest value", "line"],
+        ["layer", "operator", "error", "framework's error", "NPU to framework", "float32 by itself",
+         "greatest value", "line"],
         [(r["layer"].removeprefix("StatefulPartitionedCall/"), r["operator"],
           (number(r["error"], ".1e"), r["error"] if math.isfinite(r["error"]) else 1e300),
+          (number(r.get("framework"), ".1e"), r.get("framework") or 0.0),
+          (number(r.get("to_framework"), ".1e"), r.get("to_framework") or 0.0),
           (number(r["reference"], ".1e"), r["reference"]), number(r["largest"], ".3g"), r["location"]) for r in rows],
-        name=f"Layers in {mode}", numbers="  nnn",
+        name=f"Layers in {mode}", numbers="  nnnnn",
     )  # fmt: skip
     first = data.get("first_departing")
     said = data.get("verdict", "")
@@ -308,11 +318,24 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
 
 
 def _mixlist(found: Mapping[str, Any]) -> str:
-    rows: list[Sequence[Cell]] = [(row["keep"], number(row["error"], ".2e")) for row in found["rows"]]
+    rows: list[Sequence[Cell]] = [
+        (
+            row["keep"],
+            "yes" if row["keep"] in found["keep"] else "no",
+            number(row["error"], ".2e"),
+            row.get("location", ""),
+        )
+        for row in found["rows"]
+    ]
     body = f"<p>Error of the results with all of them lowered: {number(found['error_before'], '.2e')}; with the list: "
     body += f"{number(found['error'], '.2e')}.</p>"
     if rows:
-        body += table(["kept in float32", "error if it is lowered too"], rows, name="Search", numbers=" n")
+        head = ["needed in float32", "in the list", "error if it is lowered too", "line"]
+        body += table(head, rows, name="Search", numbers="  n")
+    tried = [
+        (e["mode"], number(e["error"], ".2e"), seconds(e["seconds"])) for e in found.get("experiments", ())
+    ]
+    body += table(["mode", "error of the results", "time"], tried, name="Precision modes", numbers=" nn")
     return card(f"Operators to keep in float32 ({found['mode']})", body, found["verdict"])
 
 
@@ -464,6 +487,7 @@ def _scaling(report: Mapping[str, Any]) -> str:
         rows = [
             (str(r["batch"]), seconds(r.get("seconds")),
              number(r["batch"] / r["seconds"]) if r.get("seconds") else "–",
+             number(r["batch"] / r["plain_seconds"]) if r.get("plain_seconds") else "–",
              f"{r['arena'] / 2**20:.1f} MiB" if "arena" in r else "–", r.get("refused", ""))
             for r in report["batches"]
         ]  # fmt: skip
@@ -473,7 +497,10 @@ def _scaling(report: Mapping[str, Any]) -> str:
             card(
                 "Throughput by batch size",
                 table(
-                    ["batch", "time", "samples/s", "memory", "remark"], rows, name="Batches", numbers="nnnn"
+                    ["batch", "time", "samples/s", "without the NPU", "memory", "remark"],
+                    rows,
+                    name="Batches",
+                    numbers="nnnnn",
                 ),
                 note,
             )

@@ -24,6 +24,9 @@ _TAIL = 8000  # characters of a script's output that are kept
 _STARTUP = 120.0  # seconds beyond the limit of a run: imports, profiles, layers
 
 
+Tick = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
 class Finished:
     """What a process left: its record, its outputs, what it printed."""
 
@@ -36,9 +39,9 @@ def run_child(
     folder: Path,
     current: Path,
     environment: dict[str, str],
-    tick: Callable[[int], None],
+    tick: Tick,
 ) -> Finished:
-    """Run a request in a process of its own; `tick` is called with the number of steps done.
+    """Run a request in a process of its own; `tick` is called with what it does, and how much of that is done.
 
     Ctrl-C is passed on: the process writes what it has, and KeyboardInterrupt is raised with the partial result as
     its argument.
@@ -67,16 +70,14 @@ def run_child(
     return finished
 
 
-def _wait(
-    process: subprocess.Popen[bytes], request: Request, folder: Path, tick: Callable[[int], None]
-) -> bool:
+def _wait(process: subprocess.Popen[bytes], request: Request, folder: Path, tick: Tick) -> bool:
     """Wait for the end of a process; whether it was interrupted."""
     until = time.monotonic() + request.seconds + _STARTUP * (4 if request.layers or request.mixlist else 1)
     interrupted = False
     while process.poll() is None and time.monotonic() < until:
         try:
             time.sleep(_POLL)
-            tick(_progress(folder))
+            tick(*_progress(folder, request))
         except KeyboardInterrupt:
             if interrupted:
                 break
@@ -86,11 +87,12 @@ def _wait(
     return interrupted
 
 
-def _progress(folder: Path) -> int:
+def _progress(folder: Path, request: Request) -> tuple[str, int, int]:
     try:
-        return int((folder / "progress").read_text() or 0)
+        phase, done, total = json.loads((folder / "progress").read_text())
+        return str(phase), int(done), int(total)
     except (OSError, ValueError):
-        return 0
+        return "steps", 0, request.steps
 
 
 def _read(folder: Path, status: int | None, request: Request) -> Finished:

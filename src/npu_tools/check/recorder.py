@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import statistics
 import sys
@@ -162,9 +163,16 @@ class Recorder:
         if self.steps_done() > self._measured:
             self._measured = self.steps_done()
             self._measure_containers()
-        if self._progress is not None and time.perf_counter() - self._told > PROGRESS_SECONDS:
+        if time.perf_counter() - self._told > PROGRESS_SECONDS:
             self._told = time.perf_counter()
-            self._progress.write_text(str(self.steps_done()))
+            self.tell("steps", self.steps_done(), self.most_steps)
+
+    def tell(self, phase: str, done: int, total: int) -> None:
+        """Say how far this run is; the process that started it shows that."""
+        if self._progress is not None:
+            partial = self._progress.with_suffix(".tmp")
+            partial.write_text(json.dumps([phase, done, total]))
+            partial.replace(self._progress)
 
     def loss(self, value: float) -> None:
         """A loss that was differentiated, for the step that follows."""

@@ -24,9 +24,12 @@ class Request:
     seconds: float = 120.0
     seed: int = 0
     brief: bool = False  # only the steps
+    other_kernels: bool = False  # in the plain run: other kernels of the framework's than it would choose
     layers: bool = False
     modes: tuple[str, ...] = ()
     mixlist: str = ""
+    keep: int = 0  # operators that the mixlist may have; 0 for as many as are needed
+    dump: str = ""  # folder for the values of layers
     tolerance: float = 0.01
     batches: tuple[int, ...] = ()
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)

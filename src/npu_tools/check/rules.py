@@ -19,6 +19,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _CONDITION = re.compile(r"^([a-z_]+)\s*(<=|>=|==|<|>)\s*([-+.\deE]+)$")
 FIGURES = (
     "speedup", "step_ms", "plain_step_ms", "first_step_s", "plain_first_step_s", "output_error", "loss_error",
+    "framework_loss_error",
     "operators", "host_operators", "host_flops_share", "peak_memory_mib", "plain_peak_memory_mib",
     "device_memory_share", "memory_growth_kib", "input_share",
 )  # fmt: skip

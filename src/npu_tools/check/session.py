@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from npu_tools.check import compare
-from npu_tools.check.assemble import assemble, speed
-from npu_tools.check.judge import judge
+from npu_tools.check.assemble import assemble, losses_of, speed
+from npu_tools.check.judge import LOSS_ERROR, judge, loss_error
 from npu_tools.check.page import render
 from npu_tools.check.processes import Finished, run_child
 from npu_tools.check.request import Request
@@ -38,8 +38,10 @@ class Settings:
     layers: bool = False
     modes: tuple[str, ...] = ("must_keep_origin_dtype", "allow_mix_precision_bf16", "force_fp16")
     mixlist: Path | None = None
+    keep: int = 0
+    dump: Path | None = None
     npus: tuple[int, ...] = ()
-    batches: tuple[int, ...] = (1, 8, 32)
+    batches: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     in_place: bool = False
@@ -47,7 +49,7 @@ class Settings:
     rules: tuple[Rule, ...] = ()
 
 
-Progress = Callable[[str, int, int], None]  # what runs, steps done, steps in all
+Progress = Callable[[str, str, int, int], None]  # which run, what it does, how much of that, of how much
 
 
 class Check:
@@ -57,6 +59,7 @@ class Check:
         self.subject, self.settings, self.progress = subject, settings, progress
         self.finished: dict[str, Finished] = {}
         self.scaling: list[dict[str, Any]] = []
+        self.again: list[float] = []
         self.complete = True
 
     def run(self) -> dict[str, Any]:
@@ -67,13 +70,14 @@ class Check:
         try:
             self._runs(base)
             self._scale(base)
-            self._bring_mixlist(base)
+            self._unstable(base)
         except KeyboardInterrupt as interruption:
             self.complete = False
             if interruption.args:
                 partial: Finished = interruption.args[0]
                 self.finished.setdefault(partial.record.get("side", "plain"), partial)
         finally:
+            self._bring(base)
             shutil.rmtree(base, ignore_errors=True)
         report = self._report(began)
         if older is not None:
@@ -85,7 +89,9 @@ class Check:
         for side in ("plain", "npu"):
             self.finished[side] = self._run(base, side, {})
 
-    def _run(self, base: Path, side: str, variables: dict[str, str], name: str = "") -> Finished:
+    def _run(
+        self, base: Path, side: str, variables: dict[str, str], name: str = "", other: bool = False
+    ) -> Finished:
         settings, label = self.settings, name or side
         place = self._place(base / label)
         request = Request(
@@ -100,20 +106,23 @@ class Check:
             seconds=settings.seconds,
             seed=settings.seed,
             brief=bool(name),
+            other_kernels=other,
             layers=settings.layers and not name,
             modes=settings.modes,
             mixlist="" if settings.mixlist is None or name else str(base / "mixlist.json"),
+            keep=settings.keep,
+            dump="" if settings.dump is None or name else str(base / "dump"),
             tolerance=settings.limits.get("error", 0.01),
             batches=settings.batches,
             shapes=dict(settings.shapes),
         )
-        self.progress(label, 0, settings.steps)
+        self.progress(label, "steps", 0, settings.steps)
         return run_child(
             request,
             base / label / "result",
             place.folder,
             _environment() | variables,
-            lambda done: self.progress(label, done, settings.steps),
+            lambda phase, done, total: self.progress(label, phase, done, total),
         )
 
     def _place(self, base: Path) -> Scratch:
@@ -128,7 +137,9 @@ class Check:
     def _scale(self, base: Path) -> None:
         """The NPU run again for each number of NPUs; one NPU is the measure."""
         first: float | None = None
-        for count in self.settings.npus if self.subject.is_script else ():
+        several = int(os.environ.get("NPU_DEVICE_COUNT") or 1)
+        asked = self.settings.npus or ((1, several) if several > 1 else ())
+        for count in asked if self.subject.is_script else ():
             done = self._run(base, "npu", {"NPU_DEVICE_COUNT": str(count)}, f"{count} NPUs")
             step = speed(done.record).get("step_seconds")
             first = step if first is None else first
@@ -137,13 +148,23 @@ class Check:
                 row["note"] = done.record["error"]["message"][:200]
             self.scaling.append(row)
 
-    def _bring_mixlist(self, base: Path) -> None:
+    def _unstable(self, base: Path) -> None:
+        """Where the loss curves differ: the plain run again with other kernels, to see how stable the training is."""
+        losses = {side: losses_of(done.record) for side, done in self.finished.items()}
+        apart = loss_error(losses["plain"], losses["npu"])
+        if apart is not None and not apart <= LOSS_ERROR and self.subject.is_script:
+            self.again = losses_of(self._run(base, "plain", {}, "other kernels", other=True).record)
+
+    def _bring(self, base: Path) -> None:
+        """Copy what the user asked for to where it was asked for."""
         made = base / "mixlist.json"
         if self.settings.mixlist is not None and made.is_file():
             shutil.copy2(made, self.settings.mixlist)
+        if self.settings.dump is not None and (base / "dump").is_dir():
+            shutil.copytree(base / "dump", self.settings.dump, dirs_exist_ok=True)
 
     def _report(self, began: float) -> dict[str, Any]:
-        from npu_tools.check.facts import facts
+        from npu_tools.check.facts import facts, faults
 
         subject = self.subject
         described = {
@@ -162,6 +183,8 @@ class Check:
                 "seconds": time.time() - began,
                 "complete": self.complete,
                 "scaling": self.scaling,
+                "other_losses": self.again,
+                "environment_findings": faults(),
                 "printed": {side: done.printed for side, done in self.finished.items()},
             },
         )
@@ -171,15 +194,15 @@ class Check:
 
 
 def largest_batch(report: Mapping[str, Any]) -> int | None:
-    """The largest batch whose memory plan fits the device, by the plans of the batches that were compiled."""
+    """The largest batch whose memory plan fits the device, by those that were measured."""
     rows = [(r["batch"], r["arena"]) for r in report["batches"] if "arena" in r]
     limit = report["memory"].get("npu", {}).get("device", {}).get("limit")
     constants = report["memory"].get("npu", {}).get("device", {}).get("constants", 0)
     if len(rows) < 2 or not limit:
         return None
-    (a, small), (b, large) = rows[0], rows[-1]
+    (a, small), (b, large) = sorted(rows)[-2:]  # small batches may share memory with what was there before
     slope = (large - small) / (b - a)
-    return int((limit - constants - small) / slope) + a if slope > 0 else None
+    return int((limit - constants - large) / slope) + b if slope > 0 else None
 
 
 def _environment() -> dict[str, str]:

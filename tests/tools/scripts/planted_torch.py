@@ -29,7 +29,7 @@ class Slow(torch.utils.data.Dataset):
         return 640
 
     def __getitem__(self, index):
-        time.sleep(0.005)  # slow input
+        time.sleep(0.03)  # slow input
         return torch.randn(16), torch.randn(1)
 
 

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ge.options import CompileOptions
+from ge.options.table import Option
 from npu_tools.check.observe.patching import around
 from npu_tools.check.request import Request
 
 __all__ = ["Capture"]
 
+_MOST_PIECES = 6
+_SMALL = 0.1  # graphs below this share of the largest one's nodes are left out
+_DUMPS = ("enable_dump", "enable_dump_debug", "data_dump_type")  # options of scripts that ask for tensors
+
 
 class Capture:
-    """Graphs and the inputs of their first calls; the largest one is analysed."""
+    """Graphs, the inputs of their first calls, and how the framework computes them.
 
-    def __init__(self) -> None:
+    They are kept where the request wants layers, or where the script itself asks for dumps of tensors or for the
+    detection of overflows: the tables of the report are the answer to both.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.asked: list[str] = []
+        around(Option, "parse", self._parsed)
         self._graphs: dict[str, Any] = {}
         self._feeds: dict[str, list[np.ndarray]] = {}
+        self._frameworks: dict[str, Any] = {}
+        self._options: dict[str, CompileOptions] = {}
 
     def watch_tensorflow(self) -> Capture:
         """Keep the functions of TensorFlow 2 and the parts of TensorFlow 1's sessions."""
-        from tf_adapter import callbacks, lowering
+        from tf_adapter import callbacks, functions, lowering, parts
 
         around(lowering, "compile_plan", self._compiled)
         around(callbacks, "npu_plan", self._planned)
+        for owner in (functions, parts):
+            around(owner, "lower", self._lowered)
         return self
 
     def watch_torch(self) -> Capture:
@@ -34,11 +52,41 @@ class Capture:
         from torchair import executable
 
         around(executable, "compile_graph", self._loaded)
+        around(executable.CompiledGraph, "_compiled", self._traced)
         return self
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants to see the layers."""
+        return bool(self._request.layers or self._request.mixlist or self.asked)
+
+    def _parsed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(option: Any, value: Any, spelling: str = "") -> Any:
+            found = original(option, value, spelling)
+            if option.name in _DUMPS and found and option.name not in self.asked:
+                self.asked.append(option.name)
+            return found
+
+        return parse
+
+    # -- TensorFlow --------------------------------------------------------------------------------------------
+
+    def _lowered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from npu_tools.check.observe.frameworks import FlatFunction
+
+        def lower(graph: Any, functions: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            name = kwargs.get("name") or graph.name
+            if self.wanted and name not in self._frameworks:
+                self._frameworks[name] = FlatFunction(graph, functions, inputs)
+            return original(graph, functions, inputs, *args, **kwargs)
+
+        return lower
 
     def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(graph: Any, options: Any = None, name: str = "model", *args: Any, **kwargs: Any) -> Any:
-            self._graphs[name] = graph.clone()
+            if self.wanted and name not in self._feeds:
+                self._graphs[name] = graph.clone()
+                self._options[name] = options or CompileOptions.from_environment()
             return original(graph, options, name, *args, **kwargs)
 
         return compile
@@ -55,11 +103,30 @@ class Capture:
 
         return plan
 
+    # -- PyTorch -----------------------------------------------------------------------------------------------
+
+    def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from npu_tools.check.observe.frameworks import FxGraph
+
+        def compiled(graph: Any, args: list[Any], folded: bool) -> Any:
+            if not self.wanted:
+                return original(graph, args, folded)
+            first = len(self._graphs)
+            framework = FxGraph(graph.module, args)
+            try:
+                return original(graph, args, folded)
+            finally:
+                self._frameworks |= {str(number): framework for number in range(first, len(self._graphs))}
+
+        return compiled
+
     def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            model = original(graph, *args, **kwargs)
+        def compile(graph: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+            model = original(graph, options, *args, **kwargs)
+            if not self.wanted:
+                return model
             name = f"{len(self._graphs)}"
-            self._graphs[name] = graph.clone()
+            self._graphs[name], self._options[name] = graph.clone(), options
             model.program = _Watched(
                 model.program, model.inputs, lambda feeds: self._feeds.setdefault(name, feeds)
             )
@@ -67,18 +134,42 @@ class Capture:
 
         return compile
 
-    def analyse(self, request: Request, location_of: Callable[[str], str]) -> dict[str, Any]:
-        """The layers of the largest graph that was compiled."""
+    # -- the result --------------------------------------------------------------------------------------------
+
+    def analyse(
+        self, location_of: Callable[[str], str], tell: Callable[[str, int, int], None]
+    ) -> dict[str, Any]:
+        """The layers of the graphs that were compiled, in the order of their first calls, without the small ones.
+
+        `location_of` gives the user's line of a node of TensorFlow's, or of a stack trace of PyTorch's.
+        """
         from npu_tools.check import layers
 
-        usable = [name for name in self._feeds if len(self._graphs[name].inputs) == len(self._feeds[name])]
-        if not usable:
+        if not self.wanted:
+            return {}
+        request = replace(self._request, layers=self._request.layers or bool(self.asked))
+        sizes = {
+            name: len(list(self._graphs[name]))
+            for name, feeds in self._feeds.items()
+            if len(self._graphs[name].inputs) == len(feeds)
+        }
+        large = [name for name, size in sizes.items() if size >= _SMALL * max(sizes.values())]
+        if not large:
             return {
                 "precision": {"modes": {}, "verdict": "Not compared with float64: no graph was compiled."}
             }
-        largest = max(usable, key=lambda name: len(list(self._graphs[name])))
-        found = layers.analyse(self._graphs[largest], self._feeds[largest], request, location_of)
-        found.pop("exact_outputs", None)  # those of a function are not results of the script
+        chosen = sorted(large, key=lambda name: -sizes[name])[:_MOST_PIECES]
+        pieces = []
+        for name in (n for n in large if n in chosen):
+            framework = self._frameworks.get(name)
+            line = location_of if framework is None else framework.line(location_of)
+            pieces.append(
+                layers.Piece(self._graphs[name], self._feeds[name], framework, line, self._options[name])
+            )
+        found = layers.analyse(pieces, request, tell)
+        if self.asked and "precision" in found:
+            said = f"The script asks for the values of layers: {', '.join(self.asked)}."
+            found["precision"].setdefault("notes", []).append(said)
         return found
 
 

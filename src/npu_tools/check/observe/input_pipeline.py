@@ -17,7 +17,7 @@ _LINE = "_npu_check_line"
 
 
 def measure(dataset: Any) -> dict[str, Any] | None:
-    """Seconds for a batch, and the stages with their share and line; None for an empty pipeline."""
+    """Seconds for a batch, and the stages with their share and line; None for one of fewer than two batches."""
     chain = _chain(dataset)
     factors = _factors(chain)
     before, stages = 0.0, []
@@ -61,8 +61,8 @@ def _factors(chain: list[Any]) -> list[int]:
 def _seconds(dataset: Any, last: bool) -> float | None:
     """Seconds for an element: the median, of stages that prepare several at once the mean.
 
-    The first element, which starts the pipeline, does not count where there are more; a source of one element, from
-    which a later stage makes many, costs nothing.
+    The first element, which starts the pipeline, does not count. A source of one element, from which a later stage
+    makes many, costs nothing; what a pipeline of one element takes is not known.
     """
     iterator = iter(dataset)
     ends = [time.perf_counter()]
@@ -75,7 +75,7 @@ def _seconds(dataset: Any, last: bool) -> float | None:
     if len(ends) < 2:
         return None
     if len(ends) == 2:
-        return ends[1] - ends[0] if last else 0.0
+        return None if last else 0.0
     taken = [b - a for a, b in itertools.pairwise(ends[1:])]
     return statistics.fmean(taken) if _name(dataset).startswith("Parallel") else statistics.median(taken)
 

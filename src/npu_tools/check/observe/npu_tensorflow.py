@@ -1,4 +1,4 @@
-"""What the NPU did for a TensorFlow script: operators by place and reason, calls over time, kernels, memory."""
+"""What the NPU did for a TensorFlow script: operators by place and reason, calls over time, memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.patching import around
 from tf_adapter import functions
 from tf_adapter.explain import report
-from tf_adapter.functions import NpuRun
 
-__all__ = ["kernels", "operators", "spans", "start"]
+__all__ = ["operators", "spans", "start"]
 
 _NAMED = 8  # nodes named for one row
-_MOST_KERNELS = 64
 _NO_MODEL = "an eager operator that is not worth a crossing, or was called too seldom to be compiled"
 
 
@@ -154,32 +152,6 @@ def _kind(name: str, on_npu: bool) -> str:
         if any("Iterator" in node.op for node in nodes):
             return "input"
     return "input" if "Iterator" in name else "host"
-
-
-def kernels(calls: Counter[str]) -> list[dict[str, Any]]:
-    """The tasks of compiled functions, timed one by one on zeros, weighted by the calls of their function."""
-    rows: list[dict[str, Any]] = []
-    for found in functions.compiled():
-        plan = found.report.plan if found.report is not None else None
-        if isinstance(plan, NpuRun) and calls.get(found.name):
-            model = plan.lowered.model
-            for task in model.profile(repeats=3):
-                rows.append(
-                    {
-                        "name": task.name,
-                        "engine": task.engine,
-                        "kind": task.kind,
-                        "implementation": task.implementation or task.kind,
-                        "shape": list(task.shape),
-                        "dtype": task.dtype,
-                        "seconds": task.seconds,
-                        "calls": calls[found.name],
-                        "flops": task.flops,
-                        "bytes": task.nbytes,
-                    }
-                )
-    rows.sort(key=lambda r: -r["seconds"] * r["calls"])
-    return rows[:_MOST_KERNELS]
 
 
 def memory() -> dict[str, int]:

@@ -25,8 +25,10 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph, ops
 
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized, throughput
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
+from npu_tools.check.request import Request
 
 __all__ = ["TensorFlowHooks", "on_host"]
 
@@ -65,6 +67,7 @@ class TensorFlowHooks:
         ] = {}  # line by the names of a node and of the graph it was traced in
         self._called = threading.local()  # .lines: where the layers that are being called were made
         self.datasets: list[Any] = []
+        self._steps: dict[tuple[str, str], Repeatable] = {}  # by the kind and name of a series
         self._scoped: tuple[int, dict[str, str]] = (0, {})
         self._last_end = 0.0
         self._reading = False
@@ -105,6 +108,7 @@ class TensorFlowHooks:
                 loss = _loss(result)
                 recorder.output(name, _floats(result))
             recorder.step("function", name, begin, loss, location)
+            self._keep(("function", name), function, args, kwargs)
             return result
 
         return call
@@ -124,6 +128,7 @@ class TensorFlowHooks:
                 result = original(model, *args, **kwargs)
                 recorder.output(name, _floats(result))
             recorder.step("call", name, begin, None, location)
+            self._keep(("call", name), model, args, kwargs)
             return result
 
         return call
@@ -168,6 +173,8 @@ class TensorFlowHooks:
             if not (given is None or isinstance(given, (list, tuple))):
                 raise TypeError("the check of a script needs `callbacks` to be a list")
             kwargs["callbacks"] = [*(given or ()), watcher]
+            if kind == "fit":
+                self._keep_fit((kind, watcher.name), model, args, kwargs)
             with recorder.inside():
                 result = original(model, *args, **kwargs)
                 if kind == "predict":
@@ -177,6 +184,50 @@ class TensorFlowHooks:
             return result
 
         return loop
+
+    # -- other batch sizes -------------------------------------------------------------------------------------
+
+    def _keep(self, key: tuple[str, str], call: Any, args: Any, kwargs: Any) -> None:
+        """Remember how to call a function or model with more or fewer rows."""
+        if key in self._steps:
+            return
+        given = (args, kwargs)
+
+        def step(batch: int) -> Callable[[], Any]:
+            more, named = tf.nest.map_structure(lambda a: _rows(a, batch), given)
+            return lambda: tf.nest.map_structure(_awaited, call(*more, **named))
+
+        self._steps[key] = Repeatable(lambda: _batch_of(given), step)
+
+    def _keep_fit(self, key: tuple[str, str], model: Any, args: Any, kwargs: Any) -> None:
+        """Remember how to train a Keras model with more or fewer rows: its own train function on such batches."""
+        x = args[0] if args else kwargs.get("x")
+        y = args[1] if len(args) > 1 else kwargs.get("y")
+        batch = (args[2] if len(args) > 2 else kwargs.get("batch_size")) or 32
+        if key in self._steps or x is None or not isinstance(x, (tf.data.Dataset, np.ndarray, tf.Tensor)):
+            return
+
+        def element() -> Any:
+            if isinstance(x, tf.data.Dataset):
+                return next(iter(x))
+            return x[:batch] if y is None else (x[:batch], y[:batch])
+
+        def step(size: int) -> Callable[[], Any]:
+            with tf.device("/CPU:0"):
+                rows = tf.nest.map_structure(lambda a: _rows(a, size), element())
+                data = iter(tf.data.Dataset.from_tensors(rows).repeat())
+            model.make_train_function()
+            return lambda: tf.nest.map_structure(_awaited, model.train_function(data))
+
+        self._steps[key] = Repeatable(lambda: _batch_of(element()), step)
+
+    def batches(self, request: Request) -> list[dict[str, Any]]:
+        """Throughput of the main series' step by batch size; none where the step cannot be repeated."""
+        series = self.recorder.main_series()
+        key = ("", "") if series is None else (series.kind, series.name)
+        if key[0] == "optimizer":  # an eager loop: what can be repeated is the call of the model
+            key = next((k for k in self._steps if k[0] == "call"), key)
+        return throughput(self._steps.get(key), request, self.recorder.tell)
 
     # -- where things come from --------------------------------------------------------------------------------
 
@@ -314,6 +365,23 @@ class TensorFlowHooks:
             return original(tensor, *args, **kwargs)
 
         return read
+
+
+def _rows(value: Any, batch: int) -> Any:
+    """A tensor or array with another number of rows; anything else as it is."""
+    if not isinstance(value, (tf.Tensor, np.ndarray)):
+        return value
+    return tf.convert_to_tensor(resized(np.asarray(value), batch))
+
+
+def _batch_of(structure: Any) -> int:
+    leaves = [a for a in tf.nest.flatten(structure) if isinstance(a, (tf.Tensor, np.ndarray))]
+    return common_batch([tuple(a.shape) for a in leaves])
+
+
+def _awaited(value: Any) -> Any:
+    """A result, once it is there."""
+    return value.numpy() if hasattr(value, "numpy") else value
 
 
 def _in_generated_code() -> bool:

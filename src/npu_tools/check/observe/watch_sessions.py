@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from ge.distributions import ascend
 from npu_tools.check.drawing import DrawnNode, draw
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized, throughput
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -36,6 +37,7 @@ class SessionWatcher:
         self.reports: dict[int, tuple[Any, int]] = {}
         self.graphs: list[Any] = []
         self.captured: Any = None
+        self._steps: dict[str, Repeatable] = {}  # runs by what they fetch
         ascend("npu_bridge.version1").install()
         import tensorflow as tf
 
@@ -43,12 +45,12 @@ class SessionWatcher:
         if request.side == "npu":
             import npu_bridge.npu_init  # noqa: F401  (sessions offload from here on)
             from npu_bridge import session
+            from npu_tools.check.observe import recorded
+            from npu_tools.check.observe.capture import Capture
 
             around(session, "_rewritten", self._rewritten)
-            if request.layers or request.mixlist:
-                from npu_tools.check.observe.capture import Capture
-
-                self.captured = Capture().watch_tensorflow()
+            recorded.start()
+            self.captured = Capture(request).watch_tensorflow()
         else:
             _stay_on_host()
         tf.compat.v1.set_random_seed(request.seed)
@@ -103,6 +105,9 @@ class SessionWatcher:
             recorder.step(
                 "session", name, begin, float(scalars[0].reshape(())) if scalars else None, location
             )
+            if name not in self._steps:
+                feeds = (args[0] if args else kwargs.get("feed_dict")) or {}
+                self._steps[name] = _repeatable(session, fetches, feeds)
             return result
 
         return run
@@ -112,25 +117,53 @@ class SessionWatcher:
         sys.path.insert(0, str(Path(path).parent))
         runpy.run_path(path, run_name="__main__")
 
-    def finish(self) -> dict[str, Any]:
-        """What is known once the script has ended."""
-        if self.request.side == "plain":
-            return {}
-        import npu_runtime
+    def finish(self, found: dict[str, Any]) -> None:
+        """Add what is known once the script has ended, the longest measurements last."""
+        if self.request.side == "npu":
+            found |= self._npu()
+        series = self.recorder.main_series()
+        step = None if series is None else self._steps.get(series.name)
+        found["batches"] = throughput(step, self.request, self.recorder.tell)
+        if self.captured is not None:
+            found |= self.captured.analyse(self._line, self.recorder.tell)
 
+    def _npu(self) -> dict[str, Any]:
+        import npu_runtime
+        from npu_tools.check.observe.recorded import Recorded
+
+        done = Recorded(self.recorder)
         reports = [(report, calls) for report, calls in self.reports.values() if report.operations]
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         for report, calls in reports:
             for placed in report.operations:
                 self._add(rows, placed, calls)
         largest = max(reports, key=lambda item: len(item[0].operations), default=None)
-        layers = {} if self.captured is None else self.captured.analyse(self.request, self._line)
-        return layers | {
+        return {
             "devices": ["/device:CPU:0", "/device:NPU:0"],
             "operators": sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"])),
             "graph": [] if largest is None else _parts(largest[0]),
             "drawing": {} if largest is None else self._drawing(largest[0]),
             "npu_memory": dict(npu_runtime.memory_info()),
+            "kernels": done.kernels(),
+            "spans": done.last_steps(),
+            "spent": self._spent(done),
+        }
+
+    def _spent(self, done: Any) -> dict[str, float]:
+        """Seconds of the later half of the steps by what they were spent on; what a session does is not told apart."""
+        series = self.recorder.main_series()
+        if series is None or len(series.steps) < 2:
+            return {}
+        steps = series.steps[len(series.steps) // 2 :]
+        begin, end = steps[0].begin, steps[-1].end
+        between = end - begin - sum(s.end - s.begin for s in steps)
+        return {
+            "total": end - begin,
+            "NPU": done.seconds(begin, end),
+            "input": 0.0,
+            "host": 0.0,
+            "between": max(0.0, between),
+            "steps": float(len(steps)),
         }
 
     def _add(self, rows: dict[tuple[str, str, str], dict[str, Any]], placed: Any, calls: int) -> None:
@@ -173,21 +206,33 @@ class SessionWatcher:
 
 def _name(fetches: Any) -> str:
     """What a run fetches, in words."""
-    import tensorflow as tf
+    names = [str(getattr(item, "name", item)).removesuffix(":0") for item in _leaves(fetches)]
+    return f"run({', '.join(names[:4])}{', …' if len(names) > 4 else ''})"
 
-    names = [str(getattr(item, "name", item)) for item in tf.nest.flatten(fetches)]
-    return (
-        "run("
-        + ", ".join(name.removesuffix(":0") for name in names[:4])
-        + (", …)" if len(names) > 4 else ")")
-    )
+
+def _leaves(structure: Any) -> list[Any]:
+    """What a fetch or its result is made of; the keys of dictionaries may be anything, hooks for example."""
+    if isinstance(structure, Mapping):
+        return [leaf for value in structure.values() for leaf in _leaves(value)]
+    if isinstance(structure, (list, tuple)):
+        return [leaf for value in structure for leaf in _leaves(value)]
+    return [structure]
+
+
+def _repeatable(session: Any, fetches: Any, feeds: Mapping[Any, Any]) -> Repeatable:
+    """A run of a session whose placeholders are fed with more or fewer rows."""
+    arrays = {key: np.asarray(value) for key, value in feeds.items()}
+
+    def step(batch: int) -> Callable[[], Any]:
+        given = {key: resized(array, batch) for key, array in arrays.items()}
+        return lambda: session.run(fetches, given)
+
+    return Repeatable(lambda: common_batch([a.shape for a in arrays.values()]), step)
 
 
 def _floats(result: Any) -> list[np.ndarray]:
-    import tensorflow as tf
-
     arrays = [
-        np.asarray(item) for item in tf.nest.flatten(result) if item is not None and not isinstance(item, str)
+        np.asarray(item) for item in _leaves(result) if isinstance(item, (np.ndarray, np.generic, float))
     ]
     return [a.astype(np.float32) for a in arrays if a.dtype.kind == "f" and a.size]
 

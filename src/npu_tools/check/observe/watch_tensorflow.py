@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ __all__ = ["TensorFlowWatcher"]
 
 _OURS = re.compile(r"^\s*(?:import|from)\s+(tf_adapter|npu_device)\b", re.MULTILINE)
 _NUMBERED = re.compile(r"NPU:(\d+)")
-_MOST_SPANS = 600
-_SHOWN_STEPS = 3
 
 
 class TensorFlowWatcher:
@@ -47,29 +45,28 @@ class TensorFlowWatcher:
         self.hooks = tensorflow2.TensorFlowHooks(recorder)
         self.hooks.install()
         self.captured: Any = None
-        self.several = False
         if npu:
-            from npu_tools.check.observe import npu_tensorflow
+            from npu_tools.check.observe import npu_tensorflow, recorded
+            from npu_tools.check.observe.capture import Capture
 
             npu_tensorflow.start()
-            if request.layers or request.mixlist:
-                from npu_tools.check.observe.capture import Capture
-
-                self.captured = Capture().watch_tensorflow()
+            recorded.start()
+            self.captured = Capture(request).watch_tensorflow()
 
     def run(self, path: str) -> None:
         """Run the script as `python path` would."""
         runpy.run_path(path, run_name="__main__")
 
-    def finish(self) -> dict[str, Any]:
-        """What is known once the script has ended."""
-        found: dict[str, Any] = {}
-        # Models and datasets of several NPUs belong to the threads of their devices.
-        self.several = int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1
-        pipelines = [] if self.several else self._pipelines()
+    def finish(self, found: dict[str, Any]) -> None:
+        """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
             found |= self._npu()
-        return found | {"pipelines": pipelines}
+        # Models and datasets of several NPUs belong to the threads of their devices.
+        if not (int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1):
+            found["pipelines"] = self._pipelines()
+            found["batches"] = self.hooks.batches(self.request)
+        if self.captured is not None:
+            found |= self.captured.analyse(self.hooks.location_of, self.recorder.tell)
 
     def _pipelines(self) -> list[dict[str, Any]]:
         from npu_tools.check.observe.input_pipeline import measure
@@ -82,32 +79,20 @@ class TensorFlowWatcher:
 
         from npu_runtime import tensorflow as native
         from npu_tools.check.observe import npu_tensorflow as npu
+        from npu_tools.check.observe.recorded import Recorded, last_steps
 
         timeline = native.take_timeline()
         spans = npu.spans(timeline, self.recorder.began)
-        found: dict[str, Any] = {
+        return {
             "devices": [d.name for d in tf.config.list_logical_devices()],
             "operators": npu.operators(self.hooks.location_of, timeline),
             "graph": npu.groups(self.hooks.location_of),
             "drawing": npu.drawing(self.hooks.location_of),
-            "spans": _last_steps(spans, self.recorder),
+            "spans": last_steps(spans, self.recorder),
             "spent": _spent(spans, self.recorder),
             "npu_memory": npu.memory(),
-            "kernels": [] if self.several else npu.kernels(Counter(s["name"] for s in spans)),
+            "kernels": Recorded(self.recorder).kernels(),
         }
-        if self.captured is not None:
-            found |= self.captured.analyse(self.request, self.hooks.location_of)
-        return found
-
-
-def _last_steps(spans: list[dict[str, Any]], recorder: Recorder) -> list[dict[str, Any]]:
-    """The calls of the last steps of the main series."""
-    series = recorder.main_series()
-    if series is None:
-        return spans[-_MOST_SPANS:]
-    steps = series.steps[-_SHOWN_STEPS:]
-    shown = [s for s in spans if s["end"] >= steps[0].begin and s["begin"] <= steps[-1].end]
-    return shown[-_MOST_SPANS:]
 
 
 def _spent(spans: list[dict[str, Any]], recorder: Recorder) -> dict[str, float]:

@@ -31,6 +31,7 @@ from torch.utils.data import dataloader
 
 from ge.distributions import ascend
 from npu_tools.check.drawing import DrawnNode, draw
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, throughput
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -69,6 +70,8 @@ class TorchWatcher:
         self._ended = 0.0
         self._spent: dict[str, float] = defaultdict(float)
         self._half: dict[str, float] | None = None
+        self._steps: dict[str, Repeatable] = {}  # calls of modules by name
+        self._calls: list[tuple[Any, Counter[str]]] = []  # operators of a report, and how many calls of each
         self.reports: list[Any] = []
         self._observing: Any = None
         self.captured: Any = None
@@ -76,19 +79,22 @@ class TorchWatcher:
         self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if request.side == "npu":
             self._use_npu()
+        if request.other_kernels:
+            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+            torch.set_num_threads(1)
         torch.manual_seed(request.seed)
         self._install()
 
     def _use_npu(self) -> None:
         ascend("torch_npu.contrib.transfer_to_npu")
+        from npu_tools.check.observe import recorded
+        from npu_tools.check.observe.capture import Capture
         from torchair import executable
 
+        recorded.start()
         self._observing = executable.observe()
         self.reports = self._observing.__enter__()
-        if self.request.layers or self.request.mixlist:
-            from npu_tools.check.observe.capture import Capture
-
-            self.captured = Capture().watch_torch()
+        self.captured = Capture(self.request).watch_torch()
         around(torch, "compile", lambda original: lambda *a, **k: original(*a, **(k | {"backend": "npu"})))
         around(executable, "lower", self._lowered)
 
@@ -122,11 +128,34 @@ class TorchWatcher:
                     recorder.output(name, _floats(result))
             finally:
                 torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-            self._spent["NPU"] += recorder.now() - begin
+            self._spent["calls"] += recorder.now() - begin
             recorder.step("call", name, begin, None, recorder.roots.here())
+            if name not in self._steps:
+                self._steps[name] = self._repeatable(called, args, kwargs)
             return result
 
         return call
+
+    def _repeatable(self, module: Any, args: Any, kwargs: Any) -> Repeatable:
+        """A call of a module with more or fewer rows; where the script trains, with its gradients."""
+        given = pytree.tree_map(_copied, (args, kwargs))
+        shapes = [tuple(a.shape) for a in pytree.tree_leaves(given) if isinstance(a, torch.Tensor)]
+
+        def step(batch: int) -> Callable[[], Any]:
+            more, named = pytree.tree_map(lambda a: _rows(a, batch), given)
+            return lambda: self._repeated(module, more, named)
+
+        return Repeatable(lambda: common_batch(shapes), step)
+
+    def _repeated(self, module: Any, args: Any, kwargs: Any) -> None:
+        series = self.recorder.main_series()
+        training = series is not None and series.kind == "optimizer"
+        with torch.set_grad_enabled(training):
+            results = pytree.tree_leaves(module(*args, **kwargs))
+            made = [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()]
+            if training and any(r.requires_grad for r in made):
+                sum(r.float().sum() for r in made if r.requires_grad).backward()  # type: ignore[union-attr]
+                module.zero_grad()
 
     def _on_npu(self, module: Any) -> Any:
         """The module compiled for the NPU, once; itself in the plain run, or where the script has compiled it."""
@@ -146,7 +175,7 @@ class TorchWatcher:
                 if tensor.numel() == 1:
                     recorder.loss(float(tensor.detach()))
                 result = original(tensor, *args, **kwargs)
-            self._spent["NPU"] += time.perf_counter() - begin
+            self._spent["calls"] += time.perf_counter() - begin
             return result
 
         return backward
@@ -193,10 +222,12 @@ class TorchWatcher:
         return make
 
     def _lowered(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Keep the largest graph that is compiled."""
+        """Keep the largest graph that is compiled, and count the calls of each operator."""
 
         def lower(module: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(module, *args, **kwargs)
+            called = Counter(str(n.target) for n in module.graph.nodes if n.op == "call_function")
+            self._calls.append((made.operators, called))
             if self._graph is None or len(module.graph.nodes) > len(self._graph[0].nodes):
                 self._graph = module.graph, frozenset(refusal.node for refusal in made.refusals)
             return made
@@ -215,26 +246,34 @@ class TorchWatcher:
         with _OnHost():
             runpy.run_path(path, run_name="__main__")
 
-    def finish(self) -> dict[str, Any]:
-        """What is known once the script has ended."""
-        if self.request.side == "plain":
-            return {}
-        import npu_runtime
+    def finish(self, found: dict[str, Any]) -> None:
+        """Add what is known once the script has ended, the longest measurements last."""
+        if self.request.side == "npu":
+            found |= self._npu()
+        found["batches"] = throughput(
+            next(iter(self._steps.values()), None), self.request, self.recorder.tell
+        )
+        if self.captured is not None:
+            found |= self.captured.analyse(self._line, self.recorder.tell)
 
-        found: dict[str, Any] = {
+    def _npu(self) -> dict[str, Any]:
+        import npu_runtime
+        from npu_tools.check.observe.recorded import Recorded
+
+        done = Recorded(self.recorder)
+        self._observing.__exit__(None, None, None)
+        return {
             "devices": [f"npu:{i}" for i in range(torch.npu.device_count())],  # type: ignore[attr-defined]
             "operators": self._operators(),
             "graph": self._graphs(),
             "drawing": self._drawing(),
             "npu_memory": dict(npu_runtime.memory_info()),
-            "spent": self._where(),
+            "kernels": done.kernels(),
+            "spans": done.last_steps(),
+            "spent": self._where(done),
         }
-        self._observing.__exit__(None, None, None)
-        if self.captured is not None:
-            found |= self.captured.analyse(self.request, lambda node: "")
-        return found
 
-    def _where(self) -> dict[str, float]:
+    def _where(self, done: Any) -> dict[str, float]:
         """Seconds of the later half of the training steps by what they were spent on."""
         series = self.recorder.main_series()
         if series is None or series.kind != "optimizer" or self._half is None:
@@ -243,9 +282,12 @@ class TorchWatcher:
         if not steps:
             return {}
         total = steps[-1].end - steps[0].begin
-        parts = {name: self._spent[name] - self._half.get(name, 0.0) for name in ("NPU", "input", "host")}
-        return parts | {
+        parts = {name: self._spent[name] - self._half.get(name, 0.0) for name in ("calls", "input", "host")}
+        return {
             "total": total,
+            "NPU": min(parts["calls"], done.seconds(steps[0].begin, steps[-1].end)),
+            "input": parts["input"],
+            "host": parts["host"],
             "between": max(0.0, total - sum(parts.values())),
             "steps": float(len(steps)),
         }
@@ -254,9 +296,11 @@ class TorchWatcher:
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         for report in self.reports:
             refused = {refusal.operator for refusal in report.refusals}
+            counted = (calls for operators, calls in self._calls if operators is report.operators)
+            called: Counter[str] = next(counted, Counter())
             for operator, on_npu in report.operators.items():
                 if on_npu and operator not in refused:
-                    _row(rows, operator, "NPU", "")["count"] += 1
+                    _row(rows, operator, "NPU", "")["count"] += called.get(operator, 1)
             for refusal in report.refusals:
                 row = _row(rows, refusal.operator, "host", refusal.reason)
                 row["count"] += 1
@@ -266,6 +310,8 @@ class TorchWatcher:
                     row["locations"].append(line)
             if report.failure:
                 _row(rows, report.name, "host", report.failure)["count"] += 1
+        for row in rows.values():
+            row["calls"] = self.recorder.steps_done()  # graphs are those of modules, which steps call
         return sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"]))
 
     def _line(self, trace: str) -> str:
@@ -331,9 +377,20 @@ def _row(
 ) -> dict[str, Any]:
     fresh: dict[str, Any] = {
         "operator": operator, "place": place, "reason": reason, "remedy": "", "count": 0, "flops": 0.0,
-        "eager": False, "calls": 2, "nodes": [], "locations": [],
+        "eager": False, "calls": 0, "nodes": [], "locations": [],
     }  # fmt: skip
     return rows.setdefault((operator, place, reason), fresh)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _rows(value: Any, batch: int) -> Any:
+    """A tensor with another number of rows; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value
+    return value[torch.arange(batch) % len(value)]
 
 
 def _floats(value: Any) -> list[np.ndarray]:
