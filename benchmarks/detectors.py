@@ -8,10 +8,22 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.contenders import THREADS, limit_threads
+
+
+def common(ours: Any, theirs: Any) -> float:
+    """The part of the objects that both found; scores next to a threshold fall on either side of it."""
+    import numpy as np
+
+    if not len(ours) or not len(theirs):
+        return float(len(ours) == len(theirs))
+    distance = np.abs(ours[:, None] - theirs[None]).max(-1)
+    both = min(int((distance.min(axis) < 1e-3).sum()) for axis in (0, 1))
+    return both / max(len(ours), len(theirs))
 
 
 def main() -> int:
@@ -26,15 +38,15 @@ def main() -> int:
     import onnxruntime
 
     import ge
-    from benchmarks.measure import console, interleave, new_table, ratio, relative_error
+    from benchmarks.measure import console, interleave, new_table, ratio
     from ge.conformance.detectors import DETECTORS, Size, pictures
 
     size = Size(32, 8) if arguments.quick else Size(320, 48, 4, 20)
     table = new_table(
         f"Detectors, pictures of {size.picture} by {size.picture}",
-        ["detector", "ours, ms", "ONNX Runtime, ms", "ratio", "error"],
+        ["detector", "ours, ms", "ONNX Runtime, ms", "ratio", "objects in common"],
     )
-    worst, ratios = 0.0, []
+    worst, ratios = 1.0, []
     for name in itertools.islice(DETECTORS, 2 if arguments.quick else None):
         proto = DETECTORS[name](size)
         settings = onnxruntime.SessionOptions()
@@ -43,8 +55,8 @@ def main() -> int:
             proto.SerializeToString(), settings, providers=["CPUExecutionProvider"]
         )
         ours, inputs = ge.compile(proto), pictures(size, 4)[1:]
-        for x in inputs:
-            worst = max(worst, error := relative_error(ours.run([x]), session.run(None, {"x": x})))
+        shared = min(common(ours.run([x])[0], session.run(None, {"x": x})[0]) for x in inputs)
+        worst = min(worst, shared)
         turn = {"ours": itertools.cycle(inputs), "theirs": itertools.cycle(inputs)}
         calls = {
             "ours": lambda m=ours, t=turn["ours"]: m.run([next(t)]),
@@ -55,10 +67,10 @@ def main() -> int:
         medians = {key: statistics.median(values) for key, values in times.items()}
         ratios.append(medians["theirs"] / medians["ours"])
         row = [f"{medians[key] * 1e3:.2f}" for key in ("ours", "theirs")]
-        table.add_row(name, *row, ratio(ratios[-1]), f"{error:.0e}")
+        table.add_row(name, *row, ratio(ratios[-1]), f"{shared:.1%}")
     console.print(table)
     console.print(f"geometric mean {statistics.geometric_mean(ratios):.2f}")
-    return int(worst > 1e-3)
+    return int(worst < 0.95)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ge.hybrid import assign_stages
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.parsers.tensorflow.convert import EFFECTS, HANDLERS, Refusal, remedy_of
+from ge.parsers.tensorflow.host import OPERATORS
 from tf_adapter.graphs import (
     ARGUMENT,
     IMPLEMENTS,
@@ -61,7 +62,7 @@ READS = frozenset(
 )
 STRUCTURE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
 FREE = frozenset({"Const"})
-_NO_EFFECT = frozenset({"Const", "NoOp", "Identity", "IdentityN"}) | COUNTED
+_NO_EFFECT = frozenset({"Const", "Empty", "NoOp", "Identity", "IdentityN"}) | COUNTED
 
 # What only the host can do, although a compiled model may do without.
 _HOST_ONLY = {
@@ -121,6 +122,17 @@ def _mapped(op: str) -> bool:
 # -- rule 1 ----------------------------------------------------------------------------------------------------
 
 
+def _unmapped(op: str) -> str:
+    """Why no plugin maps an operator."""
+    if "PyFunc" in op:
+        return "it calls Python"
+    if op in OPERATORS:
+        return "text, tables and ragged or sparse structure are the host's"
+    if "FFT" in op or "Complex" in op:
+        return "no engine computes with complex numbers"
+    return "no plugin maps it"
+
+
 class _Classifier:
     """Finds the nodes that cannot leave the host, whatever the shapes."""
 
@@ -147,11 +159,10 @@ class _Classifier:
         if node.op in _HOST_ONLY:
             return Refusal(node.op, _HOST_ONLY[node.op], _REMEDIES.get(node.op, ""))
         if not _mapped(node.op):
-            reason = "it calls Python" if "PyFunc" in node.op else "no plugin maps it"
-            return Refusal(node.op, reason, _REMEDIES.get(node.op) or remedy_of(node.op))
+            return Refusal(node.op, _unmapped(node.op), _REMEDIES.get(node.op) or remedy_of(node.op))
         if node.op in COUNTED:
             return Refusal(node.op, "its state is the host's inside loops and branches", _STATELESS_REMEDY)
-        known = node.op in EFFECTS or node.op in READS or node.op in STRUCTURE
+        known = any(node.op in ops for ops in (EFFECTS, READS, STRUCTURE, _NO_EFFECT))
         if is_stateful(node.op) and not known:
             return Refusal(node.op, "it has an effect outside of the model")
         return self._types(graph, node, variables) or self._called(node)

@@ -13,14 +13,16 @@ from typer.testing import CliRunner
 
 from ge.conformance.__main__ import app
 from ge.conformance.ort import FORMS, run_file
+from tests.conformance.ort_networks import NETWORKS
 from tests.torch.torch_zoo import MODELS
 
 QUICK = {"resnet": ("all", "qoperator"), "bert": ("extended", "transformers", "dynamic, all", "4 bits")}
 NOT_EXPORTED = {"shufflenet": "PyTorch's exporter has no channel_shuffle"}
+ALL = {name: made for name, made in {**MODELS, **NETWORKS}.items() if name not in NOT_EXPORTED}
 
 
 def exported(name: str, folder: Path) -> Path:
-    make, inputs = MODELS[name]
+    make, inputs = ALL[name]
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -38,7 +40,7 @@ def test_forms_of_a_network_agree_with_onnx_runtime(name: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - NOT_EXPORTED.keys()))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_all_forms_of_all_networks_agree_with_onnx_runtime(name: str, tmp_path: Path) -> None:
     outcomes = run_file(exported(name, tmp_path))
     assert [(o.form, o.detail) for o in outcomes if o.status not in ("pass", "absent")] == []

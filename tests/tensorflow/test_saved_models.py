@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -10,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import ge
 from ge.errors import GeError
@@ -61,3 +63,29 @@ def test_a_signature_that_counts_its_calls_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(GeError, match="writes a variable"):
         ge.compile(_saved(tmp_path, counted, calls=calls))
+
+
+def test_layouts_of_tensorflow_hub_and_of_servers(tmp_path: Path) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, "x")])
+    def doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": x * 2.0}
+
+    path = Path(_saved(tmp_path, doubled))
+    served = tmp_path / "served"
+    for version in ("3", "12"):
+        shutil.copytree(path, served / version)
+    (served / "3" / "saved_model.pb").write_bytes(b"damaged")
+    np.testing.assert_array_equal(ge.compile(served)(np.ones(2, np.float32)), [2, 2])
+    stored = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    stored.meta_graphs.add().CopyFrom(stored.meta_graphs[0])
+    stored.meta_graphs[0].meta_info_def.tags[:] = ["train"]
+    stored.meta_graphs[1].meta_info_def.tags[:] = []
+    (path / "saved_model.pb").write_bytes(stored.SerializeToString())
+    np.testing.assert_array_equal(ge.compile(path)(np.ones(2, np.float32)), [2, 2])
+
+
+def test_a_model_without_signatures_says_how_to_save_it(tmp_path: Path) -> None:
+    with tf.device("/CPU:0"):
+        tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
+    with pytest.raises(GeError, match="save it with signatures"):
+        ge.compile(tmp_path / "model")

@@ -69,12 +69,12 @@ class Net:
         return f"c{len(self.constants) - 1}"
 
     def conv(
-        self, x: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, bias: float = 0.0
+        self, x: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, gain: float = 1.0
     ) -> str:
         """A convolution with random weights."""
-        scale = (2 / (inputs * kernel * kernel)) ** 0.5
+        scale = gain * (2 / (inputs * kernel * kernel)) ** 0.5
         weights = (self.rng.standard_normal((outputs, inputs, kernel, kernel)) * scale).astype(np.float32)
-        shift = np.full(outputs, bias, np.float32)
+        shift = np.zeros(outputs, np.float32)
         pads = [kernel // 2] * 4
         return self.op(
             "Conv", x, weights, shift, pads=pads, strides=[stride, stride], kernel_shape=[kernel, kernel]
@@ -86,7 +86,7 @@ class Net:
         for _ in range(3):
             x = self.op("Relu", self.conv(x, inputs, width, stride=2))
             for _ in range(self.size.depth - 1):
-                x = self.op("Add", x, self.op("Relu", self.conv(x, width, width)))
+                x = self.op("Add", x, self.op("Relu", self.conv(x, width, width, gain=0.25)))
             maps.append(x)
             inputs = width
         return maps

@@ -98,6 +98,20 @@ def saved_models(
     raise typer.Exit(int(any(o.status != "pass" for o in outcomes)))
 
 
+@app.command()
+def examples(filter_: Filter = "") -> None:
+    """Twenty families of examples: the share of their nodes on the NPU, and why the others are not."""
+    from tf_adapter.conformance.examples import FAMILIES, on_host
+
+    table = Table("family", "nodes", "on the NPU", "on the host")
+    for name in FAMILIES:
+        if re.search(filter_, name):
+            found, host = on_host(name)
+            reasons = "; ".join(f"{operator}: {reason}" for operator, reason in host)
+            table.add_row(name, str(len(found.rows)), f"{found.node_share:.0%}", reasons)
+    Console().print(table)
+
+
 def _sweep(
     part: ModuleType,
     filter_: str,

@@ -143,6 +143,7 @@ def _graph(graph: Any, name: str, checkpoint: Checkpoint | None) -> ModelFile:
 
 
 def _saved_model(folder: Path, tags: Sequence[str] | None, checkpoint: Checkpoint | None) -> ModelFile:
+    folder = _newest_version(folder)
     found = next((folder / f for f in _SAVED_MODEL_FILES if (folder / f).is_file()), None)
     if found is None:
         cause = "the folder has no saved_model.pb"
@@ -172,16 +173,28 @@ def _assets(meta: Any, folder: Path) -> dict[str, Path]:
     return found
 
 
+def _newest_version(folder: Path) -> Path:
+    """The folder itself, or of folders with a number for each version the highest one that holds a model."""
+    if any((folder / f).is_file() for f in _SAVED_MODEL_FILES):
+        return folder
+    versions = [
+        p for p in folder.iterdir() if p.name.isdigit() and any((p / f).is_file() for f in _SAVED_MODEL_FILES)
+    ]
+    return max(versions, key=lambda p: int(p.name), default=folder)
+
+
 def _choose(model: Any, tags: Sequence[str] | None, where: str) -> Any:
-    """The meta graph of a tag set; without one, the one tagged for serving, or the only one."""
+    """The meta graph of a tag set; without one, the one for serving, the only one, or (TensorFlow Hub) the untagged."""
     if not model.meta_graphs:
         raise GeError("E10101", "the SavedModel has no graphs", location=where)
     wanted = set(_PREFERRED_TAGS if tags is None else tags)
     for meta in model.meta_graphs:
         if set(meta.meta_info_def.tags) == wanted:
             return meta
-    if tags is None and len(model.meta_graphs) == 1:
-        return model.meta_graphs[0]
+    untagged = [m for m in model.meta_graphs if not m.meta_info_def.tags]
+    for found in (model.meta_graphs, untagged) if tags is None else ():
+        if len(found) == 1:
+            return found[0]
     there = "; ".join(",".join(m.meta_info_def.tags) or "no tags" for m in model.meta_graphs)
     raise GeError(
         "E10107", f"no graph has the tags {sorted(wanted)}", location=where, remedy=f"use one of: {there}"

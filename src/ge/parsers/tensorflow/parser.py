@@ -309,12 +309,14 @@ def signature_of(source: ModelFile, name: str | None) -> Signature | None:
         useful = [n for n, s in source.signatures.items() if s.outputs and not n.startswith("__")]
         name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in useful or len(useful) != 1 else useful[0]
     if name not in source.signatures:
-        there = ", ".join(sorted(source.signatures))
+        there = ", ".join(sorted(n for n in source.signatures if not n.startswith("__")))
         raise GeError(
             "E10107",
             f"the model has no signature '{name}'",
             location=source.name,
-            remedy=f"use one of {there}",
+            remedy=f"use one of {there}"
+            if there
+            else "save it with signatures={'serving_default': function}",
         )
     return source.signatures[name]
 
