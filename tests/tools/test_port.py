@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,15 @@ VERSION_1 = [
         "tf.estimator.Estimator(f, config=npu_run_config_init(run_config=c))",
     ),
     ("with tf.device('/device:GPU:0'): pass", "with tf.device('/device:cpu:0'): pass"),
-]
+    ("with sv.managed_session(config=c): pass",
+     "with sv.managed_session(config=npu_config_proto(config_proto=c)): pass"),
+    ("s = manager.prepare_session('')", "s = manager.prepare_session('', config=npu_config_proto())"),
+    ("ok = tf.test.is_gpu_available()", "ok = True"),
+    ("c.graph_options.rewrite_options.auto_mixed_precision = 1",
+     'os.environ["NPU_PRECISION_MODE"] = "allow_mix_precision"'),
+    ("os.environ['TF_ENABLE_AUTO_MIXED_PRECISION'] = '1'",
+     'os.environ["NPU_PRECISION_MODE"] = "allow_mix_precision"'),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["import tensorflow as tf", "import tensorflow.compat.v1 as tf"])
@@ -126,11 +135,16 @@ def test_an_alias_gets_the_names_of_version_1(tmp_path: Path) -> None:
         ("import torch\nfrom torch.utils.data import DataLoader\n", 1, "names no device"),
         ("import os\nimport torch\nos.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n", 3, "switches GPUs off"),
         (
-            "import tensorflow as tf\nimport horovod.tensorflow as hvd\ntape = hvd.DistributedGradientTape(t)\n",
+            "import tensorflow as tf\nimport horovod.tensorflow as hvd\nhvd.DistributedOptimizer(o, op=hvd.Adasum)\n",
             3,
-            "hvd.DistributedGradientTape",
+            "hvd.Adasum",
         ),
         ("import tensorflow as tf\ns = tf.distribute.TPUStrategy()\n", 2, "TPUs"),
+        (
+            "import tensorflow as tf\nx = tf.placeholder(2)\ne = tf.contrib.tpu.TPUEstimator(m)\n",
+            3,
+            "TPUEstimator",
+        ),
     ],
 )
 def test_what_cannot_be_ported_is_said_with_line_and_remedy(
@@ -146,6 +160,60 @@ def test_horovod_is_ported_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "horovod" not in ported(head + "n = hvd.size()\n", tmp_path).after
     after = ported(head + "n = hvd.size()\nhvd.elastic.run(f)\n", tmp_path).after
     assert "import horovod.tensorflow as hvd\n" in after and "hvd.size()" in after
+
+
+HOROVOD = [
+    ("opt = hvd.DistributedOptimizer(o, op=hvd.Average)",
+     "opt = npu_device.distribute.npu_distributed_keras_optimizer_wrapper(o)"),
+    ("hvd.broadcast_variables(v, root_rank=1)", "npu_device.distribute.broadcast(v, root_rank=1)"),
+    ("hvd.broadcast_variables(v)", "npu_device.distribute.broadcast(v, root_rank=0)"),
+    ("c = hvd.Compression.fp16 if half else hvd.Compression.none", "c = None if half else None"),
+]  # fmt: skip
+
+
+def test_horovod(tmp_path: Path) -> None:
+    compare("import horovod.tensorflow as hvd\nimport tensorflow as tf\n", HOROVOD, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        (
+            "import horovod.keras as hvd\nc = hvd.callbacks.BroadcastGlobalVariablesCallback(0)\n",
+            "callbacks.Broadcast",
+        ),
+        (
+            "import horovod.keras as hvd\nc = hvd.callbacks.LearningRateWarmupCallback()\n",
+            "callbacks.LearningRate",
+        ),
+        (
+            "from horovod.tensorflow.data.compute_service import f\nimport horovod.tensorflow as hvd\nf()\n",
+            "data.",
+        ),
+    ],
+)
+def test_calls_of_horovod_that_lack_what_a_port_needs_are_said(
+    source: str, kept: str, tmp_path: Path
+) -> None:
+    """A broadcast needs to know the model, a warm-up its rate."""
+    result = ported(f"import tensorflow as tf\n{source}", tmp_path)
+    assert any(kept in left.text for left in result.leftovers) and "horovod" in result.after
+
+
+def test_horovod_with_sessions(tmp_path: Path) -> None:
+    source = "import horovod.tensorflow as hvd\nimport tensorflow as tf\nwith tf.Session() as s:\n"
+    after = ported(f"{source}    s.run(hvd.broadcast_global_variables(0))\n", tmp_path).after
+    assert "from npu_bridge.estimator.npu.npu_hook import broadcast_global_variables\n" in after
+    assert after.endswith("    s.run(broadcast_global_variables(0))\n") and "horovod" not in after
+
+
+def test_a_block_keeps_a_statement(tmp_path: Path) -> None:
+    after = ported(
+        "def f():\n    import horovod.tensorflow as hvd\n    return hvd.size()\nimport tensorflow\n", tmp_path
+    ).after
+    assert "def f():\n    return get_rank_size()\n" in after
+    alone = ported("import tensorflow\nif True:\n    import horovod.tensorflow\n", tmp_path).after
+    assert "if True:\n    pass\n" in alone
 
 
 def test_formatting_is_kept(tmp_path: Path) -> None:
@@ -282,3 +350,10 @@ def test_ported_scripts_run_on_the_npu(name: str, wanted: str, tmp_path: Path) -
     script = tmp_path / "script.py"
     script.write_text((SCRIPTS / f"{name}.after").read_text())
     assert run_python(str(script)).endswith(wanted)
+
+
+@pytest.mark.slow
+def test_a_ported_loop_of_horovod_runs_on_the_npu(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text((SCRIPTS / "horovod_tape.after").read_text())
+    assert re.search(r"rank 0 of 1: 0\.\d+\n$", run_python(str(script)))

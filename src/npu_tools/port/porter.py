@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,7 @@ class Porter(cst.CSTTransformer):
         self.leftovers: set[Leftover] = set()
         self._needed = _Needed()
         self._module: cst.Module | None = None
+        self._gone: Counter[cst.CSTNode] = Counter()  # statements that went, by block
 
     # -- what rules use ----------------------------------------------------------------------------------------
 
@@ -195,9 +197,14 @@ class Porter(cst.CSTTransformer):
         return updated_node
 
     def _may_go(self, node: cst.SimpleStatementLine) -> bool:
-        """True if nothing is lost when a statement goes: a block's only statement, or a comment before it."""
-        comments = any(line.comment is not None for line in node.leading_lines)
-        return isinstance(self.parent(node), cst.Module) and not comments
+        """True if nothing is lost when a statement goes: a block's last statement, or a comment before it."""
+        block = self.parent(node)
+        if any(line.comment is not None for line in node.leading_lines):
+            return False
+        if isinstance(block, cst.IndentedBlock):
+            self._gone[block] += 1
+            return self._gone[block] < len(block.body)
+        return isinstance(block, cst.Module)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         for rules in self.rules:

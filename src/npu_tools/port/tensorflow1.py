@@ -29,6 +29,9 @@ _DEVICE = re.compile(r"(?i)(?<![a-z])gpu(?=:|$|\W*$)")
 _DEVICE_STRING = re.compile(
     r"(?i)/?(job:[^/]*/)?(replica:\d+/)?(task:\d+/)?(device:)?gpu:(\d*|\*|%[ds]|\{\w*\})"
 )
+_MIXED = re.compile(
+    r"(\.auto_mixed_precision\s*=\s*(1|True|.*\.ON)$|TF_ENABLE_AUTO_MIXED_PRECISION(_GRAPH_REWRITE)?['\"]\]\s*=\s*['\"]1)"
+)
 _LOSS_SCALE = (
     "NPULossScaleOptimizer({optimizer}, ExponentialUpdateLossScaleManager(init_loss_scale=2**15, "
     "incr_every_n_steps=2000, decr_every_n_nan_or_inf=2))"
@@ -66,6 +69,53 @@ def _session(porter: Porter, original: cst.Call, updated: cst.Call, name: str) -
         porter.need_name(_INIT, "npu_config_proto")
         porter.changed(original, "the session's graphs run on the NPU")
     return made
+
+
+_MANAGED = (
+    "managed_session",
+    "prepare_or_wait_for_session",
+    "prepare_session",
+)  # of supervisors and managers
+
+
+def _managed_session(
+    porter: Porter, original: cst.Call, updated: cst.Call, name: str
+) -> cst.BaseExpression | None:
+    """Sessions that a supervisor or session manager makes."""
+    del name
+    function = original.func
+    if not isinstance(function, cst.Attribute) or function.attr.value not in _MANAGED:
+        return None
+    made = _configured(porter, original, updated, 1, "npu_config_proto", "config_proto")
+    if made is not None:
+        porter.need_name(_INIT, "npu_config_proto")
+        porter.changed(original, "the session's graphs run on the NPU")
+    return made
+
+
+def _asked(porter: Porter, original: cst.Call, updated: cst.Call, name: str) -> cst.BaseExpression | None:
+    del updated
+    if _short(name) == "test.is_gpu_available":
+        porter.changed(original, "the NPU takes the place of the GPU")
+        return expression("True")
+    if _short(name) == "test.gpu_device_name":
+        porter.changed(original, "sessions place operations on the NPU themselves")
+        return expression('"/cpu:0"')
+    if name.endswith(".TPUEstimator"):
+        porter.left(
+            original,
+            "TPUEstimator does not run on the NPU",
+            "use NPUEstimator with NPURunConfig, or tf.estimator.Estimator, and run this again",
+        )
+    return None
+
+
+def _mixed_precision(porter: Porter, node: cst.SimpleStatementLine, text: str) -> str | None:
+    if len(node.body) != 1 or not isinstance(node.body[0], cst.Assign) or not _MIXED.search(text):
+        return None
+    porter.need_import("import os")
+    porter.changed(node, "mixed precision is an option of the session")
+    return 'os.environ["NPU_PRECISION_MODE"] = "allow_mix_precision"\n'
 
 
 def _estimator(porter: Porter, original: cst.Call, updated: cst.Call, name: str) -> cst.BaseExpression | None:
@@ -143,5 +193,8 @@ def _imports(porter: Porter) -> None:
 
 
 TENSORFLOW1 = Rules(
-    calls=(_session, _estimator, _loss_scale, _strategy), strings=(_device,), imports=_imports
+    calls=(_session, _managed_session, _estimator, _loss_scale, _asked, _strategy),
+    strings=(_device,),
+    statements=(_mixed_precision,),
+    imports=_imports,
 )
