@@ -231,3 +231,27 @@ def test_two_workers_train_on_their_npus_as_one_does() -> None:
             "collectives are the host's, between two parts of the NPU"
         )
         np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-5, atol=1e-5)
+
+
+def resumed(folder: Path, *killed_in: str) -> subprocess.CompletedProcess[str]:
+    """A training over two NPUs whose state is kept in a folder."""
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / "resumed.py"), str(folder), *killed_in],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_resumes_with_the_same_losses(tmp_path: Path) -> None:
+    whole = resumed(tmp_path / "undisturbed")
+    assert whole.returncode == 0, whole.stderr[-4000:]
+    assert resumed(tmp_path / "kept", "3").returncode == -9
+    rest = resumed(tmp_path / "kept")
+    assert rest.returncode == 0, rest.stderr[-4000:]
+    losses = json.loads(rest.stdout)
+    assert len(losses) == 2, "the last two of five epochs are left"
+    np.testing.assert_allclose(losses, json.loads(whole.stdout)[3:], rtol=1e-5)
