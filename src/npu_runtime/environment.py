@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 VARIABLES = {
+    "ASCEND_RT_VISIBLE_DEVICES": "numbers of the devices that this process sees, such as 0,2",
     "NPU_CACHE_BYTES": "bytes of the last-level cache that batches are cut to",
     "NPU_CACHE_DIR": "folder of compiled models, tuned choices and measured costs; off: no compiled models are kept",
     "NPU_COMPILE_GC": "paused: Python collects no garbage while a model is compiled",
@@ -50,6 +51,9 @@ VARIABLES = {
 OFF = "off"  # of NPU_CACHE_DIR
 INSTRUCTION_SETS = ("sse4", "avx2", "avx512")
 _COUNTS = ("NPU_DEVICE_COUNT", "NPU_NUM_THREADS")  # read by native code
+
+_VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+_NONE = "NoDevFiles"  # what schedulers write for a process that asked for no device
 
 _told: set[tuple[str, str]] = set()
 
@@ -128,7 +132,7 @@ def number(name: str, otherwise: float, *, zero: bool = False) -> float:
 
 def check_counts() -> None:
     """Warn of counts and cores that native code does not understand; it takes its defaults instead."""
-    from npu_runtime._native import parse_cores
+    from npu_runtime._native import parse_cores, parse_devices
 
     for name in _COUNTS:
         value = text(name).strip()
@@ -137,3 +141,7 @@ def check_counts() -> None:
     cores = text("NPU_DEVICE_CORES")
     if cores and not parse_cores(cores):
         warn("NPU_DEVICE_CORES", cores, "sets of cores that this process may use, such as 0-3;4-7")
+    visible, count = text(_VISIBLE).strip(), text("NPU_DEVICE_COUNT").strip()
+    known = len(parse_cores(cores)) or (max(int(count), 1) if count.isdecimal() else 1)
+    if visible not in ("", _NONE) and not parse_devices(visible, known):
+        warn(_VISIBLE, visible, f"numbers of devices, each once, below {known} (NPU_DEVICE_COUNT)")

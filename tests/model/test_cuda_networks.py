@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper
 
@@ -140,3 +141,28 @@ def test_products_of_transposed_operands(a, b, turned) -> None:
         [("c", np.linspace(-1, 1, result[-1]).astype(np.float32))],
     )
     check(net, np.float32, *given)
+
+
+@pytest.mark.parametrize(
+    "constant", [np.array(np.nan, np.float32), np.zeros((1, 0), np.float32), np.array([1.0, 2.0], np.float32)]
+)
+def test_constants_beside_a_loop_are_no_conditions(constant: np.ndarray) -> None:
+    """Copies of constants of any kind, while the loop's own condition is looked for among them."""
+    body = onnx.parser.parse_graph(
+        "body (int64 n, bool c, float[3] v) => (bool d, float[3] w) { d = Identity (c) w = Neg (v) }"
+    )
+    nodes = [
+        helper.make_node("Loop", ["turns", "go", "x"], ["y"], body=body),
+        helper.make_node("Identity", ["k"], ["z"]),
+    ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(np.float32))
+    net = model_of(
+        nodes,
+        [("x", kind, [3])],
+        [("y", kind, [3]), ("z", kind, list(constant.shape))],
+        [("turns", np.array(3)), ("go", np.array(True)), ("k", constant)],
+    )
+    x = np.arange(3, dtype=np.float32)
+    y, z = ge.compile(net, CompileOptions(target="sm_90")).run([x])
+    np.testing.assert_array_equal(y, -x)
+    np.testing.assert_array_equal(z, constant)

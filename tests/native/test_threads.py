@@ -229,6 +229,36 @@ def test_devices_are_sets_of_cores(cores: str, threads: list[int]) -> None:
         assert found.stdout.strip() == str(threads), found.stderr
 
 
+@pytest.mark.parametrize(
+    ("visible", "threads"),
+    [
+        ("", [1, 2, 1]),
+        ("1", [2]),
+        ("2,1", [1, 2]),
+        ("3", None),
+        ("1,1", None),
+        ("x", None),
+        ("NoDevFiles", [1, 2, 1]),
+    ],
+)
+def test_a_process_sees_the_devices_that_it_is_shown(visible: str, threads: list[int] | None) -> None:
+    core = min(os.sched_getaffinity(0))
+    command = "import npu_runtime as rt; print([rt.num_threads(i) for i in range(rt.device_count())])"
+    settings = {"NPU_DEVICE_CORES": f"{core};{core},{core};{core}", "ASCEND_RT_VISIBLE_DEVICES": visible}
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", command],
+        env=others | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if threads is None:
+        assert "ASCEND_RT_VISIBLE_DEVICES" in found.stderr and "below 3" in found.stderr
+    else:
+        assert found.stdout.strip() == str(threads), found.stderr
+
+
 def step_on_every_device() -> None:
     """Two callers of each of the devices run the same programs at the same time; called in a process of its own."""
     kinds = [product, gradient, *([steps] if HAS_BF16_VECTORS else [])]

@@ -6,6 +6,7 @@ becomes a part of the graph around it. For others the host reads the condition, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -262,9 +263,11 @@ def _always_true(plan: Plan) -> set[int]:
 
 
 def _constant(plan: Plan, view: View) -> int | None:
-    """The number in a constant, None for others."""
+    """The only count or truth value in a constant, None for others."""
     buffer = plan.buffers[view.buffer]
-    return int(plan.constants[buffer.index].reshape(-1)[view.offset]) if buffer.kind == "constant" else None
+    if buffer.kind != "constant" or view.dtype not in ("bool", "int64") or math.prod(view.shape) != 1:
+        return None
+    return int(plan.constants[buffer.index].reshape(-1)[view.offset])
 
 
 def _stored_outputs(plan: Plan, block: int) -> dict[int, tuple[int, ...]]:
