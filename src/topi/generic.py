@@ -1,5 +1,5 @@
 """`generic.auto_schedule`."""
 
-from tbe.dsl import auto_schedule
+from tbe.tvm.topi.generic import auto_schedule
 
 __all__ = ["auto_schedule"]

@@ -232,6 +232,18 @@ def lse(x: Array, axis: Sequence[int]) -> Array:
     return wide(lambda v: np.log(np.exp(v).sum(tuple(axis), keepdims=True)), x)
 
 
+def fake_quant(x: Array, low: Array, high: Array, num_bits: int, channel_axis: int) -> Array:
+    low, high = (v.reshape(1, -1, 1) for v in (low, high))
+    scale = (high - low) / k(2**num_bits - 1, x)
+    shift = np.floor(low * k(-1, x) / scale + k(0.5, x)) * scale
+    return np.floor((x + shift) / scale + k(0.5, x)) * scale - shift
+
+
+def min_max_update(x: Array, low: Array, high: Array, decay: float) -> list[Array]:
+    mixed = [old * k(decay, x) + new * k(1 - decay, x) for old, new in ((low, x.min()), (high, x.max()))]
+    return [np.minimum(mixed[0], k(0, x)), np.maximum(mixed[1], k(0, x))]
+
+
 def _r(
     function: Callable[..., Any],
     shapes: tuple[Shape, ...],
@@ -459,4 +471,42 @@ REFERENCES: dict[str, Reference] = {
         lambda x, i: x[i], ((6, 5), (9,)), ("float32", "int32"), kinds=(None, "int32"), low=0, high=5
     ),
     "glu": _r(lambda x: x[:, :16] / (exp(-x[:, 16:]) + k(1, x)), ((7, 32),), ("float32",), 3),
+    "add_dynamic": _r(np.add, SPREAD, NUMBERS),
+    "fake_quant": _r(
+        fake_quant,
+        ((5, 6, 7), (6,), (6,)),
+        ("float32",),
+        4,
+        attrs={"num_bits": 4, "channel_axis": 1},
+        **POSITIVE,
+        scale=8.0,
+    ),
+    "reduce_sum_d": _r(
+        lambda x, axes, keep_dims: total(x, axes, keep_dims),
+        CUBE,
+        NUMBERS,
+        2,
+        attrs={"axes": [0, 2], "keep_dims": True},
+        low=0.5,
+        high=3.0,
+    ),
+    "scale_by_element": _r(lambda x, f: fma(x, f[0], np.full_like(x, f[1])), ((17, 33), (2,)), FLOATS, 1),
+    "scale_by_tensor": _r(lambda x, f: x * f[0], ((17, 33), (1,)), FLOATS),
+    "epsilon_norm": _r(
+        lambda x, epsilon: wide(lambda v: v / np.sqrt((v * v).mean(-1, keepdims=True) + epsilon), x),
+        ONE,
+        ("float32",),
+        4,
+        attrs={"epsilon": 0.25},
+    ),
+    "old_relu": _r(lambda x: np.maximum(x, k(0, x)), ONE, NUMBERS),
+    "square_either": _r(lambda x: x * x, ONE, NUMBERS),
+    "masked_scale": _r(
+        lambda x, mask, value: x * mask.astype(x.dtype) * k(value, x),
+        TWO,
+        FLOATS,
+        attrs={"value": 1.5},
+        kinds=(None, "int8"),
+    ),
+    "min_max_update": _r(min_max_update, ((17, 33), (1,), (1,)), ("float32",), 1, attrs={"decay": 0.75}),
 }

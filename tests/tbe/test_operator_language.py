@@ -331,8 +331,8 @@ BROKEN = """
         data = tvm.placeholder(x["shape"], name="data", dtype=x["dtype"])
         if how == "shape":
             res = te.lang.cce.vadd(data, te.lang.cce.sum(data, 0))
-        elif how == "type":
-            res = te.lang.cce.vadd(data, te.lang.cce.cast_to(data, "float16"))
+        elif how == "operand":
+            res = te.lang.cce.vadd(data, "float16")
         elif how == "cube":
             res = te.lang.cce.matmul(data, data)
         elif how == "schedule":
@@ -353,7 +353,7 @@ BROKEN = """
     "how, line, message",
     [
         ("shape", 8, "shapes .* differ; use broadcast"),
-        ("type", 10, "types float32 and float16 differ; use cast_to"),
+        ("operand", 10, "expected a tensor, got str"),
         ("cube", 12, "operator MatMul"),
         ("schedule", 15, "auto_schedule"),
         ("divide", 17, "ZeroDivisionError"),

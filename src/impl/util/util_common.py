@@ -7,7 +7,27 @@ from typing import Any
 
 from tbe.dsl.building import is_unknown
 
-__all__ = ["check_op_impl_mode", "is_unknown", "is_unknown_rank_input"]
+__all__ = ["align", "ceil", "check_op_impl_mode", "is_dynamic_input", "is_unknown", "is_unknown_rank_input"]
+
+
+def ceil(x: int, y: int) -> int:
+    """The quotient of whole numbers, rounded up.
+
+    >>> ceil(7, 4), align(7, 4)
+    (2, 8)
+    """
+    return -(-x // y)
+
+
+def align(x: int, y: int) -> int:
+    """The least multiple of y that is not less than x."""
+    return ceil(x, y) * y
+
+
+def is_dynamic_input(inputs: Any) -> bool:
+    """Whether a description, or one of several, has dimensions that are not known."""
+    many = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return any(is_unknown(x) for x in many)
 
 
 def is_unknown_rank_input(inputs: Any) -> bool:

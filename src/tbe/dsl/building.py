@@ -23,6 +23,7 @@ __all__ = [
     "builds_of",
     "cce_build_code",
     "compute",
+    "has_unknown",
     "is_unknown",
 ]
 
@@ -139,7 +140,7 @@ def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
     outputs = outputs or [t.expression for t in schedules[0].outputs]
     built = Built(str(config.get("name", "kernel")), inputs, outputs)
     built.call = current_call.get()
-    built.dynamic = built.call is not None and _has_unknown((built.call.args, built.call.kwargs))
+    built.dynamic = built.call is not None and has_unknown((built.call.args, built.call.kwargs))
     found = _collected.get()
     if found is not None:
         found.append(built)
@@ -170,11 +171,12 @@ def is_unknown(description: Any) -> bool:
     return any(d in UNKNOWN for d in shape or ())
 
 
-def _has_unknown(value: Any) -> bool:
+def has_unknown(value: Any) -> bool:
+    """Whether a description among arguments has a dimension that is not known."""
     if isinstance(value, (list, tuple)):
-        return any(_has_unknown(v) for v in value)
+        return any(has_unknown(v) for v in value)
     if isinstance(value, Mapping):
-        return is_unknown(value) or any(_has_unknown(v) for v in value.values() if isinstance(v, Mapping))
+        return is_unknown(value) or any(has_unknown(v) for v in value.values() if isinstance(v, Mapping))
     return False
 
 

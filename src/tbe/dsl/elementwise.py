@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tbe import expr as e
-from tbe.dsl.tensor import Expr, dsl_function, dtype_name, number
+from tbe.dsl.tensor import Expr, dsl_function, dtype_name, number, wider
 from tbe.dtypes import DTYPES
 
 __all__ = [
@@ -61,13 +61,12 @@ def _tensor(x: Any) -> e.Tensor:
 
 
 def _pair(a: Any, b: Any) -> tuple[e.Tensor, e.Tensor]:
-    """Two tensors of one shape and type: the DSL broadcasts only where it is told to."""
+    """Two tensors of one shape, in the wider of their types: the DSL broadcasts only where it is told to."""
     a, b = _tensor(a), _tensor(b)
     if a.shape != b.shape:
         raise ValueError(f"shapes {a.shape} and {b.shape} differ; use broadcast first")
-    if a.dtype != b.dtype:
-        raise TypeError(f"types {a.dtype} and {b.dtype} differ; use cast_to first")
-    return a, b
+    dtype = a.dtype if a.dtype == b.dtype else wider(a.dtype, b.dtype)
+    return e.cast(a, dtype), e.cast(b, dtype)
 
 
 def _real(x: Any) -> e.Tensor:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["build_config", "build_config_update"]
 
-build_config: dict[str, Any] = {}
+
+class _Settings(dict[str, Any]):
+    """Settings of a build, which files enter as a context."""
+
+    def __enter__(self) -> _Settings:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was changed."""
 
 
-@contextlib.contextmanager
-def _settings(*_: Any, **__: Any) -> Iterator[None]:
-    yield
+build_config = _Settings()
 
 
 def build_config_update(config: Any, *_: Any, **__: Any) -> Any:
     """Settings with some of them changed: they have no effect here."""
-    return _settings()
+    return _Settings(config)

@@ -11,6 +11,8 @@ from tbe.tik.instructions import INSTRUCTIONS
 __all__ = [
     "ASCEND_310",
     "ASCEND_910",
+    "ELEMENTS_VECTOR_OP_FP16",
+    "ELEMENTS_VECTOR_OP_FP32",
     "SOC_VERSION",
     "api_check_support",
     "get_bit_len",
@@ -28,6 +30,8 @@ CORE_NUM = "CORE_NUM"
 UB_SIZE = "UB_SIZE"
 L2_SIZE = "L2_SIZE"
 L1_SIZE = "L1_SIZE"
+ELEMENTS_VECTOR_OP_FP16 = 128
+ELEMENTS_VECTOR_OP_FP32 = 64
 ASCEND_310 = "Ascend310"
 ASCEND_310P = "Ascend310P"
 ASCEND_910 = "Ascend910"

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 __all__ = [
     "ALL_DTYPE_LIST",
     "ALL_FLOAT_DTYPE_LIST",
@@ -123,7 +125,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def check_op_params(*type_args: str, **type_kwargs: str) -> Callable[[F], F]:
+Kind = str | tuple[str, ...] | list[str]  # several kinds: a parameter has to be one of them
+
+
+def check_op_params(*type_args: Kind, **type_kwargs: Kind) -> Callable[[F], F]:
     """Declare what the parameters of an operator function are, in their order, and check them in every call.
 
     >>> @check_op_params(REQUIRED_INPUT, REQUIRED_OUTPUT, OPTION_ATTR_FLOAT, KERNEL_NAME)
@@ -144,20 +149,32 @@ def check_op_params(*type_args: str, **type_kwargs: str) -> Callable[[F], F]:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             for name, kind in kinds.items():
-                _check_parameter(function.__name__, name, kind, bound.arguments.get(name))
+                _check_any(function.__name__, name, kind, bound.arguments.get(name))
             return function(*args, **kwargs)
 
-        call.op_params = tuple(kinds[n] for n in names if n in kinds)  # type: ignore[attr-defined]
+        found = (kinds[n] for n in names if n in kinds)
+        call.op_params = tuple(k if isinstance(k, str) else k[0] for k in found)  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return wrap
+
+
+def _check_any(op: str, name: str, kind: Kind, value: Any) -> None:
+    """Check a parameter that may be of several kinds."""
+    first, *others = [kind] if isinstance(kind, str) else list(kind)
+    try:
+        _check_parameter(op, name, first, value)
+    except RuntimeError:
+        if not others:
+            raise
+        _check_any(op, name, others, value)
 
 
 def _check_parameter(op: str, name: str, kind: str, value: Any) -> None:
     if kind == KERNEL_NAME:
         check_kernel_name(value)
         return
-    if value is None:
+    if value is None or (kind in (OPTION_INPUT, OPTION_OUTPUT) and value == {}):
         if kind.startswith(("required", "dynamic")):
             raise RuntimeError(f"operator {op}: parameter '{name}' is missing")
         return
@@ -165,6 +182,7 @@ def _check_parameter(op: str, name: str, kind: str, value: Any) -> None:
         _check_tensor(op, name, kind, value)
         return
     expected = kind.split("attr_", 1)[1]
+    value = value.item() if isinstance(value, np.generic) else value
     number = isinstance(value, _TYPES[expected])
     if not number or (isinstance(value, bool) and expected in ("int", "float")):
         raise RuntimeError(

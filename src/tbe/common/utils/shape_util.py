@@ -10,6 +10,7 @@ __all__ = [
     "axis_check",
     "broadcast_shapes",
     "compare_tensor_dict_key",
+    "get_shape_size",
     "produce_shapes",
     "refine_shape_axes",
     "refine_shapes_for_broadcast",
@@ -183,3 +184,6 @@ def compare_tensor_dict_key(first: Mapping[str, Any], second: Mapping[str, Any],
 def shape_size(shape: Sequence[int]) -> int:
     """The number of elements."""
     return math.prod(shape_to_list(shape))
+
+
+get_shape_size = shape_size

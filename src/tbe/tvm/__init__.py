@@ -6,15 +6,13 @@ functions work on expressions; schedules written by hand are refused by name.
 
 from __future__ import annotations
 
-import contextlib
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tbe import expr as e
 from tbe.dsl import tensor as _tensor
 from tbe.dsl import tracing as _tracing
-from tbe.dsl.tensor import Expr, FloatImm, IntImm, IterVar, SymbolicVar, Tensor, const, dtype_name
+from tbe.dsl.tensor import Expr, IterVar, SymbolicVar, Tensor, const, dtype_name
 
 __all__ = [
     "Tensor",
@@ -22,6 +20,7 @@ __all__ = [
     "all",
     "any",
     "api",
+    "build",
     "cast",
     "ceil",
     "compute",
@@ -52,6 +51,7 @@ __all__ = [
     "target",
     "tensor",
     "thread_axis",
+    "topi",
     "trunc",
     "truncdiv",
     "truncmod",
@@ -257,15 +257,18 @@ scan = _refused("scan", "use the CumSum and CumProd operators of the Graph Engin
 lower = _refused("lower", "use tbe.build")
 
 
-@contextlib.contextmanager
-def _cce(*_: Any, **__: Any) -> Iterator[None]:
-    """The target operator files ask for; kernels are built for the device the Graph Engine runs on."""
-    yield
+def build(
+    sch: Any,
+    args: Sequence[Any] = (),
+    target: Any = "",
+    target_host: Any = None,
+    name: str = "kernel",
+    **_: Any,
+) -> Any:
+    """Build a schedule with the tensors of the operator: its inputs, then its outputs."""
+    from tbe.dsl.building import build as of_schedule
+
+    return of_schedule(sch, {"name": name, "tensor_list": list(args)})
 
 
-target = types.SimpleNamespace(cce=_cce, create=_cce)
-tensor = types.SimpleNamespace(Tensor=Tensor)
-expr = types.SimpleNamespace(
-    Expr=Expr, Var=IterVar, ConstExpr=(IntImm, FloatImm), IntImm=IntImm, FloatImm=FloatImm, IterVar=IterVar
-)
-api = types.SimpleNamespace(convert=convert, const=const, cast=cast, compute=compute, placeholder=placeholder)
+from tbe.tvm import api, expr, target, tensor, topi  # noqa: E402

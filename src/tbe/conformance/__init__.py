@@ -1,0 +1,1 @@
+"""Operator files and TIK programs beside NumPy: what runs and is right, by family."""

@@ -1,0 +1,5 @@
+"""Checks of the oldest operator files."""
+
+from tbe.tvm.topi.cce import util
+
+__all__ = ["util"]
