@@ -19,7 +19,22 @@ from __future__ import annotations
 import logging
 import os
 
-from acl import _conventions, _memory, _state, _stream, _tensors, blas, mdl, media, op, prof, rt, tdt, util
+from acl import (
+    _conventions,
+    _dump,
+    _memory,
+    _state,
+    _stream,
+    _tensors,
+    blas,
+    mdl,
+    media,
+    op,
+    prof,
+    rt,
+    tdt,
+    util,
+)
 from acl import constants as _constants
 from acl._conventions import AclError, plain, returns_code, returns_value
 from acl._tensors import *  # noqa: F403
@@ -53,11 +68,15 @@ _logger = logging.getLogger("acl")
 
 @returns_code
 def init(config_path: str | None = None) -> None:
-    """Start using the device. A second time answers ACL_ERROR_REPEAT_INITIALIZE. Returns ret."""
+    """Start using the device. A second time answers ACL_ERROR_REPEAT_INITIALIZE. Returns ret.
+
+    The configuration file is JSON; "dump" in it asks for the inputs and outputs of models.
+    """
     if _state.process.initialised:
         raise AclError(_constants.ACL_ERROR_REPEAT_INITIALIZE, "acl is initialised already")
     if config_path and not os.path.isfile(config_path):
         raise AclError(_constants.ACL_ERROR_INVALID_FILE, f"there is no file {config_path}")
+    _dump.dumping.settings = _dump.parsed(config_path) if config_path else None
     _state.process.initialised = True
 
 
@@ -76,6 +95,7 @@ def finalize() -> None:
     tdt.clear()
     op.clear()
     _memory.memory.clear()
+    _dump.dumping.initialised, _dump.dumping.settings = False, None
     _state.process.initialised = False
 
 

@@ -198,6 +198,15 @@ FORMATS = {
 }
 FORMAT_NAMES = {code: name for name, code in FORMATS.items()}
 
+# What a profile holds; here it always holds the times of runs and tasks.
+ACL_PROF_ACL_API = 0x01
+ACL_PROF_TASK_TIME = 0x02
+ACL_PROF_AICORE_METRICS = 0x04
+ACL_PROF_AICPU = 0x08
+ACL_PROF_L2CACHE = 0x10
+ACL_PROF_HCCL_TRACE = 0x20
+ACL_PROF_TRAINING_TRACE = 0x40
+
 # NumPy's own type numbers, which acl.util.ptr_to_numpy takes.
 NPY_DTYPES = {
     0: "bool",

@@ -18,6 +18,7 @@ from acl import constants as c
 from acl._aipp import *  # noqa: F403
 from acl._aipp import AIPP_BYTES, Settings, dynamic_inputs, info, prepared, records, settings
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
+from acl._dump import dumping, parsed
 from acl._state import current_context, on_device_of_thread, stream_of
 from acl._tensors import DataBuffer, TensorSpec, buffers, item_bytes, specs
 from acl.prof import recorder
@@ -611,10 +612,37 @@ def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
         loaded.current = gear
         with place:
             loaded.run(gear, in_addresses, out_addresses)
+        if dumping.settings is not None:
+            sides = {"input": (plan.inputs, in_addresses), "output": (plan.outputs, out_addresses)}
+            dumping.write(plan.name, sides)
         _describe(results, loaded)
         del keep
 
     return run
+
+
+@returns_code
+def init_dump() -> None:
+    """Begin with dumps; `set_dump` says what. Returns ret."""
+    if dumping.initialised:
+        raise AclError(c.ACL_ERROR_REPEAT_INITIALIZE, "dumps are initialised already")
+    dumping.initialised = True
+
+
+@returns_code
+def set_dump(dump_cfg_path: str) -> None:
+    """Dump the inputs and outputs of models as a configuration file says. Returns ret."""
+    if not dumping.initialised:
+        raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
+    dumping.settings = parsed(dump_cfg_path)
+
+
+@returns_code
+def finalize_dump() -> None:
+    """End dumps. Returns ret."""
+    if not dumping.initialised:
+        raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
+    dumping.initialised, dumping.settings = False, None
 
 
 def _gear(loaded: Loaded, feeds: Dataset) -> int:
