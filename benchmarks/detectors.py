@@ -19,11 +19,8 @@ def common(ours: Any, theirs: Any) -> float:
     """The part of the objects that both found; scores next to a threshold fall on either side of it."""
     import numpy as np
 
-    if not len(ours) or not len(theirs):
-        return float(len(ours) == len(theirs))
-    distance = np.abs(ours[:, None] - theirs[None]).max(-1)
-    both = min(int((distance.min(axis) < 1e-3).sum()) for axis in (0, 1))
-    return both / max(len(ours), len(theirs))
+    rows = [{tuple(row) for row in np.round(array, 2).tolist()} for array in (ours, theirs)]
+    return len(rows[0] & rows[1]) / max(len(rows[0] | rows[1]), 1) if any(rows) else 1.0
 
 
 def main() -> int:

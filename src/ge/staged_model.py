@@ -105,19 +105,24 @@ class _Stage:
         key = self._key(values)
         cut = self._cuts.find(key)
         if cut is None:
-            cut = self._cuts.program(key, lambda: self.rest.cut(values))
-            if not cut.deciding <= set(self._deciding):
-                self._deciding = tuple(sorted({*self._deciding, *cut.deciding}))
-                self._cuts.program(self._key(values), lambda found=cut: found)  # type: ignore[misc]
-                key = self._key(values)
+            key, cut = self._made(values)
         if cut.outputs:
             feeds = [values[name] for name in cut.inputs]
             values.update(zip(cut.outputs, self._results(key, cut, feeds), strict=True))
         return cut.rest
 
+    def _made(self, values: Mapping[str, Any]) -> tuple[Key, Cut]:
+        """A new cut, under a key that has all values which are constants of it: no other thread finds it by less."""
+        cut = self.rest.cut(values)
+        with self._cuts.lock:
+            self._deciding = tuple(sorted({*self._deciding, *cut.deciding}))
+            key = self._key(values)
+            return key, self._cuts.program(key, lambda: cut)
+
     def _key(self, values: Mapping[str, Any]) -> Key:
-        decided = (values[n].tobytes() for n in self._deciding)
-        return (self._deciding, *(np.shape(values[n]) for n in self.rest.reads), *decided)
+        deciding = self._deciding
+        decided = (values[n].tobytes() for n in deciding)
+        return (deciding, *(np.shape(values[n]) for n in self.rest.reads), *decided)
 
     def _results(self, key: Key, cut: Cut, feeds: Sequence[Any]) -> list[np.ndarray]:
         program = self.programs.find(key)

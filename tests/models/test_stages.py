@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_programs_are_bounded_and_the_usual_sizes_are_compiled() -> None:
         for _ in range(6):
             _compare(model, reference, [x, np.arange(8) < count])
     assert model.programs <= 1 + MOST_PROGRAMS
+
+
+def test_threads_with_values_that_decide_sizes_share_a_model() -> None:
+    proto = onnx.parser.parse_model(HEAD + MODELS["a computed number of elements"])
+    model = ge.compile(proto)
+    x = np.arange(6, dtype=np.float32)
+
+    def call(n: int) -> list[tuple[int, ...]]:
+        return [array.shape for array in model.run([x, np.array(n % 5)])]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, range(60)))
+    assert found == [[(k * k,), (k * k, 6)] for k in (n % 5 for n in range(60))]
 
 
 def test_what_a_model_in_stages_cannot_do_is_said(tmp_path: Path) -> None:
