@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 import ge
 from ge.compiler import compile_graph
@@ -16,6 +19,7 @@ from ge.faults import absorb
 from ge.options import CompileOptions
 from ge.parsers.mindir.parser import Parsed, parse_model
 from ge.parsers.mindir.protos import TYPE_IDS
+from ge.parsers.mindir.values import RANDOM
 from npu_runtime import environment
 
 __all__ = ["Compiled", "Counts", "Fallback", "build", "counts", "explain", "fallbacks", "reset_counts"]
@@ -133,8 +137,10 @@ def _fall_back(graph: str, reason: str, error: Exception) -> None:
 
 def _compiled(parsed: Parsed, names: list[str]) -> Compiled:
     ports = [*parsed.inputs, *parsed.parameters]
-    places = {name: index for index, name in enumerate(names)}
-    missing = [name for name in ports if name not in places]
+    places = _places(parsed.inputs, names)
+    draws = RANDOM.name in parsed.updates
+    given = ports[:-1] if draws else ports
+    missing = [name for name in given if name not in places]
     if missing:
         raise GeError("E10501", f"the graph names parameters {missing} that MindSpore does not pass")
     plain = len(parsed.graph.outputs) - len(parsed.updates)
@@ -146,9 +152,21 @@ def _compiled(parsed: Parsed, names: list[str]) -> Compiled:
         (_NUMBERS[port.desc.dtype], list(port.desc.shape), over.get(index, -1))
         for index, port in enumerate(model.outputs)
     ]
-    return Compiled(
-        _runner(model), [places[n] for n in ports], results, _form(parsed.returned, places), model
-    )
+    run = _drawing(model) if draws else _runner(model)
+    kept = results[:-1] if draws else results
+    return Compiled(run, [places[n] for n in given], kept, _form(parsed.returned, places), model)
+
+
+def _places(inputs: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """Where MindSpore passes what a graph names. Arguments without a name, which the gradients that it takes eagerly
+    have, are in the order of the graph's inputs.
+
+    >>> _places(["Parameter_4", "x", "Parameter_5"], ["", "x", "", "weight"])
+    {'x': 1, 'weight': 3, 'Parameter_4': 0, 'Parameter_5': 2}
+    """
+    places = {name: index for index, name in enumerate(names) if name}
+    unnamed = [index for index, name in enumerate(names) if not name]
+    return places | dict(zip((name for name in inputs if name not in places), unnamed, strict=False))
 
 
 def _runner(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
@@ -157,6 +175,24 @@ def _runner(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
         return model.run_addresses(inputs, outputs)
 
     return run
+
+
+def _drawing(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
+    """A graph with random numbers of its own: their state goes in and out behind what MindSpore passes.
+
+    After `mindspore.set_seed` the graphs of a process draw the same numbers each time.
+    """
+    import mindspore
+
+    seed = mindspore.get_seed()
+    key = secrets.randbits(62) if seed is None else (int(seed) << 20) + _STATE.counts.compiled
+    state = np.array([key, 0], np.int64)
+    run = _runner(model)
+
+    def draw(inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+        return run([*inputs, state.ctypes.data], [*outputs, state.ctypes.data])
+
+    return draw
 
 
 def _form(returned: Any, places: dict[str, int]) -> tuple[str, Any]:

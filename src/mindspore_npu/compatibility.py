@@ -26,10 +26,16 @@ class _Device:
     number = 0
 
 
-def _of_a_user() -> bool:
-    """Whether the call comes from outside of MindSpore, whose own code has to see the real device."""
+# What modules of MindSpore see that would refuse to scale losses by a factor that changes on CPUs: the engine can, and
+# finds overflows as on GPUs, by a look at the gradients.
+_SEEN = {"mindspore.train.amp": TARGET, "mindspore.nn.wrap.loss_scale": "GPU"}
+
+
+def _shown() -> str | None:
+    """The device that the caller of `get_context` sees; None for MindSpore itself, which has to see the real one."""
     caller = str(sys._getframe(2).f_globals.get("__name__", ""))
-    return caller.partition(".")[0] not in ("mindspore", "mindspore_npu")
+    inside = caller.partition(".")[0] in ("mindspore", "mindspore_npu")
+    return _SEEN.get(caller) if inside else _Device.target
 
 
 def _with_target(original: Function) -> Function:
@@ -47,9 +53,10 @@ def _with_target(original: Function) -> Function:
 
 def _as_set(original: Function) -> Function:
     def get_context(attr_key: str) -> Any:
-        if _Device.target and _of_a_user() and attr_key in ("device_target", "device_id"):
-            return _Device.target if attr_key == "device_target" else _Device.number
-        return original(attr_key)
+        shown = _shown() if _Device.target and attr_key in ("device_target", "device_id") else None
+        if shown is None:
+            return original(attr_key)
+        return shown if attr_key == "device_target" else _Device.number
 
     return get_context
 

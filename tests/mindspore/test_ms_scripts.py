@@ -44,6 +44,15 @@ def test_an_ascend_script_trains_as_on_mindspore(tmp_path: Path) -> None:
     np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-5)
 
 
+def test_levels_of_mixed_precision_run_on_the_engine(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("levels_ascend.py")
+    found, summary = output(["-m", "mindspore_npu", "run", str(script)], tmp_path)
+    assert "; 0 graphs on MindSpore" in summary
+    losses = re.findall(r"level (\S+) before (\S+) after (\S+)", found)
+    assert [level for level, _, _ in losses] == ["O0", "O2", "O3"]
+    assert all(float(after) < float(before) for _, before, after in losses)
+
+
 @pytest.mark.parametrize("arguments", [[], ["walk"], ["run"], ["run", "absent.py"]])
 def test_a_wrong_command_line_shows_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

@@ -24,6 +24,7 @@ from ge.ops.plugins import Unsupported, find
 from ge.parsers.mindir.graph import Body, Library, MsGraphNode
 from ge.parsers.mindir.node import MsNode, constants, described
 from ge.parsers.mindir.values import (
+    RANDOM,
     Binding,
     Closure,
     Monad,
@@ -96,6 +97,10 @@ class Converter:
         for name, value in reversed(self.writes[:writes]):
             if name == place.name:
                 return value
+        if place == RANDOM and place.name not in self.initial:
+            raise Unsupported(
+                "a file has no state of random numbers", "export the network after set_train(False)"
+            )
         if place.name not in self.initial:
             raise Unsupported(f"parameter {place.name} has no value")
         return self.initial[place.name]

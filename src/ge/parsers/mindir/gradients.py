@@ -420,9 +420,8 @@ def _kl_div_grad(n: MsNode) -> Any:
 @primitive("DropoutGrad", "dy mask keep_prob=0.5")
 def _dropout_grad(n: MsNode) -> Any:
     keep = float(n.setting("keep_prob", 0.5))
-    if keep != 1.0:
-        raise Unsupported("the gradient of a dropout that MindSpore draws")
-    return n.op("Mul", n.tensor("dy"), n.cast(n.tensor("mask"), desc_of(n.tensor("dy")).dtype))
+    kept = n.op("Mul", n.tensor("dy"), n.cast(n.tensor("mask"), desc_of(n.tensor("dy")).dtype))
+    return n.op("Div", kept, keep) if keep not in (0.0, 1.0) else kept
 
 
 # -- convolutions and resizing -----------------------------------------------------------------------------------

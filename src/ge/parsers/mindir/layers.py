@@ -11,6 +11,7 @@ from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.plugins import Unsupported
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
+from ge.parsers.mindir.values import RANDOM, Parameter
 
 __all__ = ["channel_axis", "conv_window", "pool_window", "reduced"]
 
@@ -342,7 +343,6 @@ def _batch_norm(n: MsNode) -> Any:
 
 def _moved_statistics(n: MsNode, mean: Any, var: Any, count: int) -> list[Any]:
     """The running statistics after the batch; the variance is the unbiased one."""
-    from ge.parsers.mindir.values import Parameter
 
     share = float(n.setting("momentum", 0.1))
     unbiased = n.op("Mul", var, n.cast(count / max(count - 1, 1), desc_of(var).dtype))
@@ -565,18 +565,24 @@ def _kl_div(n: MsNode) -> Any:
 
 @primitive("Dropout", "x keep_prob=0.5 Seed0=0 Seed1=0")
 def _dropout(n: MsNode) -> Any:
-    if float(n.setting("keep_prob", 0.5)) != 1.0:
-        raise Unsupported(
-            "it draws MindSpore's own random numbers", "switch dropout off, or leave this graph to MindSpore"
-        )
-    x = n.tensor("x")
-    return [n.op("Identity", x), n.filled(1, n.out(1))]
+    return _dropped(n, n.tensor("x"), float(n.setting("keep_prob", 0.5)))
 
 
 @primitive("DropoutExt", "input p seed offset")
 def _dropout_ext(n: MsNode) -> Any:
-    if float(n.setting("p", 0.5)) != 0.0:
-        raise Unsupported(
-            "it draws MindSpore's own random numbers", "switch dropout off, or leave this graph to MindSpore"
-        )
-    return [n.op("Identity", n.tensor("input")), n.filled(1, n.out(1))]
+    """Its mask is packed on some devices; a gradient on the engine has to see one element for each."""
+    return _dropped(n, n.tensor("input"), 1.0 - float(n.setting("p", 0.5)))
+
+
+def _dropped(n: MsNode, x: Any, keep: float) -> Any:
+    """Elements kept with a probability, the others zero, and the mask; the numbers are the engine's own."""
+    desc = desc_of(x)
+    if keep == 1.0:
+        return [n.op("Identity", x), n.filled(1, n.out(1))]
+    if n.out(1).shape != desc.shape:
+        raise Unsupported("its mask is packed", "use ops.Dropout or nn.Dropout")
+    drawn, after = n.op("RandomUniform", n.parser.read(RANDOM), shape=list(desc.shape), dtype="float32")
+    n.parser.write(RANDOM, after)
+    mask = n.op("Less", drawn, keep)
+    kept = n.op("Mul", x, n.cast(mask, desc.dtype))
+    return [n.op("Div", kept, keep) if keep else kept, n.cast(mask, n.out(1).dtype)]

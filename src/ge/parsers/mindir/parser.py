@@ -25,7 +25,7 @@ from ge.options import CompileOptions
 from ge.parsers.mindir.convert import Converter, Failed
 from ge.parsers.mindir.graph import Library
 from ge.parsers.mindir.protos import DTYPE_NAMES, decode, malformed
-from ge.parsers.mindir.values import Parameter, array_of, leaves, rebuilt, tensor_desc
+from ge.parsers.mindir.values import RANDOM, Parameter, array_of, leaves, rebuilt, tensor_desc
 
 __all__ = ["Parsed", "parse", "parse_model"]
 
@@ -42,7 +42,8 @@ class Returned:
 class Parsed:
     """A parsed graph: names of its inputs and parameters in the order of its ports, and what it returns.
 
-    Outputs are the tensors of `returned` in their order, then the new values of the parameters in `updates`.
+    Outputs are the tensors of `returned` in their order, then the new values of the parameters in `updates`. Where the
+    graph draws random numbers, RANDOM is the last parameter and the last update.
     """
 
     graph: ir.Graph
@@ -111,6 +112,8 @@ class _Request:
         initial = {n: self._parameter(p, n) for p, n in zip(self.graph.parameter, names, strict=True)}
         if self.problems:
             raise UnsupportedOperatorsError(self.label, self.problems)
+        if self.state:
+            initial[RANDOM.name] = self.builder.input(RANDOM.name, [2], "int64")
         converter = Converter(self.library, self.builder, initial)
         body = self.library.body(self.graph.name)
         result = converter.evaluate(body, [*inputs, *(Parameter(n) for n in names)])
@@ -119,6 +122,10 @@ class _Request:
             raise UnsupportedOperatorsError(self.label, refusals)
         assert not any(isinstance(v, Failed) for v in leaves(result)), "a failed node was not reported"
         returned = self._outputs(converter, result)
+        if self.state and RANDOM.name in converter.updates():
+            names.append(RANDOM.name)
+        elif self.state:
+            self.builder.graph.inputs.remove(initial[RANDOM.name])
         updates = self._updates(converter, names)
         shown = [plain_name(i.name, self.graph.name) for i in self.graph.input]
         return Parsed(self.builder.graph, tuple(shown), tuple(names if self.state else ()), updates, returned)

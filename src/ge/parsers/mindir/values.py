@@ -15,6 +15,7 @@ from ge.ops.plugins import Unsupported
 from ge.parsers.mindir.protos import ATTRIBUTE_KINDS, DTYPE_NAMES, malformed
 
 __all__ = [
+    "RANDOM",
     "Array",
     "Binding",
     "Closure",
@@ -36,6 +37,10 @@ class Parameter:
     """A parameter of the model: a place that nodes read and write."""
 
     name: str
+
+
+# The state of random numbers (key and counter), which the front door keeps beside the model's own parameters.
+RANDOM = Parameter("random state")
 
 
 @dataclass(frozen=True)
