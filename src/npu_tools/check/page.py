@@ -297,7 +297,7 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
     ]
     if any(r.get("framework") is not None for r in rows):
         theirs = [(i, r["framework"]) for i, r in enumerate(rows) if r.get("framework") is not None]
-        curves.append(Line("the framework", "host", theirs))
+        curves.append(Line("the framework", "copies", theirs))
     chart = lines(f"Error by layer in {mode}", curves, "layer", "relative error against float64", log=True)
     rowed = table(
         ["layer", "operator", "error", "framework's error", "NPU to framework", "float32 by itself",
