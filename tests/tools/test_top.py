@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -168,3 +169,12 @@ def test_a_fork_does_not_count() -> None:
         os._exit(0 if not npu_runtime._native.is_published() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert npu_runtime._native.is_published() and model(np.ones(4, np.float32)).sum() == 4
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--once"]])
+def test_ctrl_c_is_status_130(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("npu_tools.top.time", types.SimpleNamespace(sleep=interrupted))
+    assert main(["top", *options]) == 130
