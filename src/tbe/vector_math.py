@@ -491,7 +491,7 @@ def _tanh32(b: Builder, x: Value) -> Value:
     one = b.like(x, 1.0)
     e = _exp_bounded(b, b.fmul(_at_most(b, a, 10.0), b.like(x, 2.0)))
     far = b.fsub(one, b.fdiv(b.like(x, 2.0), b.fadd(e, one)))
-    return b.select(b.fcmp("olt", a, b.like(x, 0.55)), near, _copysign(b, far, x))
+    return _copysign(b, b.select(b.fcmp("olt", a, b.like(x, 0.55)), near, far), x)  # of zero too
 
 
 def _tanh64(b: Builder, x: Value) -> Value:
@@ -971,8 +971,8 @@ def _erf32(b: Builder, x: Value) -> Value:
     z = b.fmul(x, x)
     near = b.muladd(x, b.polynomial(z, _ERF32), x)
     tail = _exp_bounded(b, b.polynomial(_at_most(b, a, 3.95), _LOG_ERFC32))
-    far = _copysign(b, b.fsub(b.like(x, 1.0), tail), x)
-    return b.select(b.fcmp("olt", a, b.like(x, 0.88)), near, far)
+    far = b.fsub(b.like(x, 1.0), tail)
+    return _copysign(b, b.select(b.fcmp("olt", a, b.like(x, 0.88)), near, far), x)
 
 
 def _erfc_tail(b: Builder, a: Value) -> Value:
@@ -990,8 +990,8 @@ def _erf64(b: Builder, x: Value) -> Value:
     a = _abs(b, x)
     z = b.fmul(x, x)
     near = b.fma(x, b.polynomial(z, _ERF64), x)
-    far = _copysign(b, b.fsub(b.like(x, 1.0), _erfc_tail(b, a)), x)
-    return b.select(b.fcmp("olt", a, b.like(x, 1.0)), near, far)
+    far = b.fsub(b.like(x, 1.0), _erfc_tail(b, a))
+    return _copysign(b, b.select(b.fcmp("olt", a, b.like(x, 1.0)), near, far), x)
 
 
 def _erfc32(b: Builder, x: Value) -> Value:

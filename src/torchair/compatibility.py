@@ -21,6 +21,11 @@ PATCHES = PatchTable(
             "attention whose is_causal follows from an open size ends a graph",
             needs=(f"{_VARIABLES}:ConstantVariable.create", f"{_VARIABLES}:SymNodeVariable.evaluate_expr"),
         ),
+        Patch(
+            "torch._dynamo.convert_frame:_compile",
+            sizes.traced_again,
+            "an open size that becomes one and broadcasts is an error",
+        ),
     ),
 )
 

@@ -35,10 +35,15 @@ __all__ = [
     "contiguous_strides",
     "draws",
     "lower",
+    "placed_by_size",
     "views_below",
 ]
 
 _COPY = torch.ops.aten.copy_.default
+_RESHAPES = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("view", "_unsafe_view", "alias", "detach", "unsqueeze", "squeeze", "permute", "t")
+)
 # Their results depend on the memory of an operand, not on its elements only.
 READ_MEMORY = frozenset(
     {torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
@@ -146,10 +151,12 @@ class _Lowering:
         body = [n for n in nodes if not (n.target is _COPY and n.args[0] in written)]
         self.scan(body)
         self._keep_views(body)
+        output = next(n for n in self.module.graph.nodes if n.op == "output")
+        given = [n for n in _flat(output.args[0]) if isinstance(n, fx.Node)]
+        self._keep_aliases(given)
         self._give_back_makers(body)
         stages = self._stages(body)
-        output = next(n for n in self.module.graph.nodes if n.op == "output")
-        wanted = [n for n in _flat(output.args[0]) if isinstance(n, fx.Node)] + [v for _, v in writes]
+        wanted = given + [v for _, v in writes]
         steps: list[NpuPart | HostCall] = []
         left = list(writes)
         last = max((number for number in stages.values()), default=0)
@@ -208,6 +215,11 @@ class _Lowering:
                 self._followers.update(views)
                 self.free = [n for n in self.free if n is not base]
 
+    def _keep_aliases(self, given: Sequence[fx.Node]) -> None:
+        """Results that are views by an open size are ATen's: AOT Autograd reads the place of a view off it."""
+        for node in given:
+            self._followers.update(placed_by_size(node))
+
     def _give_back_makers(self, body: Sequence[fx.Node]) -> None:
         """Tensors that only ATen calls read are created by ATen."""
         for node in reversed(body):
@@ -243,7 +255,7 @@ class _Lowering:
 
     def _part(self, nodes: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> NpuPart:
         inside = set(nodes)
-        emission = self.scanned if not self.refusals else self._emitted(nodes)
+        emission = self.scanned if not (self.refusals or self._followers) else self._emitted(nodes)
         builder = emission.builder
         needed = [n for n in nodes if any(u not in inside and u.op != "output" for u in n.users)]
         asked = dict.fromkeys([*(n for n in wanted if n in inside), *needed])
@@ -480,6 +492,20 @@ def views_below(node: fx.Node) -> tuple[list[fx.Node], fx.Node]:
         found.append(source)
         source = source.args[0]
     return found, source
+
+
+def placed_by_size(node: fx.Node) -> list[fx.Node]:
+    """The views that make a result, where an open size decides which elements of a memory it has.
+
+    Other shapes of an intermediate value are not among them: a part gives these as they are.
+    """
+    if not _is_view(node):
+        return []
+    below, base = views_below(node)
+    views = [v for v in (node, *below) if v.target is not operator.getitem]
+    by_size = any(isinstance(size.meta.get("val"), torch.SymInt) for v in views for size in v.all_input_nodes)
+    reshaped = base.op != "placeholder" and all(v.target in _RESHAPES for v in views)
+    return [node, *below] if by_size and not reshaped else []
 
 
 def _is_view(node: fx.Node) -> bool:

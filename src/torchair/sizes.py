@@ -3,6 +3,7 @@
 By default an open size of one is a graph of its own, so that an open batch and an open sequence are up to four graphs.
 PyTorch can trace without that assumption, for the whole process; here it does so while a frame is traced for this
 backend, and not for others. Empty tensors are the exception: PyTorch divides by their sizes when it traces that way.
+What PyTorch cannot trace so, such as an open size of one that broadcasts, is traced again as usual.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import Any
 
 import torch
 from torch._dynamo import callback_handler
+from torch._dynamo.exc import TorchRuntimeError
 from torch.fx.experimental import _config
 from torch.utils import _pytree as pytree
 
 from ge.collection import compile_scope
 
-__all__ = ["register", "traced_for_npu", "with_causality"]
+__all__ = ["register", "traced_again", "traced_for_npu", "with_causality"]
 
 _MARK = "_torchair_backend"
+_COMPILER = 5  # the place of the backend among the arguments of Dynamo's `_compile`
 _CAUSAL = 5  # the place of `is_causal` among the arguments of attention
+_as_usual: list[Any] = []  # frames that are traced again with the usual assumption
 _before: list[tuple[bool, compile_scope | None]] = []  # what to go back to after each trace that is under way
 
 
@@ -57,7 +61,7 @@ def _begin(_: Any) -> None:
     compiler, arguments = _tracing()
     ours = compiler is not None and _is_ours(compiler)
     _before.append((bool(_config.backed_size_oblivious), compile_scope().__enter__() if ours else None))
-    if ours and not _has_empty(arguments):
+    if ours and not _as_usual and not _has_empty(arguments):
         _config.backed_size_oblivious = True
 
 
@@ -66,6 +70,24 @@ def _end(_: Any) -> None:
         _config.backed_size_oblivious, pause = _before.pop()
         if pause is not None:
             pause.__exit__()
+
+
+def traced_again(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Dynamo's compilation of a frame; what fails with open sizes of 0 and 1 is tried with the usual assumption."""
+
+    def compile_frame(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except TorchRuntimeError:
+            if _as_usual or not _is_ours(args[_COMPILER]):
+                raise
+        _as_usual.append(args[0])
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _as_usual.pop()
+
+    return compile_frame
 
 
 def _with_known_causality(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -35,6 +35,7 @@ from torchair.lowering import (
     contiguous_strides,
     draws,
     lower,
+    placed_by_size,
     views_below,
 )
 from torchair.plan import Former, HostStep, getter, host_runner, make_strided
@@ -203,6 +204,8 @@ class SymbolicPlan:
         for node in self.body:
             if node.target in READ_MEMORY:  # ATen's: it reads the memory of views, so these are too
                 self.native -= {node, *views_below(node)[0]}
+        for node in self.module.graph.output_node().all_input_nodes:
+            self.native -= set(placed_by_size(node))
         self.cuts = self._settle()
         self._form()
 

@@ -51,6 +51,19 @@ def test_integers_keep_their_digits(dtype: str) -> None:
     np.testing.assert_array_equal(_run(text, x), np.abs(x))
 
 
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float", "double"])
+@pytest.mark.parametrize(
+    "operator", ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+)
+def test_reductions_of_no_axes_keep_type_and_shape(operator: str, dtype: str, size: int) -> None:
+    text = f"net ({dtype}[{size}] x) => ({dtype}[{size}] y) {{ "
+    text += f"y = Reduce{operator} <noop_with_empty_axes = 1> (x) }}"
+    kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    found = _run(text, np.ones(size, kind))
+    assert (found.dtype, found.shape) == (np.dtype(kind), (size,))
+
+
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
 def test_borders_of_empty_tensors(mode: str) -> None:
     """Only an empty axis that gets a border has nothing to fill it with."""

@@ -132,6 +132,18 @@ def test_angles_of_every_binade(op: str, dtype: str, target: str) -> None:
     assert op == "cos" or np.array_equal(np.signbit(got[zeros]), np.signbit(data[zeros]))
 
 
+@pytest.mark.parametrize("target", ["host", "portable"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "op", ["sin", "tan", "asin", "atan", "sinh", "asinh", "tanh", "atanh", "erf", "expm1", "log1p"]
+)
+def test_odd_functions_keep_the_sign_of_zero(op: str, dtype: str, target: str) -> None:
+    data = np.array([0.0, -0.0] * 20, dtype)
+    x = tbe.placeholder(data.shape, dtype)
+    (got,) = run([x], [tbe.unary(op, x)], {x: data}, target)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(data))
+
+
 @pytest.mark.parametrize("op", SLOW_ORACLE)
 def test_float64_special_functions(op: str) -> None:
     mp = pytest.importorskip("mpmath")

@@ -231,3 +231,29 @@ def test_recurrent_layers_keep_a_batch_of_one_row_first(kind: str) -> None:
         wanted = layer(tf.constant(x))
     assert found.shape == wanted.shape == (1, 3, 1)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+_BODIES: dict[str, Callable[[Any], Any]] = {
+    "a scan that returns its state": lambda x: tf.scan(
+        lambda a, b: a, x, initializer=tf.constant([1.0, 2.0])
+    ),
+    "a map to a constant": lambda x: tf.map_fn(
+        lambda r: tf.constant([[3.0]]), x, fn_output_signature=tf.float32
+    ),
+    "a map to ones": lambda x: tf.map_fn(lambda r: tf.ones_like(r), x),
+    "an empty product": lambda x: tf.map_fn(
+        lambda r: tf.ones((3, 0)) @ tf.ones((0, 2)), x, fn_output_signature=tf.float32
+    ),
+    "an array of constants": lambda x: tf.while_loop(
+        lambda i, a: i < 3, lambda i, a: (i + 1, a.write(i, [1.0])), (0, tf.TensorArray(tf.float32, 3))
+    )[1].stack(),
+}
+
+
+@pytest.mark.parametrize("name", _BODIES)
+def test_loops_whose_body_reads_nothing(name: str) -> None:
+    def run(device: str) -> Any:
+        with tf.device(device):
+            return tf.function(_BODIES[name], autograph=False)(tf.ones((2, 3))).numpy()
+
+    equal(run(CPU), run(NPU))

@@ -8,7 +8,7 @@ import sys
 
 from ge.conformance.programs.hunt import hunt
 
-COUNT = 100
+COUNT = 1000
 
 REFERENCE = """
 from ge.conformance.programs import load_door
@@ -33,7 +33,7 @@ def test_the_reference_does_not_offload() -> None:
 
 
 def test_programs_agree_with_sessions_without_the_npu() -> None:
-    found = hunt("tensorflow_v1", seed=0, count=COUNT, seconds=1e9)
+    found = hunt("tensorflow_v1", seed=0, count=COUNT, seconds=1e9, short=True)
     assert not found.failures, [f"{f.text}\n" for f in found.failures]
     assert found.statuses["pass"] > 0.85 * COUNT
     assert found.judged > 0.8 * found.elements

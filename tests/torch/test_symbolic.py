@@ -244,3 +244,45 @@ def test_runs_cover_all_rows(rows: int, row: int) -> None:
         place = max(place, begin + size)
     assert place >= rows
     assert len(runs) == 1 or place == rows
+
+
+def _inner(x: Any) -> Any:
+    y = x * 2
+    return y[y.shape[0] - 1 :], y
+
+
+_PLACED = {
+    "chunk": lambda x: (torch.chunk(x, 2, 0)[1],),
+    "slice": lambda x: (x[x.shape[0] - 1 :],),
+    "steps": lambda x: (x[: x.shape[0] // 2 * 2 : 2],),
+    "column": lambda x: (x.view(x.shape[0], 1)[x.shape[0] - 1 :],),
+    "whole": lambda x: (x.view(x.shape[0], 1),),
+    "and its double": lambda x: (x[x.shape[0] - 1 :], x[x.shape[0] - 1 :] * 2),
+    "of an intermediate value": _inner,
+}
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("other", [0, 2])
+@pytest.mark.parametrize("name", _PLACED)
+def test_results_that_are_views_by_an_open_size(name: str, other: int, offset: int) -> None:
+    """From the first call of a size to those after its own program is compiled; empty tensors are traced otherwise."""
+    function = _PLACED[name]
+    run = compiled(lambda x, unused: function(x), None)
+    for size in (3, *[2] * 6):
+        x = torch.arange(size + offset)[offset:]
+        for found, expected in zip(run(x, torch.zeros(other)), function(x), strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_open_size_of_one_broadcasts(dynamic: bool | None) -> None:
+    run = compiled(torch.sub, dynamic)
+    for size in (3, 1, 3, 1):
+        x, y = torch.randn(size), torch.randn(2, 3)
+        torch.testing.assert_close(run(x, y), x - y)
+
+
+def test_what_fails_in_eager_mode_fails() -> None:
+    with pytest.raises(Exception, match=r"must match|broadcast"):
+        compiled(torch.sub)(torch.randn(4), torch.randn(2, 3))

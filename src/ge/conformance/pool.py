@@ -35,7 +35,8 @@ class Worker:
     """One process and its answers."""
 
     def __init__(self, settings: dict[str, Any], module: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+        # Threads of OpenMP would spin between programs of microseconds.
+        environment = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", **os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,

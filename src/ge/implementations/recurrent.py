@@ -88,7 +88,8 @@ class Layer(Candidate):
         return str(op.attrs[self.name])
 
     def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
-        return target.seconds(op.attrs["flops"], op.nbytes, op.inputs[0].dtype)
+        first = (*op.inputs, *op.outputs)[0]  # a body of constants has no inputs
+        return target.seconds(op.attrs["flops"], op.nbytes, first.dtype)
 
 
 class LstmLayer(Layer):

@@ -25,7 +25,7 @@ _unary, _binary = calls.elementwise("tf", OPERATORS, lambda d, x, dtypes: d.broa
 
 _unary("math.square", NUMBERS)
 _unary("abs negative sign", NUMBERS, FLUSHED)
-_unary("nn.relu nn.relu6", REAL, FLUSHED)
+_unary("nn.relu nn.relu6", REAL, Noise.GATE)
 _unary("math.ceil math.floor math.round math.rint", FLOATS, FLUSHED, 0.25)
 _unary("math.is_nan math.is_inf math.is_finite", FLOATS, EXACT, 0.25)
 _unary("identity stop_gradient zeros_like ones_like", None, EXACT, 0.25)
@@ -451,6 +451,7 @@ def _scatter_variable(d: Draw) -> Call:
 def _random(d: Draw) -> Call:
     name = d.choice(["uniform", "normal", "truncated_normal"])
     dtype = d.choice(["float32", "float32", "float64", "float16", "bfloat16"])
+    d.options.add("random")
     return Call(
         f"tf.random.{name}({list(d.shape())}, dtype=tf.{dtype}, seed={d.integer(1, 99)})", noise=EXACT
     )

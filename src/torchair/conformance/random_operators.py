@@ -526,11 +526,13 @@ def _masked_fill_(d: Draw) -> Call:
 @_add("random", 0.3)
 def _random(d: Draw) -> Call:
     name = d.choice(["rand", "randn"])
+    d.options.add("random")
     return Call(f"torch.{name}_like({{0}})", [d.pick(FLOATS)], noise=EXACT)
 
 
 @_add("dropout", 0.3)
 def _dropout(d: Draw) -> Call:
+    d.options.add("random")
     return Call(f"torch.nn.functional.dropout({{0}}, {d.choice([0.3, 0.5, 0.0])})", [d.pick(FLOATS)])
 
 

@@ -61,7 +61,8 @@ def given(arrays: Any, roles: Any, held: Any, options: Any, device: Any) -> Any:
 
 def answered(function: Any, tensors: Any, held: Any, options: Any) -> Any:
     """The results, the gradients of their sum where asked for, and the inputs afterwards."""
-    torch.manual_seed(7)
+    if "random" in options:
+        torch.manual_seed(7)
     if "gradient" not in options:
         with torch.no_grad():
             return [plain(r) for r in [*function(*tensors), *tensors]]
@@ -175,11 +176,11 @@ class TorchDoor(PythonDoor):
         factor = tensor(factors(array).astype(array.dtype))
         return x.mul_(factor) if written else x * factor
 
-    def scaled_back(self, x: Any, factors: Callable[[np.ndarray], np.ndarray]) -> Any:
+    def changed_back(self, x: Any, change: Callable[[Any], Any]) -> Any:
         if not isinstance(x, torch.Tensor) or not x.requires_grad:
             return x
         passed = x.clone()
-        passed.register_hook(lambda slope: self.scaled(slope, factors, False))
+        passed.register_hook(change)
         return passed
 
     def finite(self, x: Any, rounding: Rounding) -> Any:

@@ -22,6 +22,7 @@ def programs(
     count: Annotated[int, typer.Option(help="number of programs; as many as the time allows by default")] = 0,
     seed: Annotated[int, typer.Option(help="the same seed makes the same programs")] = 0,
     jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
+    short: Annotated[bool, typer.Option(help="programs of few statements, in one mode each")] = False,
     out: Annotated[Path, typer.Option(help="folder for failing programs, a test file each")] = Path(
         "conformance_failures"
     ),
@@ -39,7 +40,7 @@ def programs(
             failed = sum(found.statuses[s] for s in FAILURES)
             status.update(f"{found.programs} programs, {found.runs} runs, {failed} failures")
 
-        found = hunt(door, seed, count, math.inf if count else seconds, jobs, out, progress)
+        found = hunt(door, seed, count, math.inf if count else seconds, jobs, out, progress, short=short)
     _report(found)
     raise typer.Exit(1 if any(found.statuses[s] for s in FAILURES) else 0)
 

@@ -124,6 +124,10 @@ class Door(ABC):
         """True if all modes have one reference: nothing is random by the way it is called."""
         return True
 
+    def contradicts(self, program: Program, arrays: list[np.ndarray], results: list[np.ndarray]) -> bool:
+        """True if the framework contradicts itself in this run, so that its results say nothing."""
+        return False
+
     def has_state(self, program: Program) -> bool:
         """True if a run may change what the next run reads."""
         return any(i.role is Role.STATE for i in program.inputs)

@@ -19,6 +19,7 @@ __all__ = ["FLOATS", "INTEGERS", "Draw", "generate"]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 LARGEST = 4096  # elements of a value
+SHORT = 3  # statements of a short program, at most
 DEPTH = 2  # of nested control flow
 TRIES = 60  # statements that the framework may refuse before a program is given up
 
@@ -264,11 +265,11 @@ class Draw:
         self._statements.append(statement)
         return True
 
-    def program(self, statements: int) -> Program:
-        """All of it."""
+    def program(self, statements: int, one_mode: bool) -> Program:
+        """All of it, to be run in one mode or in several."""
         with contextlib.suppress(_Stop):
             self.extend(statements)
-        modes = [weighted(self.rng, self.door.modes)] if self.door.one_mode else []
+        modes = [weighted(self.rng, self.door.modes)] if one_mode else []
         program = self._assembled()
         if not self.door.accepts_all(program):
             self._statements = list(self._accepted())
@@ -294,7 +295,8 @@ class Draw:
                 yield statement
 
 
-def generate(door: Door, seed: str) -> Program:
-    """The program of a seed."""
+def generate(door: Door, seed: str, short: bool = False) -> Program:
+    """The program of a seed; a short one has few statements and one mode."""
     rng = random.Random(seed)
-    return Draw(door, rng).program(rng.randint(2, door.statements))
+    most = min(door.statements, SHORT) if short else door.statements
+    return Draw(door, rng).program(rng.randint(2, most), door.one_mode or short)

@@ -80,8 +80,12 @@ def hunt(
     out: Path | None = None,
     progress: Callable[[Findings], None] = lambda f: None,
     most_failures: int = 25,
+    short: bool = False,
 ) -> Findings:
-    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; shrink and write down what fails."""
+    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; shrink and write down what fails.
+
+    short: programs of few statements, in one mode each.
+    """
     findings = Findings()
     end = time.monotonic() + seconds
     failed: list[tuple[str, dict[str, Any]]] = []
@@ -104,7 +108,7 @@ def hunt(
             failed.append((request.name, result))
         progress(findings)
 
-    settings = {"door": door}
+    settings = {"door": door, "short": short}
     run_cases(requests(), settings, jobs, LIMIT, done, WORKER)
     # The shortest first: of several that look alike the simplest is kept.
     failed.sort(key=lambda item: len(item[1].get("program", "")))

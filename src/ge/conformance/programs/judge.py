@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +21,7 @@ from ge.conformance.programs.sampling import feeds, is_float
 
 __all__ = ["Expected", "Reference", "Verdict", "check", "difference", "strictest", "verdict_of"]
 
+FEW_RUNS = 2
 NOISY_RUNS = 4
 MANY_RUNS = 24  # before a result is called wrong
 MARGIN = 4.0  # times what the noisy runs differ by
@@ -106,41 +107,72 @@ def _rounding(seed: int) -> Rounding:
 
 def check(door: Door, program: Program) -> Verdict:
     """Run a program in all its modes."""
-    count = elements = judged = 0
+    whole = Verdict("pass")
     reference: Reference | None = None
     for mode in program.modes:
         if reference is None or not door.same_reference(program):
             reference = Reference(door, program, mode)
-            if not reference.runs:
-                return Verdict("invalid")
-        try:
-            found = door.run(program, reference.runs, mode)
-        except Refused:
+        verdict = _in_mode(reference, mode)
+        if verdict.status in ("wrong", "error") and reference.shortened():
+            verdict = _in_mode(reference, mode)
+        if verdict.status == "refused":
             continue
-        except Exception as error:
-            return Verdict("error", count, mode, reason=f"{type(error).__name__}: {error}"[:2000])
-        count += len(reference.runs)
-        for index, (results, exact) in enumerate(zip(found, reference.exact, strict=True)):
-            if len(results) != len(exact):
-                reason = f"{len(results)} results where there are {len(exact)}"
-                return Verdict("wrong", count, mode, index, 0, reason)
-            for position, (one, array) in enumerate(zip(results, exact, strict=True)):
-                elements += array.size
-                if not difference(one, strictest(array)):
-                    judged += array.size
-                    continue
-                other = reference.of(index, position, NOISY_RUNS)
-                judged += int(other.stable.sum())
-                reason = difference(one, other)
-                if reason:  # a few runs may not show how far rounding goes
-                    other = reference.of(index, position, MANY_RUNS)
-                    reason = difference(one, other)
-                if reason and not _confirmed(door, program, reference.runs, index, position, one, other):
-                    allowed = tuple(float(t) for t in other.tolerance[other.stable])
-                    unstable = tuple(int(i) for i in np.flatnonzero(~other.stable))
-                    floating = is_float(other.array.dtype) or other.array.dtype.kind == "c"
-                    return Verdict("wrong", count, mode, index, position, reason, allowed, unstable, floating)
-    return Verdict("pass" if count else "refused", count, elements=elements, judged=judged)
+        whole = replace(
+            verdict,
+            runs=whole.runs + verdict.runs,
+            elements=whole.elements + verdict.elements,
+            judged=whole.judged + verdict.judged,
+        )
+        if verdict.status != "pass":
+            return whole
+    return whole if whole.runs else Verdict("refused")
+
+
+def _in_mode(reference: Reference, mode: str) -> Verdict:
+    """Run a program in one mode."""
+    if not reference.runs:
+        return Verdict("invalid")
+    try:
+        found = reference.door.run(reference.program, reference.runs, mode)
+    except Refused:
+        return Verdict("refused")
+    except Exception as error:
+        return Verdict("error", 0, mode, reason=f"{type(error).__name__}: {error}"[:2000])
+    count = len(reference.runs)
+    elements = judged = 0
+    for index, (results, exact) in enumerate(zip(found, reference.exact, strict=True)):
+        if len(results) != len(exact):
+            reason = f"{len(results)} results where there are {len(exact)}"
+            return Verdict("wrong", count, mode, index, 0, reason)
+        for position, (one, array) in enumerate(zip(results, exact, strict=True)):
+            reason, other = _compared(reference, index, position, one)
+            if reason:
+                allowed = tuple(float(t) for t in other.tolerance[other.stable])
+                unstable = tuple(int(i) for i in np.flatnonzero(~other.stable))
+                floating = is_float(other.array.dtype) or other.array.dtype.kind == "c"
+                return Verdict("wrong", count, mode, index, position, reason, allowed, unstable, floating)
+            elements += array.size
+            judged += int(other.stable.sum())
+    return Verdict("pass", count, mode, elements=elements, judged=judged)
+
+
+def _compared(reference: Reference, run: int, position: int, found: np.ndarray) -> tuple[str, Expected]:
+    """What is wrong with one result, and what it was compared with.
+
+    Tolerances grow with the number of perturbed runs: what a few of them allow needs no more.
+    """
+    expected = strictest(reference.exact[run][position])
+    reason = difference(found, expected)
+    for count in (FEW_RUNS, NOISY_RUNS, MANY_RUNS):
+        if not reason:
+            return "", expected
+        expected = reference.of(run, position, count)
+        reason = difference(found, expected)
+    if reason and _confirmed(
+        reference.door, reference.program, reference.runs, run, position, found, expected
+    ):
+        reason = ""
+    return reason, expected
 
 
 def _confirmed(
@@ -182,66 +214,78 @@ class Reference:
         # The first two runs are the same but for states and random numbers.
         self._repeated = not door.has_state(program) and door.same_reference(program)
         self.exact: list[list[np.ndarray]] = []
-        self._measured: dict[int, list[list[Expected]]] = {}
+        self._disturbed: dict[tuple[int, int], list[list[np.ndarray]]] = {}
         while self.runs and not self.exact:
             try:
-                self.exact = self._answers(None)
+                repeated = self._repeated and len(self.runs) > 1
+                found = self._answers(self.runs[1:] if repeated else self.runs, None)
+                self.exact = found[:1] + found if repeated else found
             except Exception:
                 self.runs = self.runs[:-1]  # another size or other elements are not valid here
 
-    def _answers(self, rounding: Rounding | None) -> list[list[np.ndarray]]:
-        repeated = self._repeated and len(self.runs) > 1
-        found = self.door.reference(
-            self.program, self.runs[1:] if repeated else self.runs, self.mode, rounding
-        )
-        return found[:1] + found if repeated else found
+    def _answers(self, runs: list[list[np.ndarray]], rounding: Rounding | None) -> list[list[np.ndarray]]:
+        return self.door.reference(self.program, runs, self.mode, rounding)
+
+    def shortened(self) -> bool:
+        """Leave out the runs from the first one on in which the framework contradicts itself; True if there is one."""
+        for index, (arrays, results) in enumerate(zip(self.runs, self.exact, strict=True)):
+            if self.door.contradicts(self.program, arrays, results):
+                self.runs, self.exact = self.runs[:index], self.exact[:index]
+                return True
+        return False
 
     @property
     def expected(self) -> list[list[Expected]]:
         """The results of each run with their tolerances."""
-        return self.measured(NOISY_RUNS)
+        return [
+            [self.of(run, position, NOISY_RUNS) for position in range(len(results))]
+            for run, results in enumerate(self.exact)
+        ]
 
     def of(self, run: int, position: int, count: int) -> Expected:
-        """One result; by itself where the program as a whole cannot be measured."""
-        if not self.door.measurable(self.program, self.mode) and position < len(self.program.results):
+        """One result with tolerances from so many perturbed runs.
+
+        It is measured by itself where the program as a whole cannot be.
+        """
+        array = self.exact[run][position]
+        if self.door.measurable(self.program, self.mode):
+            return self._measured(run, position, count)
+        if position < len(self.program.results):
             alone = only(self.program, position)
             if self.door.measurable(alone, self.mode):
                 reference = Reference(self.door, alone, self.mode)
                 if len(reference.exact) == len(self.exact):
-                    return reference.measured(count)[run][0]
-        return self.measured(count)[run][position]
+                    return reference.of(run, 0, count)
+        return _loose(array)
 
-    def measured(self, count: int) -> list[list[Expected]]:
-        """The same, with tolerances from so many perturbed runs."""
-        if count not in self._measured:
-            self._measured[count] = self._measure(count)
-        return self._measured[count]
-
-    def _measure(self, count: int) -> list[list[Expected]]:
-        if not self.door.measurable(self.program, self.mode):
-            return [[_loose(a) for a in results] for results in self.exact]
-        noisy = []
-        for seed in range(count):
-            try:
-                found = self._answers(_rounding(seed))
-            except Exception:  # it decides otherwise, and on that way something is not valid
-                continue
-            if [len(results) for results in found] == [len(results) for results in self.exact]:
-                noisy.append(found)
+    def _measured(self, run: int, position: int, count: int) -> Expected:
+        array = self.exact[run][position]
+        others = [n[position] for n in (self._perturbed(run, seed) for seed in range(count)) if n]
+        if len(others) < min(count, NOISY_RUNS):  # the way is not stable
+            return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
         slack = GRADIENTS if "gradient" in self.program.options else 1.0
         steps = STEPS if any(s.blocks for s in self.program.statements) else 1.0
-        return [
-            [_expected(a, [n[r][i] for n in noisy], slack, steps) for i, a in enumerate(results)]
-            for r, results in enumerate(self.exact)
-        ]
+        return _expected(array, others, slack, steps)
+
+    def _perturbed(self, run: int, seed: int) -> list[np.ndarray]:
+        """The results of one run with every rounded value moved; none if on that way something is not valid."""
+        key = (run if self._repeated else 0, seed)
+        if key not in self._disturbed:
+            runs = [self.runs[run]] if self._repeated else self.runs
+            try:
+                self._disturbed[key] = self._answers(runs, _rounding(seed))
+            except Exception:  # it decides otherwise
+                self._disturbed[key] = []
+        found = self._disturbed[key]
+        results = found[0 if self._repeated else run] if found else []
+        return results if len(results) == len(self.exact[run]) else []
 
 
 def _expected(
     array: np.ndarray, others: Sequence[np.ndarray], slack: float = 1.0, steps: float = 1.0
 ) -> Expected:
-    others = [o for o in others if o.shape == array.shape]
     everything = np.ones(array.shape, bool)
-    if len(others) < NOISY_RUNS:  # the shape itself or the way is not stable
+    if any(o.shape != array.shape for o in others):  # the shape itself is not stable
         return Expected(array, np.zeros(array.shape), ~everything)
     if not (is_float(array.dtype) or array.dtype.kind == "c"):
         stable = everything

@@ -26,7 +26,8 @@ def source(program: Program, noisy: bool = False) -> str:
     return "\n".join([f"def program({names}):", *lines, f"{STEP}return [{results}]", ""])
 
 
-_HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window"}
+_RESULT_HOOKS = {Noise.UNIT: "_unit", Noise.ARGUMENTS: "_sum", Noise.WINDOW: "_sum"}
+_HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window", Noise.GATE: "_gate"}
 
 
 def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[str]:
@@ -41,8 +42,8 @@ def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[st
         arguments = [a if plain else f"{hook}({a})" for a in statement.arguments]
         text = statement.text.format(*arguments, **blocks)
         several = len(statement.results) > 1
-        if noise not in (Noise.NONE, Noise.FLUSH):
-            hook = "_written" if statement.effect else "_unit" if noise is Noise.UNIT else "_"
+        if noise not in (Noise.NONE, Noise.FLUSH, Noise.GATE):
+            hook = "_written" if statement.effect else _RESULT_HOOKS.get(noise, "_")
             text = f"map({hook}, {text})" if several else f"{hook}({text})"
         lines.append(f"{indent}{', '.join(v.name for v in statement.results)} = {text}")
     return lines
@@ -84,8 +85,8 @@ class PythonDoor(Door):
         """A floating-point tensor with the stand-in for NaN and infinities; others as they are."""
         raise NotImplementedError
 
-    def scaled_back(self, tensor: Any, factors: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """A tensor whose gradient is scaled on the way back."""
+    def changed_back(self, tensor: Any, change: Callable[[Any], Any]) -> Any:
+        """A tensor whose gradient is changed on the way back."""
         raise NotImplementedError
 
     def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[[Any], Any]]:
@@ -94,18 +95,28 @@ class PythonDoor(Door):
         def result(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
 
+        def term(x: Any) -> Any:
+            return self.scaled(x, lambda a: rounding(a, Place.TERM), False)
+
         def argument(x: Any) -> Any:
             x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
-            return self.scaled_back(x, lambda a: rounding(a, Place.RESULT)) if gradient else x
+            return self.changed_back(x, result) if gradient else x
+
+        def gate(x: Any) -> Any:
+            x = argument(x)
+            return self.changed_back(x, lambda slope: self.finite(slope, rounding)) if gradient else x
+
+        def sums(x: Any) -> Any:  # whose gradients are sums of products with this one's
+            return self.changed_back(result(x), term) if gradient else result(x)
 
         return {
             "_": result,
+            "_sum": sums,
             "_unit": lambda x: result(result(x + 1) - 1),
-            "_term": lambda x: self.scaled(x, lambda a: rounding(a, Place.TERM), False),
-            "_window": lambda x: self.scaled(
-                self.finite(x, rounding), lambda a: rounding(a, Place.TERM), False
-            ),
+            "_term": term,
+            "_window": lambda x: term(self.finite(x, rounding)),
             "_argument": argument,
+            "_gate": gate,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }
 

@@ -20,18 +20,18 @@ from ge.conformance.programs.standalone import test_file
 __all__ = ["answer", "main"]
 
 
-def answer(door: Door, kind: str, text: str) -> dict[str, Any]:
+def answer(door: Door, kind: str, text: str, short: bool = False) -> dict[str, Any]:
     """One request. make: the program of a seed; seed: run that; program: run this one; values: what it computes;
     file: the test that shows how it fails.
     """
     if kind == "make":
-        return {"program": generate(door, text).as_json()}
+        return {"program": generate(door, text, short).as_json()}
     if kind == "values":
         return {"values": _values(door, Program.from_json(text))}
     if kind == "file":
         seed, data, verdict = json.loads(text)
         return {"text": test_file(door, Program.from_json(data), verdict_of(verdict), seed)}
-    program = generate(door, text) if kind == "seed" else Program.from_json(text)
+    program = generate(door, text, short) if kind == "seed" else Program.from_json(text)
     verdict = check(door, program)
     found = {**dataclasses.asdict(verdict), "operators": program.operators()}
     return (
@@ -63,7 +63,7 @@ def main() -> None:
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         kind, text = json.loads(line)
-        print(json.dumps(answer(door, kind, text)), file=answers, flush=True)
+        print(json.dumps(answer(door, kind, text, settings["short"])), file=answers, flush=True)
 
 
 if __name__ == "__main__":

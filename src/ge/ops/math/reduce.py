@@ -249,7 +249,8 @@ def _log_sum_exp(n: Node) -> Results:
     x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to=exact_float(dtype))
     axes, keepdims = _axes_of(n), bool(n.attr("keepdims", 1))
     if 0 in n.desc().shape:
-        return n.op("Log", n.op("ReduceSum", n.op("Exp", x), axes=axes, keepdims=keepdims))
+        y = n.op("Log", n.op("ReduceSum", n.op("Exp", x), axes=axes, keepdims=keepdims))
+        return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
     top = n.op("ReduceMax", x, axes=axes, keepdims=True)
     top = n.op("Select", n.op("IsFinite", top), top, 0.0)
     total = n.op("ReduceSum", n.op("Exp", n.op("Sub", x, top)), axes=axes, keepdims=keepdims)
