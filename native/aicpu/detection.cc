@@ -43,22 +43,28 @@ struct Chosen {
   float score;
 };
 
-// Candidates by falling score, the lower index first among equals.
+// Whether a comes after b: candidates go by falling score, the lower index first among equals.
+bool later(const Chosen& a, const Chosen& b) {
+  return a.score < b.score || (a.score == b.score && a.index > b.index);
+}
+
 std::vector<Chosen> candidates(const float* scores, std::int64_t n, float threshold) {
   std::vector<Chosen> list;
   for (std::int64_t i = 0; i < n; ++i) {
     if (scores[i] > threshold) list.push_back({i, scores[i]});
   }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Chosen& a, const Chosen& b) { return a.score > b.score; });
   return list;
 }
 
 std::vector<Chosen> suppress(const std::vector<Box>& boxes, const float* scores, const Limits& limits) {
   const auto box = [&](const Chosen& c) -> const Box& { return boxes[static_cast<std::size_t>(c.index)]; };
   std::vector<Chosen> kept;
-  for (const Chosen& candidate : candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score)) {
-    if (static_cast<std::int64_t>(kept.size()) >= limits.most) break;
+  std::vector<Chosen> heap = candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score);
+  std::make_heap(heap.begin(), heap.end(), later);  // a few of many are taken: no need to sort them all
+  while (!heap.empty() && static_cast<std::int64_t>(kept.size()) < limits.most) {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    const Chosen candidate = heap.back();
+    heap.pop_back();
     const bool covered = std::any_of(kept.begin(), kept.end(), [&](const Chosen& other) {
       return overlap(box(candidate), box(other)) > limits.overlap;
     });
@@ -73,9 +79,7 @@ std::vector<Chosen> suppress_softly(const std::vector<Box>& boxes, const float* 
   std::vector<Chosen> rest = candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score);
   std::vector<Chosen> kept;
   while (!rest.empty() && static_cast<std::int64_t>(kept.size()) < limits.most) {
-    const auto best = std::max_element(rest.begin(), rest.end(), [](const Chosen& a, const Chosen& b) {
-      return a.score < b.score || (a.score == b.score && a.index > b.index);
-    });
+    const auto best = std::max_element(rest.begin(), rest.end(), later);
     const Chosen taken = *best;
     rest.erase(best);
     kept.push_back(taken);
