@@ -240,6 +240,13 @@ def test_an_interruption_after_the_run_keeps_what_was_found_before_it() -> None:
     assert kept["interrupted"] and kept["series"] and report(kept)["operators"]
 
 
+@pytest.mark.parametrize(("place", "state"), [("NPU", "pass"), ("host", "open")])
+def test_eager_operators_are_counted_by_their_calls(place: str, state: str) -> None:
+    rows = [operator("Conv2D", "NPU", eager=True, count=53), operator("Mean", place, eager=True, count=2)]
+    (item,) = [i for i in report(record(0.01, operators=rows))["checklist"] if "Every operator" in i["item"]]
+    assert item["state"] == state and item["evidence"].startswith("55" if place == "NPU" else "53")
+
+
 def test_what_is_wrong_with_the_environment_is_a_finding() -> None:
     made = report()
     made["environment_findings"] = [

@@ -240,6 +240,16 @@ class Recorder:
             default=None,
         )
 
+    @staticmethod
+    def later_steps(series: Series) -> tuple[list[Step], float]:
+        """The later half of the steps, and when the one before them ended: a step waits before it begins.
+
+        >>> Recorder.later_steps(Series("call", "f", "", [Step(i, i + 0.5) for i in range(4)]))[1]
+        1.5
+        """
+        half = len(series.steps) // 2
+        return series.steps[half:], series.steps[max(0, half - 1)].end
+
     def record(self) -> dict[str, Any]:
         """Everything as plain data."""
         chosen = self.main_series()

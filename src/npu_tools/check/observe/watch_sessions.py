@@ -154,8 +154,8 @@ class SessionWatcher:
         series = self.recorder.main_series()
         if series is None or len(series.steps) < 2:
             return {}
-        steps = series.steps[len(series.steps) // 2 :]
-        begin, end = steps[0].begin, steps[-1].end
+        steps, begin = self.recorder.later_steps(series)
+        end = steps[-1].end
         between = end - begin - sum(s.end - s.begin for s in steps)
         return {
             "total": end - begin,

@@ -100,8 +100,8 @@ def _spent(spans: list[dict[str, Any]], recorder: Recorder) -> dict[str, float]:
     series = recorder.main_series()
     if series is None or len(series.steps) < 2:
         return {}
-    steps = series.steps[len(series.steps) // 2 :]
-    begin, end = steps[0].begin, steps[-1].end
+    steps, begin = recorder.later_steps(series)
+    end = steps[-1].end
     spent: dict[str, float] = defaultdict(float)
     for span in spans:
         if span["begin"] >= begin and span["end"] <= end:
