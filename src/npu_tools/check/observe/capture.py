@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,15 +37,17 @@ class Capture:
         self._feeds: dict[str, list[np.ndarray]] = {}
         self._frameworks: dict[str, Any] = {}
         self._options: dict[str, CompileOptions] = {}
+        self._plans: dict[str, Any] = {}
+        self._sources: dict[str, tuple[Any, Any]] = {}
+        self._parsing = threading.local()
 
     def watch_tensorflow(self) -> Capture:
         """Keep the functions of TensorFlow 2 and the parts of TensorFlow 1's sessions."""
-        from tf_adapter import callbacks, functions, lowering, parts
+        from tf_adapter import callbacks, lowering
 
         around(lowering, "compile_plan", self._compiled)
         around(callbacks, "npu_plan", self._planned)
-        for owner in (functions, parts):
-            around(owner, "lower", self._lowered)
+        around(lowering, "_attempt", self._attempted)
         return self
 
     def watch_torch(self) -> Capture:
@@ -71,34 +74,41 @@ class Capture:
 
     # -- TensorFlow --------------------------------------------------------------------------------------------
 
-    def _lowered(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        from npu_tools.check.observe.frameworks import FlatFunction
+    def _attempted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note which function is parsed: it is compiled next, on the same thread."""
 
-        def lower(graph: Any, functions: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            name = kwargs.get("name") or graph.name
-            if self.wanted and name not in self._frameworks:
-                self._frameworks[name] = FlatFunction(graph, functions, inputs)
-            return original(graph, functions, inputs, *args, **kwargs)
+        def attempt(request: Any, functions: Any, *args: Any) -> Any:
+            self._parsing.source = (request.graph, functions)
+            return original(request, functions, *args)
 
-        return lower
+        return attempt
 
     def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(graph: Any, options: Any = None, name: str = "model", *args: Any, **kwargs: Any) -> Any:
-            if self.wanted and name not in self._feeds:
-                self._graphs[name] = graph.clone()
-                self._options[name] = options or CompileOptions.from_environment()
-            return original(graph, options, name, *args, **kwargs)
+            if not self.wanted:
+                return original(graph, options, name, *args, **kwargs)
+            copy, source = graph.clone(), self._parsing.source
+            plan = original(graph, options, name, *args, **kwargs)
+            key = f"{name} {hash(tuple(source[0].nodes))}"  # sessions call all of their parts alike
+            if key not in self._feeds:
+                self._graphs[key], self._options[key] = copy, options or CompileOptions.from_environment()
+                self._plans[key], self._sources[key] = plan, source
+            return plan
 
         return compile
 
     def _planned(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from npu_tools.check.observe.frameworks import FlatFunction
+
         def plan(run: Any, inputs: Sequence[Any]) -> Any:
             model, ports = run.lowered.model, run.lowered.ports
-            if model.name in self._graphs and model.name not in self._feeds:
-                self._feeds[model.name] = [
+            key = next((key for key, made in self._plans.items() if made is model.plan), None)
+            if key is not None and key not in self._feeds:
+                self._feeds[key] = [
                     np.zeros(2, np.uint64) if kind == "random" else np.array(inputs[index].numpy())
                     for kind, index in ports.inputs
                 ]
+                self._frameworks[key] = FlatFunction(*self._sources[key], inputs)
             return original(run, inputs)
 
         return plan

@@ -11,6 +11,8 @@ import numpy as np
 
 __all__ = ["FlatFunction", "FxGraph"]
 
+_COUNTED = "NpuCounted"  # operators that take the place of TensorFlow's random ones
+_WRITES = ("Apply", "Assign")  # updates of variables, whose result is the variable
 _serial = itertools.count()
 
 
@@ -39,21 +41,29 @@ class FlatFunction:
         graph = self._graph
         if "host" in self._kinds:
             raise ValueError("it reads an object that only the host has")
-        if any(node.op in COUNTED for node in graph.nodes.values()):
+        if any(node.op in COUNTED or node.op.startswith(_COUNTED) for node in graph.nodes.values()):
             raise ValueError("its random numbers cannot be drawn again")
-        known = [name for name in nodes if name in graph.nodes and len(graph.nodes[name].types) == 1]
+        found = {name: graph.nodes[name] for name in nodes if name in graph.nodes}
+        known = [name for name, n in found.items() if len(n.types) == 1 and not n.op.startswith(_WRITES)]
         name = f"{graph.name}_layers_{next(_serial)}"
-        widened = replace(graph, results=[(node, 0) for node in known], effects=[])
+        handles = {
+            arg: replace(graph.nodes[arg], types=(tf.resource.as_datatype_enum,))
+            for arg, kind in zip(graph.args, self._kinds, strict=True)
+            if kind == "variable"
+        }
+        asked = [(node, 0) for node in known]
+        widened = replace(graph, nodes=graph.nodes | handles, results=asked, effects=[])
         context.context().add_function_def(widened.pruned().function_def(self._functions, name))
         with context.eager_mode(), tf.device("/CPU:0"):
+            resources = [kind == "variable" for kind in self._kinds]
             variables = [
-                tf.Variable(array) if kind == "variable" else tf.constant(array)
-                for kind, array in zip(self._kinds, self._arrays, strict=True)
+                tf.compat.v2.Variable(array) if resource else tf.constant(array)
+                for resource, array in zip(resources, self._arrays, strict=True)
             ]
-            given = [v.handle if isinstance(v, tf.Variable) else v for v in variables]
+            given = [v.handle if resource else v for resource, v in zip(resources, variables, strict=True)]
             results = execute.execute(name, len(known), given, None, context.context())
-        found = {node: np.asarray(result.numpy()) for node, result in zip(known, results, strict=True)}
-        return {node: array for node, array in found.items() if array.dtype.kind in "fV"}
+        arrays = {node: np.asarray(result.numpy()) for node, result in zip(known, results, strict=True)}
+        return {node: array for node, array in arrays.items() if array.dtype.kind in "fV"}
 
 
 class FxGraph:
