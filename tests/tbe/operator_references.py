@@ -232,11 +232,9 @@ def lse(x: Array, axis: Sequence[int]) -> Array:
     return wide(lambda v: np.log(np.exp(v).sum(tuple(axis), keepdims=True)), x)
 
 
-def fake_quant(x: Array, low: Array, high: Array, num_bits: int, channel_axis: int) -> Array:
-    low, high = (v.reshape(1, -1, 1) for v in (low, high))
-    scale = (high - low) / k(2**num_bits - 1, x)
-    shift = np.floor(low * k(-1, x) / scale + k(0.5, x)) * scale
-    return np.floor((x + shift) / scale + k(0.5, x)) * scale - shift
+def round_to_steps(x: Array, step: Array, channel_axis: int) -> Array:
+    step = step.reshape([-1 if axis == channel_axis else 1 for axis in range(x.ndim)])
+    return np.floor(x / step + k(0.5, x)) * step
 
 
 def min_max_update(x: Array, low: Array, high: Array, decay: float) -> list[Array]:
@@ -472,14 +470,8 @@ REFERENCES: dict[str, Reference] = {
     ),
     "glu": _r(lambda x: x[:, :16] / (exp(-x[:, 16:]) + k(1, x)), ((7, 32),), ("float32",), 3),
     "add_dynamic": _r(np.add, SPREAD, NUMBERS),
-    "fake_quant": _r(
-        fake_quant,
-        ((5, 6, 7), (6,), (6,)),
-        ("float32",),
-        4,
-        attrs={"num_bits": 4, "channel_axis": 1},
-        **POSITIVE,
-        scale=8.0,
+    "round_to_steps": _r(
+        round_to_steps, ((5, 6, 7), (7,)), ("float32",), 4, attrs={"channel_axis": 2}, **POSITIVE
     ),
     "reduce_sum_d": _r(
         lambda x, axes, keep_dims: total(x, axes, keep_dims),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -14,9 +13,7 @@ from tbe.conformance.operators import outcomes as of_operators
 from tbe.conformance.tik_programs import outcomes as of_programs
 
 HERE = Path(__file__).resolve().parent
-STYLES = (
-    "add_dynamic|fake_quant|reduce_sum_d|epsilon_norm|square_either|old_relu|scale_by|masked_scale|min_max"
-)
+STYLES = "add_dynamic|round_to_steps|reduce_sum_d|epsilon_norm|square_either|old_relu|scale_by|masked_scale|min_max"
 
 
 def test_files_in_the_public_style_pass_in_both_modes() -> None:
@@ -34,27 +31,10 @@ def test_all_files_pass() -> None:
 
 
 def test_programs_pass_interpreted_and_as_machine_code() -> None:
-    cases = [c for c in load(HERE / "tik_references.py").CASES if c.name not in ("cholesky", "planes_last")]
+    cases = load(HERE / "tik_references.py").CASES
     found = list(of_programs(HERE / "tik_operators", cases))
     assert [o for o in found if o.status != "pass"] == []
-    names = {c.name for c in cases} | {"cholesky", "planes_last"}
-    assert names == {p.stem for p in (HERE / "tik_operators").glob("*.py")}
-
-
-def test_long_programs_pass_as_machine_code() -> None:
-    from tbe import expr as e
-    from tbe.dsl.tracing import load_operator, tik_program
-
-    for case in load(HERE / "tik_references.py").CASES:
-        if case.name in ("cholesky", "planes_last"):
-            places = [e.placeholder(a.shape, a.dtype.name) for a in case.arrays]
-            outputs = [(w.shape, w.dtype.name) for w in case.wanted]
-            program = tik_program(
-                load_operator(HERE / f"tik_operators/{case.name}.py").entry, places, outputs, {}
-            )
-            assert not isinstance(program.native, str)
-            found = program.native(case.arrays)
-            np.testing.assert_allclose(found[0], case.wanted[0], rtol=1e-3, atol=1e-4)
+    assert {c.name for c in cases} == {p.stem for p in (HERE / "tik_operators").glob("*.py")}
 
 
 def test_the_command_prints_counts_and_says_what_is_wrong(tmp_path: Path) -> None:

@@ -86,13 +86,6 @@ def quantise(x: Array) -> tuple[Array, Array]:
     return np.clip(np.rint(x.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32), x.astype(np.float16)
 
 
-def combined(x: Array) -> Array:
-    made = np.zeros((len(x) * x.shape[1],) * 2, np.float32)
-    for i, block in enumerate(x):
-        made[i * len(block) : (i + 1) * len(block), i * len(block) : (i + 1) * len(block)] = block
-    return made
-
-
 def column_sum(x: Array) -> Array:
     made = np.zeros(x.shape[1], np.float32)
     for row in x:
@@ -100,13 +93,16 @@ def column_sum(x: Array) -> Array:
     return made
 
 
-def positive(side: int) -> Array:
-    x = RNG.standard_normal((side, side))
-    return (x @ x.T + side * np.eye(side)).astype(np.float32)
+def lower(side: int) -> Array:
+    return (np.tril(RNG.uniform(-0.2, 0.2, (side, side)), -1) + np.eye(side)).astype(np.float32)
 
 
-def upper(x: Array) -> Array:
-    return np.linalg.cholesky(x.astype(np.float64)).T.astype(np.float32)
+def solution(a: Array, b: Array) -> Array:
+    return np.linalg.solve(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+
+
+def shuffled(a: Array, b: Array) -> Array:
+    return np.stack([a, b], 1).reshape(-1, a.shape[1])
 
 
 TABLE, PLACES = real(10, 16), np.asarray([3, 9, 0, 3, 7], np.int32)
@@ -128,10 +124,10 @@ CASES = (
     _of("conversions", "quantise", quantise, WIDE, mode="round"),
     _of("movements", "transpose16", lambda x: np.ascontiguousarray(x.T), half(32, 48)),
     _of("movements", "gather_rows", lambda t, i: t[i], TABLE, PLACES),
-    _of("movements", "combine_blocks", combined, real(2, 128, 128)),
-    _of("movements", "planes_last", lambda x: np.ascontiguousarray(x.transpose(0, 2, 3, 1, 4)), half(3, 4, 14, 14, 16)),
+    _of("movements", "shuffle_rows", shuffled, real(6, 128), real(6, 128)),
+    _of("movements", "lanes_together", lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3)), half(3, 4, 70, 16)),
     _of("scalars and control", "running_sum", running_sum, RNG.integers(-20, 30, 64).astype(np.int32)),
     _of("scalars and control", "histogram", lambda x: np.bincount(x[(x >= 0) & (x < 8)], minlength=8).astype(np.int32),
         NUMBERS),
-    _of("scalars and control", "cholesky", upper, positive(64), ulp=400, scale=1.0),
+    _of("scalars and control", "eliminate", solution, lower(24), real(24, 64), ulp=16, scale=1.0),
 )  # fmt: skip
