@@ -285,7 +285,7 @@ def test_examples_run(name: str) -> None:
     run_python([f"examples/{name}"])
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES, "ray_training.py", "resnet50.py"])
+@pytest.mark.parametrize("name", [*EXAMPLES, "ray_training.py"])
 def test_examples_import_public_packages_only(name: str) -> None:
     ours = {path.name for path in (ROOT / "src").iterdir()} | {"benchmarks", "tests"}
     tree = ast.parse((ROOT / "examples" / name).read_text())
