@@ -60,6 +60,9 @@ struct Call {
   std::vector<Dims> actual;  // for each output; valid where `reported`
   std::vector<char> reported;
   const ForeignKernel* foreign = nullptr;  // what run_foreign runs
+  // Of a task in a program, for numbers that differ from run to run: how often it ran before, and a seed that
+  // no other task has.
+  std::uint64_t run = 0, own_seed = 0;
 
   Call(std::vector<Tensor> ins, std::vector<Tensor> outs, Attrs attributes)
       : inputs(std::move(ins)),

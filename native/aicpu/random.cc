@@ -2,7 +2,8 @@
 // number of threads.
 //
 // Every kernel takes its state as the last input, int64 [key, counter], or from attributes "seed" and
-// "offset"; an extra last output, int64 [2], receives the state after the call.
+// "offset"; an extra last output, int64 [2], receives the state after the call. Without a state in the input
+// every run of a task has numbers of its own, and with seed 0 every program that is loaded, too.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -65,8 +66,9 @@ class RandomCall {
       return Status::error("takes " + std::to_string(data_inputs) + " inputs and gives " +
                            std::to_string(data_outputs) + " outputs, besides the state");
     }
-    opened.state = {static_cast<std::uint64_t>(call.attrs.integer("seed", 0)),
-                    static_cast<std::uint64_t>(call.attrs.integer("offset", 0))};
+    const auto seed = static_cast<std::uint64_t>(call.attrs.integer("seed", 0));
+    opened.state = {seed ? seed : call.own_seed,
+                    static_cast<std::uint64_t>(call.attrs.integer("offset", 0)) + (call.run << 32)};
     if (has_input) {
       const Tensor& given = call.inputs.back();
       if (given.dtype != DType::Int64 || given.elements() != 2)

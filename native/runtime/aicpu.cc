@@ -1,5 +1,8 @@
 // Task kind "aicpu": a C++ kernel found by name.
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <random>
 
 #include "aicpu/kernel.h"
 #include "core/errors.h"
@@ -16,14 +19,17 @@ struct ShapeTargets {
 
 class BoundAicpu : public BoundStep {
  public:
-  BoundAicpu(aicpu::KernelFn kernel, aicpu::Call call, const ShapeTargets& targets, const std::string& task)
+  BoundAicpu(aicpu::KernelFn kernel, aicpu::Call call, const ShapeTargets& targets, const std::string& task,
+             std::atomic<std::uint64_t>& runs)
       : kernel_(kernel),
         call_(std::move(call)),
         targets_(targets),
         shapes_(targets.tensors.size()),
-        task_(task) {}
+        task_(task),
+        runs_(runs) {}
 
   void run(RunState& state) override {
+    call_.run = runs_.fetch_add(1, std::memory_order_relaxed);
     const aicpu::Status status = aicpu::invoke(kernel_, call_);
     if (!status.is_ok()) throw TaskError(task_, status.message(), status.kind());
     for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
@@ -46,6 +52,7 @@ class BoundAicpu : public BoundStep {
   const ShapeTargets& targets_;
   std::vector<void*> shapes_;
   const std::string& task_;
+  std::atomic<std::uint64_t>& runs_;
 };
 
 class AicpuStep : public Step {
@@ -60,7 +67,7 @@ class AicpuStep : public Step {
         task_(std::move(task)) {}
 
   std::unique_ptr<BoundStep> bind(Binder& binder) const override {
-    auto bound = std::make_unique<BoundAicpu>(kernel_, call_, targets_, task_);
+    auto bound = std::make_unique<BoundAicpu>(kernel_, call_, targets_, task_, *runs_);
     bound->bind(binder, inputs_, outputs_);
     return bound;
   }
@@ -71,7 +78,13 @@ class AicpuStep : public Step {
   std::vector<Location> inputs_, outputs_;
   ShapeTargets targets_;
   std::string task_;
+  std::unique_ptr<std::atomic<std::uint64_t>> runs_ = std::make_unique<std::atomic<std::uint64_t>>(0);
 };
+
+std::uint64_t fresh_seed() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
 
 aicpu::Tensor operand(const Lowering& low, const View& view) {
   if (!view.contiguous()) low.reject("operands of an AI CPU kernel must be contiguous");
@@ -121,6 +134,7 @@ void lower_aicpu(Lowering& low) {
   }
   low.describe("aicpu:" + op, "", low.attrs().real("flops", 0));
   aicpu::Call call(std::move(inputs), std::move(outputs), low.attrs());
+  call.own_seed = fresh_seed();
   const aicpu::KernelFn kernel = aicpu::find_kernel_for(op, call);
   if (!kernel) low.reject("there is no AI CPU kernel '" + op + "'");
   low.emit(std::make_unique<AicpuStep>(kernel, std::move(call), std::move(sources), std::move(targets),

@@ -19,7 +19,11 @@ _counter = itertools.count(1)
 
 
 class Random(Operator):
-    """Random numbers. A state (key and counter, int64) can come in; the state after it then goes out."""
+    """Random numbers. A state (key and counter, int64) can come in; the state after it then goes out.
+
+    Without one, every run draws new numbers: a sequence that the seed decides, or another one for every program that is
+    loaded where the seed is 0.
+    """
 
     foldable = False
     seed = Attr(int, 0)
@@ -44,15 +48,6 @@ class Random(Operator):
         numbers = lookup(op.type).draw(op, generator, arrays)  # type: ignore[attr-defined]
         after = state + np.asarray([0, max(numbers.size, 1)])
         return [numbers.astype(numpy_dtype(op.outputs[0].dtype)), *([after] if has_state else [])]
-
-    @staticmethod
-    def kernel_attrs(op: NodeView) -> dict[str, Any]:
-        return {**Operator.kernel_attrs(op), "seed": op.seed or _fresh_seed()}
-
-
-def _fresh_seed() -> int:
-    """A seed where none was set: a new one for every compile."""
-    return int(np.random.SeedSequence().entropy) & _MASK  # type: ignore[arg-type]
 
 
 class Distribution(Random):
@@ -144,7 +139,7 @@ class Multinomial(Random):
 
 
 def seed_of(n: Node, name: str = "seed") -> int:
-    """ONNX seeds are floats; 0 stands for "different at every run"."""
+    """ONNX seeds are floats; 0 stands for none."""
     seed = n.attr(name)
     return 0 if seed is None else int(np.float32(seed).view(np.uint32)) or 1
 
@@ -217,7 +212,7 @@ def _dropout_mode(n: Node) -> tuple[float, bool]:
 
 
 def _seed_tf(n: Node) -> int:
-    """One seed from the two a node has; 0 stands for "different at every run"."""
+    """One seed from the two a node has; 0 stands for none."""
     first, second = int(n.attr("seed", 0)), int(n.attr("seed2", 0))
     return (first * 1_000_003 + second) & _MASK if first or second else 0
 
