@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ def torchrun(*arguments: str) -> str:
 
 def test_two_ranks() -> None:
     printed = torchrun(str(SCRIPTS / "collectives.py"))
-    programs = [line.split()[1] for line in printed.splitlines() if line.startswith("done ")]
+    programs = re.findall(r"done (\w+)", printed)  # lines of two processes may be mixed
     assert programs == ["collectives", "messages", "meshes", "training", "another_shape", "a_rank_that_dies"]
     assert "refused:" in printed
 
@@ -54,4 +55,5 @@ def test_groups_that_a_script_leaves_open_are_closed(tmp_path: Path) -> None:
         "dist.all_reduce(x)\n"
         "assert x.tolist() == [2, 2]\n"
     )
-    assert torchrun(str(script)).split() == ["closed", "closed"]
+    printed = torchrun(str(script))
+    assert printed.count("closed") == 2 and "open" not in printed
