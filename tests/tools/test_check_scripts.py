@@ -184,3 +184,14 @@ def test_an_interrupted_check_leaves_a_partial_report(tmp_path: Path) -> None:
     report = json.loads(page.with_suffix(".json").read_text())
     assert report["complete"] is False and report["speed"]["plain"]["steps"] >= 1
     assert "Interrupted" in page.read_text()
+
+
+@pytest.mark.slow
+def test_steps_on_several_npus_are_measured(tmp_path: Path) -> None:
+    report = checked("mirrored.py", tmp_path, options=("--steps", "6", "--npus", "1,2"))
+    one, two = report["scaling"]
+    assert (one["npus"], two["npus"]) == (1, 2) and one["speedup"] == 1
+    assert two["speedup"] == pytest.approx(one["step_seconds"] / two["step_seconds"])
+    assert report["figures"]["loss_error"] < 1e-5
+    (item,) = [item for item in report["checklist"] if "NPUs" in item["item"]]
+    assert "2 NPUs" in item["evidence"], item
