@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ class _OnnxNodes:
         return [np.asarray(a) for a in session.run(outputs, feeds)]
 
 
+def _plain(name: str) -> str:
+    """The name of a node without the calls of functions that it stands in.
+
+    >>> _plain("StatefulPartitionedCall/PartitionedCall_1/dense/MatMul")
+    'dense/MatMul'
+    """
+    return re.sub(r"^((Stateful)?PartitionedCall(_\d+)?/)+", "", name)
+
+
 class _TensorFlowNodes:
     """The nodes of a frozen graph or of the serving signature of a SavedModel."""
 
@@ -77,11 +87,12 @@ class _TensorFlowNodes:
         definition, graph = self._definition(tf), tf.Graph()
         with graph.as_default():
             tf.import_graph_def(definition, name="")
-        operations = {o.name: o for o in graph.get_operations()}
-        holders = [o.outputs[0] for o in operations.values() if o.type == "Placeholder"]
-        known = {
-            n: operations[n].outputs[0] for n in nodes if n in operations and len(operations[n].outputs) == 1
-        }
+        operations: dict[str, list[Any]] = {}
+        for operation in graph.get_operations():
+            operations.setdefault(_plain(operation.name), []).append(operation)
+        holders = [o.outputs[0] for o in graph.get_operations() if o.type == "Placeholder"]
+        candidates = {n: operations.get(_plain(n), []) for n in nodes}
+        known = {n: o[0].outputs[0] for n, o in candidates.items() if len(o) == 1 and len(o[0].outputs) == 1}
         feeds = dict(zip(holders, self._arrays, strict=True))
         with tf.compat.v1.Session(graph=graph) as session:
             found: dict[str, np.ndarray] = session.run(known, feeds)
