@@ -479,14 +479,21 @@ def _results(w: Writer, dst: Any, count: Value, step: Value, each: int) -> Calla
     return lambda r, n: w.address(dst, w.b.op("add", w.b.op("add", start, w.b.op("mul", r, step)), w.i64(n)))
 
 
+def _reduced(
+    w: Writer, mask: Any, dst: Any, src: Any, repeat_times: Any, src_blk_stride: Any, src_rep_stride: Any
+) -> tuple[Value, str, Lanes, Operand]:
+    """The repeats of a reduction, its type, its lanes and what it reads, which it must not write to."""
+    repeats, dtype = w.whole(repeat_times, 1, MOST_REPEATS), _same_types(dst, src)
+    if dst.memory is src.memory:
+        raise NotNative("a reduction into its own operand")
+    lanes = _lanes(w, mask, _width(dtype))
+    return repeats, dtype, lanes, Operand(w, src, src_blk_stride, src_rep_stride, lanes, repeats)
+
+
 def _sums(w: Writer, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
           src_rep_stride: Any) -> None:  # fmt: skip
     """The sum of each repeat."""
-    repeats, dtype = w.whole(repeat_times, 1, MOST_REPEATS), _same_types(dst, src)
-    lanes = _lanes(w, mask, _width(dtype))
-    source = Operand(w, src, src_blk_stride, src_rep_stride, lanes, repeats)
-    if dst.memory is src.memory:
-        raise NotNative("a sum into its own operand")
+    repeats, dtype, lanes, source = _reduced(w, mask, dst, src, repeat_times, src_blk_stride, src_rep_stride)
     place = _results(w, dst, repeats, w.whole(dst_rep_stride, 0, MOST_STRIDE), 1)
     w.times(repeats, lambda r: w.store(_row_sum(w, source, lanes, r), place(r, 0), dtype))
 
@@ -563,11 +570,7 @@ def _store_pair(
 def _extremes(name: str) -> Callable[..., None]:
     def write(w: Writer, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
               src_rep_stride: Any) -> None:  # fmt: skip
-        repeats, dtype = w.whole(repeat_times, 1, MOST_REPEATS), _same_types(dst, src)
-        lanes = _lanes(w, mask, _width(dtype))
-        source = Operand(w, src, src_blk_stride, src_rep_stride, lanes, repeats)
-        if dst.memory is src.memory:
-            raise NotNative("an extreme into its own operand")
+        repeats, _, lanes, source = _reduced(w, mask, dst, src, repeat_times, src_blk_stride, src_rep_stride)
         step = w.b.op("mul", w.whole(dst_rep_stride, 0, MOST_STRIDE), w.i64(2))
         place = _results(w, dst, repeats, step, 2)
         w.times(
