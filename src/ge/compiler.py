@@ -39,21 +39,10 @@ __all__ = ["compile", "compile_graph", "compile_plan"]
 
 _log = logging.getLogger(__name__)
 _MOST_LIGHT = 1 << 20  # elements that the nodes of a stage may give for it to be interpreted
-_LIGHT_KERNELS = frozenset(
-    {
-        *(
-            "argsort",
-            "bitcast",
-            "check",
-            "compress",
-            "nonzero",
-            "scatter_elements",
-            "scatter_nd",
-            "scatter_sum",
-        ),
-        *("sort", "topk", "unique", "where_indices"),
-    }
-)
+_LIGHT_KERNELS = frozenset({
+    "argsort", "bitcast", "check", "compress", "nonzero", "scatter_elements", "scatter_nd", "scatter_sum", "sort",
+    "topk", "unique", "where_indices",
+})  # fmt: skip
 
 
 @typed

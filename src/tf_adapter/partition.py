@@ -23,7 +23,6 @@ from ge.hybrid import assign_stages
 from ge.ir.types import TENSORS
 from ge.ops.plugins import find
 from ge.parsers.tensorflow.convert import EFFECTS, HANDLERS, Refusal, remedy_of
-from ge.parsers.tensorflow.host import OPERATORS
 from tf_adapter.graphs import (
     ARGUMENT,
     IMPLEMENTS,
@@ -124,6 +123,8 @@ def _mapped(op: str) -> bool:
 
 def _unmapped(op: str) -> str:
     """Why no plugin maps an operator."""
+    from ge.parsers.tensorflow.host import OPERATORS  # only models with such operators pay for it
+
     if "PyFunc" in op:
         return "it calls Python"
     if op in OPERATORS:

@@ -25,7 +25,6 @@ from ge.ops.base import has_dynamic_size
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Unsupported, find, find_custom
 from ge.parsers.tensorflow.graph import ARGUMENT, Body, GraphNode, Library, Ref, topological, with_absent
-from ge.parsers.tensorflow.host import OPERATORS
 from ge.parsers.tensorflow.tensor import CHECKED, FunctionRef
 from ge.parsers.tensorflow.values import (
     DEAD,
@@ -523,6 +522,8 @@ class Converter:
                         todo.append((called, [*(n for n, _ in called.results), *called.effects], args, inner))
         if certain:
             ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+            from ge.parsers.tensorflow.host import OPERATORS  # only files with such operators pay for it
+
             raise UnsupportedOperatorsError(
                 f"model '{model}'",
                 [
