@@ -67,6 +67,11 @@ std::string Device::architecture() const {
 
 void Device::use() const { check(driver_.context_set(context_), "cuCtxSetCurrent"); }
 
+void Device::synchronize() const {
+  use();
+  check(driver_.context_synchronize(), "cuCtxSynchronize");
+}
+
 Address Device::allocate(std::size_t bytes, std::string_view requester) {
   const std::size_t size = rounded(bytes);
   use();
@@ -136,12 +141,47 @@ Memory::Memory(Device& device, std::size_t bytes, std::string_view requester)
 
 Memory::~Memory() { device_.release(address_, bytes_); }
 
+PinnedMemory::PinnedMemory(Device& device, std::size_t bytes) : device_(device), bytes_(bytes) {
+  device.use();
+  const Result result = device.driver().allocate_host(&data_, std::max<std::size_t>(bytes, 1));
+  if (result == kOutOfMemory) throw OutOfDeviceMemory("pinned memory of the host", bytes, 0);
+  check(result, "cuMemAllocHost");
+}
+
+PinnedMemory::~PinnedMemory() { device_.driver().release_host(data_); }
+
 Stream::Stream(Device& device) : device_(device) {
   device.use();
   check(device_.driver().stream_create(&handle_, kNonBlocking), "cuStreamCreate");
 }
 
-Stream::~Stream() { device_.driver().stream_destroy(handle_); }
+Stream::Stream(Device& device, StreamHandle borrowed) : device_(device), handle_(borrowed), owned_(false) {}
+
+Stream::~Stream() {
+  if (owned_) device_.driver().stream_destroy(handle_);
+}
+
+bool Stream::idle() const {
+  device_.use();
+  const Result result = device_.driver().stream_query(handle_);
+  if (result != kNotReady) check(result, "cuStreamQuery");
+  return result == 0;
+}
+
+void Stream::copy(Address to, Address from, std::size_t bytes) const {
+  device_.use();
+  check(device_.driver().copy_anywhere(to, from, bytes, handle_), "cuMemcpyAsync");
+}
+
+void Stream::upload(Address to, const void* from, std::size_t bytes) const {
+  device_.use();
+  check(device_.driver().copy_to_device(to, from, bytes, handle_), "cuMemcpyHtoDAsync");
+}
+
+void Stream::download(void* to, Address from, std::size_t bytes) const {
+  device_.use();
+  check(device_.driver().copy_to_host(to, from, bytes, handle_), "cuMemcpyDtoHAsync");
+}
 
 void Stream::synchronize() const {
   device_.use();
@@ -161,12 +201,20 @@ Event::Event(Device& device) : device_(device) {
 Event::~Event() { device_.driver().event_destroy(handle_); }
 
 void Event::record(const Stream& stream) {
+  device_.use();
   check(device_.driver().event_record(handle_, stream.handle()), "cuEventRecord");
 }
 
 void Event::synchronize() const {
   device_.use();
   check(device_.driver().event_synchronize(handle_), "cuEventSynchronize");
+}
+
+bool Event::complete() const {
+  device_.use();
+  const Result result = device_.driver().event_query(handle_);
+  if (result != kNotReady) check(result, "cuEventQuery");
+  return result == 0;
 }
 
 float Event::milliseconds_since(const Event& begin) const {

@@ -36,6 +36,7 @@ class Device {
   std::string architecture() const;  // "sm_90"
   int attribute(int which) const;
   void use() const;  // makes the context current in this thread
+  void synchronize() const;
 
   // Memory aligned to 256 bytes, from the pool where a released block fits. Raises OutOfDeviceMemory naming
   // `requester`.
@@ -75,11 +76,30 @@ class Memory {
   Address address_;
 };
 
+// Memory of the host that a GPU copies from and to without stopping the caller.
+class PinnedMemory {
+ public:
+  PinnedMemory(Device& device, std::size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  Device& device_;
+  std::size_t bytes_;
+  void* data_ = nullptr;
+};
+
 class Event;
 
 class Stream {
  public:
   explicit Stream(Device& device);
+  // A stream that somebody else owns; null is the context's default stream.
+  Stream(Device& device, StreamHandle borrowed);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -87,11 +107,17 @@ class Stream {
   Device& device() const { return device_; }
   StreamHandle handle() const { return handle_; }
   void synchronize() const;
+  bool idle() const;
   void wait(const Event& event) const;  // lets what follows wait for it
+  void copy(Address to, Address from, std::size_t bytes) const;
+  // Return at once where the host's memory is pinned.
+  void upload(Address to, const void* from, std::size_t bytes) const;
+  void download(void* to, Address from, std::size_t bytes) const;
 
  private:
   Device& device_;
   StreamHandle handle_ = nullptr;
+  bool owned_ = true;
 };
 
 class Event {
@@ -103,6 +129,7 @@ class Event {
 
   void record(const Stream& stream);
   void synchronize() const;
+  bool complete() const;
   float milliseconds_since(const Event& begin) const;
   EventHandle handle() const { return handle_; }
 

@@ -22,6 +22,7 @@ using GraphExecHandle = struct GraphExecTag*;
 
 constexpr Result kOutOfMemory = 2;
 constexpr Result kNoDevice = 100;
+constexpr Result kNotReady = 600;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kCacheBytes = 38;
 constexpr int kCapabilityMajor = 75;
@@ -40,6 +41,7 @@ struct Driver {
   Result (*device_memory)(std::size_t* bytes, Ordinal device);
   Result (*context_retain)(ContextHandle* context, Ordinal device);
   Result (*context_set)(ContextHandle context);
+  Result (*context_synchronize)();
   Result (*memory_info)(std::size_t* free, std::size_t* total);
   Result (*allocate)(Address* address, std::size_t bytes);
   Result (*release)(Address address);
@@ -48,10 +50,12 @@ struct Driver {
   Result (*copy_to_device)(Address to, const void* from, std::size_t bytes, StreamHandle stream);
   Result (*copy_to_host)(void* to, Address from, std::size_t bytes, StreamHandle stream);
   Result (*copy_on_device)(Address to, Address from, std::size_t bytes, StreamHandle stream);
+  Result (*copy_anywhere)(Address to, Address from, std::size_t bytes, StreamHandle stream);
   Result (*fill)(Address to, unsigned char byte, std::size_t bytes, StreamHandle stream);
   Result (*stream_create)(StreamHandle* stream, unsigned flags);
   Result (*stream_destroy)(StreamHandle stream);
   Result (*stream_synchronize)(StreamHandle stream);
+  Result (*stream_query)(StreamHandle stream);
   Result (*stream_wait)(StreamHandle stream, EventHandle event, unsigned flags);
   Result (*capture_begin)(StreamHandle stream, int mode);
   Result (*capture_end)(StreamHandle stream, GraphHandle* graph);
@@ -59,6 +63,7 @@ struct Driver {
   Result (*event_destroy)(EventHandle event);
   Result (*event_record)(EventHandle event, StreamHandle stream);
   Result (*event_synchronize)(EventHandle event);
+  Result (*event_query)(EventHandle event);
   Result (*event_elapsed)(float* milliseconds, EventHandle begin, EventHandle end);
   Result (*module_load)(ModuleHandle* module, const void* image, unsigned count, int* options, void** values);
   Result (*module_unload)(ModuleHandle module);

@@ -1,5 +1,6 @@
 // The extension module npu_runtime._cuda.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -92,10 +93,7 @@ void bind_memory(nb::module_& m) {
             check_size(source.size(), offset, self);
             if (source.size() == 0) return;
             nb::gil_scoped_release released;
-            self.device().use();
-            check(self.device().driver().copy_to_device(self.address() + offset, source.data(), source.size(),
-                                                        stream.handle()),
-                  "cuMemcpyHtoDAsync");
+            stream.upload(self.address() + offset, source.data(), source.size());
             stream.synchronize();
           },
           nb::arg("stream"), nb::arg("array"), nb::arg("offset") = 0)
@@ -106,20 +104,42 @@ void bind_memory(nb::module_& m) {
             check_size(target.size(), offset, self);
             if (target.size() == 0) return;
             nb::gil_scoped_release released;
-            self.device().use();
-            check(self.device().driver().copy_to_host(target.data(), self.address() + offset, target.size(),
-                                                      stream.handle()),
-                  "cuMemcpyDtoHAsync");
+            stream.download(target.data(), self.address() + offset, target.size());
             stream.synchronize();
           },
           nb::arg("stream"), nb::arg("array"), nb::arg("offset") = 0);
+  nb::class_<PinnedMemory>(m, "PinnedMemory", "Memory of the host that copies do not wait for.")
+      .def(
+          "__init__",
+          [](PinnedMemory* self, int device, std::size_t bytes) {
+            new (self) PinnedMemory(Device::get(device), bytes);
+          },
+          nb::arg("device"), nb::arg("bytes"))
+      .def_prop_ro("address",
+                   [](const PinnedMemory& self) { return reinterpret_cast<std::uintptr_t>(self.data()); })
+      .def_prop_ro("size", &PinnedMemory::size);
 }
+
+StreamHandle stream_handle(std::uintptr_t address) { return reinterpret_cast<StreamHandle>(address); }
+
+void* host_pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 void bind_streams(nb::module_& m) {
   nb::class_<Stream>(m, "Stream", "An ordered queue of work of a GPU.")
       .def(
           "__init__", [](Stream* self, int device) { new (self) Stream(Device::get(device)); },
           nb::arg("device"))
+      .def_static(
+          "borrowed",
+          [](int device, std::uintptr_t handle) {
+            return std::make_shared<Stream>(Device::get(device), stream_handle(handle));
+          },
+          nb::arg("device"), nb::arg("handle"),
+          "A stream that somebody else owns, such as PyTorch's current one; 0 is the default stream.")
+      .def_prop_ro("handle",
+                   [](const Stream& self) { return reinterpret_cast<std::uintptr_t>(self.handle()); })
+      .def_prop_ro("device", [](const Stream& self) { return self.device().index(); })
+      .def_prop_ro("idle", &Stream::idle)
       .def("synchronize", &Stream::synchronize, nb::call_guard<nb::gil_scoped_release>())
       .def("wait", &Stream::wait, nb::arg("event"), "Lets what follows wait for an event.")
       .def(
@@ -136,6 +156,22 @@ void bind_streams(nb::module_& m) {
             check(self.device().driver().copy_on_device(to, from, bytes, self.handle()), "cuMemcpyDtoDAsync");
           },
           nb::arg("to"), nb::arg("source"), nb::arg("bytes"))
+      .def("copy_anywhere", &Stream::copy, nb::arg("to"), nb::arg("source"), nb::arg("bytes"),
+           "Copies between memories of any GPUs.")
+      .def(
+          "upload",
+          [](const Stream& self, Address to, std::uintptr_t source, std::size_t bytes) {
+            self.upload(to, host_pointer(source), bytes);
+          },
+          nb::arg("to"), nb::arg("source"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "Copies from an address of the host, which stays as it is until the stream has passed.")
+      .def(
+          "download",
+          [](const Stream& self, std::uintptr_t to, Address source, std::size_t bytes) {
+            self.download(host_pointer(to), source, bytes);
+          },
+          nb::arg("to"), nb::arg("source"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "Copies to an address of the host, which is filled when the stream has passed.")
       .def(
           "fill",
           [](const Stream& self, Address to, int byte, std::size_t bytes) {
@@ -151,6 +187,7 @@ void bind_streams(nb::module_& m) {
           nb::arg("device"))
       .def("record", &Event::record, nb::arg("stream"))
       .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("complete", &Event::complete)
       .def("milliseconds_since", &Event::milliseconds_since, nb::arg("begin"));
   nb::class_<Module>(m, "Module", "Loaded machine code.")
       .def(
@@ -238,6 +275,49 @@ void bind_libraries(nb::module_& m) {
            nb::arg("k"), nb::arg("v"), nb::arg("mask"), nb::arg("y"), nb::arg("sums"), nb::arg("workspace"));
 }
 
+// A tensor of somebody else, held.
+struct Tensor {
+  nb::ndarray<> array;
+};
+
+void bind_tensors(nb::module_& m) {
+  nb::class_<Tensor>(m, "Tensor", "A tensor of somebody else, taken from a DLPack capsule and held.")
+      .def(
+          "__init__", [](Tensor* self, nb::ndarray<> array) { new (self) Tensor{std::move(array)}; },
+          nb::arg("capsule"))
+      .def_prop_ro("device_type", [](const Tensor& self) { return self.array.device_type(); })
+      .def_prop_ro("device", [](const Tensor& self) { return self.array.device_id(); })
+      .def_prop_ro("address",
+                   [](const Tensor& self) { return reinterpret_cast<std::uintptr_t>(self.array.data()); })
+      .def_prop_ro("shape",
+                   [](const Tensor& self) {
+                     std::vector<std::size_t> dims;
+                     for (std::size_t i = 0; i < self.array.ndim(); ++i) dims.push_back(self.array.shape(i));
+                     return dims;
+                   })
+      .def_prop_ro("strides",
+                   [](const Tensor& self) {
+                     std::vector<std::int64_t> strides;
+                     for (std::size_t i = 0; i < self.array.ndim(); ++i)
+                       strides.push_back(self.array.stride(i));
+                     return strides;
+                   })
+      .def_prop_ro("type", [](const Tensor& self) {
+        const nb::dlpack::dtype type = self.array.dtype();
+        return nb::make_tuple(static_cast<int>(type.code), static_cast<int>(type.bits));
+      });
+  m.def(
+      "to_dlpack",
+      [](nb::object owner, int device_type, int device, std::uintptr_t address,
+         const std::vector<std::size_t>& shape, int code, int bits) {
+        const nb::dlpack::dtype type{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
+        return nb::ndarray<>(host_pointer(address), shape.size(), shape.data(), owner, nullptr, type,
+                             device_type, device);
+      },
+      nb::arg("owner"), nb::arg("device_type"), nb::arg("device"), nb::arg("address"), nb::arg("shape"),
+      nb::arg("code"), nb::arg("bits"), "A DLPack capsule of dense memory that `owner` keeps.");
+}
+
 nb::dict describe(int index) {
   Device& device = Device::get(index);
   nb::dict info;
@@ -279,8 +359,12 @@ NB_MODULE(_cuda, m) {
       nb::arg("device"), nb::arg("bytes"), "Bytes that may be in use at once; 0 for all.");
   m.def(
       "trim", [](int device) { Device::get(device).trim(); }, nb::arg("device"), "Gives pooled memory back.");
+  m.def(
+      "synchronize", [](int device) { Device::get(device).synchronize(); }, nb::arg("device"),
+      nb::call_guard<nb::gil_scoped_release>(), "Waits for everything that a GPU has to do.");
   m.def("is_simulated", &is_simulated, "Whether the driver is the simulation on the host.");
   bind_memory(m);
   bind_streams(m);
   bind_libraries(m);
+  bind_tensors(m);
 }

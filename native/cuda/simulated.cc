@@ -1,12 +1,13 @@
-// A CUDA driver that is simulated on the host: memory is the host's, a stream runs what it is given at once,
-// and the threads of a block are fibers that switch at barriers and exchanges. It makes executors testable
-// without a GPU.
+// A CUDA driver that is simulated on the host: memory is the host's, a stream keeps what it is given until
+// somebody waits for it, and the threads of a block are fibers that switch at barriers and exchanges. It
+// makes executors testable without a GPU: who does not wait reads what was there before.
 #include <ucontext.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -133,6 +134,7 @@ struct Capture {
 
 struct Stream {
   std::shared_ptr<Capture> captured;
+  std::deque<Work> waiting;
 
   bool is_captured() const { return captured != nullptr && captured->open; }
 };
@@ -141,8 +143,15 @@ struct Graph {
   std::vector<Work> work;
 };
 
-struct Event {
+// A record of an event: reached when the stream has run what it was given before.
+struct Mark {
   std::chrono::steady_clock::time_point at;
+  bool reached = false;
+  Stream* stream = nullptr;
+};
+
+struct Event {
+  std::shared_ptr<Mark> mark;
   std::shared_ptr<Capture> capture;
   const Stream* recorded_on = nullptr;
 };
@@ -160,6 +169,9 @@ struct State {
   std::mutex mutex;
   std::map<Address, std::size_t> memory;
   std::size_t used = 0;
+  std::recursive_mutex running;  // held while streams are changed or run
+  Stream default_stream;
+  std::set<Stream*> streams{&default_stream};
 };
 
 State& state() {
@@ -167,17 +179,47 @@ State& state() {
   return value;
 }
 
-Stream* of(StreamHandle handle) { return reinterpret_cast<Stream*>(handle); }
+Stream* of(StreamHandle handle) {
+  return handle == nullptr ? &state().default_stream : reinterpret_cast<Stream*>(handle);
+}
 
 Result enqueue(StreamHandle handle, Work work) {
-  if (handle != nullptr && of(handle)->is_captured()) {
+  const std::scoped_lock lock(state().running);
+  if (of(handle)->is_captured()) {
     Capture& capture = *of(handle)->captured;
     if (of(handle) != capture.first) capture.apart.insert(of(handle));
     capture.work.push_back(std::move(work));
   } else {
-    work();
+    of(handle)->waiting.push_back(std::move(work));
   }
   return 0;
+}
+
+// Runs the next piece of work of a stream; false where there is none.
+bool advance(Stream& stream) {
+  if (stream.waiting.empty()) return false;
+  const Work work = std::move(stream.waiting.front());
+  stream.waiting.pop_front();
+  work();
+  return true;
+}
+
+void finish(Stream& stream) {
+  const std::scoped_lock lock(state().running);
+  while (advance(stream)) {
+  }
+}
+
+Result finish_all() {
+  const std::scoped_lock lock(state().running);
+  for (Stream* stream : state().streams) finish(*stream);
+  return 0;
+}
+
+void reach(const Mark& mark) {
+  const std::scoped_lock lock(state().running);
+  while (!mark.reached && advance(*mark.stream)) {
+  }
 }
 
 // Whether all bytes belong to one allocation.
@@ -205,6 +247,7 @@ Result allocate(Address* address, std::size_t bytes) {
 }
 
 Result release(Address address) {
+  finish_all();  // as the driver does
   const std::scoped_lock lock(state().mutex);
   const auto found = state().memory.find(address);
   if (found == state().memory.end()) return kInvalid;
@@ -242,13 +285,33 @@ Result fill(Address to, unsigned char byte, std::size_t bytes, StreamHandle stre
 }
 
 Result stream_create(StreamHandle* stream, unsigned) {
-  *stream = reinterpret_cast<StreamHandle>(new Stream);
+  const std::scoped_lock lock(state().running);
+  auto* made = new Stream;
+  state().streams.insert(made);
+  *stream = reinterpret_cast<StreamHandle>(made);
   return 0;
 }
 
 Result stream_destroy(StreamHandle stream) {
+  const std::scoped_lock lock(state().running);
+  finish(*of(stream));
+  state().streams.erase(of(stream));
   delete of(stream);
   return 0;
+}
+
+Result stream_synchronize(StreamHandle stream) {
+  if (of(stream)->is_captured()) return kInvalid;
+  finish(*of(stream));
+  return 0;
+}
+
+// Who asks again and again comes to an end: each time a piece of work is done.
+Result stream_query(StreamHandle stream) {
+  const std::scoped_lock lock(state().running);
+  if (of(stream)->waiting.empty()) return 0;
+  advance(*of(stream));
+  return kNotReady;
 }
 
 Result capture_begin(StreamHandle stream, int) {
@@ -269,7 +332,10 @@ Result capture_end(StreamHandle stream, GraphHandle* graph) {
 
 Result stream_wait(StreamHandle stream, EventHandle handle, unsigned) {
   const Event& event = *reinterpret_cast<Event*>(handle);
-  if (event.capture == nullptr || !event.capture->open) return 0;
+  if (event.capture == nullptr || !event.capture->open) {
+    if (event.mark) enqueue(stream, [mark = event.mark] { reach(*mark); });
+    return 0;
+  }
   of(stream)->captured = event.capture;
   event.capture->apart.erase(event.recorded_on);
   return 0;
@@ -312,15 +378,35 @@ Result event_destroy(EventHandle event) {
 
 Result event_record(EventHandle event, StreamHandle stream) {
   Event& made = *reinterpret_cast<Event*>(event);
-  made.capture = stream != nullptr && of(stream)->is_captured() ? of(stream)->captured : nullptr;
-  made.recorded_on = stream != nullptr ? of(stream) : nullptr;
-  made.at = std::chrono::steady_clock::now();
+  made.capture = of(stream)->is_captured() ? of(stream)->captured : nullptr;
+  made.recorded_on = of(stream);
+  if (made.capture) return 0;
+  made.mark = std::make_shared<Mark>();
+  made.mark->stream = of(stream);
+  return enqueue(stream, [mark = made.mark] {
+    mark->at = std::chrono::steady_clock::now();
+    mark->reached = true;
+  });
+}
+
+Result event_synchronize(EventHandle event) {
+  if (const auto mark = reinterpret_cast<Event*>(event)->mark) reach(*mark);
   return 0;
 }
 
+Result event_query(EventHandle event) {
+  const std::scoped_lock lock(state().running);
+  const auto mark = reinterpret_cast<Event*>(event)->mark;
+  if (!mark || mark->reached) return 0;
+  advance(*mark->stream);
+  return kNotReady;
+}
+
 Result event_elapsed(float* milliseconds, EventHandle begin, EventHandle end) {
-  const auto span = reinterpret_cast<Event*>(end)->at - reinterpret_cast<Event*>(begin)->at;
-  *milliseconds = std::chrono::duration<float, std::milli>(span).count();
+  const auto first = reinterpret_cast<Event*>(begin)->mark, last = reinterpret_cast<Event*>(end)->mark;
+  if (!first || !last) return kInvalid;
+  if (!first->reached || !last->reached) return kNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(last->at - first->at).count();
   return 0;
 }
 
@@ -392,6 +478,7 @@ Result error_name(Result error, const char** name) {
   const std::map<Result, const char*> names = {{kInvalid, "CUDA_ERROR_INVALID_VALUE"},
                                                {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
                                                {kBadImage, "CUDA_ERROR_INVALID_IMAGE"},
+                                               {kNotReady, "CUDA_ERROR_NOT_READY"},
                                                {kNotFound, "CUDA_ERROR_NOT_FOUND"}};
   const auto found = names.find(error);
   *name = found == names.end() ? nullptr : found->second;
@@ -411,6 +498,7 @@ Driver table() {
   d.device_memory = [](std::size_t* bytes, Ordinal) { return *bytes = kMemory, 0; };
   d.context_retain = [](ContextHandle* context, Ordinal) { return *context = nullptr, 0; };
   d.context_set = [](ContextHandle) { return 0; };
+  d.context_synchronize = finish_all;
   d.memory_info = memory_info;
   d.allocate = allocate;
   d.release = release;
@@ -419,17 +507,20 @@ Driver table() {
   d.copy_to_device = copy_to_device;
   d.copy_to_host = copy_to_host;
   d.copy_on_device = copy_on_device;
+  d.copy_anywhere = copy_on_device;
   d.fill = fill;
   d.stream_create = stream_create;
   d.stream_destroy = stream_destroy;
-  d.stream_synchronize = [](StreamHandle) { return 0; };
+  d.stream_synchronize = stream_synchronize;
+  d.stream_query = stream_query;
   d.stream_wait = stream_wait;
   d.capture_begin = capture_begin;
   d.capture_end = capture_end;
   d.event_create = event_create;
   d.event_destroy = event_destroy;
   d.event_record = event_record;
-  d.event_synchronize = [](EventHandle) { return 0; };
+  d.event_synchronize = event_synchronize;
+  d.event_query = event_query;
   d.event_elapsed = event_elapsed;
   d.module_load = module_load;
   d.module_unload = module_unload;

@@ -93,7 +93,14 @@ class Model:
         return self.interface.results(self.run_plan(feeds), state)
 
     def run_plan(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on arrays in the order of `inputs`, without what surrounds the plan."""
+        """Run on arrays in the order of `inputs`, without what surrounds the plan.
+
+        Tensors in a GPU's memory (by DLPack) are used where they are, and the results are there too.
+        """
+        if self._is_on_gpu(arrays):
+            from ge.model.cuda.arrays import run_arrays
+
+            return run_arrays(self.program, arrays, into)
         feeds = self._feeds(arrays)
         if into is None:
             results = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
@@ -109,6 +116,14 @@ class Model:
         for index, shape in _reported(shapes):
             results[index] = _leading(results[index], shape)
         return results
+
+    def _is_on_gpu(self, arrays: Sequence[Any]) -> bool:
+        """Whether some of the arrays are in the memory of a GPU, which then must be the model's."""
+        if isinstance(self.program, npu_runtime.Program) or not isinstance(arrays, list | tuple):
+            return False
+        from ge.model.cuda.arrays import gpu_of
+
+        return any(gpu_of(array) is not None for array in arrays)
 
     def _feeds(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         if not isinstance(arrays, list | tuple) or len(arrays) != len(self.inputs):

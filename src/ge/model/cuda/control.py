@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ge.model.cuda.binding import Binding
 from ge.model.cuda.host import HostPart, runs_on_host
 from ge.plan import Plan, Task, View
 from npu_runtime import UnsupportedTask, cuda
@@ -40,20 +41,21 @@ class Steps:
 
     steps: list[Step]
     shapes: Shapes = field(default_factory=dict)  # of outputs whose lengths are the turns of a loop in it
-    graph: cuda.Graph | None = None
+    graphs: dict[Binding, cuda.Graph] = field(default_factory=dict)
+
+    def warm_up(self, program: _Loaded) -> None:
+        """Run once: libraries load what they need in a first run, which a capture cannot hold."""
+        for step in self.steps:
+            step.run()
 
     def capture(self, program: _Loaded) -> None:
-        for step in self.steps:  # libraries load what they need in a first run, which a capture cannot hold
-            step.run()
-        program.stream.synchronize()
         program.stream.begin_capture()
         for step in self.steps:
             step.run()
-        self.graph = cuda.Graph(program.stream)
+        self.graphs[program.binding] = cuda.Graph(program.stream)
 
     def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
-        assert self.graph is not None, "captured before it is launched"
-        self.graph.launch(program.stream)
+        self.graphs[program.binding].launch(program.stream)
         return self.shapes
 
 
@@ -64,6 +66,10 @@ class Branch:
     condition: View
     then_parts: list[Part]
     else_parts: list[Part]
+
+    def warm_up(self, program: _Loaded) -> None:
+        for part in (*self.then_parts, *self.else_parts):
+            part.warm_up(program)
 
     def capture(self, program: _Loaded) -> None:
         for part in (*self.then_parts, *self.else_parts):
@@ -88,8 +94,12 @@ class Loop:
     def counter(self) -> View:
         return self.task.outputs[0]
 
-    def capture(self, program: _Loaded) -> None:
+    def warm_up(self, program: _Loaded) -> None:
         program.write(self.counter, np.array(0))
+        for part in self.parts:
+            part.warm_up(program)
+
+    def capture(self, program: _Loaded) -> None:
         for part in self.parts:
             part.capture(program)
 
@@ -116,6 +126,9 @@ class Eager:
 
     step: Step
     report: Callable[[], Shapes]
+
+    def warm_up(self, program: _Loaded) -> None:
+        """Nothing: it needs no library."""
 
     def capture(self, program: _Loaded) -> None:
         """Nothing: it is put on the stream in every turn."""
@@ -207,14 +220,13 @@ def _unrolled(program: _Loaded, loop: Loop, steps: Sequence[Step]) -> Callable[[
     """All turns of a loop, one after another."""
     assert loop.turns is not None
     numbers = program.keep(np.arange(loop.turns + 1))
-    counter = program.address(loop.counter)
     counted = any(v.buffer == loop.counter.buffer for v in _read_in(program.plan, steps))
 
     def run() -> None:
         for turn in range(loop.turns or 0):
             loop.turn = turn
             if counted:
-                program.stream.copy(counter, numbers.address + 8 * turn, 8)
+                program.stream.copy(program.address(loop.counter), numbers.address + 8 * turn, 8)
             for step in steps:
                 step.run()
 
@@ -285,7 +297,7 @@ def _add_store(parts: list[Part], program: _Loaded, task: Task, loop: Loop | Non
     """The value of a turn, copied to its place in a stacked result."""
     assert loop is not None, "only loops stack results"
     value, whole = task.inputs[0], task.outputs[0]
-    source, target, steps = program.address(value), program.address(whole), whole.shape[0]
+    steps = whole.shape[0]
     stored = program.plan.buffers[whole.buffer]
     counted = bool(task.attrs.get("counted")) and stored.kind == "output"
 
@@ -293,7 +305,8 @@ def _add_store(parts: list[Part], program: _Loaded, task: Task, loop: Loop | Non
         if loop.turn >= steps:
             raise UnsupportedTask(f"{task.name}: step {loop.turn} of {steps}")
         index = steps - 1 - loop.turn if task.attrs.get("reverse") else loop.turn
-        program.stream.copy(target + index * value.nbytes, source, value.nbytes)
+        target = program.address(whole) + index * value.nbytes
+        program.stream.copy(target, program.address(value), value.nbytes)
 
     def report() -> Shapes:
         return {stored.index: (loop.turn + 1, *whole.shape[1:])} if counted else {}

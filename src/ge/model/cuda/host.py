@@ -38,12 +38,20 @@ def runs_on_host(task: Task) -> bool:
 
 @dataclass
 class Copies:
-    """How often and how much a program has copied between the GPU and the host, for host tasks alone."""
+    """How often and how much a program has copied.
+
+    Between the GPU and the host for host tasks, between the GPU and callers whose memory is the host's (`fed_bytes`,
+    `fetched_bytes`), and on the GPU from and to memory that is not bound (binding.py).
+    """
 
     to_host: int = 0
     to_host_bytes: int = 0
     to_gpu: int = 0
     to_gpu_bytes: int = 0
+    fed_bytes: int = 0
+    fetched_bytes: int = 0
+    on_gpu: int = 0
+    on_gpu_bytes: int = 0
 
 
 @dataclass
@@ -125,8 +133,11 @@ class HostPart:
             copies.to_gpu_bytes += buffer.memory.nbytes
         return self._reported(shapes)
 
-    def capture(self, device: Any) -> None:
+    def warm_up(self, device: Any) -> None:
         """Nothing: its program is ready."""
+
+    def capture(self, device: Any) -> None:
+        """Nothing: no graph holds it."""
 
     def launch(self, device: Any, feeds: Sequence[np.ndarray] | None) -> dict[int, tuple[int, ...]]:
         """Run with the copies counted by the loaded program."""

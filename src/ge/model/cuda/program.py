@@ -1,17 +1,19 @@
-"""Programs of a GPU: the tasks of a plan captured into one CUDA graph over fixed memory.
+"""Programs of a GPU: the tasks of a plan captured into one CUDA graph over the memory of inputs and outputs.
 
-Tasks that only the host has (host.py) come between graphs.
+Tasks that only the host has (host.py) come between graphs. Which memory a graph reads and writes is its binding
+(binding.py): the program's own for callers with memory of the host, else the caller's.
 
 Nothing of CUDA is touched before the first run, so that a machine without a GPU compiles and saves models for one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,9 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.implementations import Operation, candidates_for
 from ge.implementations.cuda import ACTIVATIONS, matrix_of, rows_of
 from ge.ir.types import numpy_dtype
+from ge.memory_advice import largest_text
 from ge.model.cuda import own
+from ge.model.cuda.binding import Binding, Bindings
 from ge.model.cuda.control import Part, Step, parts_of_block, steps_in
 from ge.model.cuda.host import Copies, HostPart
 from ge.model.cuda.trial import Trial
@@ -41,6 +45,7 @@ _REPEATS = 5
 _TIMED_LAUNCHES = 10
 
 _Kernel = tuple[cuda.Module, str, int, int]  # code, symbol, blocks and threads
+_Operand = int | View  # an address, or what the binding tells the address of
 _LibraryCall = cuda.Product | cuda.Convolution | cuda.Attention
 
 
@@ -50,12 +55,12 @@ class _Way:
 
     name: str  # of the implementation
     call: _LibraryCall
-    addresses: tuple[int, ...]
+    operands: tuple[_Operand, ...]
     after: Callable[[], None] | None = None
 
-    def enqueue(self, stream: cuda.Stream, candidate: int, workspace: int) -> None:
+    def enqueue(self, program: _Loaded, candidate: int) -> None:
         call: Callable[..., None] = self.call.enqueue
-        call(stream, candidate, *self.addresses, workspace)
+        call(program.stream, candidate, *program.addresses(self.operands), program.workspace.address)
         if self.after is not None:
             self.after()
 
@@ -83,10 +88,10 @@ class _Call:
         way = self.ways[candidate[0]]
         return f"{way.name}{'+kernel' if way.after is not None else ''} {way.call.describe(candidate[1])}"
 
-    def enqueue(self, stream: cuda.Stream, workspace: int) -> None:
+    def enqueue(self, program: _Loaded) -> None:
         for copy in self.before:
             copy()
-        self.ways[self.chosen[0]].enqueue(stream, self.chosen[1], workspace)
+        self.ways[self.chosen[0]].enqueue(program, self.chosen[1])
         for copy in self.after:
             copy()
 
@@ -97,6 +102,7 @@ class _Place:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     loaded: _Loaded | None = None
+    stream: cuda.Stream | None = None
 
 
 class CudaProgram:
@@ -107,19 +113,24 @@ class CudaProgram:
         self.device = device
         self._places: dict[int, _Place] = {}
 
-    @property
-    def _place(self) -> _Place:
-        """The program on the GPU that this thread has selected, else on its own."""
-        chosen = selected_device()
-        return self._places.setdefault(self.device if chosen < 0 else chosen, _Place())
+    def _place(self, device: int | None = None) -> _Place:
+        """The program on a GPU: the given one, else the one that this thread has selected, else its own."""
+        return self._places.setdefault(self._device(device), _Place())
+
+    def _device(self, device: int | None = None) -> int:
+        chosen = selected_device() if device is None else device
+        return self.device if chosen < 0 else chosen
 
     @property
     def loaded(self) -> _Loaded:
         """The program in the memory of the GPU; loaded by the first that asks."""
-        place, chosen = self._place, selected_device()
+        return self._loaded(None, None)
+
+    def _loaded(self, device: int | None, binding: Binding | None) -> _Loaded:
+        place = self._place(device)
         if place.loaded is None:
             try:
-                place.loaded = _Loaded(self.plan, self.device if chosen < 0 else chosen)
+                place.loaded = _Loaded(self.plan, self._device(device), binding)
             except cuda.CudaUnavailable as error:
                 raise GeError(
                     "E10031",
@@ -127,33 +138,27 @@ class CudaProgram:
                     remedy="run it on a machine with such a GPU, or compile it for the CPU",
                 ) from error
             except OutOfDeviceMemory as error:
-                raise OutOfMemoryError(
-                    "E10030",
-                    str(error),
-                    remedy="a smaller batch",
-                    requested=error.requested,
-                    available=error.available,
-                    peak=self.plan.report.get("peak", []),
-                ) from error
+                raise _out_of_memory(self.plan, error) from error
         return place.loaded
 
     @property
     def copies(self) -> Copies:
-        """What runs so far have copied between the GPU and the host for host tasks."""
-        return Copies() if self._place.loaded is None else self._place.loaded.copies
+        """What runs so far have copied between the GPU and the host, and from and to the program's own memory."""
+        loaded = self._place().loaded
+        return Copies() if loaded is None else loaded.copies
 
     def run(self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[int, tuple[int, ...]]:
         """Copy the inputs to the GPU, run, and copy the outputs back; runs of one program take turns.
 
         Returns the shapes of outputs that only the run decides.
         """
-        with self._place.lock:
+        with self._place().lock:
             loaded = self.loaded
-            for memory, array in zip(loaded.inputs, feeds, strict=True):
-                memory.upload(loaded.stream, _bytes(array))
-            shapes = loaded.launch(feeds)
-            for memory, array in zip(loaded.outputs, results, strict=True):
-                memory.download(loaded.stream, _bytes(array))
+            loaded.bind_own()
+            with loaded.on(loaded.own_stream):
+                loaded.feed(feeds)
+                shapes = loaded.launch(feeds)
+                loaded.fetch(results)
         return shapes
 
     def run_pointers(
@@ -166,9 +171,37 @@ class CudaProgram:
         )
         return self.run(feeds, results)
 
+    def stream(self, device: int) -> cuda.Stream:
+        """A stream of the program's own on a GPU, for callers that have none."""
+        place = self._place(device)
+        with place.lock:
+            if place.stream is None:
+                place.stream = cuda.Stream(device)
+            return place.stream
+
+    def run_on_gpu(
+        self, inputs: Sequence[int], outputs: Sequence[int], stream: cuda.Stream
+    ) -> dict[int, tuple[int, ...]]:
+        """Run on addresses of the memory of the stream's GPU, as a part of what the stream has to do.
+
+        Nothing waits for the run but what follows on the stream; with host tasks in it the caller does. An output
+        that takes an input's memory has its address. Returns the shapes of outputs that only the run decides.
+        """
+        with self._place(stream.device).lock:
+            binding = Binding(tuple(inputs), tuple(outputs))
+            if self._place(stream.device).loaded is None:
+                stream.synchronize()  # the first run of library calls writes the outputs
+            loaded = self._loaded(stream.device, binding)
+            try:
+                with loaded.on(stream):
+                    return loaded.run_bound(binding)
+            except OutOfDeviceMemory as error:
+                raise _out_of_memory(self.plan, error) from error
+
     def tune(self) -> None:
         """Time every candidate of every library call and keep the fastest."""
-        with self._place.lock:
+        with self._place().lock:
+            self.loaded.bind_own()
             self.loaded.tune()
 
     def profile(
@@ -176,7 +209,8 @@ class CudaProgram:
     ) -> list[float]:
         """Run, and the median seconds of each task in a graph of its own."""
         self.run(feeds, results)
-        with self._place.lock:
+        with self._place().lock:
+            self.loaded.bind_own()
             return self.loaded.profile(repeats)
 
     def task_info(self) -> list[dict[str, Any]]:
@@ -194,22 +228,22 @@ class CudaProgram:
 
     def seconds(self, repeats: int = 50) -> float:
         """The median time of a launch between two events, inputs and outputs in the GPU's memory."""
-        with self._place.lock:
+        with self._place().lock:
+            self.loaded.bind_own()
             return self.loaded.seconds(repeats)
 
 
 class _Loaded:
     """Memory, kernels and library calls of a plan, and the graph captured from them."""
 
-    def __init__(self, plan: Plan, device: int) -> None:
+    def __init__(self, plan: Plan, device: int, binding: Binding | None = None) -> None:
         self.plan, self.device = plan, device
-        self.stream = cuda.Stream(device)
+        _check_architecture(plan, device)
+        self.own_stream = self.stream = cuda.Stream(device)
+        self.done, self.last = cuda.Event(device), -1  # the end of the last run, and the stream it is on
         self.arena = cuda.Memory(device, max(plan.arena_bytes, 1), f"the arena of {plan.name}")
         self.constants = [self._upload(array) for array in plan.constants]
-        self.inputs = [cuda.Memory(device, max(p.desc.nbytes, 1), p.name) for p in plan.inputs]
-        self.outputs = [cuda.Memory(device, max(p.desc.nbytes, 1), p.name) for p in plan.outputs]
-        for output, source in plan.donated:  # one memory for both
-            self.outputs[output] = self.inputs[source]
+        self.bindings = Bindings(plan, device)
         self.packed: dict[View, cuda.Memory] = {}
         self.own_modules: dict[str, cuda.Module] = {}
         self.kept: list[cuda.Memory] = []
@@ -221,11 +255,19 @@ class _Loaded:
         self.copies = Copies()
         if plan.steps != 1:
             raise UnsupportedTask(f"{plan.name} runs in {plan.steps} parts of the batch")
+        self.binding = self.bindings.scratch(binding)
         self.parts: list[Part] = parts_of_block(self)
         for call in self.calls:
             self._settle(call)
         self.workspace = self._workspace()
-        self._capture()
+        for part in self.parts:
+            part.warm_up(self)
+        self.stream.synchronize()
+        self.bindings.drop_scratch()
+
+    def __del__(self) -> None:
+        if getattr(self, "last", -1) != -1:  # its memory goes back to the pool: nothing may use it any more
+            self.done.synchronize()
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -237,14 +279,22 @@ class _Loaded:
     def scalar(self, view: View) -> Any:
         """The number in a view, read by the host."""
         array = np.empty(1, numpy_dtype(view.dtype))
-        memory, offset = self._place(view.buffer)
-        memory.download(self.stream, _bytes(array), offset + view.offset * array.itemsize)
+        self._download(array, self.address(view))
         return array[0]
 
     def write(self, view: View, array: np.ndarray) -> None:
         """Write a view from the host."""
-        memory, offset = self._place(view.buffer)
-        memory.upload(self.stream, _bytes(array), offset + view.offset * array.itemsize)
+        self._upload_to(self.address(view), array)
+
+    def _upload_to(self, address: int, array: np.ndarray) -> None:
+        if array.nbytes:
+            self.stream.upload(address, array.ctypes.data, array.nbytes)
+            self.stream.synchronize()
+
+    def _download(self, array: np.ndarray, address: int) -> None:
+        if array.nbytes:
+            self.stream.download(array.ctypes.data, address, array.nbytes)
+            self.stream.synchronize()
 
     def _upload(self, array: np.ndarray) -> cuda.Memory:
         memory = cuda.Memory(self.device, max(array.nbytes, 1), f"a constant of {self.plan.name}")
@@ -253,14 +303,19 @@ class _Loaded:
 
     def address(self, view: View) -> int:
         """Where a view begins."""
-        memory, offset = self._place(view.buffer)
-        return memory.address + offset + view.offset * numpy_dtype(view.dtype).itemsize
+        return self._base(view.buffer) + view.offset * numpy_dtype(view.dtype).itemsize
 
-    def _aligned(self, view: View, task: Task) -> int:
-        """Where a view begins; one that libraries cannot read vectors from is copied to where they can."""
-        address = self.address(view)
-        if not address % _ALIGNMENT:
-            return address
+    def addresses(self, operands: Sequence[_Operand]) -> list[int]:
+        """The addresses of operands in the current binding."""
+        return [self.address(o) if isinstance(o, View) else o for o in operands]
+
+    def _aligned(self, view: View, task: Task) -> _Operand:
+        """A view; one that libraries cannot read vectors from is copied to where they can.
+
+        Memory that is bound begins at such an address, so that this holds for all bindings.
+        """
+        if not self.address(view) % _ALIGNMENT:
+            return view
         moved = self.moved.setdefault(id(task), {})
         if view not in moved:
             reach = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
@@ -270,12 +325,13 @@ class _Loaded:
 
     def _copies(self, task: Task, views: Sequence[View], *, back: bool = False) -> list[Callable[[], None]]:
         """The copies of a task's views to where they are aligned, or back from there."""
-        found: list[Callable[[], None]] = []
-        for view, memory in self.moved.get(id(task), {}).items():
-            if view in views:
-                pair = (self.address(view), memory.address) if back else (memory.address, self.address(view))
-                found.append(functools.partial(self.stream.copy, *pair, memory.size))
-        return found
+
+        def copy(view: View, memory: cuda.Memory) -> None:
+            pair = (self.address(view), memory.address) if back else (memory.address, self.address(view))
+            self.stream.copy(*pair, memory.size)
+
+        moved = self.moved.get(id(task), {})
+        return [functools.partial(copy, view, memory) for view, memory in moved.items() if view in views]
 
     # -- tasks -------------------------------------------------------------------------------------------------
 
@@ -320,18 +376,20 @@ class _Loaded:
         return Step(task, make(task))
 
     def _kernel(self, task: Task) -> Callable[[], None]:
-        addresses = [self.address(v) for v in (*task.inputs, *task.outputs)]
+        operands = [*task.inputs, *task.outputs]
         loaded = self.modules[task.attrs["kernel"]]
-        if any(address % _ALIGNMENT for address in addresses):
+        if any(address % _ALIGNMENT for address in self.addresses(operands)):
             import tbe
 
             image = self.plan.kernels[task.attrs["kernel"]]
             loaded = self.built(*tbe.from_json(image.expression), image.symbol, aligned=False)
-        return self.launcher(loaded, addresses)
+        return self.launcher(loaded, operands)
 
-    def launcher(self, kernel: _Kernel, addresses: Sequence[int]) -> Callable[[], None]:
+    def launcher(self, kernel: _Kernel, operands: Sequence[_Operand]) -> Callable[[], None]:
         module, symbol, blocks, threads = kernel
-        return lambda: self.stream.launch(module, symbol, blocks, threads, addresses) if blocks else None
+        if not blocks:
+            return lambda: None
+        return lambda: self.stream.launch(module, symbol, blocks, threads, self.addresses(operands))
 
     def _copy(self, task: Task) -> Callable[[], None]:
         source, target = task.inputs[0], task.outputs[0]
@@ -339,8 +397,7 @@ class _Loaded:
             raise UnsupportedTask(f"{task.name}: the GPU has no copy to strided memory")
         if not source.contiguous:
             return self._gather(source, target)
-        addresses = self.address(target), self.address(source)
-        return lambda: self.stream.copy(*addresses, source.nbytes)
+        return lambda: self.stream.copy(self.address(target), self.address(source), source.nbytes)
 
     def _gather(self, source: View, target: View) -> Callable[[], None]:
         """A copy of a strided view: a kernel that reads from the beginning of its buffer."""
@@ -352,10 +409,10 @@ class _Loaded:
         def element(*at: tbe.Scalar) -> tbe.Scalar:
             return whole[(sum((i * s for i, s in zip(at, source.strides, strict=True)), source.offset),)]
 
-        addresses = [self.address(replace(source, offset=0)), self.address(target)]
-        aligned = not any(address % _ALIGNMENT for address in addresses)
+        operands = [replace(source, offset=0), target]
+        aligned = not any(address % _ALIGNMENT for address in self.addresses(operands))
         return self.launcher(
-            self.built([whole], [tbe.compute(source.shape, element)], aligned=aligned), addresses
+            self.built([whole], [tbe.compute(source.shape, element)], aligned=aligned), operands
         )
 
     def _call(self, task: Task, ways: Sequence[Callable[[], _Way]]) -> Callable[[], None]:
@@ -372,12 +429,12 @@ class _Loaded:
             task, found, self._copies(task, task.inputs), self._copies(task, task.outputs, back=True)
         )
         self.calls.append(call)
-        return lambda: call.enqueue(self.stream, self.workspace.address)
+        return lambda: call.enqueue(self)
 
-    def _operands(self, task: Task) -> tuple[int, int, int]:
-        """The addresses of bias, residual and result."""
-        bias = self._aligned(task.inputs[2], task) if task.attrs["has_bias"] else 0
-        residual = self._aligned(task.inputs[-1], task) if "add" in task.attrs["post_ops"] else 0
+    def _operands(self, task: Task) -> tuple[_Operand, _Operand, _Operand]:
+        """Bias, residual and result."""
+        bias: _Operand = self._aligned(task.inputs[2], task) if task.attrs["has_bias"] else 0
+        residual: _Operand = self._aligned(task.inputs[-1], task) if "add" in task.attrs["post_ops"] else 0
         return bias, residual, self._aligned(task.outputs[0], task)
 
     def _product(self, task: Task) -> Callable[[], None]:
@@ -463,8 +520,8 @@ class _Loaded:
         inputs, outputs = epilogue(
             y.dtype, dense.shape, order.index(1), op.flag("has_bias"), "add" in op.post_ops, _activation(op)
         )
-        _, _, bias, residual, result = way.addresses
-        operands = [address for address in (result, bias, residual) if address]
+        _, _, bias, residual, result = way.operands
+        operands = [operand for operand in (result, bias, residual) if operand]
         way.after = self.launcher(self.built(inputs, outputs), [*operands, result])
         return way
 
@@ -495,13 +552,13 @@ class _Loaded:
             bool(task.attrs["causal"]),
             wanted,
         )
-        operands = [self._aligned(view, task) for view in task.inputs]
-        addresses = (
-            *operands[:3],
-            operands[3] if mask is not None else 0,
+        inputs = [self._aligned(view, task) for view in task.inputs]
+        operands = (
+            *inputs[:3],
+            inputs[3] if mask is not None else 0,
             self._aligned(task.outputs[0], task),
         )
-        return _Way("cudnn", call, (*addresses, self._aligned(sums, task) if wanted else 0))
+        return _Way("cudnn", call, (*operands, self._aligned(sums, task) if wanted else 0))
 
     # -- kernels of our own ------------------------------------------------------------------------------------
 
@@ -529,7 +586,9 @@ class _Loaded:
             *(self._aligned(v, task) for v in task.outputs),
             *how.numbers,
         ]
-        return lambda: self.stream.launch(module, how.symbol, how.blocks, how.threads, arguments, how.shared)
+        return lambda: self.stream.launch(
+            module, how.symbol, how.blocks, how.threads, self.addresses(arguments), how.shared
+        )
 
     def _constant(self, view: View) -> np.ndarray:
         """A constant operand in the order of its view."""
@@ -544,7 +603,7 @@ class _Loaded:
             return True
         return any(v.buffer == view.buffer for task in self.plan.tasks for v in task.inputs)
 
-    def _channels_last_weights(self, w: View, task: Task) -> tuple[int, tuple[int, ...]]:
+    def _channels_last_weights(self, w: View, task: Task) -> tuple[_Operand, tuple[int, ...]]:
         """Constant weights in the order O, kernel, I, which tensor cores read; others as they are."""
         buffer = self.plan.buffers[w.buffer]
         if buffer.kind != "constant":
@@ -584,12 +643,15 @@ class _Loaded:
             call.chosen = known[key]
         self.tuning.save()
         self.workspace = self._workspace()
-        self._capture()
+        self.bindings.forget()
+        for steps in steps_in(self.parts):
+            steps.graphs.clear()
+        self.bind_own()
 
     def _fastest(self, call: _Call) -> tuple[int, int]:
         """The fastest candidate with the results of the first, on random operands."""
         trial = Trial(self, call.task)
-        call.enqueue(self.stream, self.workspace.address)
+        call.enqueue(self)
         trial.keep()
         first, times = call.chosen, {}
         for candidate in call.candidates():
@@ -604,13 +666,13 @@ class _Loaded:
         call.chosen = candidate
         try:
             trial.poison()
-            call.enqueue(self.stream, self.workspace.address)
+            call.enqueue(self)
             if not trial.agrees():
                 self.wrong.append(f"{call.task.name}: {call.describe(candidate)}")
                 return math.inf
             self.stream.begin_capture()
             for _ in range(_TIMED_LAUNCHES):
-                call.enqueue(self.stream, self.workspace.address)
+                call.enqueue(self)
             graph = cuda.Graph(self.stream)
             return min(self._times(lambda: graph.launch(self.stream), _REPEATS))
         except cuda.CudaError:
@@ -630,14 +692,77 @@ class _Loaded:
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def _capture(self) -> None:
-        for part in self.parts:
-            part.capture(self)
+    @contextlib.contextmanager
+    def on(self, stream: cuda.Stream) -> Iterator[None]:
+        """Run on a stream, behind the run before: both use the same arena."""
+        if self.last not in (-1, stream.handle):
+            stream.wait(self.done)
+        self.stream = stream
+        try:
+            yield
+        finally:
+            self.done.record(stream)
+            self.last, self.stream = stream.handle, self.own_stream
+
+    def bind_own(self) -> None:
+        """Have inputs and outputs in memory of the program's own."""
+        self._bind(self.bindings.own())
+
+    def _bind(self, binding: Binding) -> None:
+        """Use the graphs that read and write a binding's memory; capture them where there are none."""
+        self.binding = binding
+        if binding in self.bindings:
+            return
+        stream, self.stream = self.stream, self.own_stream  # the default stream cannot be captured
+        try:
+            for part in self.parts:
+                part.capture(self)
+        finally:
+            self.stream = stream
+        for dropped in self.bindings.add(binding):
+            for steps in steps_in(self.parts):
+                steps.graphs.pop(dropped, None)
+
+    def run_bound(self, given: Binding) -> dict[int, tuple[int, ...]]:
+        """Run on the caller's memory; what cannot be bound is copied from and to memory of the program's own."""
+        inputs = list(given.inputs)
+        for output, source in self.plan.donated:
+            if inputs[source] != given.outputs[output]:  # the caller's input stays as it is
+                self._staged(given.outputs[output], inputs[source], self.plan.inputs[source].desc.nbytes)
+                inputs[source] = given.outputs[output]
+        binding = self.bindings.choose(Binding(tuple(inputs), given.outputs))
+        for port, bound, address in zip(self.plan.inputs, binding.inputs, inputs, strict=True):
+            if address != bound:
+                self._staged(bound, address, port.desc.nbytes)
+        self._bind(binding)
+        shapes = self.launch()
+        for port, bound, address in zip(self.plan.outputs, binding.outputs, given.outputs, strict=True):
+            if address != bound:
+                self._staged(address, bound, port.desc.nbytes)
+        return shapes
+
+    def _staged(self, to: int, source: int, nbytes: int) -> None:
+        if nbytes:
+            self.stream.copy(to, source, nbytes)
+            self.copies.on_gpu += 1
+            self.copies.on_gpu_bytes += nbytes
+
+    def feed(self, feeds: Sequence[np.ndarray]) -> None:
+        """Copy inputs of the host to the memory that is bound."""
+        for address, array in zip(self.binding.inputs, feeds, strict=True):
+            self._upload_to(address, array)
+            self.copies.fed_bytes += array.nbytes
+
+    def fetch(self, results: Sequence[np.ndarray]) -> None:
+        """Copy outputs from the memory that is bound to the host."""
+        for address, array in zip(self.binding.outputs, results, strict=True):
+            self._download(array, address)
+            self.copies.fetched_bytes += array.nbytes
 
     @property
     def nodes(self) -> int:
         """Nodes of all graphs."""
-        return sum(part.graph.nodes for part in steps_in(self.parts) if part.graph is not None)
+        return sum(next(iter(part.graphs.values())).nodes for part in steps_in(self.parts) if part.graphs)
 
     def launch(self, feeds: Sequence[np.ndarray] | None = None) -> dict[int, tuple[int, ...]]:
         """Put a run on the stream; with host parts, wait for what they need. They read the feeds where they can."""
@@ -648,20 +773,20 @@ class _Loaded:
 
     def download(self, number: int, array: np.ndarray) -> None:
         """Copy a buffer of the plan to the host."""
-        memory, offset = self._place(number)
-        memory.download(self.stream, array, offset)
+        self._download(array, self._base(number))
 
     def upload(self, number: int, array: np.ndarray) -> None:
         """Copy a buffer of the plan to the GPU."""
-        memory, offset = self._place(number)
-        memory.upload(self.stream, array, offset)
+        self._upload_to(self._base(number), array)
 
-    def _place(self, number: int) -> tuple[cuda.Memory, int]:
+    def _base(self, number: int) -> int:
+        """Where a buffer of the plan is in the current binding."""
         buffer = self.plan.buffers[number]
         if buffer.kind == "arena":
-            return self.arena, buffer.offset
-        lists = {"constant": self.constants, "input": self.inputs, "output": self.outputs}
-        return lists[buffer.kind][buffer.index], 0
+            return self.arena.address + buffer.offset
+        if buffer.kind == "constant":
+            return self.constants[buffer.index].address
+        return (self.binding.inputs if buffer.kind == "input" else self.binding.outputs)[buffer.index]
 
     def seconds(self, repeats: int) -> float:
         return float(np.median(self._times(self.launch, repeats + 10)[10:])) / 1e3
@@ -688,6 +813,30 @@ class _Loaded:
         graph = cuda.Graph(self.stream)
         times = self._times(lambda: graph.launch(self.stream), repeats)
         return float(np.median(times)) / 1e3 / launches
+
+
+def _check_architecture(plan: Plan, device: int) -> None:
+    """Refuse a GPU that is older than the one the plan is for."""
+    wanted, found = architecture_of(plan.report), str(cuda.describe(device)["architecture"])
+    if int(wanted.removeprefix("sm_")) > int(found.removeprefix("sm_")):
+        raise GeError(
+            "E10031",
+            f"model {plan.name} is compiled for {wanted}, GPU {device} is {found}",
+            remedy=f"compile it for {found}, or run it on a GPU of {wanted}",
+        )
+
+
+def _out_of_memory(plan: Plan, error: OutOfDeviceMemory) -> OutOfMemoryError:
+    peak = plan.report.get("peak", [])
+    named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
+    return OutOfMemoryError(
+        "E10030",
+        f"{error}{named}",
+        remedy="a smaller batch, or a GPU with more memory",
+        requested=error.requested,
+        available=error.available,
+        peak=peak,
+    )
 
 
 def _activation(op: Operation) -> str:
