@@ -40,6 +40,7 @@ _SUFFIXES = {
     ".air": Framework.AIR,
     ".mindir": Framework.AIR,
     ".json": Framework.PADDLE,
+    ".pdmodel": Framework.PADDLE,
     ".tflite": Framework.TFLITE,
     ".lite": Framework.TFLITE,
 }
@@ -71,8 +72,8 @@ def content_of(path: Path) -> Framework | None:
         return Framework.PADDLE
     if len(head) < 2 or head[0] not in _FIRST_BYTES:
         return None
-    if path.suffix.lower() == ".mindir":
-        return Framework.AIR
+    if path.suffix.lower() in (".mindir", ".pdmodel"):  # they begin as TensorFlow's do
+        return _SUFFIXES[path.suffix.lower()]
     if head[0] == 0x08 and head[1] < 3:  # the version of a SavedModel, which is below those of ONNX
         return Framework.TENSORFLOW
     return Framework.AIR if head[0] == 0x08 and path.suffix.lower() == ".air" else _FIRST_BYTES[head[0]]
@@ -107,8 +108,8 @@ def framework_of(path: Path) -> Framework:
         raise GeError(
             "E10021",
             f"{path.name} is of no known kind",
-            remedy="give a .onnx, .pb, .tflite, .mindir or .air file, a .json of PaddlePaddle or a SavedModel folder, "
-            "or set --framework",
+            remedy="give a .onnx, .pb, .tflite, .mindir or .air file, a .json or .pdmodel of PaddlePaddle, a "
+            "SavedModel folder, or set --framework",
         )
     return _FIRST_BYTES[first[0]]
 

@@ -1,6 +1,6 @@
 """PaddlePaddle's programs into GE graphs.
 
-    graph = parse("model.json")                       # parameters from model.pdiparams
+    graph = parse("model.json")                       # or model.pdmodel; parameters from model.pdiparams
     graph = convert(program, shapes={"x": (1, 3)})    # parameters are inputs
 
 Everything that cannot be mapped is reported at once, as UnsupportedOperatorsError.
@@ -36,8 +36,9 @@ from ge.parsers.paddle import (  # noqa: F401  (declare the plugins)
     recurrent,
     reduce,
 )
+from ge.parsers.paddle.files import load
 from ge.parsers.paddle.node import PaddleNode
-from ge.parsers.paddle.program import Block, Operation, Port, Program, load
+from ge.parsers.paddle.program import Block, Operation, Port, Program
 
 __all__ = ["Converted", "Draw", "convert", "names", "parse"]
 
@@ -244,7 +245,8 @@ class Converter:
             self._refuse(operation.type, fault, "", label, operation)
             return
         for port, value in zip(operation.results, results, strict=False):
-            self.values[port.number] = value
+            if port.number:  # 0 stands for what is absent, as an operand too
+                self.values[port.number] = value
         self._follow_updates(name, operation)
 
     def _mapped(self, name: str, operation: Operation) -> list[Any]:

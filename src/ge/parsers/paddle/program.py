@@ -1,10 +1,9 @@
-"""PaddlePaddle's programs: `model.json` (PIR, the form since version 3) and `model.pdiparams` beside it."""
+"""PaddlePaddle's programs: `model.json` (PIR, the form since version 3) and the values of `model.pdiparams`."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 from ge.errors import GeError
 from ge.ir.types import numpy_dtype
 
-__all__ = ["Block", "Operation", "Port", "Program", "is_program", "load", "read", "read_parameters"]
+__all__ = ["STORED", "Block", "Operation", "Port", "Program", "is_program", "read", "read_parameters"]
 
 MAX_DEPTH = 32
 _DIALECTS = {"0": "builtin", "1": "pd_op", "2": "cf"}
@@ -34,7 +33,7 @@ _DTYPES = {
 }
 _ATTRIBUTE_DTYPES = {"int": "int32", "uint": "uint32"}
 # Element types in files of parameters, by their numbers.
-_STORED = {
+STORED = {
     0: "bool",
     1: "int16",
     2: "int32",
@@ -103,29 +102,6 @@ def is_program(path: Path) -> bool:
             return b'"magic":"pir"' in file.read(200).replace(b" ", b"")
     except OSError:
         return False
-
-
-def load(path: str | os.PathLike[str]) -> Program:
-    """A program and its parameters, from the two files that `paddle.jit.save` writes."""
-    source = Path(path)
-    try:
-        program = read(source.read_text(), source.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise GeError("E10021", f"{source} cannot be read: {error}", remedy="check the path") from error
-    parameters = [o.attrs for o in program.block.operations if o.type == "builtin.parameter"]
-    names = [attrs["name"] for attrs in parameters if attrs["stored"]]
-    if not names:
-        return program
-    stored = source.with_suffix(".pdiparams")
-    try:
-        content = stored.read_bytes()
-    except OSError as error:
-        raise GeError(
-            "E10021",
-            f"{source.name} has {len(names)} parameters, and {stored.name} cannot be read: {error.strerror}",
-            remedy="keep both files that paddle.jit.save writes in one folder",
-        ) from error
-    return Program(program.name, program.block, read_parameters(content, names, stored.name))
 
 
 def read(text: str, name: str = "program") -> Program:
@@ -246,9 +222,9 @@ def _description(content: bytes) -> tuple[str, list[int]]:
             while place < end:
                 item, place = _varint(content, place)
                 shape.append(item)
-    if code not in _STORED:
+    if code not in STORED:
         raise ValueError(f"element type {code} is unknown")
-    return _STORED[code], shape
+    return STORED[code], shape
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:
