@@ -429,7 +429,7 @@ def _fill_constant(t: _Translator, inputs: _Slots, outputs: _Slots, attrs: dict[
 def _assign_value(t: _Translator, inputs: _Slots, outputs: _Slots, attrs: dict[str, Any]) -> None:
     """The elements are in the list of their type."""
     kinds = ("values", "fp32_values", "int32_values", "int64_values", "bool_values", "fp64_values")
-    values = next((attrs[k] for k in kinds if attrs.get(k)), [])
+    values: list[Any] = next((attrs[k] for k in kinds if attrs.get(k)), [])
     t.emit("assign_value", attrs | {"values": values}, [], [t.assigned(outputs["Out"][0])])
 
 
