@@ -119,6 +119,57 @@ def test_every_test_of_a_node_with_values_at_the_threshold_and_nan(mode: str, mi
     np.testing.assert_array_equal(ours, theirs)
 
 
+def forest_with_sets(missing: int) -> onnx.ModelProto:
+    """Two trees: sets of three values, of one and of none; children of one test for a set, and for a threshold."""
+    modes = np.asarray([6, 6, 6, 0, 0, 6], np.uint8)  # 6: one of a set, 0: at most
+    sets = np.asarray([0.0, 2.0, -1.0, np.nan, 1.0, np.nan, np.nan, 2.0, 1.0, np.nan], np.float32)
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=2, aggregate_function=1, post_transform=0,
+        tree_roots=[0, 5], nodes_featureids=[0, 1, 2, 1, 0, 2], membership_values=onnx.numpy_helper.from_array(sets),
+        nodes_modes=onnx.numpy_helper.from_array(modes),
+        nodes_splits=onnx.numpy_helper.from_array(np.asarray([0, 0, 0, 0.5, 1.0, 0], np.float32)),
+        nodes_truenodeids=[1, 2, 0, 2, 4, 6], nodes_trueleafs=[0, 0, 1, 1, 1, 1],
+        nodes_falsenodeids=[3, 4, 1, 3, 5, 7], nodes_falseleafs=[0, 0, 1, 1, 1, 1],
+        nodes_missing_value_tracks_true=[missing] * 6,
+        leaf_targetids=[0, 1, 0, 1, 0, 1, 0, 1],
+        leaf_weights=onnx.numpy_helper.from_array(np.asarray([1, 2, 4, 8, 16, 32, 64, 128], np.float32)),
+    )  # fmt: skip
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, c]) for n, c in (("x", 3), ("y", 2))]
+    graph = helper.make_graph([node], "net", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 5)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def falls_to(key: int, row: np.ndarray, missing: int) -> int:
+    """The leaf that a row reaches in the forest with sets, from a node."""
+    features, sets = [0, 1, 2, 1, 0, 2], {0: (0, 2, -1), 1: (1,), 2: (), 5: (2, 1)}
+    true = [(1, 0), (2, 0), (0, 1), (2, 1), (4, 1), (6, 1)]
+    false = [(3, 0), (4, 0), (1, 1), (3, 1), (5, 1), (7, 1)]
+    value = row[features[key]]
+    passes = (
+        bool(missing)
+        if np.isnan(value)
+        else value in sets[key]
+        if key in sets
+        else value <= (0.5, 1.0)[key - 3]
+    )
+    child, leaf = true[key] if passes else false[key]
+    return child if leaf else falls_to(child, row, missing)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_tests_for_a_set_of_values(missing: int) -> None:
+    choices = np.asarray([-1.0, 0.0, 0.5, 1.0, np.nan, 2.0, 3.0], np.float32)
+    x = np.stack(np.meshgrid(choices, choices, choices), -1).reshape(-1, 3)
+    model = ge.compile(forest_with_sets(missing), CompileOptions(input_shapes={"x": x.shape}))
+    expected = np.zeros((len(x), 2), np.float32)
+    for row, sums in zip(x, expected, strict=True):
+        for root in (0, 5):
+            leaf = falls_to(root, row, missing)
+            sums[leaf % 2] += 2**leaf
+    np.testing.assert_array_equal(model(x), expected)
+
+
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 def test_aggregates(aggregate: str) -> None:
     x = RNG.standard_normal((11, 3)).astype(np.float32)

@@ -77,6 +77,10 @@ class GraphBuilder:
         self.graph.register_initializer(value)
         return value
 
+    def variable(self, value: ir.Value) -> ir.Value:
+        """A value that is not folded while the graph is made, even where it is a constant."""
+        return self._append("Identity", [value], {}, [desc_of(value)])[0]
+
     def output(self, value: ir.Value, name: str = "") -> ir.Value:
         """Declare a graph output. An input, a constant or an output of before gets a node of its own."""
         value = self._own(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class _Branch:
     missing: bool  # NaN takes the true branch
     true: int = -1
     false: int = -1
+    copy_of: int | None = None  # the node whose test and children it has
 
 
 @dataclass
@@ -155,7 +156,7 @@ def _add_tree(
     forest.roots.append(start)
     level, depth, placed = [root], 0, {root}
     order: list[int] = []
-    pending: list[tuple[int, int]] = []  # position of a branch, position of its child
+    child: dict[int, int] = {}  # position of the first child by key of the branch
     while level:
         following: list[int] = []
         children_at = len(order) + len(level)
@@ -163,26 +164,26 @@ def _add_tree(
             node = nodes.get(key)
             if node is None:
                 raise Unsupported(f"a tree names node {key}, which it does not have", "check the model")
-            position = len(order)
             order.append(key)
-            if node.mode == "LEAF":
+            if node.mode == "LEAF" or node.copy_of is not None:
                 continue
             swapped = _tested(node)[2]
             children = [node.false, node.true] if swapped else [node.true, node.false]
             if not placed.isdisjoint(children) or children[0] == children[1]:
                 raise Unsupported("a tree whose branches meet again", "check the model")
             placed.update(children)
-            pending.append((position, children_at + len(following)))
+            child[key] = children_at + len(following)
             following += children
         depth += bool(following)
         level = following
-    child = dict(pending)
     for position, key in enumerate(order):
         node, first = nodes[key], len(forest.weights)
-        if position in child:
+        if node.copy_of is not None:
+            key = node.copy_of
+        if key in child:
             threshold, flags, _ = _tested(node)
             forest.plain &= flags == BRANCH
-            forest.rows.append((_bits(threshold), node.feature | flags, start + child[position], first))
+            forest.rows.append((_bits(threshold), node.feature | flags, start + child[key], first))
             continue
         given = leaves.get(key, [])
         forest.single &= len(given) == 1
@@ -191,6 +192,32 @@ def _add_tree(
             forest.targets.append(target)
             forest.weights.append(weight)
     forest.depths.append(depth)
+
+
+def _expand_members(nodes: dict[int, _Branch], members: dict[int, list[float]]) -> None:
+    """Write tests for a set of values as chains of tests for one value each.
+
+    A child stands right beside the rest of its chain, so all but the last test of a chain lead to copies of the child,
+    which share what is below it. The last one is the deepest: levels are counted on its way.
+    """
+    for key, values in members.items():
+        node = nodes[key]
+        for value in values[:-1]:
+            copied, rest = len(nodes), len(nodes) + 1
+            nodes[copied] = replace(nodes[node.true], copy_of=node.true)
+            nodes[rest] = replace(node)
+            node.value, node.mode, node.true, node.false = value, "BRANCH_EQ", copied, rest
+            node = nodes[rest]
+        node.value, node.mode = values[-1] if values else np.nan, "BRANCH_EQ"
+    for node in nodes.values():  # a child may have been a test for a set itself
+        if node.copy_of is not None:
+            original = nodes[node.copy_of]
+            node.feature, node.value, node.mode, node.missing = (
+                original.feature,
+                original.value,
+                original.mode,
+                original.missing,
+            )
 
 
 def _read(n: Node, prefix: str) -> tuple[_Forest, int]:
@@ -277,6 +304,25 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
+def _members(n: Node, nodes: dict[int, _Branch]) -> dict[int, list[float]]:
+    """The set of values of every node that tests for one; a NaN ends each set in the file."""
+    tests = [key for key, node in nodes.items() if node.mode == "BRANCH_MEMBER"]
+    sets: list[list[float]] = [[]]
+    given = n.attr("membership_values")
+    for value in () if given is None else np.asarray(given).reshape(-1):
+        if np.isnan(value):
+            sets.append([])
+        else:
+            sets[-1].append(float(value))
+    if not sets[-1]:
+        sets.pop()
+    if len(sets) != len(tests):
+        raise Unsupported(
+            f"{len(tests)} nodes test for a set of values, and {len(sets)} sets", "check the model"
+        )
+    return dict(zip(tests, sets, strict=True))
+
+
 @plugin(onnx="TreeEnsemble", domain=DOMAIN)
 def _tree_ensemble(n: Node) -> Results:
     """The newer form: nodes and leaves are two lists, and a branch says which of them it names."""
@@ -298,6 +344,7 @@ def _tree_ensemble(n: Node) -> Results:
     weights = np.asarray(n.attr("leaf_weights")).reshape(-1)
     leaves = {count + i: [(int(t), float(weights[i]))] for i, t in enumerate(n.attr("leaf_targetids"))}
     nodes.update({key: _Branch(0, 0.0, "LEAF", False) for key in leaves})
+    _expand_members(nodes, _members(n, nodes))
     forest = _Forest()
     for root in n.attr("tree_roots"):
         _add_tree(forest, nodes, int(root), leaves)

@@ -1,13 +1,33 @@
-"""Steps of optimizers, as ONNX's training operators describe them."""
+"""Gradients and steps of optimizers, as ONNX's training operators describe them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
+
 from ge.ir.values import desc_of
+from ge.ops.differentiate import differentiate
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 DOMAIN = "ai.onnx.preview.training"
+
+
+@plugin(onnx="Gradient", domain=DOMAIN)
+def _gradient(n: Node) -> Results:
+    """The gradients of a named value of the graph by others, at their values there."""
+    names = [*n.attr("xs"), n.attr("y")]
+    values = [n.parser.named(name) for name in names]
+    given = [*n.inputs[: len(n.attr("xs"))]]
+    wrong = [name for name, value in zip(names, values, strict=True) if not isinstance(value, ir.Value)]
+    if wrong:
+        raise Unsupported(f"the gradient by {wrong[0]}, which is no tensor", "differentiate by tensors")
+    *variables, y = values
+    if any(a is not b for a, b in zip(given, variables, strict=False)):
+        raise Unsupported(
+            "a gradient at other values than those of the graph", "give the tensors that xs names"
+        )
+    return differentiate(n.builder, y, variables)
 
 
 def _groups(n: Node, count: int) -> list[tuple[Any, ...]]:

@@ -67,6 +67,7 @@ class Scope:
     parent: Scope | None = None
     calls: tuple[str, ...] = ()  # functions being expanded, outermost first
     path: str = ""  # names of the calling nodes, "outer/inner/"
+    variables: frozenset[str] = frozenset()  # what a Gradient differentiates by: not folded
 
     def find(self, name: str) -> Binding:
         """The value of a name, from this scope or an outer one."""
@@ -76,6 +77,8 @@ class Scope:
                 return scope.values[name]
             if name in scope.pending:
                 value = store(scope.builder, scope.pending.pop(name)(), name)
+                if name in scope.variables:
+                    value = scope.builder.variable(value)
                 scope.values[name] = value
                 return value
             scope = scope.parent
@@ -104,6 +107,14 @@ class Converter:
 
     def graph(self, graph: onnx.GraphProto, scope: Scope, where: str) -> list[Binding]:
         """Emit a graph whose inputs are bound in the scope; the bindings of its outputs."""
+        scope.variables = frozenset(
+            name.decode()
+            for node in graph.node
+            if node.op_type == "Gradient"
+            for attribute in node.attribute
+            if attribute.name == "xs"
+            for name in attribute.strings
+        )
         for tensor in graph.initializer:
             if tensor.name not in scope.values:
                 scope.pending[tensor.name] = _reader(tensor, self.file.folder)
@@ -377,6 +388,10 @@ class Context:
             )
         return results
 
+    def named(self, name: str) -> Any:
+        """The value of a name of the model."""
+        return self.scope.find(name)
+
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
         """A constant; an element type that no engine accepts is refused."""
         return store(self.scope.builder, plain_array(array, "its value"), name)
@@ -430,6 +445,7 @@ def _kept_narrow(type_: str, inputs: Sequence[Binding], results: list[Binding]) 
 
 _TAKES_SEQUENCES = frozenset(
     {
+        "AdamWOptimizer",
         "ConcatFromSequence",
         "Identity",
         "If",
@@ -437,6 +453,7 @@ _TAKES_SEQUENCES = frozenset(
         "Optional",
         "OptionalGetElement",
         "OptionalHasElement",
+        "SGDOptimizerV2",
         "SequenceAt",
         "SequenceErase",
         "SequenceInsert",

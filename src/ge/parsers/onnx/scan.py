@@ -38,10 +38,6 @@ _REASONS = {
         "image files are decoded by the host, outside of branches, loops and functions",
         "decode images on the host and feed pixels",
     ),
-    "Gradient": (
-        "symbolic differentiation is done by the framework, not by the model",
-        "export the gradient graph",
-    ),
 }
 
 
