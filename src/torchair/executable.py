@@ -20,9 +20,11 @@ from ge.explanation import Placement, explain
 from ge.hybrid import Patience, Specialiser
 from ge.model.model import Model
 from ge.options import CompileOptions
+from ge.target.cuda import architecture_of
 from npu_runtime import Fetcher, TaskError
 from torchair.faults import as_torch_says
 from torchair.gears import gears_of
+from torchair.gpu import Gpu, gpu_of, options_for
 from torchair.lowering import Layout, NpuPart, Refusal, lower
 from torchair.plan import FunctionPlan, form_of
 from torchair.symbolic import SymbolicPlan
@@ -51,6 +53,15 @@ class GraphReport:
     failure: str = ""
     choices: list[Placement] = field(default_factory=list)  # nodes that a custom operator was there to take
     programs: int = 0  # programs of the engine that were compiled for it so far
+    memory: str = ""  # what its tensors are in
+    copied_bytes: int = 0  # from the host to the GPU and back in each call, where tensors are the host's
+
+    def note_copies(self, models: Sequence[Model], gpu: Gpu | None) -> None:
+        """Count what each call copies, and say so once."""
+        plans = [m.plan for m in models if gpu is None and architecture_of(m.plan.report)]
+        self.copied_bytes = sum(p.desc.nbytes for plan in plans for p in (*plan.inputs, *plan.outputs))
+        if self.copied_bytes:
+            _warn_of_copies()
 
 
 class observe:
@@ -67,6 +78,15 @@ class observe:
 
     def __exit__(self, *error: object) -> None:
         _observers[:] = [sink for sink in _observers if sink is not self.found]
+
+
+@functools.cache
+def _warn_of_copies() -> None:
+    warnings.warn(
+        "graphs run on the GPU and their tensors are in the memory of the host: each call copies its inputs to the GPU "
+        "and its results back (torchair.explain tells how much). Tensors with device='cuda' are used where they are",
+        stacklevel=2,
+    )
 
 
 def _tell(report: GraphReport) -> None:
@@ -200,11 +220,13 @@ class CompiledGraph:
 
         def note(model: Model) -> None:
             report.programs += 1
+            report.note_copies([model], plan.gpu)
             report.choices += [row for row in explain(model) if row.choice and row not in report.choices]
 
         try:
             constants = {self.places[i]: args[i] for i in self.static} if folded else {}
-            plan = SymbolicPlan(self.module, self.places, constants, self.options, note)
+            gpu, options = self._target(report)
+            plan = SymbolicPlan(self.module, self.places, constants, options, note, gpu)
             report.operators, report.refusals = plan.operators, plan.reasons()
             report.npu_calls, report.parts = len(plan.native), len(plan.parts)
             return plan if plan.parts else self._on_aten
@@ -239,19 +261,22 @@ class CompiledGraph:
             layouts = {
                 n: Layout.of(a) for n, a in zip(self.places, args, strict=True) if isinstance(a, torch.Tensor)
             }
+            gpu, options = self._target(report)
             lowered = lower(self.module, values, constants, layouts, self.free)
             report.npu_calls, report.refusals = lowered.npu_calls, lowered.refusals
             report.operators = lowered.operators
             report.parts = sum(isinstance(s, NpuPart) for s in lowered.steps)
             models = [
-                compile_graph(part.graph, self.options, "torch", part.donated)
+                compile_graph(part.graph, options, "torch", part.donated)
                 for part in lowered.steps
                 if isinstance(part, NpuPart)
             ]
             report.programs = len(models)
             report.choices = [row for model in models for row in explain(model) if row.choice]
+            report.note_copies(models, gpu)
             training = self.kind != "inference" and not self.numbers
-            plan = FunctionPlan(form_of(self.module, self.places, lowered, values), models, lowered, training)
+            form = form_of(self.module, self.places, lowered, values, gpu)
+            plan = FunctionPlan(form, models, lowered, training)
             if self.on_compile is not None:
                 self.on_compile(plan)
             return plan.fastest()
@@ -259,6 +284,12 @@ class CompiledGraph:
             return self._given_up(report, error)
         finally:
             _tell(report)
+
+    def _target(self, report: GraphReport) -> tuple[Gpu | None, CompileOptions]:
+        """The GPU whose memory the tensors are in, None for the host's, and the options for it."""
+        gpu = gpu_of(n.meta.get("val") for n in self.module.graph.nodes)
+        report.memory = "the host" if gpu is None else f"GPU {gpu.index}"
+        return gpu, options_for(self.options, gpu)
 
     def _values(self, args: list[Any]) -> dict[fx.Node, Any]:
         """The fake result of each node in concrete sizes."""

@@ -36,6 +36,9 @@ class Explanation:
         lines = [f"{len(self.graphs)} graph(s), {self.npu_calls} calls on the NPU, {self.host_calls} on ATen"]
         for graph in self.graphs:
             lines.append(f"  {graph.kind}: {graph.npu_calls} calls in {graph.parts} NPU part(s)")
+            if graph.copied_bytes:
+                where = f"tensors in the memory of {graph.memory}"
+                lines.append(f"    {where}: {graph.copied_bytes} bytes copied to and from the GPU in a call")
             if graph.failure:
                 lines.append(f"    all on ATen: {graph.failure}")
             reasons = collections.Counter((r.operator, r.reason) for r in graph.refusals)

@@ -66,12 +66,14 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """A dense tensor's memory as an array, not copied."""
+    """A dense tensor's memory as an array, not copied unless it is a GPU's."""
     tensor = tensor.detach()
     if tensor.device.type == "npu":
         from torch_npu.memory import as_cpu
 
         tensor = as_cpu(tensor)
+    elif tensor.device.type == "cuda":
+        tensor = tensor.cpu()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     if tensor.dtype is torch.bfloat16:

@@ -16,6 +16,7 @@ from torch import fx
 import ge
 from npu_runtime import take_guests_of
 from npu_runtime.activity import host_call
+from torchair.gpu import Gpu
 from torchair.lowering import Layout, Lowered, NpuPart
 from torchair.recycling import LARGE_BYTES, Recycler
 
@@ -68,14 +69,19 @@ class ProgramForm:
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     donated: tuple[tuple[int, int], ...]
     moved: tuple[tuple[int, int], ...]  # outputs that are an NPU's tensors, and which NPU's
+    gpu: Gpu | None = None  # the GPU whose memory inputs and outputs are in
+    hosted: tuple[int, ...] = ()  # outputs of a GPU's program that are tensors of the host
 
     @classmethod
-    def of(cls, part: NpuPart) -> ProgramForm:
+    def of(cls, part: NpuPart, gpu: Gpu | None = None) -> ProgramForm:
+        devices = list(enumerate(part.output_devices))
         return cls(
             tuple(part.input_layouts),
             tuple((layout.shape, layout.strides, dtype) for layout, dtype in part.output_layouts),
             tuple(part.donated),
-            tuple((i, d.index or 0) for i, d in enumerate(part.output_devices) if d.type != "cpu"),
+            tuple((i, d.index or 0) for i, d in devices if d.type == "npu"),
+            gpu,
+            tuple(i for i, d in devices if d.type == "cpu") if gpu is not None else (),
         )
 
 
@@ -124,10 +130,14 @@ class FunctionPlanData:
 
 
 def form_of(
-    module: fx.GraphModule, places: Sequence[fx.Node], lowered: Lowered, values: dict[fx.Node, Any]
+    module: fx.GraphModule,
+    places: Sequence[fx.Node],
+    lowered: Lowered,
+    values: dict[fx.Node, Any],
+    gpu: Gpu | None = None,
 ) -> FunctionPlanData:
     """The plan of a lowered graph."""
-    return Former(module, places, values).form(lowered)
+    return Former(module, places, values).form(lowered, gpu)
 
 
 class Former:
@@ -141,12 +151,13 @@ class Former:
             n: v for n, v in values.items() if isinstance(v, (int, float, bool)) or _is_list_of_ints(v)
         }
 
-    def form(self, lowered: Lowered) -> FunctionPlanData:
+    def form(self, lowered: Lowered, gpu: Gpu | None = None) -> FunctionPlanData:
         steps: list[NpuStep | HostStep] = []
         for step in lowered.steps:
             if isinstance(step, NpuPart):
                 reads = tuple(self.slot(n) for n in step.inputs)
-                steps.append(NpuStep(ProgramForm.of(step), reads, tuple(self.slot(n) for n in step.outputs)))
+                makes = tuple(self.slot(n) for n in step.outputs)
+                steps.append(NpuStep(ProgramForm.of(step, gpu), reads, makes))
             else:
                 steps.append(self.host_step(step.node))
         output = next(n for n in self.module.graph.nodes if n.op == "output")
@@ -247,6 +258,11 @@ class Program:
 
         return short
 
+    @staticmethod
+    def of(form: ProgramForm, model: ge.Model, training: bool = False) -> Program:
+        """The program for the memory that its tensors are in."""
+        return Program(form, model, training) if form.gpu is None else GpuProgram(form, model, form.gpu)
+
     def _on_devices(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results of a graph of NPU tensors are NPU tensors, over the same memory."""
         from torch_npu.memory import as_npu
@@ -260,7 +276,32 @@ class Program:
         layout = self.layouts[index]
         if self.plain[index]:
             return tensor.contiguous()
-        return torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype).copy_(tensor)
+        laid_out = torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype, device=tensor.device)
+        return laid_out.copy_(tensor)
+
+
+class GpuProgram(Program):
+    """A program over CUDA tensors."""
+
+    def __init__(self, form: ProgramForm, model: ge.Model, gpu: Gpu) -> None:
+        super().__init__(form, model)
+        self.gpu, self.hosted = gpu, form.hosted
+        self.run = gpu.runner(model)
+        self.makers = [functools.partial(gpu.make, *output) for output in self.outputs]
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        with self.gpu.guard():
+            taken = [self.gpu.take(tensor) for tensor in tensors]
+            results = super().__call__(taken)
+            for source in self.donated.values():
+                if taken[source] is not tensors[source]:
+                    tensors[source].copy_(taken[source])
+            for index in self.hosted:
+                results[index] = results[index].cpu()
+        return results
+
+    def on_arguments(self, reads: Sequence[int], arguments: int) -> Callable[[list[Any]], list[torch.Tensor]]:
+        return lambda args: self([args[r] for r in reads])
 
 
 @functools.cache
@@ -294,7 +335,7 @@ class FunctionPlan:
         self.steps: list[Callable[[list[Any]], None]] = []
         for step in form.steps:
             if isinstance(step, NpuStep):
-                self.programs.append(Program(step.form, next(loaded), training))
+                self.programs.append(Program.of(step.form, next(loaded), training))
                 self.steps.append(_npu(self.programs[-1], step))
             else:
                 self.steps.append(host_runner(step))

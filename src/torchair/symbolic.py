@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ge.compiler import compile_graph
 from ge.model.model import Model
 from ge.options import CompileOptions
+from torchair.gpu import Gpu
 from torchair.layouts import memory_order
 from torchair.lowering import (
     READ_MEMORY,
@@ -190,8 +191,9 @@ class SymbolicPlan:
         constants: Mapping[fx.Node, torch.Tensor],
         options: CompileOptions,
         on_program: Callable[[Model], None],
+        gpu: Gpu | None = None,
     ) -> None:
-        self.module, self.places, self.options = module, places, options
+        self.module, self.places, self.options, self.gpu = module, places, options, gpu
         self.constants = {**constants, **_own_tensors(module)}
         self.on_program = on_program
         self.lock = threading.Lock()
@@ -514,7 +516,7 @@ class _Part:
         assert made == self.makes, "a part gives its results in order"
         ports = tuple(self._port(n) for n in read)
         return _Program(
-            model.program.run_pointers,
+            model.program.run_pointers if self.plan.gpu is None else self.plan.gpu.runner(model),
             model,
             ports,
             tuple(self._row_bytes(n) for n in read),
@@ -531,11 +533,18 @@ class _Part:
     # -- running --------------------------------------------------------------------------------------------------
 
     def __call__(self, values: list[Any], sizes: Sequence[int]) -> None:
+        if self.plan.gpu is None:
+            self._call(values, sizes, make_strided)
+            return
+        with self.plan.gpu.guard():
+            self._call(values, sizes, self.plan.gpu.make)
+
+    def _call(self, values: list[Any], sizes: Sequence[int], make: Callable[..., torch.Tensor]) -> None:
         count = math.prod(sizes[p] for p in self.positions)
         results = []
         for port in self.outputs:
             shape = port.shape(*sizes)
-            results.append(make_strided(shape, port.strides(shape), port.node.meta["val"].dtype))
+            results.append(make(shape, port.strides(shape), port.node.meta["val"].dtype))
         if count:
             self._run(values, results, count)
         for slot, port, result in zip(self.slots_out, self.outputs, results, strict=True):
@@ -549,7 +558,7 @@ class _Part:
             program = self.programs.get(rows) or self.program(rows)
             for port in program.inputs:
                 if port.node not in held:
-                    held[port.node] = port.laid_out(values[self.slots_in[port.node]])
+                    held[port.node] = port.laid_out(self._taken(values[self.slots_in[port.node]]))
             if rows > count:
                 self._run_padded(program, [held[p.node] for p in program.inputs], results, count, rows)
                 return
@@ -560,6 +569,9 @@ class _Part:
             program.run(
                 addresses, [o + begin * step for o, step in zip(outputs, program.steps_out, strict=True)]
             )
+
+    def _taken(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.plan.gpu is None else self.plan.gpu.take(tensor)
 
     def _run_padded(
         self,
@@ -574,7 +586,7 @@ class _Part:
             _padded(t, count, rows) if step else t for t, step in zip(inputs, program.steps_in, strict=True)
         ]
         large = [
-            torch.empty(rows * step, dtype=torch.uint8) if step else r
+            torch.empty(rows * step, dtype=torch.uint8, device=r.device) if step else r
             for r, step in zip(results, program.steps_out, strict=True)
         ]
         program.run([t.data_ptr() for t in padded], [t.data_ptr() for t in large])
@@ -590,8 +602,8 @@ def _plain(value: Any, sizes: Sizes) -> Any:
 
 
 def _moved(result: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return result
+    if device.type != "npu":
+        return result.to(device)
     from torch_npu.memory import as_npu
 
     return as_npu(result, device.index or 0)

@@ -406,7 +406,7 @@ def test_npu_device_chooses_the_gpu(monkeypatch, simulated) -> None:
 def test_npu_device_without_a_gpu_says_why(monkeypatch) -> None:
     monkeypatch.delenv("NPU_CUDA_DRIVER", raising=False)
     monkeypatch.setenv("NPU_DEVICE", "cuda")
-    with pytest.raises(GeError, match="NPU_DEVICE=cuda: no CUDA driver"):
+    with pytest.raises(GeError, match="a model for a GPU: no CUDA driver"):
         ge.compile(vector_net())
 
 

@@ -31,20 +31,18 @@ def named(name: str) -> Target:
     return Target(name, name, "cuda", cores, cache, kind="cuda")
 
 
-def present() -> Target:
-    """The target of the first GPU of this machine; raises a GeError that says why there is none."""
+def present(device: int = 0) -> Target:
+    """The target of a GPU of this machine; raises a GeError that says why there is none."""
     from npu_runtime import cuda
 
     try:
-        architecture = str(cuda.describe(0)["architecture"])
+        architecture = str(cuda.describe(device)["architecture"])
     except cuda.CudaUnavailable as error:
         raise GeError(
-            "E10031", f"NPU_DEVICE=cuda: {error}", remedy="unset NPU_DEVICE to use the CPU"
+            "E10031", f"a model for a GPU: {error}", remedy="unset NPU_DEVICE to use the CPU"
         ) from error
     if architecture not in _ARCHITECTURES:
-        raise GeError(
-            "E10010", f"NPU_DEVICE=cuda: the GPU is {architecture}", remedy=f"use one of {', '.join(NAMES)}"
-        )
+        raise GeError("E10010", f"GPU {device} is of {architecture}", remedy=f"use one of {', '.join(NAMES)}")
     return named(architecture)
 
 
