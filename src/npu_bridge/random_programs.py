@@ -95,7 +95,6 @@ class SessionDoor(version_2.TensorFlowDoor):
         "assign": (0.5, _eagerly(_assign)),
     }
     modes = {"session": 1.0}  # noqa: RUF012
-    one_mode = True
     statements = 7
     roles = {"fed": 0.85, "constant": 0.15}  # noqa: RUF012
     names = {"tf": tf, "np": np}  # noqa: RUF012
@@ -121,12 +120,12 @@ class SessionDoor(version_2.TensorFlowDoor):
         with context.eager_mode():
             return super().evaluate(statement, scope)
 
-    def measurable(self, program: Program, mode: str) -> bool:
+    def measurable(self, program: Program) -> bool:
         return not self._random(program)
 
-    def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
+    def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> Any:
         if rounding is None:
-            return super().reference(program, runs, mode, None)
+            return super().reference(program, runs, None)
         with context.eager_mode():
             return self._called(version_2.eager, program, runs, self.host, rounding)
 

@@ -30,6 +30,6 @@ def test_runs_in_which_tensorflow_contradicts_itself_are_left_out(images: int, r
     text = "tf.nn.depthwise_conv2d({0}, {1}, [1, 1, 1, 1], 'SAME')"
     call = Statement("depthwise_conv2d", text, ("x", "w"), (y,))
     inputs = tuple(Input.given(n, a) for n, a in zip("xw", arrays, strict=True))
-    reference = Reference(TensorFlowDoor(), Program(inputs, (call,), (y,), ("eager",)), "eager")
+    reference = Reference(TensorFlowDoor(), Program(inputs, (call,), (y,), "eager"))
     assert reference.shortened() != runs
     assert bool(reference.runs) == runs

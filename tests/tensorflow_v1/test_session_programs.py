@@ -19,9 +19,9 @@ door = load_door("tensorflow_v1")
 program = generate(door, "0/0")
 rewritten, used = session._rewritten, []
 session._rewritten = lambda *given, **more: used.append(1) or rewritten(*given, **more)
-door.reference(program, feeds(program)[:1], "session", None)
+door.reference(program, feeds(program)[:1], None)
 assert not used
-door.run(program, feeds(program)[:1], "session")
+door.run(program, feeds(program)[:1])
 assert used
 """
 

@@ -25,5 +25,5 @@ def test_a_constant_that_is_written_in_place_is_a_state() -> None:
     tripled = Value("y", "float32", (2,))
     write = Statement("write", "{0}.mul_(3)", ("x",), (tripled,), (), Noise.RESULT)
     constant = Input.given("x", np.ones(2, np.float32), Role.CONSTANT)
-    reference = Reference(load_door("torch"), Program((constant,), (write,), (tripled,), ("eager",)), "eager")
+    reference = Reference(load_door("torch"), Program((constant,), (write,), (tripled,), "eager"))
     assert [int(results[0][0]) for results in reference.exact][:2] == [3, 9]

@@ -237,27 +237,27 @@ class TensorFlowDoor(PythonDoor):
         """Random numbers follow from the way of the call, and so do shapes of what loops without a step collect."""
         return not self._random(program) and not {"map_fn", "scan", "TensorArray"} & set(program.operators())
 
-    def measurable(self, program: Program, mode: str) -> bool:
-        return not self._random(program) or mode == self.plain
+    def measurable(self, program: Program) -> bool:
+        return not self._random(program) or program.mode == self.plain
 
     def _random(self, program: Program) -> bool:
         return "random" in program.operators()
 
-    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+    def run(self, program: Program, runs: Runs) -> Any:
         try:
-            return super().run(program, runs, mode)
+            return super().run(program, runs)
         except Exception as error:
-            if self._invalid(program, runs, mode):
+            if self._invalid(program, runs):
                 raise Refused(str(error)) from error
             raise
 
-    def _invalid(self, program: Program, runs: Runs, mode: str) -> bool:
+    def _invalid(self, program: Program, runs: Runs) -> bool:
         """True if TensorFlow refuses the program operator by operator (its optimiser of functions may hide that), or
         in the same mode (it may not know a rank as it traces)."""
         try:
             with context.eager_mode():
                 self._called(eager, program, runs, "/CPU:0", None)
-            self._called(self.ways[mode], program, runs, "/CPU:0", None)
+            self._called(self.ways[program.mode], program, runs, "/CPU:0", None)
         except Exception:
             return True
         return False

@@ -550,7 +550,7 @@ def _cond(d: Draw) -> Call:
     flag = "{0}.any()" if x.dtype == "bool" else "({0}.amax() > 0)"
     then = d.block([], most=2)
     other = d.block([], list(then.results), most=2)
-    text = f"torch.cond({flag}, lambda: {{b0}}().clone(), lambda: {{b1}}().clone())"
+    text = f"branch({flag}, lambda: {{b0}}().clone(), lambda: {{b1}}().clone())"
     return Call(text, [x], [then, other], noise=EXACT)
 
 

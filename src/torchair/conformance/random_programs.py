@@ -47,6 +47,13 @@ def repeated(body: Any, steps: Any, state: Any) -> Any:
     return state
 
 
+def branch(flag: Any, then: Any, other: Any) -> Any:
+    """torch.cond; an `if` on the host, where PyTorch would compile every call of it."""
+    if not torch.compiler.is_compiling() and type(flag) is torch.Tensor and flag.device.type == "cpu":
+        return then() if flag else other()
+    return torch.cond(flag, then, other)
+
+
 def given(arrays: Any, roles: Any, held: Any, options: Any, device: Any) -> Any:
     """The arguments of one run; states and constants are made once."""
     for index, (array, role) in enumerate(zip(arrays, roles, strict=True)):
@@ -145,13 +152,13 @@ class TorchDoor(PythonDoor):
     modes = {"traced": 0.75, "eager": 0.4, "compiled": 0.15}  # noqa: RUF012
     options = {"gradient": 0.25}  # noqa: RUF012
     roles = {"fed": 0.8, "constant": 0.1, "state": 0.1}  # noqa: RUF012
-    names = {"torch": torch, "elsewhere": elsewhere, "repeated": repeated}  # noqa: RUF012
+    names = {"torch": torch, "elsewhere": elsewhere, "repeated": repeated, "branch": branch}  # noqa: RUF012
     imports = (
         "from typing import Any\n\nimport ml_dtypes\nimport numpy as np\nimport torch\n"
         "from numpy import array, inf, nan\n\n"
         "import torch_npu\nimport torchair\n"
     )
-    helpers = (tensor, plain, elsewhere, repeated, given, answered)
+    helpers = (tensor, plain, elsewhere, repeated, branch, given, answered)
     ways = {"eager": eager, "compiled": compiled, "traced": traced}  # noqa: RUF012
     host = "cpu"
     device = "npu"
@@ -193,17 +200,17 @@ class TorchDoor(PythonDoor):
         """PyTorch's own compiler front, which runs the traced graphs eagerly."""
         return self._called(_by_pytorch, program, runs, "cpu", None)
 
-    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+    def run(self, program: Program, runs: Runs) -> Any:
         try:
-            return super().run(program, runs, mode)
+            return super().run(program, runs)
         except Exception as error:
-            if (mode == "traced" and _untraceable(error)) or self._pytorch_refuses(program, runs, mode):
+            if (program.mode == "traced" and _untraceable(error)) or self._pytorch_refuses(program, runs):
                 raise Refused(str(error)) from error
             raise
 
-    def _pytorch_refuses(self, program: Program, runs: Runs, mode: str) -> bool:
+    def _pytorch_refuses(self, program: Program, runs: Runs) -> bool:
         """True if the front of the mode fails without the NPU too."""
-        front = {"compiled": _by_pytorch, "traced": _by_autograd}.get(mode)
+        front = {"compiled": _by_pytorch, "traced": _by_autograd}.get(program.mode)
         try:
             if front is not None:
                 self._called(front, program, runs, "cpu", None)

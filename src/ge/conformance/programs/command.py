@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import typer
 from rich.console import Console
 
 from ge.conformance.programs import DOORS
-from ge.conformance.programs.hunt import FAILURES, Findings, hunt
+from ge.conformance.programs.hunt import FAILURES, RECORD, Findings, hunt, shrunk
 
 __all__ = ["programs"]
 
@@ -22,7 +24,11 @@ def programs(
     count: Annotated[int, typer.Option(help="number of programs; as many as the time allows by default")] = 0,
     seed: Annotated[int, typer.Option(help="the same seed makes the same programs")] = 0,
     jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
-    short: Annotated[bool, typer.Option(help="programs of few statements, in one mode each")] = False,
+    short: Annotated[bool, typer.Option(help="programs of two or three statements")] = False,
+    shrinking: Annotated[float, typer.Option(help="seconds for shrinking what fails")] = math.inf,
+    again: Annotated[
+        Path | None, typer.Option(help=f"shrink the failures in this {RECORD} instead of making programs")
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for failing programs, a test file each")] = Path(
         "conformance_failures"
     ),
@@ -33,6 +39,12 @@ def programs(
     # For the workers: two devices, and no internal error that sends work to the host.
     os.environ.setdefault("NPU_DEVICE_COUNT", "2")
     os.environ.setdefault("NPU_INTERNAL_ERRORS", "raise")
+    if again is not None:
+        failed = [json.loads(line) for line in again.read_text().splitlines()]
+        found = Findings(len(failed), statuses=Counter(result["status"] for _, result in failed))
+        found.failures = shrunk(door, failed, out, len(failed), shrinking, short)
+        _report(found)
+        return
     console = Console(stderr=True, highlight=False)
     with console.status("starting") as status:
 
@@ -40,7 +52,9 @@ def programs(
             failed = sum(found.statuses[s] for s in FAILURES)
             status.update(f"{found.programs} programs, {found.runs} runs, {failed} failures")
 
-        found = hunt(door, seed, count, math.inf if count else seconds, jobs, out, progress, short=short)
+        found = hunt(
+            door, seed, count, math.inf if count else seconds, jobs, out, progress, 25, shrinking, short
+        )
     _report(found)
     raise typer.Exit(1 if any(found.statuses[s] for s in FAILURES) else 0)
 

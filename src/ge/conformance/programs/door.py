@@ -88,8 +88,7 @@ class Door(ABC):
     name: str
     operators: Mapping[str, tuple[float, Maker]]  # weight and maker by name
     dtypes: Mapping[str, float]  # weights of the element types of inputs
-    modes: Mapping[str, float]  # chance of each way to run, or its weight where a program has one
-    one_mode = False
+    modes: Mapping[str, float]  # weights of the ways to run; a program has one
     statements = 12  # of a program, at most
     options: Mapping[str, float] = {}
     roles: Mapping[str, float] = {"fed": 1.0}
@@ -115,9 +114,7 @@ class Door(ABC):
         return True
 
     @abstractmethod
-    def reference(
-        self, program: Program, runs: Runs, mode: str, rounding: Rounding | None
-    ) -> list[list[np.ndarray]]:
+    def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> list[list[np.ndarray]]:
         """The results of each run by the framework; `rounding` disturbs what is rounded on the way."""
 
     def same_reference(self, program: Program) -> bool:
@@ -132,12 +129,12 @@ class Door(ABC):
         """True if a run may change what the next run reads."""
         return any(i.role is Role.STATE for i in program.inputs)
 
-    def measurable(self, program: Program, mode: str) -> bool:
+    def measurable(self, program: Program) -> bool:
         """False if `rounding` would change more than what is rounded."""
         return True
 
     @abstractmethod
-    def run(self, program: Program, runs: Runs, mode: str) -> list[list[np.ndarray]]:
+    def run(self, program: Program, runs: Runs) -> list[list[np.ndarray]]:
         """The results of each run through the door."""
 
     def second_opinion(self, program: Program, runs: Runs) -> list[list[np.ndarray]] | None:
@@ -145,5 +142,5 @@ class Door(ABC):
         return None
 
     @abstractmethod
-    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
+    def standalone(self, program: Program, runs: Runs, comparison: str) -> str:
         """A test file that needs nothing of the generator; `comparison` is its body after both results are there."""

@@ -265,17 +265,16 @@ class Draw:
         self._statements.append(statement)
         return True
 
-    def program(self, statements: int, one_mode: bool) -> Program:
-        """All of it, to be run in one mode or in several."""
+    def program(self, statements: int) -> Program:
+        """All of it, to be run in one mode."""
         with contextlib.suppress(_Stop):
             self.extend(statements)
-        modes = [weighted(self.rng, self.door.modes)] if one_mode else []
+        mode = weighted(self.rng, self.door.modes)
         program = self._assembled()
         if not self.door.accepts_all(program):
             self._statements = list(self._accepted())
             program = self._assembled()
-        modes = modes or [m for m, chance in self.door.modes.items() if self.chance(chance)]
-        return replace(program, modes=tuple(modes or list(self.door.modes)[:1]))
+        return replace(program, mode=mode)
 
     def _assembled(self) -> Program:
         """The statements as a program: what none of them reads is a result, at times what one reads too."""
@@ -283,7 +282,7 @@ class Draw:
         made = [v for s in self._statements for v in s.results]
         results = [v for v in made if v.name not in read or self.chance(0.15)]
         used = [i for i in self.inputs if i.value.name in read]
-        return Program(tuple(used), tuple(self._statements), tuple(results), (), tuple(sorted(self.options)))
+        return Program(tuple(used), tuple(self._statements), tuple(results), "", tuple(sorted(self.options)))
 
     def _accepted(self) -> Iterator[Statement]:
         """The statements that the door supports, without those that read what others would have given."""
@@ -296,7 +295,7 @@ class Draw:
 
 
 def generate(door: Door, seed: str, short: bool = False) -> Program:
-    """The program of a seed; a short one has few statements and one mode."""
+    """The program of a seed; a short one has few statements."""
     rng = random.Random(seed)
     most = min(door.statements, SHORT) if short else door.statements
-    return Draw(door, rng).program(rng.randint(2, most), door.one_mode or short)
+    return Draw(door, rng).program(rng.randint(2, most))

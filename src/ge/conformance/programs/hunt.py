@@ -6,10 +6,11 @@ import base64
 import dataclasses
 import itertools
 import json
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from ge.conformance.programs.judge import Verdict, verdict_of
 from ge.conformance.programs.record import Program, numpy_dtype
 from ge.conformance.programs.shrink import shrink
 
-__all__ = ["Failure", "Findings", "hunt"]
+__all__ = ["FAILURES", "RECORD", "Failure", "Findings", "hunt", "shrunk"]
 
 WORKER = "ge.conformance.programs.worker"
 FAILURES = ("wrong", "error", "crash")
+RECORD = "failures.jsonl"  # seeds and results, in the folder of failing programs
 LIMIT = 90.0  # seconds a program may take
 SHRINKING = 180.0  # seconds for one failure
 
@@ -80,15 +82,19 @@ def hunt(
     out: Path | None = None,
     progress: Callable[[Findings], None] = lambda f: None,
     most_failures: int = 25,
+    shrinking: float = math.inf,
     short: bool = False,
 ) -> Findings:
-    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; shrink and write down what fails.
+    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; write down what fails, and shrink it.
 
-    short: programs of few statements, in one mode each.
+    most_failures, shrinking: how many are shrunk, in how many seconds; all are in the record. short: programs of few
+    statements.
     """
     findings = Findings()
     end = time.monotonic() + seconds
     failed: list[tuple[str, dict[str, Any]]] = []
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
 
     def requests() -> Iterator[_Request]:
         numbers = range(count) if count else itertools.count()
@@ -106,24 +112,44 @@ def hunt(
         findings.operators.update(result.get("operators", ()))
         if result["status"] in FAILURES:
             failed.append((request.name, result))
+            if out is not None:  # at once: a run that is stopped keeps what it found
+                with (out / RECORD).open("a") as record:
+                    print(json.dumps([request.name, result]), file=record)
         progress(findings)
 
     settings = {"door": door, "short": short}
     run_cases(requests(), settings, jobs, LIMIT, done, WORKER)
-    # The shortest first: of several that look alike the simplest is kept.
-    failed.sort(key=lambda item: len(item[1].get("program", "")))
-    for name, result in failed[:most_failures]:
-        failure = _Shrinker(settings).run(name, result)
-        if failure.label() not in {f.label() for f in findings.failures}:
-            findings.failures.append(failure)
-            _write(failure, door, out)
+    findings.failures = shrunk(door, failed, out, most_failures, shrinking, short)
     return findings
+
+
+def shrunk(
+    door: str,
+    failed: Sequence[tuple[str, dict[str, Any]]],
+    out: Path | None,
+    most: int = 25,
+    seconds: float = math.inf,
+    short: bool = False,
+) -> list[Failure]:
+    """The failures of a run, as seeds and results, shrunk and written down; of those that look alike the simplest."""
+    found: list[Failure] = []
+    shrinker = _Shrinker({"door": door, "short": short}, time.monotonic() + seconds)
+    try:
+        for name, result in sorted(failed, key=lambda item: len(item[1].get("program", "")))[:most]:
+            if time.monotonic() > shrinker.end:
+                break
+            failure = shrinker.run(name, result)
+            if failure.label() not in {f.label() for f in found}:
+                found.append(failure)
+                _write(failure, door, out)
+    finally:
+        shrinker.stop()
+    return found
 
 
 def _write(failure: Failure, door: str, out: Path | None) -> None:
     if out is None or not failure.text:
         return
-    out.mkdir(parents=True, exist_ok=True)
     operator = failure.program.statements[-1].operator if failure.program.statements else "none"
     stem = re.sub(r"\W+", "_", f"test_{door}_{operator}_{failure.seed}".lower())
     failure.path = out / f"{stem}.py"
@@ -133,8 +159,9 @@ def _write(failure: Failure, door: str, out: Path | None) -> None:
 class _Shrinker:
     """Asks a worker of its own whether smaller programs fail too; starts another one after a crash."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], end: float) -> None:
         self.settings = settings
+        self.end = end
         self.worker: Worker | None = None
         self.last: dict[str, Any] = {}
 
@@ -149,24 +176,27 @@ class _Shrinker:
 
     def run(self, seed: str, first: dict[str, Any]) -> Failure:
         """The smallest program; what does not fail a second time, alone in a process, as it is."""
-        try:
-            text = first.get("program") or self.ask("make", seed).get("program")
-            if not text:
-                reason = f"(as the program is made) {first['reason']}"
-                return Failure(seed, Program((), (), (), ()), verdict_of({**first, "reason": reason}))
-            program = Program.from_json(text)
-            if not self._fails(program, first):
-                # It takes what ran before in the process: not to be shrunk.
-                verdict = verdict_of({**first, "reason": f"(not alone) {first['reason']}"})
-                return Failure(seed, program, verdict, self._file(seed, program, verdict))
-            end = time.monotonic() + SHRINKING
-            found = shrink(program, lambda p: time.monotonic() < end and self._fails(p, first), self._values)
-            self._fails(found, first)
-            verdict = verdict_of({"mode": found.modes[0], **self.last})
-            return Failure(seed, found, verdict, self._file(seed, found, verdict))
-        finally:
-            if self.worker is not None:
-                self.worker.stop()
+        text = first.get("program") or self.ask("make", seed).get("program")
+        if not text:
+            reason = f"(as the program is made) {first['reason']}"
+            return Failure(seed, Program((), (), ()), verdict_of({**first, "reason": reason}))
+        program = Program.from_json(text)
+        self.stop()  # alone in a process
+        if not self._fails(program, first):
+            # It takes what ran before in the process: not to be shrunk.
+            verdict = verdict_of({**first, "reason": f"(not alone) {first['reason']}"})
+            return Failure(seed, program, verdict, self._file(seed, program, verdict))
+        end = min(self.end, time.monotonic() + SHRINKING)
+        found = shrink(program, lambda p: time.monotonic() < end and self._fails(p, first), self._values)
+        self._fails(found, first)
+        verdict = verdict_of({"mode": found.mode, **self.last})
+        return Failure(seed, found, verdict, self._file(seed, found, verdict))
+
+    def stop(self) -> None:
+        """End the worker."""
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
 
     def _fails(self, program: Program, first: dict[str, Any]) -> bool:
         self.last = result = self.ask("program", program.as_json())

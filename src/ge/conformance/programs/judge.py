@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -106,34 +106,20 @@ def _rounding(seed: int) -> Rounding:
 
 
 def check(door: Door, program: Program) -> Verdict:
-    """Run a program in all its modes."""
-    whole = Verdict("pass")
-    reference: Reference | None = None
-    for mode in program.modes:
-        if reference is None or not door.same_reference(program):
-            reference = Reference(door, program, mode)
-        verdict = _in_mode(reference, mode)
-        if verdict.status in ("wrong", "error") and reference.shortened():
-            verdict = _in_mode(reference, mode)
-        if verdict.status == "refused":
-            continue
-        whole = replace(
-            verdict,
-            runs=whole.runs + verdict.runs,
-            elements=whole.elements + verdict.elements,
-            judged=whole.judged + verdict.judged,
-        )
-        if verdict.status != "pass":
-            return whole
-    return whole if whole.runs else Verdict("refused")
+    """Run a program and compare."""
+    reference = Reference(door, program)
+    verdict = _judged(reference)
+    if verdict.status in ("wrong", "error") and reference.shortened():
+        verdict = _judged(reference)
+    return verdict
 
 
-def _in_mode(reference: Reference, mode: str) -> Verdict:
-    """Run a program in one mode."""
+def _judged(reference: Reference) -> Verdict:
+    mode = reference.program.mode
     if not reference.runs:
         return Verdict("invalid")
     try:
-        found = reference.door.run(reference.program, reference.runs, mode)
+        found = reference.door.run(reference.program, reference.runs)
     except Refused:
         return Verdict("refused")
     except Exception as error:
@@ -203,13 +189,13 @@ def _confirmed(
 
 
 class Reference:
-    """What the framework answers in one mode, on the runs that it takes.
+    """What the framework answers on the runs that it takes.
 
     How far off a result may be is measured when a result asks for it: most are as near as any tolerance demands.
     """
 
-    def __init__(self, door: Door, program: Program, mode: str) -> None:
-        self.door, self.program, self.mode = door, program, mode
+    def __init__(self, door: Door, program: Program) -> None:
+        self.door, self.program = door, program
         self.runs = feeds(program)
         # The first two runs are the same but for states and random numbers.
         self._repeated = not door.has_state(program) and door.same_reference(program)
@@ -224,7 +210,7 @@ class Reference:
                 self.runs = self.runs[:-1]  # another size or other elements are not valid here
 
     def _answers(self, runs: list[list[np.ndarray]], rounding: Rounding | None) -> list[list[np.ndarray]]:
-        return self.door.reference(self.program, runs, self.mode, rounding)
+        return self.door.reference(self.program, runs, rounding)
 
     def shortened(self) -> bool:
         """Leave out the runs from the first one on in which the framework contradicts itself; True if there is one."""
@@ -248,12 +234,12 @@ class Reference:
         It is measured by itself where the program as a whole cannot be.
         """
         array = self.exact[run][position]
-        if self.door.measurable(self.program, self.mode):
+        if self.door.measurable(self.program):
             return self._measured(run, position, count)
         if position < len(self.program.results):
             alone = only(self.program, position)
-            if self.door.measurable(alone, self.mode):
-                reference = Reference(self.door, alone, self.mode)
+            if self.door.measurable(alone):
+                reference = Reference(self.door, alone)
                 if len(reference.exact) == len(self.exact):
                     return reference.of(run, 0, count)
         return _loose(array)

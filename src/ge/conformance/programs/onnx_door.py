@@ -96,7 +96,6 @@ class _OnnxDoor(Door):
         "uint64": 0.5,
     }
     modes = {"compiled": 0.6, "saved": 0.2, "interpreted": 0.2}  # noqa: RUF012
-    one_mode = True
     statements = 7
     roles = {"fed": 0.8, "constant": 0.2}  # noqa: RUF012
 
@@ -135,7 +134,7 @@ class _OnnxDoor(Door):
             return False
         return True
 
-    def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
+    def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> Any:
         model = _model(program, runs[0])
         evaluator = Evaluator(model)
         Evaluator.rounding = rounding
@@ -159,12 +158,12 @@ class _OnnxDoor(Door):
         session = onnxruntime.InferenceSession(_model(program, runs[0]).SerializeToString(), options)
         return [session.run(None, _fed(program, arrays)) for arrays in runs]
 
-    def run(self, program: Program, runs: Runs, mode: str) -> Any:
+    def run(self, program: Program, runs: Runs) -> Any:
         from ge.errors import GeError, UnsupportedOperatorsError
 
         model = _model(program, runs[0])
         try:
-            return _MODES[mode](model, [_fed(program, arrays) for arrays in runs])
+            return _MODES[program.mode](model, [_fed(program, arrays) for arrays in runs])
         except UnsupportedOperatorsError as error:
             raise Refused(str(error)) from error
         except GeError as error:
@@ -180,8 +179,9 @@ class _OnnxDoor(Door):
             return "NOT_IMPLEMENTED" not in str(error)
         return False
 
-    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
-        sources: list[Any] = [_parsed, _model_for, _MODES[mode]]
+    def standalone(self, program: Program, runs: Runs, comparison: str) -> str:
+        way = _MODES[program.mode]
+        sources: list[Any] = [_parsed, _model_for, way]
         return STANDALONE.format(
             text=model_text(
                 replace(program, inputs=tuple(replace(i, role=Role.FED) for i in program.inputs))
@@ -190,7 +190,7 @@ class _OnnxDoor(Door):
             constants=[i.value.name for i in program.inputs if i.role is Role.CONSTANT],
             runs=runs_text(runs),
             mode="\n\n\n".join(map(inspect.getsource, sources)),
-            call=_MODES[mode].__name__,
+            call=way.__name__,
             comparison=comparison,
         )
 

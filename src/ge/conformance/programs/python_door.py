@@ -134,20 +134,21 @@ class PythonDoor(Door):
         made: Callable[..., Any] = found["program"]
         return made
 
-    def reference(self, program: Program, runs: Runs, mode: str, rounding: Rounding | None) -> Any:
-        way = self.ways[self.plain if self.same_reference(program) or rounding is not None else mode]
+    def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> Any:
+        way = self.ways[self.plain if self.same_reference(program) or rounding is not None else program.mode]
         return self._called(way, program, runs, self.host, rounding)
 
-    def run(self, program: Program, runs: Runs, mode: str) -> Any:
-        return self._called(self.ways[mode], program, runs, self.device, None)
+    def run(self, program: Program, runs: Runs) -> Any:
+        return self._called(self.ways[program.mode], program, runs, self.device, None)
 
     def _called(self, way: Mode, program: Program, runs: Runs, device: str, rounding: Rounding | None) -> Any:
         copies = [[a.copy() for a in arrays] for arrays in runs]
         roles = [i.role.value for i in program.inputs]
         return way(self.function(program, rounding), copies, roles, program.options, device)
 
-    def standalone(self, program: Program, runs: Runs, mode: str, comparison: str) -> str:
-        way, plain = self.ways[mode], self.ways[self.plain if self.same_reference(program) else mode]
+    def standalone(self, program: Program, runs: Runs, comparison: str) -> str:
+        way = self.ways[program.mode]
+        plain = self.ways[self.plain] if self.same_reference(program) else way
         sources = [inspect.getsource(f) for f in dict.fromkeys([*self.helpers, plain, way])]
         return _STANDALONE.format(
             imports=self.imports,

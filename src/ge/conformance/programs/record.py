@@ -138,7 +138,7 @@ class Program:
     inputs: tuple[Input, ...]
     statements: tuple[Statement, ...]
     results: tuple[Value, ...]
-    modes: tuple[str, ...]
+    mode: str = ""  # how the door runs it
     options: tuple[str, ...] = ()  # for example "gradient"
 
     def as_json(self) -> str:
@@ -155,7 +155,7 @@ class Program:
             ),
             tuple(_statement(s) for s in data["statements"]),
             tuple(_value(v) for v in data["results"]),
-            tuple(data["modes"]),
+            data["mode"],
             tuple(data["options"]),
         )
 

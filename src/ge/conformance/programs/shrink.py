@@ -26,7 +26,7 @@ def shrink(program: Program, fails: Fails, values: Values, most: int = 400) -> P
     changed = True
     while changed and trials < most:
         changed = False
-        for step in (_fewer_modes, _fewer_results, _cut, _fewer_statements, _simpler_inputs, _smaller):
+        for step in (_fewer_options, _fewer_results, _cut, _fewer_statements, _simpler_inputs, _smaller):
             found = True
             while found and trials < most:
                 found = False
@@ -71,9 +71,7 @@ def _pruned(program: Program) -> Program:
     )
 
 
-def _fewer_modes(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    if len(program.modes) > 1:
-        yield from (replace(program, modes=(m,)) for m in program.modes)
+def _fewer_options(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
     for option in program.options:
         yield replace(program, options=tuple(o for o in program.options if o != option))
 
@@ -162,6 +160,6 @@ def _resized(given: Input, size: int, smaller: int) -> Input:
     if shape == given.value.shape:
         return given
     if given.fill == "given":
-        array = feeds(Program((given,), (), (), ()))[0][0]
+        array = feeds(Program((given,), (), ()))[0][0]
         return Input.given(given.value.name, array[tuple(slice(n) for n in shape)], given.role)
     return replace(given, value=replace(given.value, shape=shape))

@@ -38,7 +38,7 @@ def test_file(door: Door, program: Program, verdict: Verdict, seed: str) -> str:
     )
     note = f'"""{note}\n"""\n\n'
     body = textwrap.indent(_comparison(program, verdict), "    ")
-    return note + door.standalone(program, runs, verdict.mode, body)
+    return note + door.standalone(program, runs, body)
 
 
 def _comparison(program: Program, verdict: Verdict) -> str:
