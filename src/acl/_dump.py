@@ -8,7 +8,6 @@ memory of their own here; `npu_tools check` compares them layer by layer.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from acl import _memory
 from acl import constants as c
 from acl._conventions import AclError
 from ge.ir.types import numpy_dtype
@@ -54,7 +54,7 @@ class Dumping:
         folder.mkdir(parents=True, exist_ok=True)
         for side in settings.sides:
             for port, address in zip(*sides[side], strict=True):
-                raw = ctypes.string_at(address, port.desc.nbytes) if port.desc.nbytes else b""
+                raw = _memory.read(address, port.desc.nbytes)
                 array = np.frombuffer(raw, numpy_dtype(port.desc.dtype)).reshape(port.desc.shape)
                 np.save(folder / f"{side}.{_file_name(port.name)}.npy", array)
 

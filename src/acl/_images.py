@@ -84,6 +84,7 @@ class Picture:
                 f"the picture needs {self.needed} bytes, its memory has {self.size}",
             )
         block = _memory.check_range(self.data, self.needed, write=write)
+        _memory.check_visible(self.data)
         raw: Any = (ctypes.c_uint8 * self.needed).from_address(self.data)
         raw.owner = block  # outlives dvpp_free until the work is done
         return np.ctypeslib.as_array(raw)

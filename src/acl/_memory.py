@@ -13,10 +13,24 @@ from typing import Any
 
 import numpy as np
 
+from acl import _gpu
 from acl import constants as c
 from acl._conventions import AclError
 
-__all__ = ["Block", "Memory", "check_range", "copy", "lend", "memory", "physical_bytes", "room"]
+__all__ = [
+    "Block",
+    "Memory",
+    "check_range",
+    "check_visible",
+    "copy",
+    "fill",
+    "gpu_of",
+    "lend",
+    "memory",
+    "physical_bytes",
+    "read",
+    "room",
+]
 
 ALIGN = 64
 KEPT_EXPORTS = 16
@@ -30,6 +44,7 @@ class Block:
     nbytes: int
     device: bool
     owner: Any
+    gpu: int | None = None  # the GPU whose memory it is
 
 
 class Memory:
@@ -40,11 +55,11 @@ class Memory:
         self._blocks: dict[int, Block] = {}
         self._starts: list[int] = []
 
-    def allocate(self, nbytes: int, device: int | None) -> Block:
-        """A new aligned block on a device, or on the host when that is None."""
+    def allocate(self, nbytes: int, device: int | None, *, visible: bool = False) -> Block:
+        """A new aligned block on a device, or on the host when that is None; `visible`: the host can read it."""
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise AclError(c.ACL_ERROR_INVALID_PARAM, f"cannot allocate {nbytes!r} bytes")
-        block = _host_block(nbytes) if device is None else _device_block(nbytes, device)
+        block = _host_block(nbytes) if device is None else _device_block(nbytes, device, visible)
         with self._lock:
             self._blocks[block.address] = block
             bisect.insort(self._starts, block.address)
@@ -86,10 +101,17 @@ class Memory:
 memory = Memory()
 
 
-def _device_block(nbytes: int, device: int) -> Block:
+def _device_block(nbytes: int, device: int, visible: bool) -> Block:
     import npu_runtime
 
     try:
+        if _gpu.enabled() and not visible:
+            from ge.model.cuda.arrays import LentMemory
+            from npu_runtime import cuda
+
+            memory = cuda.Memory(device, nbytes, "acl.rt.malloc")
+            return Block(memory.address, nbytes, True, LentMemory(memory, device), device)
+        device = 0 if _gpu.enabled() else device
         buffer = npu_runtime.DeviceBuffer(nbytes, "acl.rt.malloc", device)
     except npu_runtime.OutOfDeviceMemory as error:
         raise AclError(c.ACL_ERROR_RT_MEMORY_ALLOCATION, str(error)) from error
@@ -161,9 +183,49 @@ def _is_mapped(address: int, nbytes: int, write: bool) -> bool:
     return nbytes == 0
 
 
+def gpu_of(address: int) -> int | None:
+    """The GPU whose memory an address is in; None for the host's."""
+    block = memory.find(address)
+    return None if block is None else block.gpu
+
+
 def copy(dst: int, src: int, nbytes: int) -> None:
     """Copy between checked ranges, overlapping or not."""
-    ctypes.memmove(dst, src, nbytes)
+    target, source = gpu_of(dst), gpu_of(src)
+    if target is None and source is None:
+        ctypes.memmove(dst, src, nbytes)
+    else:
+        _gpu.copy(dst, target, src, source, nbytes)
+
+
+def fill(address: int, value: int, nbytes: int) -> None:
+    """Fill a checked range with a byte."""
+    gpu = gpu_of(address)
+    if gpu is None:
+        ctypes.memset(address, value & 0xFF, nbytes)
+    elif nbytes:
+        _gpu.fill(address, gpu, value, nbytes)
+
+
+def read(address: int, nbytes: int) -> bytes:
+    """A copy of the bytes of a checked range."""
+    if not nbytes:
+        return b""
+    if gpu_of(address) is None:
+        return ctypes.string_at(address, nbytes)
+    found = np.empty(nbytes, np.uint8)
+    copy(found.ctypes.data, address, nbytes)
+    return found.tobytes()
+
+
+def check_visible(address: int) -> None:
+    """Refuse memory that only a GPU can read."""
+    if gpu_of(address) is not None:
+        raise AclError(
+            c.ACL_ERROR_RT_PARAM_INVALID,
+            f"{address:#x} is memory of a GPU, which the host cannot read: copy it with acl.rt.memcpy, and take "
+            "acl.media.dvpp_malloc for pictures",
+        )
 
 
 def physical_bytes() -> int:
@@ -173,6 +235,8 @@ def physical_bytes() -> int:
 
 def room(device: int) -> tuple[int, int]:
     """Free and total bytes of a device."""
+    if _gpu.enabled():
+        return _gpu.room(device)
     import npu_runtime
 
     info = npu_runtime.memory_info(device)

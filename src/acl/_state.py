@@ -6,6 +6,7 @@ import contextlib
 import threading
 from dataclasses import dataclass, field
 
+from acl import _gpu
 from acl import constants as c
 from acl._conventions import AclError, Handles
 from acl._stream import Event, Stream
@@ -28,7 +29,10 @@ class Context:
     """A place on a device that owns a default stream."""
 
     device: int
-    stream: Stream = field(default_factory=Stream)
+    stream: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = Stream(_gpu.new_stream(self.device))
 
 
 @dataclass
@@ -48,7 +52,9 @@ thread = threading.local()
 
 
 def device_count() -> int:
-    """How many NPUs this machine shows (NPU_DEVICE_COUNT, 1 by default)."""
+    """How many NPUs this machine shows: its GPUs with NPU_DEVICE=cuda, else NPU_DEVICE_COUNT, 1 by default."""
+    if _gpu.enabled():
+        return _gpu.device_count()
     import npu_runtime
 
     return int(npu_runtime.device_count())
@@ -64,7 +70,7 @@ def check_device(device: object) -> int:
 def on_device_of_thread() -> contextlib.AbstractContextManager[None]:
     """Programs run on the device of the calling thread's context, also where another thread runs them."""
     handle: int | None = getattr(thread, "context", None)
-    if handle is None:
+    if handle is None or _gpu.enabled():  # streams tell their GPUs
         return contextlib.nullcontext()
     from npu_runtime import on_device
 

@@ -8,10 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from acl import _gpu
 from acl import constants as c
 from acl._conventions import AclError, code_of
+
+if TYPE_CHECKING:
+    from npu_runtime import cuda
 
 __all__ = ["CallbackQueues", "Event", "Stream", "reports"]
 
@@ -22,9 +26,13 @@ _streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
 class Stream:
-    """Runs what is submitted, one after another, in its own thread (started when first used)."""
+    """Runs what is submitted, one after another, in its own thread (started when first used).
 
-    def __init__(self) -> None:
+    With a CUDA stream, what is submitted puts its work there.
+    """
+
+    def __init__(self, gpu: cuda.Stream | None = None) -> None:
+        self.gpu = gpu
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -49,7 +57,8 @@ class Stream:
         while (work := self._queue.get()) is not None:
             failure = None
             try:
-                work()
+                with _gpu.working_on(self.gpu):
+                    work()
             except Exception as error:
                 failure = AclError(code_of(error, self._work), f"work on the stream failed: {error}")
             del work
@@ -61,7 +70,7 @@ class Stream:
     @property
     def idle(self) -> bool:
         with self._lock:
-            return self._pending == 0
+            return self._pending == 0 and (self.gpu is None or self.gpu.idle)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all submitted work is done; raise the first failure since the last time."""
@@ -73,6 +82,12 @@ class Stream:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for the CUDA stream."""
+        if self.gpu is not None:
+            self.gpu.synchronize()
 
     def close(self, timeout: float | None = None) -> None:
         """Finish the work and end the thread; waits for events that never come are given up."""
@@ -89,8 +104,21 @@ class Event:
 
     def __init__(self) -> None:
         self._done = threading.Event()
+        self._gpu: cuda.Event | None = None
+        self._device = 0
         self.recorded = False
-        self.time = 0.0
+        self._time = 0.0
+
+    @property
+    def time(self) -> float:
+        """Seconds of the host's clock at which the stream passed it."""
+        return self._time if self._gpu is None else _gpu.event_time(self._gpu, self._device)
+
+    def milliseconds_since(self, first: Event) -> float:
+        """The time between two completed events."""
+        if self._gpu is not None and first._gpu is not None and self._device == first._device:
+            return self._gpu.milliseconds_since(first._gpu)
+        return (self.time - first.time) * 1000
 
     def record(self, stream: Stream) -> None:
         """Set the mark behind what the stream has to do now."""
@@ -98,10 +126,22 @@ class Event:
         self._done, self.recorded = done, True
 
         def mark() -> None:
-            self.time = time.perf_counter()
+            self._time = time.perf_counter()
+            self._gpu = self._on_gpu(stream)
             done.set()
 
         stream.submit(mark)
+
+    def _on_gpu(self, stream: Stream) -> cuda.Event | None:
+        """The mark in a stream's CUDA stream."""
+        if stream.gpu is None:
+            return None
+        from npu_runtime import cuda
+
+        self._device = stream.gpu.device
+        event = cuda.Event(self._device)
+        event.record(stream.gpu)
+        return event
 
     def reset(self, stream: Stream) -> None:
         """Take the mark away once the stream gets there."""
@@ -113,7 +153,7 @@ class Event:
 
     @property
     def complete(self) -> bool:
-        return self._done.is_set()
+        return self._done.is_set() and (self._gpu is None or self._gpu.complete)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait in the calling thread."""
@@ -121,6 +161,8 @@ class Event:
             raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "the event was never recorded")
         if not self._done.wait(timeout):
             raise AclError(c.ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "the event did not complete in time")
+        if self._gpu is not None:
+            self._gpu.synchronize()
 
     def hold(self, stream: Stream) -> None:
         """Let a stream wait, without stopping the caller."""
@@ -129,6 +171,12 @@ class Event:
             while not self._done.wait(POLL_SECONDS):
                 if stream.closing:
                     return
+            if self._gpu is None:
+                return
+            if stream.gpu is None:
+                self._gpu.synchronize()
+            else:
+                stream.gpu.wait(self._gpu)
 
         stream.submit(wait)
 
@@ -170,6 +218,7 @@ class CallbackQueues:
             inbox = self._threads[self._streams[stream]]
 
         def deliver() -> None:
+            stream.settle()
             done = threading.Event()
 
             def run() -> None:

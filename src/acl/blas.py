@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
@@ -42,18 +41,31 @@ def _product(rows: int, columns: int, depth: int, turned: tuple[bool, bool], inn
 _TYPES = ("float16", "float32")
 
 
-def _array(address: int, shape: tuple[int, ...], code: int, write: bool = False) -> np.ndarray:
-    """Memory of a caller as an array."""
+class _Matrix:
+    """Memory of a caller, read and written as an array."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: str, block: object) -> None:
+        self.address, self.shape, self.dtype = address, shape, dtype
+        self.block = block  # outlives acl.rt.free until the work is done
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * item_bytes(dtype)
+
+    def read(self) -> np.ndarray:
+        return np.frombuffer(_memory.read(self.address, self.nbytes), self.dtype).reshape(self.shape)
+
+    def write(self, values: np.ndarray) -> None:
+        given = np.ascontiguousarray(values, self.dtype)
+        _memory.copy(self.address, given.ctypes.data, self.nbytes)
+
+
+def _matrix(address: int, shape: tuple[int, ...], code: int, write: bool = False) -> _Matrix:
+    """Checked memory of a caller."""
     name = c.DTYPES.get(code, "")
     if name not in _TYPES:
         raise AclError(
             c.ACL_ERROR_UNSUPPORTED_DATA_TYPE, f"products take {', '.join(_TYPES)}, not {name or code}"
         )
     nbytes = int(np.prod(shape, dtype=np.int64)) * item_bytes(name)
-    block = _memory.check_range(address, nbytes, write=write)
-    raw: Any = (ctypes.c_uint8 * nbytes).from_address(address)
-    raw.owner = block  # the block outlives acl.rt.free until the work is done
-    return np.ctypeslib.as_array(raw).view(name).reshape(shape)
+    return _Matrix(address, shape, name, _memory.check_range(address, nbytes, write=write))
 
 
 def _turned(code: int) -> bool:
@@ -82,14 +94,14 @@ def gemm_ex(
         raise AclError(c.ACL_ERROR_INVALID_PARAM, "C cannot be transposed")
     if data_type_a != data_type_b:
         raise AclError(c.ACL_ERROR_UNSUPPORTED_DATA_TYPE, "A and B have different element types")
-    a = _array(matrix_a, (k, m) if turned[0] else (m, k), data_type_a)
-    b = _array(matrix_b, (n, k) if turned[1] else (k, n), data_type_b)
-    out = _array(matrix_c, (m, n), data_type_c, write=True)
-    factors = [_array(address, (), data_type_c) for address in (alpha, beta)]
+    a = _matrix(matrix_a, (k, m) if turned[0] else (m, k), data_type_a)
+    b = _matrix(matrix_b, (n, k) if turned[1] else (k, n), data_type_b)
+    out = _matrix(matrix_c, (m, n), data_type_c, write=True)
+    factors = [_matrix(address, (), data_type_c) for address in (alpha, beta)]
 
     def work() -> None:
         model = _product(m, n, k, turned, c.DTYPES[data_type_a], c.DTYPES[data_type_c])
-        out[...] = model(a, b, out.copy(), *(np.asarray(f) for f in factors))
+        out.write(model(a.read(), b.read(), out.read(), *(f.read() for f in factors)))
 
     stream_of(stream).submit(work)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from acl import _memory, _state
+from acl import _gpu, _memory, _state
 from acl import constants as c
 from acl._aipp import *  # noqa: F403
 from acl._aipp import AIPP_BYTES, Settings, dynamic_inputs, info, prepared, records, settings
@@ -99,7 +99,7 @@ class Loaded:
         model = self.model if self.gears is None else self.model.gear(gear)
         model.announce()
         begin = time.perf_counter()
-        self.actual = model.run_addresses(inputs, outputs)
+        self.actual = _gpu.run(model, inputs, outputs)
         if recorder.started:
             recorder.add(model, time.perf_counter() - begin)
 

@@ -64,7 +64,7 @@ def clear() -> None:
 @returns_value(0)
 def dvpp_malloc(size: int) -> int:
     """Device memory for an image. Returns (address, ret)."""
-    return _memory.memory.allocate(size, current_context().device).address
+    return _memory.memory.allocate(size, current_context().device, visible=True).address
 
 
 @returns_code
@@ -332,6 +332,7 @@ def dvpp_jpeg_encode_async(
                 c.ACL_ERROR_INVALID_PARAM, f"the file has {len(file)} bytes, there is room for {length.value}"
             )
         _memory.check_range(data, len(file), write=True)
+        _memory.check_visible(data)
         ctypes.memmove(data, file, len(file))
         length.value = len(file)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from acl import _memory
+from acl import _gpu, _memory
 from acl import constants as c
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
 from acl._state import on_device_of_thread, stream_of
@@ -258,7 +258,7 @@ def _execution(handle: OpHandle, inputs: Sequence[int], outputs: Sequence[int]) 
     def run() -> None:
         held = keep
         with place:
-            handle.model.run_addresses(addresses[:split], addresses[split:])
+            _gpu.run(handle.model, addresses[:split], addresses[split:])
         del held
 
     return run

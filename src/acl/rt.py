@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from acl import _memory, _state
+from acl import _gpu, _memory, _state
 from acl import constants as c
 from acl._conventions import AclError, returns_code, returns_value
 from acl._state import Context, contexts, current_context, events, stream_of, streams
@@ -118,15 +117,13 @@ get_current_context = get_context
 @returns_value(0)
 def create_stream() -> int:
     """A new stream. Returns (stream, ret)."""
-    current_context()
-    return streams.add(Stream())
+    return streams.add(Stream(_gpu.new_stream(current_context().device)))
 
 
 @returns_value(0)
 def create_stream_with_config(priority: int, flag: int) -> int:
     """A new stream; priority and flag have no effect. Returns (stream, ret)."""
-    current_context()
-    return streams.add(Stream())
+    return streams.add(Stream(_gpu.new_stream(current_context().device)))
 
 
 @returns_code
@@ -239,7 +236,7 @@ def event_elapsed_time(start: int, end: int) -> float:
     first, last = events.get(start), events.get(end)
     if not (first.complete and last.complete):
         raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "both events must be recorded and complete")
-    return (last.time - first.time) * 1000
+    return last.milliseconds_since(first)
 
 
 @returns_value(0)
@@ -329,7 +326,7 @@ def _fill(address: int, room: int, value: int, count: int) -> Callable[[], None]
     keep = _memory.check_range(address, count, write=True)
 
     def fill() -> None:
-        ctypes.memset(address, value & 0xFF, count)
+        _memory.fill(address, value, count)
         _hold(keep)
 
     return fill
@@ -405,7 +402,7 @@ def get_mem_info(attr: int) -> tuple[int, int]:
 
 @returns_value(0)
 def device_can_access_peer(device_id: int, peer_device_id: int) -> int:
-    """(1, ret): all devices share the machine's memory."""
+    """(1, ret): devices share the machine's memory, and GPUs copy to one another."""
     _state.check_device(device_id)
     _state.check_device(peer_device_id)
     return 1
@@ -426,7 +423,5 @@ def device_disable_peer_access(peer_device_id: int) -> None:
 @returns_value(0)
 def query_device_status(device_id: int) -> int:
     """(status, ret) of a device: ACL_RT_DEVICE_STATUS_NORMAL where its runtime answers."""
-    import npu_runtime
-
-    npu_runtime.memory_info(_state.check_device(device_id))
+    _memory.room(_state.check_device(device_id))
     return c.ACL_RT_DEVICE_STATUS_NORMAL

@@ -65,7 +65,7 @@ get_ptr = bytes_to_ptr
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
     """A copy of the bytes at an address."""
     _readable(ptr, size)
-    return ctypes.string_at(ptr, size)
+    return _memory.read(ptr, size)
 
 
 def ptr_to_numpy(ptr: int, shape: Sequence[int], numpy_type: int) -> np.ndarray:
@@ -74,14 +74,16 @@ def ptr_to_numpy(ptr: int, shape: Sequence[int], numpy_type: int) -> np.ndarray:
         raise ValueError(f"{numpy_type} is not the number of a NumPy element type")
     dtype = np.dtype(c.NPY_DTYPES[numpy_type])
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    owner = _readable(ptr, size)
+    owner = _readable(ptr, size, visible=True)
     memory: Any = (ctypes.c_uint8 * size).from_address(ptr)
     memory.owner = owner  # the block outlives acl.rt.free as long as the array
     return np.frombuffer(memory, dtype).reshape(tuple(shape))
 
 
-def _readable(ptr: int, size: int) -> object:
+def _readable(ptr: int, size: int, *, visible: bool = False) -> object:
     try:
+        if visible:
+            _memory.check_visible(ptr)
         return _memory.check_range(ptr, size, write=False)
     except AclError as error:
         raise ValueError(str(error)) from error

@@ -139,6 +139,15 @@ class Model:
             raise self.failure(error) from error
         return dict(_reported(shapes))
 
+    def run_on_gpu(
+        self, inputs: Sequence[int], outputs: Sequence[int], stream: Any
+    ) -> dict[int, tuple[int, ...]]:
+        """Run a GPU's model on checked addresses of its memory, as a part of what a stream has to do."""
+        try:
+            return dict(_reported(self.program.run_on_gpu(inputs, outputs, stream)))
+        except npu_runtime.TaskError as error:
+            raise self.failure(error) from error
+
     def failure(self, error: npu_runtime.TaskError) -> GeError:
         """The error of a run whose task failed, with the node and operator that the task stands for."""
         task = next((t for t in self.plan.tasks if t.name == error.task), None)

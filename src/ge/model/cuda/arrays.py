@@ -16,7 +16,7 @@ from npu_runtime import cuda
 if TYPE_CHECKING:
     from ge.model.cuda.program import CudaProgram
 
-__all__ = ["GpuArray", "gpu_of", "run_arrays"]
+__all__ = ["GpuArray", "LentMemory", "gpu_of", "run_arrays"]
 
 _CUDA = 2  # DLPack's kDLCUDA
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}  # DLPack's kinds of element types
@@ -51,7 +51,12 @@ class GpuArray:
     def __dlpack__(self, *, stream: int | None = None, **asked: Any) -> Any:
         """A capsule; the contents are complete, so that no stream need wait."""
         return cuda.to_dlpack(
-            _Lent(self._memory, self.device), _CUDA, self.device, self.address, self.shape, *_code(self.dtype)
+            LentMemory(self._memory, self.device),
+            _CUDA,
+            self.device,
+            self.address,
+            self.shape,
+            *_code(self.dtype),
         )
 
     def numpy(self) -> np.ndarray:
@@ -64,7 +69,7 @@ class GpuArray:
         return f"GpuArray({self.dtype}{list(self.shape)} on GPU {self.device})"
 
 
-class _Lent:
+class LentMemory:
     """Memory that somebody else works with, on streams of his own: when he gives it back, the GPU may still use it."""
 
     def __init__(self, memory: cuda.Memory, device: int) -> None:
