@@ -25,6 +25,8 @@ enum Kind {
   kPlan = 5,
   kKnobChoice = 7,
   kForwardOperation = 10,
+  kWeightsGradientOperation = 11,
+  kDataGradientOperation = 12,
   kPointwiseOperation = 13,
   kGraph = 15,
   kPack = 16,
@@ -72,12 +74,9 @@ enum Attribute {
   kPlanWorkspace = 402,
   kKnobTypeOf = 600,
   kKnobValue = 601,
-  kForwardAlpha = 700,
-  kForwardBeta = 701,
-  kForwardConv = 702,
-  kForwardW = 703,
-  kForwardX = 704,
-  kForwardY = 705,
+  kForward = 700,  // six attributes of each direction, in one order (ConvolutionPart)
+  kDataGradient = 706,
+  kWeightsGradient = 712,
   kPointwiseDesc = 750,
   kPointwiseX = 751,
   kPointwiseB = 752,
@@ -107,6 +106,15 @@ enum Attribute {
   kReductionX = 1610,
   kReductionY = 1611,
   kReductionDesc = 1612,
+};
+// Attributes of the operation of any direction, counted from its first.
+enum ConvolutionPart {
+  kAlpha = 0,
+  kBeta = 1,
+  kConvolutionOf = 2,
+  kWeightsOf = 3,
+  kImagesOf = 4,
+  kResultOf = 5
 };
 constexpr int kFloatType = static_cast<int>(DnnType::kFloat);
 constexpr int kCrossCorrelation = 1;
@@ -355,8 +363,13 @@ void DnnGraph::reduction(Reduction kind, Raw x, Raw y) {
   p.operations.push_back(p.keep(std::move(operation)));
 }
 
-void DnnGraph::convolution(Raw x, Raw w, Raw y, const Dims& strides, const Dims& dilations,
-                           const Dims& pads_begin, const Dims& pads_end) {
+void DnnGraph::convolution(Direction direction, Raw x, Raw w, Raw y, const Dims& strides,
+                           const Dims& dilations, const Dims& pads_begin, const Dims& pads_end) {
+  static const std::map<Direction, std::pair<Kind, int>> kForms = {
+      {Direction::kForward, {kForwardOperation, kForward}},
+      {Direction::kData, {kDataGradientOperation, kDataGradient}},
+      {Direction::kWeights, {kWeightsGradientOperation, kWeightsGradient}},
+  };
   Parts& p = *parts_;
   Descriptor described(p.library, kConvolution);
   described.set(kConvPrecision, kDataType, kFloatType)
@@ -367,16 +380,18 @@ void DnnGraph::convolution(Raw x, Raw w, Raw y, const Dims& strides, const Dims&
       .set_all(kConvPrePads, kInt64, pads_begin)
       .set_all(kConvPostPads, kInt64, pads_end)
       .finalize();
-  Descriptor forward(p.library, kForwardOperation);
-  forward.set(kForwardConv, kDescriptor, described.raw())
-      .set(kForwardX, kDescriptor, x)
-      .set(kForwardW, kDescriptor, w)
-      .set(kForwardY, kDescriptor, y)
-      .set(kForwardAlpha, kFloat, 1.0f)
-      .set(kForwardBeta, kFloat, 0.0f)
-      .finalize();
+  const auto& [kind, first] = kForms.at(direction);
+  const auto at = [first = first](int part) { return static_cast<Attribute>(first + part); };
+  Descriptor operation(p.library, kind);
+  operation.set(at(kConvolutionOf), kDescriptor, described.raw())
+      .set(at(kWeightsOf), kDescriptor, w)
+      .set(at(kImagesOf), kDescriptor, x)
+      .set(at(kResultOf), kDescriptor, y)
+      .set(at(kAlpha), kFloat, 1.0f)
+      .set(at(kBeta), kFloat, 0.0f);
+  if (operation.try_finalize() != 0) throw Unsupported("cuDNN refuses the shapes of a convolution");
   p.keep(std::move(described));
-  p.operations.push_back(p.keep(std::move(forward)));
+  p.operations.push_back(p.keep(std::move(operation)));
 }
 
 void DnnGraph::finish(bool exact, std::int64_t terms, const std::string& what) {

@@ -34,6 +34,8 @@ enum class Pointwise {
   kIndex = 501,
   kSelect = 601
 };
+// What a convolution computes: its result, or the gradient of its images or of its weights.
+enum class Direction { kForward, kData, kWeights };
 enum class Reduction { kSum = 0, kMax = 3 };
 
 // float32, float16 or bfloat16; raises Unsupported for others.
@@ -63,8 +65,9 @@ class DnnGraph {
   void pointwise(const PointwiseSpec& spec, Raw x, Raw other, Raw condition, Raw y);
   void product(Raw a, Raw b, Raw y);
   void reduction(Reduction kind, Raw x, Raw y);
-  void convolution(Raw x, Raw w, Raw y, const Dims& strides, const Dims& dilations, const Dims& pads_begin,
-                   const Dims& pads_end);
+  // Images, weights and result, or the gradients of those in their places.
+  void convolution(Direction direction, Raw x, Raw w, Raw y, const Dims& strides, const Dims& dilations,
+                   const Dims& pads_begin, const Dims& pads_end);
 
   // Ends the description. Engines whose results differ between runs, that add many terms in fewer bits than
   // float32 or transform large tiles are left out; `exact`: those that round float32 operands too. Raises

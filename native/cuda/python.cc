@@ -231,22 +231,30 @@ void bind_libraries(nb::module_& m) {
           "prepare", [](const Product&, std::size_t) { return Product::kWorkspace; }, nb::arg("candidate"))
       .def("enqueue", &Product::enqueue, nb::arg("stream"), nb::arg("candidate"), nb::arg("a"), nb::arg("b"),
            nb::arg("bias"), nb::arg("residual"), nb::arg("y"), nb::arg("workspace"));
-  nb::class_<Convolution>(m, "Convolution", "A convolution of cuDNN with bias, residual and activation.")
+  nb::class_<Convolution>(
+      m, "Convolution", "A convolution of cuDNN with bias, residual and activation, or one of its gradients.")
       .def(
           "__init__",
-          [](Convolution* self, int device, const std::string& library, const std::string& dtype,
-             const Dims& x, const Dims& x_strides, const Dims& w, const Dims& w_strides, const Dims& y,
-             const Dims& y_strides, const Dims& strides, const Dims& dilations, const Dims& pads_begin,
-             const Dims& pads_end, bool has_bias, bool has_residual, const std::string& activation) {
-            const ConvolutionSpec spec{library,    dtype,    x,         x_strides,    w,
-                                       w_strides,  y,        y_strides, strides,      dilations,
-                                       pads_begin, pads_end, has_bias,  has_residual, activation};
+          [](Convolution* self, int device, const std::string& library, const std::string& direction,
+             const std::string& dtype, const std::string& result, const Dims& x, const Dims& x_strides,
+             const Dims& w, const Dims& w_strides, const Dims& y, const Dims& y_strides, const Dims& strides,
+             const Dims& dilations, const Dims& pads_begin, const Dims& pads_end, bool has_bias,
+             bool has_residual, const std::string& activation) {
+            const ConvolutionSpec spec{library,    direction_of(direction),
+                                       dtype,      result,
+                                       x,          x_strides,
+                                       w,          w_strides,
+                                       y,          y_strides,
+                                       strides,    dilations,
+                                       pads_begin, pads_end,
+                                       has_bias,   has_residual,
+                                       activation};
             new (self) Convolution(Device::get(device), spec);
           },
-          nb::arg("device"), nb::arg("library"), nb::arg("dtype"), nb::arg("x"), nb::arg("x_strides"),
-          nb::arg("w"), nb::arg("w_strides"), nb::arg("y"), nb::arg("y_strides"), nb::arg("strides"),
-          nb::arg("dilations"), nb::arg("pads_begin"), nb::arg("pads_end"), nb::arg("has_bias"),
-          nb::arg("has_residual"), nb::arg("activation"))
+          nb::arg("device"), nb::arg("library"), nb::arg("direction"), nb::arg("dtype"), nb::arg("result"),
+          nb::arg("x"), nb::arg("x_strides"), nb::arg("w"), nb::arg("w_strides"), nb::arg("y"),
+          nb::arg("y_strides"), nb::arg("strides"), nb::arg("dilations"), nb::arg("pads_begin"),
+          nb::arg("pads_end"), nb::arg("has_bias"), nb::arg("has_residual"), nb::arg("activation"))
       .def_prop_ro("candidates", &Convolution::candidates)
       .def("describe", &Convolution::describe, nb::arg("candidate"))
       .def("prepare", &Convolution::prepare, nb::arg("candidate"), nb::call_guard<nb::gil_scoped_release>())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ge.implementations import cuda_own
 from ge.implementations.base import Candidate, Operation
@@ -12,7 +13,7 @@ from ge.ir.types import TensorDesc
 from ge.plan import View
 from ge.target import Target
 
-__all__ = ["ACTIVATIONS", "CANDIDATES", "matrix_of", "rows_of"]
+__all__ = ["ACTIVATIONS", "CANDIDATES", "data_gradient_rows", "matrix_of", "rows_of", "weight_gradient_rows"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -60,11 +61,7 @@ def rows_of(op: Operation) -> Operation | None:
     The images are channels-last and contiguous, so that a pixel is a row.
     """
     x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
-    once = (1,) * (len(x.shape) - 2)
-    plain = op.integers("strides", once) == op.integers("dilations", once) == once
-    if not plain or any((*op.integers("pads_begin", (0,)), *op.integers("pads_end", (0,)))):
-        return None
-    if w.shape[2:] != once or int(op.attrs.get("groups", 1)) != 1 or w.strides[1] != 1:
+    if not _is_pointwise(op, w) or w.strides[1] != 1:
         return None
     rows = tuple(_pixels(v) for v in (x, *op.inputs[2 + op.flag("has_bias") :], y))
     if None in rows:
@@ -73,6 +70,34 @@ def rows_of(op: Operation) -> Operation | None:
     turned = View(w.buffer, w.dtype, (w.shape[1], w.shape[0]), (1, w.strides[0]), w.offset)
     bias = op.inputs[2:3] if op.flag("has_bias") else ()
     return Operation("matmul", (first, turned, *bias, *others), (last,), op.attrs, op.constant, op.steady)
+
+
+def _is_pointwise(op: Operation, w: View) -> bool:
+    """Whether a convolution, or a gradient of one, has windows of one element, all of them."""
+    once = (1,) * (len(w.shape) - 2)
+    plain = op.integers("strides", once) == op.integers("dilations", once) == w.shape[2:] == once
+    borders = (*op.integers("pads_begin", (0,)), *op.integers("pads_end", (0,)))
+    return plain and not any(borders) and int(op.attrs.get("groups", 1)) == 1
+
+
+def data_gradient_rows(op: Operation) -> Operation | None:
+    """The gradient of pointwise images as a product: rows of pixels by the weights (O, I); None for others."""
+    w = op.inputs[1]
+    rows = [_pixels(v) for v in (op.inputs[0], op.outputs[0])]
+    if not _is_pointwise(op, w) or w.strides[1] != 1 or rows[0] is None or rows[1] is None:
+        return None
+    matrix = View(w.buffer, w.dtype, w.shape[:2], w.strides[:2], w.offset)
+    return Operation("matmul", (rows[0], matrix), (rows[1],), {"has_bias": False, "post_ops": ()})
+
+
+def weight_gradient_rows(op: Operation) -> Operation | None:
+    """The gradient of pointwise weights as a product: channels by pixels by channels; None for others."""
+    w = op.outputs[0]
+    x, dy = (_pixels(v) for v in op.inputs[:2])
+    if not _is_pointwise(op, w) or w.strides[1] != 1 or x is None or dy is None:
+        return None
+    matrix = View(w.buffer, w.dtype, w.shape[:2], w.strides[:2], w.offset)
+    return Operation("matmul", (dy.permute((1, 0)), x), (matrix,), {"has_bias": False, "post_ops": ()})
 
 
 def _pixels(view: View) -> View | None:
@@ -173,6 +198,61 @@ class Cudnn(_Library):
         return ""
 
 
+class _Gradient(_Library):
+    """Gradients of convolutions of images, without epilogues."""
+
+    def unfit(self, op: Operation) -> str:
+        if op.post_ops or op.flag("has_bias") or len(op.outputs) != 1:
+            return "it has no epilogue and no gradient of a bias"
+        return super().unfit(op)
+
+    def _operands(self, op: Operation) -> str:
+        return "" if len(op.inputs[0].shape) == 4 else "it takes images"
+
+
+class CudnnDataGradient(_Gradient):
+    """Transposed convolutions: gradients of a convolution's images."""
+
+    name = "cudnn"
+
+
+class PointwiseDataGradient(_Gradient):
+    """The same for windows of one element, as a product of pixels."""
+
+    name = "cublaslt"
+
+    def _operands(self, op: Operation) -> str:
+        return "" if data_gradient_rows(op) else "its windows are larger, or images are not channels last"
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 0.95
+
+
+class CudnnWeightGradient(_Gradient):
+    """Gradients of a convolution's weights; the result may be float32 beside 16-bit operands."""
+
+    name = "cudnn"
+
+    def unfit(self, op: Operation) -> str:
+        result = op.outputs[0]
+        if result.dtype not in (op.inputs[0].dtype, "float32"):
+            return "it gives the operands' type or float32"
+        same = View(result.buffer, op.inputs[0].dtype, result.shape, result.strides, result.offset)
+        return super().unfit(replace(op, outputs=(same, *op.outputs[1:])))
+
+
+class PointwiseWeightGradient(CudnnWeightGradient):
+    """The same for windows of one element, as a product over all pixels."""
+
+    name = "cublaslt"
+
+    def _operands(self, op: Operation) -> str:
+        return "" if weight_gradient_rows(op) else "its windows are larger, or images are not channels last"
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 0.95
+
+
 class CudnnAttention(Candidate):
     """Attention of 16-bit floats whose scores never are in memory; masks are added to the scores."""
 
@@ -219,6 +299,8 @@ class _Decomposed(Decomposed):
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "matmul": (CublasLt(),),
     "conv": (Pointwise(), Cudnn()),
+    "deconv": (PointwiseDataGradient(), CudnnDataGradient()),
+    "conv_grad_weights": (PointwiseWeightGradient(), CudnnWeightGradient()),
     "attention": (CudnnAttention(), _Decomposed()),
     "attention_grad": (_Decomposed(),),
     "rnn": (_Decomposed(),),

@@ -39,6 +39,7 @@ from ge.passes.layout.channels_last import ChannelsLast
 from ge.passes.layout.sink_slices import SinkSlices
 from ge.passes.layout.sink_transposes import SinkTransposes
 from ge.passes.layout.split_batch import SplitBatch
+from ge.passes.layout.weights_last import WeightsLast
 from ge.passes.memory.recompute import Recompute
 from ge.passes.precision.hoist_casts import HoistCasts
 from ge.passes.precision.lower_precision import LowerPrecision
@@ -98,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
     Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
+    Stage("weight_format", (WeightsLast(), *_TIDY)),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
     Stage("batch", (SplitBatch(),), fixpoint=False),

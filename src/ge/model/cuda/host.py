@@ -20,7 +20,17 @@ from ge.plan import Plan, Task
 __all__ = ["Copies", "HostPart", "runs_on_host"]
 
 _CONTROL = frozenset({"if", "while", "scan_store"})  # the program's own (control.py)
-_ON_GPU = _CONTROL | {"kernel", "copy", "matmul", "conv", "attention", "stem", "bottleneck"}
+_ON_GPU = _CONTROL | {
+    "kernel",
+    "copy",
+    "matmul",
+    "conv",
+    "deconv",
+    "conv_grad_weights",
+    "attention",
+    "stem",
+    "bottleneck",
+}
 _ALIGNMENT = 64
 
 

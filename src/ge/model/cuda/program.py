@@ -21,7 +21,13 @@ import numpy as np
 
 from ge.errors import GeError, OutOfMemoryError
 from ge.implementations import Operation, candidates_for
-from ge.implementations.cuda import ACTIVATIONS, matrix_of, rows_of
+from ge.implementations.cuda import (
+    ACTIVATIONS,
+    data_gradient_rows,
+    matrix_of,
+    rows_of,
+    weight_gradient_rows,
+)
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
 from ge.model.cuda import own
@@ -271,6 +277,11 @@ class _Loaded:
 
     # -- memory ------------------------------------------------------------------------------------------------
 
+    def memory(self, nbytes: int, name: str) -> cuda.Memory:
+        """Memory of the GPU for as long as the program is there."""
+        self.kept.append(cuda.Memory(self.device, nbytes, name))
+        return self.kept[-1]
+
     def keep(self, array: np.ndarray) -> cuda.Memory:
         """An array in the GPU's memory for as long as the program is there."""
         self.kept.append(self._upload(array))
@@ -367,6 +378,8 @@ class _Loaded:
             "reorder": self._copy,
             "matmul": self._product,
             "conv": self._convolution,
+            "deconv": self._data_gradient,
+            "conv_grad_weights": self._weight_gradient,
             "attention": self._attention,
             "stem": self._stem,
             "bottleneck": self._bottleneck,
@@ -479,32 +492,110 @@ class _Loaded:
             del ways["cudnn"][1]
         elif _activation(op) not in ("", "relu"):  # only slow engines have others
             ways["cudnn"].reverse()
-        target = named(architecture_of(self.plan.report))
-        names = [c.name for c in candidates_for("conv", target) if not c.refuse(op, target)]
-        names.sort(key=lambda name: name != task.attrs["implementation"])
-        return self._call(task, [way for name in names for way in ways[name]])
+        return self._call(task, self._in_order(task, op, ways))
 
-    def _convolution_way(self, task: Task, op: Operation, *, plain: bool = False) -> _Way:
-        x, w, y = task.inputs[0], task.inputs[1], task.outputs[0]
-        weight, strides = self._channels_last_weights(w, task)
-        call = _libraries().Convolution(
+    def _in_order(
+        self, task: Task, op: Operation, ways: dict[str, list[Callable[[], _Way]]]
+    ) -> list[Callable[[], _Way]]:
+        """The ways of all libraries that take a task, those of the compiler's choice first."""
+        target = named(architecture_of(self.plan.report))
+        names = [c.name for c in candidates_for(task.kind, target) if not c.refuse(op, target)]
+        names.sort(key=lambda name: name != task.attrs["implementation"])
+        return [way for name in names for way in ways[name]]
+
+    def _data_gradient(self, task: Task) -> Callable[[], None]:
+        op = Operation.of(task)
+        y, w, x = *task.inputs, task.outputs[0]
+
+        def by_windows() -> _Way:
+            weight, strides = self._channels_last_weights(w, task)
+            call = self._dnn("data", task, x, replace(w, strides=strides), y)
+            return _Way("cudnn", call, (self._aligned(x, task), weight, 0, 0, self._aligned(y, task)))
+
+        rows = data_gradient_rows(op)
+        ways: dict[str, list[Callable[[], _Way]]] = {
+            "cudnn": [by_windows],
+            "cublaslt": [lambda: self._matrix_way(task, rows)] if rows else [],
+        }
+        return self._call(task, self._in_order(task, op, ways))
+
+    def _weight_gradient(self, task: Task) -> Callable[[], None]:
+        op = Operation.of(task)
+        rows = weight_gradient_rows(op)
+        ways: dict[str, list[Callable[[], _Way]]] = {
+            "cudnn": [
+                lambda: self._weight_gradient_way(task),
+                *([lambda: self._narrow_weight_gradient(task)] if _widens(task) else []),
+            ],
+            "cublaslt": [lambda: self._matrix_way(task, rows)] if rows else [],
+        }
+        return self._call(task, self._in_order(task, op, ways))
+
+    def _weight_gradient_way(self, task: Task, into: cuda.Memory | None = None) -> _Way:
+        (x, y), w = task.inputs, task.outputs[0]
+        result = self._aligned(w, task) if into is None else into.address
+        typed = w if into is None else replace(w, dtype=x.dtype)
+        call = self._dnn("weights", task, x, typed, y)
+        return _Way("cudnn", call, (self._aligned(x, task), result, 0, 0, self._aligned(y, task)))
+
+    def _narrow_weight_gradient(self, task: Task) -> _Way:
+        """Sums rounded to the operands' type by the library, which a kernel then writes as float32."""
+        import tbe
+
+        x, w = task.inputs[0], task.outputs[0]
+        count = math.prod(w.shape)
+        narrow = self.memory(count * numpy_dtype(x.dtype).itemsize, f"a gradient of {task.name}")
+        way = self._weight_gradient_way(task, narrow)
+        rounded = tbe.placeholder((count,), x.dtype)
+        kernel = self.built([rounded], [tbe.cast(rounded, w.dtype)])
+        way.after = self.launcher(kernel, [narrow.address, self._aligned(w, task)])
+        return way
+
+    def _matrix_way(self, task: Task, op: Operation) -> _Way:
+        """A gradient as a product of matrices that are its operands under other shapes."""
+        a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
+        sides = [self._matrix(v, ()) for v in (a, b, y)]
+        call = _libraries().Product(
+            self.device, _library("cublasLt"), a.dtype, y.dtype, 1, *sides, (), False, ""
+        )
+        addresses = {v.buffer: self._aligned(v, task) for v in (*task.inputs, *task.outputs)}
+        return _Way("cublaslt", call, (addresses[a.buffer], addresses[b.buffer], 0, 0, addresses[y.buffer]))
+
+    def _dnn(
+        self, direction: str, task: Task, x: View, w: View, y: View, *epilogue: bool | str
+    ) -> cuda.Convolution:
+        """A convolution of cuDNN in one direction; the result has its own type, the operands share one."""
+        result = {"forward": y, "data": x, "weights": w}[direction]
+        operand = x if direction == "weights" else w
+        call: cuda.Convolution = _libraries().Convolution(
             self.device,
             _library("cudnn"),
-            x.dtype,
+            direction,
+            operand.dtype,
+            result.dtype,
             x.shape,
-            x.strides,
+            _steps(x),
             w.shape,
-            strides,
+            _steps(w),
             y.shape,
-            y.strides,
+            _steps(y),
             task.attrs["strides"],
             task.attrs["dilations"],
             task.attrs["pads_begin"],
             task.attrs["pads_end"],
+            *(epilogue or (False, False, "")),
+        )
+        return call
+
+    def _convolution_way(self, task: Task, op: Operation, *, plain: bool = False) -> _Way:
+        x, w, y = task.inputs[0], task.inputs[1], task.outputs[0]
+        weight, strides = self._channels_last_weights(w, task)
+        epilogue = (
             op.flag("has_bias") and not plain,
             "add" in op.post_ops and not plain,
             "" if plain else _activation(op),
         )
+        call = self._dnn("forward", task, x, replace(w, strides=strides), y, *epilogue)
         return _Way("cudnn", call, (self._aligned(x, task), weight, *self._operands(task)))
 
     def _convolution_and_kernel(self, task: Task, op: Operation) -> _Way:
@@ -841,6 +932,25 @@ def _out_of_memory(plan: Plan, error: OutOfDeviceMemory) -> OutOfMemoryError:
 
 def _activation(op: Operation) -> str:
     return next((ACTIVATIONS[text] for text in op.post_ops if text != "add"), "")
+
+
+def _widens(task: Task) -> bool:
+    """Whether the result of a task has a wider type than its operands."""
+    return task.outputs[0].dtype != task.inputs[0].dtype
+
+
+def _steps(view: View) -> tuple[int, ...]:
+    """The strides of images or weights; axes of one element get those of dense channels-last memory where that fits.
+
+    >>> _steps(View(0, "float16", (8, 4, 1, 1), (4, 1, 1, 1)))
+    (4, 1, 4, 4)
+    """
+    order = (0, *range(2, len(view.shape)), 1)
+    dense, step = [0] * len(order), 1
+    for axis in reversed(order):
+        dense[axis], step = step, step * view.shape[axis]
+    steps = zip(view.shape, view.strides, dense, strict=True)
+    return tuple(dense) if all(n == 1 or s == d for n, s, d in steps) else view.strides
 
 
 def _four(view: View) -> View:

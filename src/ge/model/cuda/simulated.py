@@ -13,7 +13,7 @@ import tbe
 from ge.ir.types import numpy_dtype
 from ge.model.cuda.epilogue import activated
 from ge.ops.nn.spatial import Window, expression_windows
-from npu_runtime import cuda
+from npu_runtime import UnsupportedTask, cuda
 
 __all__ = ["Attention", "Convolution", "Product"]
 
@@ -151,7 +151,9 @@ class Convolution(_Sum):
         self,
         device: int,
         library: str,
+        direction: str,
         dtype: str,
+        result: str,
         x: Sequence[int],
         x_strides: Sequence[int],
         w: Sequence[int],
@@ -166,16 +168,83 @@ class Convolution(_Sum):
         has_residual: bool,
         activation: str,
     ) -> None:
-        images, weights = _Operand(dtype, x, x_strides), _Operand(dtype, w, w_strides)
+        self._direction = direction
         window = Window(tuple(w[2:]), tuple(strides), tuple(dilations), tuple(pads_begin), tuple(pads_end))
-        views = expression_windows(images.value, window, 0)
-        groups, space = x[1] // w[1], tuple(y[2:])
-        views = tbe.reshape(views, (x[0], groups, 1, w[1], *space, *w[2:]))
-        kernel = tbe.reshape(weights.value, (groups, w[0] // groups, w[1], *(1,) * len(space), *w[2:]))
-        axes = (3, *range(4 + len(space), 4 + 2 * len(space)))
-        value = tbe.reshape(tbe.reduce("sum", views * kernel, axes), tuple(y))
+        sides = {
+            "x": _Operand(dtype, x, x_strides),
+            "w": _Operand(dtype, w, w_strides),
+            "y": _Operand(dtype, y, y_strides),
+        }
+        computed = {"forward": "y", "data": "x", "weights": "w"}[direction]
+        if window.outputs(x[2:]) != tuple(y[2:]) or x[1] % w[1] or y[1] != w[0] or x[0] != y[0]:
+            raise UnsupportedTask("the shapes of a convolution do not go together")
+        operands = [side for name, side in sides.items() if name != computed]
+        value = _CONVOLUTIONS[direction](operands[0].value, operands[1].value, window, (x, w, y))
+        strides_of = {"x": x_strides, "w": w_strides, "y": y_strides}[computed]
         epilogue = has_bias, has_residual, activation
-        super().__init__(device, [images, weights], value, (dtype, y_strides), 1, epilogue)
+        super().__init__(device, operands, value, (result, strides_of), 1, epilogue)
+
+    def enqueue(
+        self,
+        stream: cuda.Stream,
+        candidate: int,
+        a: int,
+        b: int,
+        bias: int,
+        residual: int,
+        y: int,
+        workspace: int,
+    ) -> None:
+        """Addresses of images, weights and result; the gradient of one is written where that one is named."""
+        order = {"forward": (a, b, y), "data": (b, y, a), "weights": (a, y, b)}[self._direction]
+        super().enqueue(stream, candidate, order[0], order[1], bias, residual, order[2], workspace)
+
+
+_Shapes = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+def _forward(x: tbe.Tensor, w: tbe.Tensor, window: Window, shapes: _Shapes) -> tbe.Tensor:
+    (n, channels, *_), (outputs, inner, *kernel), y = shapes
+    groups, space = channels // inner, tuple(y[2:])
+    views = tbe.reshape(expression_windows(x, window, 0), (n, groups, 1, inner, *space, *kernel))
+    weights = tbe.reshape(w, (groups, outputs // groups, inner, *(1,) * len(space), *kernel))
+    axes = (3, *range(4 + len(space), 4 + 2 * len(space)))
+    return tbe.reshape(tbe.reduce("sum", views * weights, axes), tuple(y))
+
+
+def _weights(x: tbe.Tensor, y: tbe.Tensor, window: Window, shapes: _Shapes) -> tbe.Tensor:
+    (n, channels, *_), (outputs, inner, *kernel), (_, _, *space) = shapes
+    groups = channels // inner
+    views = expression_windows(x, window, 0)
+    views = tbe.reshape(views, (n, groups, 1, inner, *space, *kernel))
+    slopes = tbe.reshape(y, (n, groups, outputs // groups, 1, *space, *(1,) * len(kernel)))
+    total = tbe.reduce("sum", views * slopes, (0, *range(4, 4 + len(space))))
+    return tbe.reshape(total, (outputs, inner, *kernel))
+
+
+def _data(w: tbe.Tensor, y: tbe.Tensor, window: Window, shapes: _Shapes) -> tbe.Tensor:
+    (n, channels, *sizes), (outputs, inner, *kernel), (_, _, *space) = shapes
+    groups, rank = channels // inner, len(sizes)
+    slopes = tbe.reshape(y, (n, groups, outputs // groups, *space))
+    weights = tbe.reshape(w, (groups, outputs // groups, inner, *kernel))
+
+    def term(*index: tbe.Scalar) -> tbe.Scalar:
+        b, g, i, *rest = index
+        place, o, taps = rest[:rank], rest[rank], rest[rank + 1 :]
+        rows = zip(place, taps, window.dilations, window.pads_begin, strict=True)
+        shifted = [p + low - k * hole for p, k, hole, low in rows]
+        source = [s // stride for s, stride in zip(shifted, window.strides, strict=True)]
+        value = slopes[(b, g, o, *source)] * weights[(g, o, i, *taps)]
+        for s, q, stride, extent in zip(shifted, source, window.strides, space, strict=True):
+            value = tbe.select((tbe.binary("eq", s % stride, 0)) & (q >= 0) & (q < extent), value, 0)
+        return value
+
+    terms = tbe.compute((n, groups, inner, *sizes, outputs // groups, *kernel), term)
+    total = tbe.reduce("sum", terms, tuple(range(3 + rank, 4 + 2 * rank)))
+    return tbe.reshape(total, (n, channels, *sizes))
+
+
+_CONVOLUTIONS = {"forward": _forward, "data": _data, "weights": _weights}
 
 
 class Attention(_Call):

@@ -32,7 +32,7 @@ __all__ = [
 
 LAST = "channels_last"
 FORMATS = ("channels_first", LAST)
-WEIGHT_FORMATS = ("OI", "IO")
+WEIGHT_FORMATS = ("OI", "IO", "OKI")  # (O, I, kernel…), (kernel…, I, O), (O, kernel…, I)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,8 @@ def weight_perm(rank: int, weight_format: str) -> tuple[int, ...]:
     >>> weight_perm(4, "IO")
     (3, 2, 0, 1)
     """
+    if weight_format == "OKI":
+        return (0, rank - 1, *range(1, rank - 1))
     return tuple(range(rank)) if weight_format == "OI" else (rank - 1, rank - 2, *range(rank - 2))
 
 

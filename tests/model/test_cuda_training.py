@@ -1,0 +1,117 @@
+"""Training on the simulated GPU: gradients and updates against the CPU, and what runs where."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ge
+from ge.compiler import compile_graph
+from ge.model.cuda.host import runs_on_host
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+
+TOLERANCE = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+GEOMETRIES = [
+    # kernel, strides, dilations, pads_begin, pads_end, groups
+    ((3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 1),
+    ((3, 2), (2, 1), (1, 2), (1, 0), (0, 1), 1),
+    ((3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 4),
+    ((1, 1), (1, 1), (1, 1), (0, 0), (0, 0), 1),
+    ((1, 1), (2, 2), (1, 1), (0, 0), (0, 0), 1),
+]
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def check(make, dtype: str, *feeds: np.ndarray, donated=()) -> ge.Model:
+    """Compile a graph for both, compare all outputs; the model of the GPU."""
+    given = [a.astype(getattr(ml_dtypes, dtype, dtype)) if a.dtype == np.float32 else a for a in feeds]
+
+    def graph():
+        b = GraphBuilder("step")
+        results = make(b, *[b.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(given)])
+        for value in results if isinstance(results, tuple) else (results,):
+            b.output(value)
+        return b.graph
+
+    model = compile_graph(graph(), CompileOptions(target="sm_90"), "step", donated)
+    wants = compile_graph(graph(), None, "step", donated).run([a.copy() for a in given])
+    for got, want in zip(model.run([a.copy() for a in given]), wants, strict=True):
+        size = np.abs(want.astype(np.float64)).max()
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=0, atol=TOLERANCE[dtype] * size
+        )
+    return model
+
+
+def kinds(model: ge.Model) -> list[str]:
+    return [task.kind for task in model.plan.tasks]
+
+
+def on_host(model: ge.Model) -> list[str]:
+    return [task.name for task in model.plan.tasks if runs_on_host(task)]
+
+
+def window(geometry) -> dict:
+    kernel, strides, dilations, begin, end, groups = geometry
+    names = ("strides", "dilations", "pads_begin", "pads_end")
+    return {n: list(v) for n, v in zip(names, (strides, dilations, begin, end), strict=True)} | {
+        "groups": groups
+    }
+
+
+def sizes(geometry) -> list[int]:
+    kernel, strides, dilations, begin, end, _ = geometry
+    rows = zip((8, 7), kernel, strides, dilations, begin, end, strict=True)
+    return [(n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in rows]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_gradients_of_convolutions(geometry, dtype) -> None:
+    """Of images and of weights, from weights that the step computes."""
+    groups = geometry[-1]
+
+    def make(b, x, w, dy):
+        scaled = b.op("Add", w, w)
+        dx = b.op("ConvTranspose", dy, scaled, output_shape=[8, 7], **window(geometry))
+        dw = b.op("ConvGradWeight", x, dy, kernel=list(geometry[0]), **window(geometry))
+        return dx, dw
+
+    feeds = random(2, 8, 8, 7), random(8, 8 // groups, *geometry[0]), random(2, 8, *sizes(geometry), seed=2)
+    model = check(make, dtype, *feeds)
+    cubes = [t for t in model.plan.tasks if t.kind in ("deconv", "conv_grad_weights")]
+    assert [t.attrs["implementation"] for t in cubes if not runs_on_host(t)] == ["cudnn"] * 2
+    assert not on_host(model)
+
+
+def test_computed_weights_have_their_input_channels_last() -> None:
+    """As tensor cores read them; the transpose is a part of the kernel that computes them."""
+
+    def make(b, x, w):
+        return b.op("Conv", x, b.op("Add", w, w), pads_begin=[1, 1], pads_end=[1, 1])
+
+    model = check(make, "float16", random(1, 8, 5, 5), random(8, 8, 3, 3))
+    conv = next(t for t in model.plan.tasks if t.kind == "conv")
+    assert conv.inputs[1].strides[1] == 1
+    assert kinds(model).count("kernel") <= 3  # images to channels last and back, weights
+
+
+def test_a_gradient_of_weights_may_be_wider_than_its_operands() -> None:
+    def make(b, x, dy):
+        return b.op("ConvGradWeight", x, dy, kernel=[3, 3], output_dtype="float32")
+
+    model = check(make, "bfloat16", random(2, 8, 6, 6), random(2, 8, 4, 4, seed=1))
+    assert [v.dtype for t in model.plan.tasks if t.kind == "conv_grad_weights" for v in t.outputs] == [
+        "float32"
+    ]
