@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -123,3 +127,178 @@ def traced_step(subject: Subject, dtype: Any = None) -> tuple[Any, list[Any]]:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph, arguments
+
+
+@dataclass
+class Compiled:
+    """The step as a model, with its arguments by the model's inputs."""
+
+    model: Any
+    feeds: list[Any]
+    loss: int  # the output that is the loss
+    slots: list[int]  # the outputs that are the first slot of each weight's state
+
+    def run(self) -> list[np.ndarray]:
+        """One step from the first weights, through memory of the host."""
+        return list(self.model.run([a.copy() for a in self.feeds]))
+
+
+def compiled_step(subject: Subject, dtype: Any, target: str) -> Compiled:
+    """The step compiled as one graph."""
+    from ge.compiler import compile_graph
+    from ge.options import CompileOptions
+    from torchair.lowering import Layout, NpuPart, lower
+
+    graph, arguments = traced_step(subject, dtype)
+    nodes = list(graph.graph.nodes)
+    places = [n for n in nodes if n.op == "placeholder"]
+    values = {n: n.meta["val"] for n in nodes if "val" in n.meta}
+    layouts = {n: Layout.of(a) for n, a in zip(places, arguments, strict=True)}
+    (part,) = lower(graph, values, {}, layouts).steps
+    assert isinstance(part, NpuPart), "the whole step is one part"
+    model = compile_graph(part.graph, CompileOptions(target=target), subject.name, part.donated)
+    written = {n.args[1]: n.args[0] for n in nodes if str(n.target) == "aten.copy_.default"}
+    count = len(list(subject.module.parameters()))
+    first = [places[count + i * (2 if subject.adam else 1)] for i in range(count)]
+    outputs = [written.get(n) for n in part.outputs]
+    feeds = [arguments[places.index(n)].detach().numpy() for n in part.inputs]
+    return Compiled(model, feeds, outputs.index(None), [outputs.index(n) for n in first])
+
+
+def gradients(subject: Subject, dtype: Any, wide: Any = None) -> tuple[float, np.ndarray]:
+    """PyTorch's own loss and gradients on the GPU, in the order of the weights."""
+    import copy
+
+    import torch
+
+    module = copy.deepcopy(subject.module).cuda().to(wide)
+    inputs = [x.cuda().to(wide) if x.is_floating_point() else x.cuda() for x in subject.inputs]
+    target = subject.target.cuda()
+    with torch.autocast("cuda", dtype, enabled=dtype is not None):
+        y = module(*inputs)
+    loss = subject.loss(y, target)
+    loss.backward()
+    flat = [w.grad.double().cpu().numpy().reshape(-1) for w in module.parameters()]
+    return float(loss), np.concatenate(flat)
+
+
+def peer(subject: Subject, dtype: Any, mode: str) -> Any:
+    """A step of torch.compile with a fused optimizer."""
+    import copy
+
+    import torch
+
+    module = copy.deepcopy(subject.module).cuda()
+    inputs, target = [x.cuda() for x in subject.inputs], subject.target.cuda()
+    if not subject.adam:
+        module = module.to(memory_format=torch.channels_last)
+        inputs = [x.contiguous(memory_format=torch.channels_last) for x in inputs]
+    if subject.adam:
+        optimizer: Any = torch.optim.AdamW(
+            module.parameters(), ADAM_RATE, BETAS, EPSILON, weight_decay=DECAY, fused=True
+        )
+    else:
+        optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=MOMENTUM, fused=True)
+
+    def forward(*given: Any) -> Any:
+        with torch.autocast("cuda", dtype, enabled=dtype is not None):
+            y = module(*given)
+        return subject.loss(y, target)
+
+    fast = torch.compile(forward, mode=mode) if mode != "eager" else forward
+
+    def step() -> Any:
+        loss = fast(*inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return step
+
+
+def row(subject: Subject, precision: str, peers: Sequence[str], tuned: bool, profile: str) -> dict[str, Any]:
+    """The times and errors of one network's step."""
+    import torch
+
+    from benchmarks.cuda import measure
+    from npu_runtime import cuda
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}[precision]
+    began = time.perf_counter()
+    ours = compiled_step(subject, dtype, cuda.describe(0)["architecture"])
+    compiled = time.perf_counter() - began
+    outputs = ours.run()
+    found: dict[str, Any] = {"network": subject.name, "batch": subject.batch, "precision": precision}
+    found["trace and compile s"], found["and first run s"] = compiled, time.perf_counter() - began
+    found["by heuristics"] = ours.model.program.seconds() * 1e3
+    if tuned:
+        began = time.perf_counter()
+        ours.model.program.tune()
+        found["tuning s"] = time.perf_counter() - began
+        found["ours"] = ours.model.program.seconds() * 1e3
+        found["wrong candidates"] = len(ours.model.program.loaded.wrong)
+        outputs = ours.run()
+    found["nodes"], found["parts"] = ours.model.program.loaded.nodes, len(ours.model.program.loaded.parts)
+    if profile:
+        _write_profile(ours, Path(profile) / f"{subject.name}-{subject.batch}-{precision}.txt")
+    share = 1 - BETAS[0] if subject.adam else 1.0
+    got = np.concatenate([outputs[i].astype(np.float64).reshape(-1) / share for i in ours.slots])
+    want_loss, want = gradients(subject, None, torch.float64)
+    torch_loss, theirs = gradients(subject, dtype)
+    found["loss error"] = abs(float(outputs[ours.loss]) - want_loss) / abs(want_loss)
+    found["gradient error"] = float(np.linalg.norm(got - want) / np.linalg.norm(want))
+    found["torch loss error"] = abs(torch_loss - want_loss) / abs(want_loss)
+    found["torch gradient error"] = float(np.linalg.norm(theirs - want) / np.linalg.norm(want))
+    for mode in peers:
+        torch._dynamo.reset()
+        began = time.perf_counter()
+        step = peer(subject, dtype, mode)
+        step()
+        torch.cuda.synchronize()
+        found[f"{mode} s"] = time.perf_counter() - began
+        found[mode] = measure(step)
+    return found
+
+
+def _write_profile(ours: Compiled, path: Path) -> None:
+    """The time of every task, the longest first, and their sums by kind."""
+    tasks = sorted(ours.model.profile([a.copy() for a in ours.feeds]), key=lambda t: -t.seconds)
+    sums: dict[str, list[float]] = {}
+    for task in tasks:
+        sums.setdefault(task.kind, []).append(task.seconds)
+    lines = [f"{sum(s) * 1e6:9.1f} us in {len(s)} tasks: {kind}" for kind, s in sums.items()]
+    lines += [
+        f"{t.seconds * 1e6:9.1f} us  {t.kind:18} {t.name[:70]:70} {t.shape} {t.implementation}" for t in tasks
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines[: len(sums)]))
+
+
+def main() -> None:
+    """Print one line for each network, batch and precision."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "networks", nargs="*", default=["resnet50:64", "bert:32", "gpt2:32"], help="name:batch,batch"
+    )
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp16", "fp32"))
+    parser.add_argument(
+        "--peers", nargs="*", default=["max-autotune"], help="modes of torch.compile, or eager"
+    )
+    parser.add_argument("--untuned", action="store_true", help="take the libraries' first choices")
+    parser.add_argument("--profile", default="", help="the folder for the times of all tasks")
+    parser.add_argument("--small", action="store_true", help="small networks")
+    arguments = parser.parse_args()
+    for text in arguments.networks:
+        name, _, batches = text.partition(":")
+        for batch in map(int, (batches or "1").split(",")):
+            subject = Subject(name, batch, arguments.small)
+            found = row(
+                subject, arguments.precision, arguments.peers, not arguments.untuned, arguments.profile
+            )
+            texts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
+            print("  ".join(texts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Gradients on a real GPU against float32 on the CPU; skipped where there is none (`make test-cuda`)."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ge
+from ge.compiler import compile_graph
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+from tests.cuda.test_on_gpu import _architecture
+from tests.model.test_cuda_training import GEOMETRIES, on_host, random, sizes, window
+
+pytestmark = pytest.mark.skipif(not _architecture(), reason="this machine has no GPU")
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+
+
+def graph_of(make, dtypes, feeds):
+    b = GraphBuilder("step")
+    results = make(
+        b, *[b.input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(zip(feeds, dtypes, strict=True))]
+    )
+    for value in results:
+        b.output(value)
+    return b.graph
+
+
+def same(make, dtype: str, *feeds: np.ndarray) -> ge.Model:
+    """Compare with float32 on the CPU from the same rounded numbers, before and after tuning."""
+    narrow = [a.astype(getattr(ml_dtypes, dtype, dtype)) if a.dtype == np.float32 else a for a in feeds]
+    wide = [a.astype(np.float32) if a.dtype.kind not in "iub" else a for a in narrow]
+    wants = compile_graph(graph_of(make, [str(a.dtype) for a in wide], wide), None, "step").run(wide)
+    model = compile_graph(
+        graph_of(make, [str(a.dtype) for a in narrow], narrow), CompileOptions(target=_architecture()), "step"
+    )
+    for tuned in (False, True):
+        if tuned:
+            model.program.tune()
+        for got, want in zip(model.run(narrow), wants, strict=True):
+            error = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want.astype(np.float64))
+            assert error <= TOLERANCE[dtype], f"tuned: {tuned}"
+    assert not model.program.loaded.wrong
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_gradients_of_convolutions(geometry, dtype) -> None:
+    groups = geometry[-1]
+
+    def make(b, x, w, dy):
+        dx = b.op("ConvTranspose", dy, b.op("Add", w, w), output_shape=[8, 7], **window(geometry))
+        return dx, b.op("ConvGradWeight", x, dy, kernel=list(geometry[0]), **window(geometry))
+
+    channels = 64
+    feeds = (
+        random(4, channels, 8, 7),
+        random(channels, channels // groups, *geometry[0]),
+        random(4, channels, *sizes(geometry), seed=2),
+    )
+    assert not on_host(same(make, dtype, *feeds))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_gradients_of_weights_in_float32(size) -> None:
+    """Of operands in bfloat16: the sums are not rounded."""
+
+    def make(b, x, dy):
+        return (b.op("ConvGradWeight", x, dy, kernel=[size, size], output_dtype="float32"),)
+
+    same(make, "bfloat16", random(8, 64, 14, 14), random(8, 128, 15 - size, 15 - size, seed=1))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_three_channels(dtype) -> None:
+    """Those of a network's first convolution."""
+
+    def make(b, x, dy):
+        return (
+            b.op("ConvGradWeight", x, dy, kernel=[7, 7], strides=[2, 2], pads_begin=[3, 3], pads_end=[3, 3]),
+        )
+
+    same(make, dtype, random(4, 3, 32, 32), random(4, 64, 16, 16, seed=1))
