@@ -42,6 +42,7 @@ VARIABLES = {
     "NPU_MAX_ISA": "the newest instruction set that is used",
     "NPU_MINDSPORE_FALLBACK": "raise: a MindSpore graph that the engine refuses is an error",
     "NPU_NUM_THREADS": "threads of a device",
+    "NPU_ONEDNN": "off: products, convolutions and their kin are generated kernels, as where there is no oneDNN",
     "NPU_OPP_PATH": "folders of custom operators",
     "NPU_OPP_TIMEOUT": "seconds that a custom operator's code may take",
     "NPU_PROFILE": "1: the time of each task is printed; a path: the trace is written there, too",

@@ -161,6 +161,9 @@ class _NestWriter(Elements):
                 if node.vars & self.lane_bit:
                     work += effort(node)
         carried = sum(len(components(r)) for one in stages for r in one.reductions)
+        if self.nest.shared is not None:
+            room = (self.b.machine.registers - 2) // (self.nest.shared_step + 1)
+            return 1 << (min(room, 4).bit_length() - 1)
         copies = 4 if work <= 12 else 2 if work <= 50 else 1
         copies = self.nest.tuning.unroll or max(1, copies // len(self.row_values))
         while copies > 1 and carried * copies * len(self.row_values) > 16:
@@ -195,7 +198,10 @@ class _NestWriter(Elements):
     def rows(self, lo: Value, hi: Value) -> None:
         """The loop over rows lo .. hi-1."""
         nest, b = self.nest, self.b
-        counters = [*(v.extent for v in nest.outer), nest.tiles, nest.chunks]
+        if nest.shared is not None:  # all rows for one piece of the lane, whose factors stay in the caches
+            counters = [nest.chunks, *(v.extent for v in nest.outer), nest.blocks]
+        else:
+            counters = [*(v.extent for v in nest.outer), nest.tiles, nest.chunks]
         live = [n for n, extent in enumerate(counters) if extent > 1]
         starts: list[Value] = []
         rest = lo
@@ -209,10 +215,13 @@ class _NestWriter(Elements):
 
         def row(count: Value, values: list[Value]) -> list[Value]:
             at = dict(zip(live, values or [count], strict=False))
-            for number, var in enumerate(nest.outer):
+            first = 0 if nest.shared is None else 1
+            for number, var in enumerate(nest.outer, first):
                 self._bind(var, at.get(number, self._number(0)))
             tile, chunk = (at.get(len(counters) - k, self._number(0)) for k in (2, 1))
-            if nest.tile is not None:
+            if nest.shared is not None:
+                self._rows_of_chunk(nest.shared, chunk, at.get(0, self._number(0)))
+            elif nest.tile is not None:
                 self._row_of_tiles(nest.tile, tile, chunk)
             elif nest.lane_outer:
                 self._row_of_chunk(chunk)
@@ -368,6 +377,16 @@ class _NestWriter(Elements):
 
         self._serial(outer, [], innermost)
 
+    def _rows_of_chunk(self, shared: LoopVar, block: Value, chunk: Value) -> None:
+        """Several rows that have a factor in common; those at the edge overlap their neighbours."""
+        b, step = self.b, min(self.nest.shared_step, shared.extent)
+        first = self._edge(b.op("mul", block, self._number(self.nest.shared_step)), shared.extent, step)
+        rows = [b.op("add nuw nsw", first, self._number(n)) if n else first for n in range(step)]
+        self.row_bits, self.row_values = shared.bit, [{shared.bit: row} for row in rows]
+        self.row_depth = len(self.scopes) - 1
+        self._row_of_chunk(chunk)
+        self.row_bits, self.row_values = 0, [{}]
+
     def _row_of_chunk(self, chunk: Value) -> None:
         nest, b = self.nest, self.b
         if nest.in_order:
@@ -465,8 +484,8 @@ class _NestWriter(Elements):
     def _position_in_lanes(self, r: Reduction) -> bool:
         return r.op in ("argmax", "argmin") and bool(r.position.vars & self.lane_bit)
 
-    def _copies_of(self, r: Reduction | Running, copies: int) -> range:
-        return range(copies if r.body.vars & self.lane_bit else 1)
+    def _copies_of(self, r: Reduction | Running, copies: int) -> list[int]:
+        return self._copies(copies if r.body.vars & self.lane_bit else 1)
 
     def _outer_body(self, stage: Stage, copies: int, values: list[Value]) -> list[Value]:
         carried = list(values)
@@ -480,11 +499,18 @@ class _NestWriter(Elements):
                 position += size
         running = self._run_scans(carried[position:], copies)
         for r, rows in zip(stage.reductions, layout, strict=False):
-            for u, parts in enumerate(rows):
-                rows[u] = combine(self.b, r, parts, self._element(r, u))
+            for place, u in enumerate(self._copies_of(r, copies)):
+                rows[place] = self._with_element(r, rows[place], u)
         self._keep_temporaries(stage, copies)
         self._write_all(stage.stores, copies)
         return flat(layout) + running
+
+    def _with_element(self, r: Reduction, total: list[Value], u: int) -> list[Value]:
+        """Accumulators with one more element; rows done together round a product and its sum once."""
+        if self.nest.shared is None or not DTYPES[r.dtype].is_float:
+            return combine(self.b, r, total, self._element(r, u))
+        one, other = (self._spread(x, u, total[0].lanes)[0] for x in r.body.args)
+        return [self.b.muladd(one, other, total[0])]
 
     def _finish_outer(self, stage: Stage, final: list[Value], copies: int) -> None:
         position = 0

@@ -35,6 +35,7 @@ __all__ = [
     "effort",
     "lane_of",
     "retuned",
+    "row_by_row",
     "schedule",
     "stack_elements",
     "stack_size",
@@ -46,6 +47,7 @@ _ORDERED_LANES = 256  # lanes from which accumulators are on the stack
 _ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
 _ORDERED_ROWS = 8
 _ORDERED_AGAIN = 6.0  # vector instructions that may be done anew for each row
+_SHARED_ROWS = (6, 5, 4, 3, 2)  # with their sums in up to four vectors each, 32 registers hold six
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
 
 
@@ -105,6 +107,8 @@ class Nest:
     runnings: list[Running]
     tile: LoopVar | None = None  # the variable along which loads that are strided in the lane are contiguous
     tile_step: int = 1  # how many values of it one row covers
+    shared: LoopVar | None = None  # rows along it have one factor of a sum of products in common
+    shared_step: int = 1  # how many of them are done at a time
     row_ns: float = 0.0
     rows_per_unit: int = 1
     tuning: Tuning = field(default_factory=Tuning)
@@ -113,13 +117,18 @@ class Nest:
 
     @property
     def outer(self) -> list[LoopVar]:
-        """The loops a row is one combination of, without the lane and the tile."""
-        return [v for v in self.kept if v is not self.lane and v is not self.tile]
+        """The loops a row is one combination of, without the lane, the tile and rows done at a time."""
+        return [v for v in self.kept if v is not self.lane and v is not self.tile and v is not self.shared]
 
     @property
     def tiles(self) -> int:
         """How many pieces the tile variable is cut into."""
         return -(-self.tile.extent // self.tile_step) if self.tile is not None else 1
+
+    @property
+    def blocks(self) -> int:
+        """How many pieces the rows that are done several at a time are cut into."""
+        return -(-self.shared.extent // self.shared_step) if self.shared is not None else 1
 
     @property
     def chunks(self) -> int:
@@ -129,7 +138,7 @@ class Nest:
     @property
     def rows(self) -> int:
         """The number of rows, counting every piece of the lane as one."""
-        return math.prod(v.extent for v in self.outer) * self.tiles * self.chunks
+        return math.prod(v.extent for v in self.outer) * self.tiles * self.blocks * self.chunks
 
     @property
     def units(self) -> int:
@@ -547,7 +556,8 @@ class _Planner:
             tile,
             processor=self.processor,
         )
-        nest.in_order = _runs_in_order(nest)
+        _share_factor(nest, uses)
+        nest.in_order = nest.shared is None and _runs_in_order(nest)
         nest.chunk = _chunk(nest, nodes)
         if tile is not None:
             nest.tile_step = _tile_step(lane, tile, nodes, self.processor)
@@ -593,6 +603,12 @@ def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
     total, grain = _pieces(nests, plan.processor)
     streams = plan.streams if tuning.streams is None else tuning.streams
     return dataclasses.replace(plan, nests=nests, total=total, grain=grain, streams=streams)
+
+
+def row_by_row(plan: Schedule) -> Schedule:
+    """The schedule with every row on its own, as threads of a GPU do them."""
+    nests = [dataclasses.replace(nest, shared=None, shared_step=1) for nest in plan.nests]
+    return dataclasses.replace(plan, nests=nests)
 
 
 def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
@@ -824,6 +840,53 @@ def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node], processor: P
     return 1 << (min(most, lane.extent, tile.extent).bit_length() - 1)
 
 
+def _share_factor(nest: Nest, uses: Sequence[Index]) -> None:
+    """Let several rows of a sum of products go through its terms together, where one factor is the same in them.
+
+    Each value of the common factor is then read once for all of them, and each of the other once for several
+    vectors: the sums stay in registers. The innermost loop follows the other factor through memory.
+    """
+    factors = _factors(nest)
+    if factors is None:
+        return
+    common, own = factors
+    along = [v for v in nest.outer if own & v.bit and not common & v.bit and v.extent > 1]
+    if not along:
+        return
+    nest.shared = along[-1]
+    nest.shared_step = max(_SHARED_ROWS, key=lambda n: _shared_gain(along[-1].extent, n))
+    loads = [
+        n for n in closure(nest.stages[0].roots(), set()) if n.op == "load" and not n.vars & nest.lane.bit
+    ]
+    (group,) = nest.groups
+    group.sort(key=lambda v: any(n.data[1].coefficient(v) == 1 for n in loads))
+    nest.groups[0] = _merge(group, uses)
+
+
+def _factors(nest: Nest) -> tuple[int, int] | None:
+    """The variables of the two factors that a nest sums the products of: one along the lane, one not."""
+    if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
+        return None
+    if len(nest.groups) != 1 or len(nest.stages) != 1 or len(nest.stages[0].reductions) != 1:
+        return None
+    (stage,) = nest.stages
+    (reduction,) = stage.reductions
+    body = reduction.body
+    if body.dtype not in ("float32", "float64", "int32"):
+        return None
+    if stage.stores or reduction.op != "sum" or body.op != "mul":
+        return None
+    one, other = sorted(body.args, key=lambda n: not n.vars & nest.lane.bit)
+    if not one.vars & nest.lane.bit or other.vars & nest.lane.bit:
+        return None
+    return one.vars, other.vars
+
+
+def _shared_gain(extent: int, step: int) -> float:
+    """How well so many rows at a time use the registers, those done twice at the end counted once."""
+    return extent / (-(-extent // step) * step) * step / (step + 1.5)
+
+
 def _runs_in_order(nest: Nest) -> bool:
     """Whether long rows are added up one after another, instead of piece by piece through all of them."""
     if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
@@ -860,7 +923,7 @@ def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
 
 def _row_time(nest: Nest) -> float:
     """Nanoseconds one row takes on one core, roughly."""
-    lanes = min(nest.lane.extent, nest.chunk) * nest.tile_step if nest.lane_outer else 1
+    lanes = min(nest.lane.extent, nest.chunk) * nest.tile_step * nest.shared_step if nest.lane_outer else 1
     time = 3.0
     for stage in nest.stages:
         group = nest.groups[stage.group] if nest.groups else []
@@ -914,7 +977,8 @@ def _aliases(planner: _Planner, nests: Sequence[Nest]) -> list[tuple[int, int]]:
 
 def _in_place(nest: Nest, source: int, target: int) -> bool:
     store = next(s for s in nest.stores if s.buffer == target)
-    if nest.tile is not None or not store.full:  # tiles overlap at the edges: elements are written twice
+    # Tiles overlap at the edges, as rows done several at a time do: elements are written twice.
+    if nest.tile is not None or nest.shared is not None or not store.full:
         return False
     for node in _reachable([s.value for s in nest.stores]):
         if node.op == "load" and node.data[0] == source and (node.args or node.data[1] != store.offset):

@@ -35,6 +35,11 @@ class Machine:
     masks: bool  # masked loads and stores of every element size (AVX-512)
     quick: bool = False  # a GPU, or its simulation: exp2 and reciprocals to 16 bits are cheap
 
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return 32 if self.masks else 16
+
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
         return max(1, self.vector_bytes * 8 // bits)

@@ -7,6 +7,7 @@
 3. A value smaller than its reader's result is recomputed there only when it is cheap and has no other reader.
 4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
    never leaves a large kernel with too few pieces for all cores.
+   Products that no primitive computes begin a group, which elementwise nodes of the same size join.
 5. Views are not members: a group looks through them.
 6. Sums of columns do not join what they add up where that is kept anyway and takes long to compute: they are formed in
    a pass of their own, which would compute it again.
@@ -77,7 +78,7 @@ class _Fusion:
                 continue
             group = self._alone(node)
             groups[group] = None
-            if self.enabled and self._is_member(node):
+            if self.enabled and self._is_member(node) and not self._is_product(node):
                 for other in self._candidates(group, node):
                     if self._fits(other, group, node):
                         group = self._merge(other, group)
@@ -105,7 +106,11 @@ class _Fusion:
         return facts.engine(node) == Engine.VECTOR.value and node not in self.aliases.joined
 
     def _is_member(self, node: ir.Node) -> bool:
-        return self._is_vector(node) and pattern_of(node) is not Pattern.OPAQUE
+        return self._is_vector(node) and (pattern_of(node) is not Pattern.OPAQUE or self._is_product(node))
+
+    def _is_product(self, node: ir.Node) -> bool:
+        """Whether a kernel is generated for what other targets have a primitive of."""
+        return not self.target.library and self._is_vector(node) and lookup(node.op_type).task is not None
 
     def _alone(self, node: ir.Node) -> Group:
         place = self.position[node]
@@ -164,7 +169,7 @@ class _Fusion:
         group = self._find(group)
         if other is group or len(other.nodes) + len(group.nodes) > MAX_NODES:
             return False
-        if self._circular(other, group):
+        if self._circular(other, group) or not self._goes_with_product(other, group):
             return False
         shared = [v for v in self._sources(node) if v.producer() in other.nodes]
         if any(self._costly_to_repeat(v, node, other) or self._summed_later(v, node, other) for v in shared):
@@ -177,6 +182,12 @@ class _Fusion:
         if alike and all(desc_of(v).size == group.size for v in outputs):
             return True
         return self._one_kernel(nodes, outputs, max(other.size, group.size))
+
+    def _goes_with_product(self, other: Group, group: Group) -> bool:
+        """Whether a group that begins with a product is followed by elementwise work on its result alone."""
+        if not any(self._is_product(n) for n in other.nodes):
+            return not any(self._is_product(n) for n in group.nodes)
+        return group.uniform and group.size == other.size
 
     def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
         """Whether a small value would be recomputed for many results, at some expense."""

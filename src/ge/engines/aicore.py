@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ge.implementations import DECOMPOSED, Operation, choose
+from ge.implementations import DECOMPOSED, GENERATED, Operation, choose
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ops.base import NodeView, Operator, lookup
 from ge.ops.nn.tasks import operation_of, why_decomposed
@@ -28,9 +28,11 @@ def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str
     if first is not None and first.dtype not in {"float32"} | target.narrow_floats | _EIGHT_BIT:
         return f"no AI Core primitive takes {first.dtype}"
     why = operator.refuse(op) or (why_decomposed(operator, op, target) if operator.expand is not None else "")
-    if why or target.kind == "cpu":
+    if why or (target.kind == "cpu" and target.library):
         return why
     choice = choose(operation_of(operator, op), target)
+    if choice.name == GENERATED:
+        return "the target has no oneDNN"
     return "" if choice.name else choice.reason or "no library of the GPU has it"
 
 
@@ -44,7 +46,7 @@ def has_implementation(
     """Whether a target has an implementation of an operator on these operands."""
     operator = lookup(type_)
     view = NodeView(type_, type_, values, operator.complete(dict(attrs)), outputs)
-    return bool(choose(operation_of(operator, view), target).name)
+    return choose(operation_of(operator, view), target).name not in ("", GENERATED)
 
 
 def accepts_input(node: ir.Node, index: int, view: View, target: Target) -> bool:

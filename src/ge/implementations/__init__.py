@@ -17,12 +17,13 @@ from ge.implementations import (
     weight_gradient,
 )
 from ge.implementations.base import LIBRARY, Candidate, Choice, Library, Operation, choose_from
-from ge.implementations.decomposed import DECOMPOSED
+from ge.implementations.decomposed import DECOMPOSED, GENERATED, Decomposed, Generated
 from ge.target import Target
 
 __all__ = [
     "CANDIDATES",
     "DECOMPOSED",
+    "GENERATED",
     "LIBRARY",
     "Candidate",
     "Choice",
@@ -56,9 +57,17 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
 }
 
 
+# Without the library, and with it the kernels of our own that stand beside it.
+_GENERATED = ("matmul", "conv", "deconv", "conv_grad_weights", "pool", "lrn", "resample")
+_WITHOUT_LIBRARY: dict[str, tuple[Candidate, ...]] = {
+    kind: (Generated() if kind in _GENERATED else Decomposed(),) for kind in CANDIDATES
+}
+
+
 def candidates_for(kind: str, target: Target) -> tuple[Candidate, ...]:
     """The list of a kind of task on a target; empty when nothing there runs such tasks."""
-    return cuda.CANDIDATES.get(kind, ()) if target.kind == "cuda" else CANDIDATES.get(kind, ())
+    lists = CANDIDATES if target.library else _WITHOUT_LIBRARY
+    return (cuda.CANDIDATES if target.kind == "cuda" else lists).get(kind, ())
 
 
 def choose(op: Operation, target: Target) -> Choice:

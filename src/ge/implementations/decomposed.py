@@ -1,15 +1,22 @@
-"""The candidate that is no task: the operator's own decomposition into smaller operators."""
+"""Candidates that are no task: an operator's expression as a generated kernel, and its decomposition."""
 
 from __future__ import annotations
 
 from ge.implementations.base import Candidate
 
-__all__ = ["DECOMPOSED", "Decomposed"]
+__all__ = ["DECOMPOSED", "GENERATED", "Decomposed", "Generated"]
 
 DECOMPOSED = "decomposed"
+GENERATED = "generated"
 
 
 class Decomposed(Candidate):
     """Smaller operators in place of one task; possible for whatever operands."""
 
     name = DECOMPOSED
+
+
+class Generated(Candidate):
+    """A kernel generated from the operator's tensor expression, in tiles of registers; for whatever target."""
+
+    name = GENERATED

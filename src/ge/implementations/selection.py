@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ge.errors import GeError
-from ge.implementations import CANDIDATES, DECOMPOSED, Choice, Operation, candidates_for, choose
+from ge.implementations import CANDIDATES, DECOMPOSED, GENERATED, Choice, Operation, candidates_for, choose
 from ge.plan import Buffer, Plan, Task
 from ge.target import Target, fallback
 
@@ -29,7 +29,7 @@ def select(plan: Plan, target: Target) -> list[Choice | None]:
         if not choice.name and target.kind == "cuda":
             choice = choose(operation, fallback())
             task.attrs[ON_HOST] = True
-        if choice.name in ("", DECOMPOSED):
+        if choice.name in ("", DECOMPOSED, GENERATED):
             raise GeError(
                 "E10506",
                 f"no implementation of {task.kind} runs it on target '{target.name}': {choice.reason}",

@@ -36,6 +36,7 @@ from ge.passes.fusion.fuse_softmax import FuseSoftmax
 from ge.passes.fusion.merge_matmuls import MergeMatmuls
 from ge.passes.fusion.split_reductions import SplitReductions
 from ge.passes.layout.channels_last import ChannelsLast
+from ge.passes.layout.row_factors import RowFactors
 from ge.passes.layout.sink_slices import SinkSlices
 from ge.passes.layout.sink_transposes import SinkTransposes
 from ge.passes.layout.split_batch import SplitBatch
@@ -98,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
+    Stage("factors", (RowFactors(), _DEAD_CODE), fixpoint=False),
     Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
     Stage("weight_format", (WeightsLast(), *_TIDY)),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),

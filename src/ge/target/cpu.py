@@ -49,6 +49,7 @@ def host() -> Target:
         l2_bytes=second,
         memory_bytes=_memory_bytes(),
         onednn=version["onednn"],
+        library=bool(version["onednn"]) and environment.choice("NPU_ONEDNN", ("off",)) != "off",
         costs=_tuned(version["isa"]) or shipped(version["isa"]),
     )
 

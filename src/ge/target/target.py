@@ -59,6 +59,7 @@ class Target:
     l2_bytes: int = 1 << 20  # of a core
     memory_bytes: int = 0  # 0: not known
     onednn: str = ""  # version of the library that runs the primitives
+    library: bool = True  # False: there is none, every cube operator is a generated kernel
     kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
     reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
     serial_elements: int = 1 << 16  # of a generated reduction that one core does as fast as all

@@ -12,7 +12,7 @@ from tbe.cuda.architectures import architecture_of, compile_to_ptx
 from tbe.cuda.grid import map_schedule
 from tbe.cuda.platforms import Nvptx, Platform, Simulated
 from tbe.cuda.render import render
-from tbe.schedule import Schedule, schedule
+from tbe.schedule import Schedule, row_by_row, schedule
 from tbe.serialize import fingerprint
 from tbe.target import compile_ir
 
@@ -65,7 +65,7 @@ def build(
     found = _cache.get(key)
     if found is not None:
         return found
-    plan = plan or schedule(inputs, outputs)
+    plan = row_by_row(plan or schedule(inputs, outputs))
     grid = map_schedule(plan, described, aligned=aligned)
     platform: Platform = Simulated() if simulated else Nvptx(described)
     text = render(plan, grid, platform, symbol, aligned=aligned)

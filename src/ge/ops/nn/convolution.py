@@ -154,18 +154,10 @@ class Conv(Convolving):
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor, w: tbe.Tensor, bias: tbe.Tensor | None = None) -> tbe.Tensor:
         assert not op.post_ops and not op.gated, "post-ops and gates are fused into AI Core nodes only"
-        rank, groups, dtype = len(x.shape), op.groups, x.dtype
+        rank, dtype = len(x.shape), x.dtype
         data = tbe.transpose(widened(x), channels_first_perm(rank, op.data_format))
         weight = tbe.transpose(widened(w), weight_perm(rank, op.weight_format))
-        n, c, space = data.shape[0], data.shape[1], rank - 2
-        window = _window(op, weight.shape[2:])
-        views = expression_windows(data, window, 0)
-        outputs = views.shape[2 : 2 + space]
-        per_group = weight.shape[0] // groups
-        views = tbe.reshape(views, (n, groups, 1, c // groups, *outputs, *window.kernel))
-        kernel = tbe.reshape(weight, (groups, per_group, c // groups, *(1,) * space, *window.kernel))
-        axes = (3, *range(4 + space, 4 + 2 * space))
-        y = tbe.reshape(tbe.reduce("sum", views * kernel, axes), (n, weight.shape[0], *outputs))
+        y = convolution_expression(data, weight, _window(op, weight.shape[2:]), op.groups)
         return _finished(op, y, bias, dtype)
 
     @staticmethod
@@ -202,6 +194,17 @@ def _gate_shape(op: NodeView) -> tuple[int, ...]:
     assert x is not None
     axis = 1 if op.data_format == FORMATS[0] else x.rank - 1
     return tuple(n if i in (0, axis) else 1 for i, n in enumerate(x.shape))
+
+
+def convolution_expression(data: tbe.Tensor, weight: tbe.Tensor, window: Window, groups: int) -> tbe.Tensor:
+    """Convolution of expressions (N, C, space) and (O, I / groups, kernel)."""
+    n, c, space = data.shape[0], data.shape[1], len(window.kernel)
+    views = expression_windows(data, window, 0)
+    outputs, outs = views.shape[2 : 2 + space], weight.shape[0]
+    views = tbe.reshape(views, (n, groups, 1, c // groups, *outputs, *window.kernel))
+    kernel = tbe.reshape(weight, (groups, outs // groups, c // groups, *(1,) * space, *window.kernel))
+    axes = (3, *range(4 + space, 4 + 2 * space))
+    return tbe.reshape(tbe.reduce("sum", views * kernel, axes), (n, outs, *outputs))
 
 
 def convolve(data: np.ndarray, weight: np.ndarray, window: Window, groups: int) -> np.ndarray:

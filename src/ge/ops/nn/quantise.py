@@ -13,7 +13,7 @@ from ge.ir.types import FLOATS, INTS, TensorDesc, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
-from ge.ops.nn.convolution import convolve
+from ge.ops.nn.convolution import convolution_expression, convolve
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.spatial import (
     FORMATS,
@@ -162,6 +162,29 @@ def _scaled(
     return np.clip(np.rint(y.astype(np.float32) / op.dst_scale) + op.dst_zero_point, info.min, info.max)
 
 
+def _scaled_expression(
+    op: NodeView, total: tbe.Tensor, bias: tbe.Tensor | None, scales: tbe.Tensor | None, channel_axis: int
+) -> tbe.Tensor:
+    """The same as an expression."""
+    assert not op.post_ops, "post-ops are fused into AI Core nodes only"
+    shape = [1] * len(total.shape)
+
+    def along(t: tbe.Tensor) -> tbe.Tensor:
+        shape[channel_axis] = t.size
+        return tbe.reshape(t, tuple(shape))
+
+    if op.output_dtype == "int32":
+        return total if bias is None else total + along(tbe.cast(bias, "int32"))
+    y = tbe.cast(total, "float32") * op.src_scale
+    if scales is not None:
+        y = y * along(scales)
+    if bias is not None:
+        y = y + along(tbe.cast(bias, "float32"))
+    if op.output_dtype == "float32":
+        return y
+    return tbe.cast(tbe.unary("round", y / op.dst_scale) + float(op.dst_zero_point), op.output_dtype)
+
+
 def _quantised_attrs(op: NodeView, inputs: Sequence[View | None]) -> dict[str, Any]:
     return {
         "has_bias": len(inputs) > 2 and inputs[2] is not None,
@@ -196,6 +219,19 @@ class QMatMul(IntegerProduct):
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         a, b = (np.asarray(v, np.int32) for v in arrays[:2])
         return [_scaled(op, np.matmul(a - op.src_zero_point, b), arrays, -1)]
+
+    @staticmethod
+    def compute(
+        op: NodeView,
+        x: tbe.Tensor,
+        w: tbe.Tensor,
+        bias: tbe.Tensor | None = None,
+        weight_scales: tbe.Tensor | None = None,
+    ) -> tbe.Tensor:
+        a, b = tbe.cast(x, "int32") - op.src_zero_point, tbe.cast(w, "int32")
+        products = tbe.reshape(a, (*a.shape, 1)) * tbe.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+        total = tbe.reduce("sum", products, (len(products.shape) - 2,))
+        return _scaled_expression(op, total, bias, weight_scales, -1)
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -254,6 +290,22 @@ class QConv(IntegerProduct):
         if len(given) > 4:
             given[4] = np.asarray(arrays[4]).transpose(channels_first_perm(x.ndim, op.data_format))
         return [_scaled(op, total, given, 1).transpose(channels_last_perm(x.ndim, op.data_format))]
+
+    @staticmethod
+    def compute(
+        op: NodeView,
+        x: tbe.Tensor,
+        w: tbe.Tensor,
+        bias: tbe.Tensor | None = None,
+        weight_scales: tbe.Tensor | None = None,
+    ) -> tbe.Tensor:
+        rank = len(x.shape)
+        data = tbe.transpose(tbe.cast(x, "int32"), channels_first_perm(rank, op.data_format))
+        weight = tbe.transpose(tbe.cast(w, "int32"), weight_perm(rank, op.weight_format))
+        window = Window.of(weight.shape[2:], op)
+        total = convolution_expression(data - op.src_zero_point, weight, window, op.groups)
+        y = _scaled_expression(op, total, bias, weight_scales, 1)
+        return tbe.transpose(y, channels_last_perm(rank, op.data_format))
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:

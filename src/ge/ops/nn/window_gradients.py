@@ -10,7 +10,7 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
-from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, lookup, register
 from ge.ops.math.reduce import widened
 from ge.ops.nn.spatial import (
     FORMATS,
@@ -24,6 +24,7 @@ from ge.ops.nn.spatial import (
     tf_window,
     weight_perm,
 )
+from ge.ops.nn.tasks import decomposes
 from ge.ops.plugins import Node, Results, plugin
 from ge.ops.traits import ImageFormat, Precision, Result
 from ge.plan import Task, View
@@ -211,7 +212,8 @@ class MaxPoolGrad(PoolGrad):
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
         """Element types without a primitive: positions of the maxima, then a scatter."""
-        if op.inputs[0].dtype in _PRIMITIVE:  # type: ignore[union-attr]
+        dtype = op.inputs[0].dtype  # type: ignore[union-attr]
+        if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented
         shape, last = op.inputs[1].shape, op.data_format == FORMATS[1]  # type: ignore[union-attr]
         attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
@@ -259,7 +261,7 @@ class AvgPoolGrad(PoolGrad):
     def expand(builder: Any, op: NodeView, gradient: Any) -> Any:
         """Element types without a primitive: a transposed convolution of ones."""
         dtype = op.inputs[0].dtype  # type: ignore[union-attr]
-        if dtype in _PRIMITIVE:
+        if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented
         counts = _inside(op).sum(axis=tuple(range(-len(op.kernel), 0)), dtype=np.float64)
         shares = (1 / counts).transpose(channels_last_perm(counts.ndim, op.data_format))
