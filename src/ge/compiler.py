@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ge.engines import place
 from ge.engines.algorithms import unknown_names
 from ge.errors import GeError, OpenSizesError, typed
 from ge.explanation import placements
+from ge.hybrid.cuts import Halves, halves
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.model.model import Model
@@ -31,8 +32,10 @@ from ge.ops.custom import search
 from ge.options import CompileOptions
 from ge.parsers.files import PARSERS, Framework, first_stage, parse_file
 from ge.passes import STAGES, optimize, switch_names, switched_off
+from ge.passes.layout.split_batch import is_leading_part
 from ge.plan import Plan
 from ge.staged_model import StagedModel
+from ge.target import Target
 from npu_runtime import UnsupportedTask, activity, environment
 
 __all__ = ["compile", "compile_graph", "compile_plan"]
@@ -40,8 +43,8 @@ __all__ = ["compile", "compile_graph", "compile_plan"]
 _log = logging.getLogger(__name__)
 _MOST_LIGHT = 1 << 20  # elements that the nodes of a stage may give for it to be interpreted
 _LIGHT_KERNELS = frozenset({
-    "argsort", "bitcast", "check", "compress", "nonzero", "scatter_elements", "scatter_nd", "scatter_sum", "sort",
-    "topk", "unique", "where_indices",
+    "argsort", "bitcast", "check", "compress", "non_max_suppression", "nonzero", "scatter_elements", "scatter_nd",
+    "scatter_sum", "sort", "topk", "unique", "where_indices",
 })  # fmt: skip
 
 
@@ -98,14 +101,29 @@ def _in_stages(source: Any, options: CompileOptions, name: str) -> StagedModel:
     """A model with sizes that depend on data, compiled stage by stage when it is called."""
     first, outputs, sizes = first_stage(source, options)
 
-    def light(graph: ir.Graph) -> bool:
-        place(graph, options.target)
+    return StagedModel(
+        first, outputs, sizes, name, lambda g: compile_graph(g, options, name), _Judge(options.target)
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What a model in stages asks about the graphs of its stages."""
+
+    target: Target
+
+    def light(self, graph: ir.Graph) -> bool:
+        place(graph, self.target)
         return (
             all(map(_is_light, graph))
             and sum(desc_of(v).size for n in graph for v in n.outputs) < _MOST_LIGHT
         )
 
-    return StagedModel(first, outputs, sizes, name, lambda g: compile_graph(g, options, name), light)
+    def halves(self, graph: ir.Graph) -> Halves:
+        place(graph, self.target)
+        return halves(graph, lambda node: not _is_light(node))
+
+    covers = staticmethod(is_leading_part)
 
 
 def _is_light(node: ir.Node) -> bool:

@@ -40,7 +40,9 @@ class OpenModel(Model):
         self.sizes = dict(sizes)
         self._compiled = compiled
         self._name = name
-        self._programs: Specialiser[tuple[Shape, ...], Model] = Specialiser(MOST_PROGRAMS)
+        self._programs: Specialiser[tuple[Shape, ...], Model] = Specialiser(
+            MOST_PROGRAMS, weigh=lambda model: model.packed_bytes
+        )
         self._first = first
         self._last: Model | None = None
         self._announce = False
@@ -70,6 +72,11 @@ class OpenModel(Model):
     @property
     def program(self) -> Any:
         return self.current.program
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed weights of all programs."""
+        return sum(self._programs.weigh(m) for m in self._programs.values())
 
     @property
     def interface(self) -> Interface | None:  # type: ignore[override]

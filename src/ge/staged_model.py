@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError
-from ge.hybrid.cuts import Cut, Remainder
+from ge.hybrid.cuts import Cut, Halves, Remainder
 from ge.hybrid.specialise import Specialiser
+from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.open_model import MOST_PROGRAMS, OpenModel, Shape
 from ge.ops.interpret import interpret
@@ -25,13 +27,30 @@ Compiler = Callable[[ir.Graph], Model]
 Key = tuple[Hashable, ...]
 
 
+class Judge(Protocol):
+    """What the compiler knows about the graphs of stages."""
+
+    def light(self, graph: ir.Graph) -> bool:
+        """Whether a graph may be interpreted."""
+
+    def halves(self, graph: ir.Graph) -> Halves:
+        """A graph divided after its last product, convolution and the like."""
+
+    def covers(
+        self, whole: ir.Graph, part: ir.Graph, rows: tuple[int, int], carriers: Collection[int]
+    ) -> bool:
+        """Whether `part` computes the first rows of what `whole` does, from the first rows of these inputs."""
+
+
 class StagedModel(OpenModel):
     """Called like a Model. Every stage is a program for the sizes that the stages before it gave.
 
-    A stage whose sizes come from data and which is light (no product, no convolution) is interpreted until the same
-    sizes have come a few times, so that new sizes cost no compile. A stage keeps its last 8 programs and 128 graphs.
-
-    light: tells whether a graph may be interpreted.
+    A stage keeps its last 8 programs and 128 graphs. Sizes that come from data seldom come again, so a program is made
+    for one of them only after a few calls. Until then:
+    1. A light stage (no product, no convolution) is interpreted.
+    2. In another one, what is up to the last product runs as a program for a power of two of rows, the rest is
+       interpreted; this needs a proof that the first rows of its results depend on the first rows of its inputs only.
+    3. Where neither is possible, it is compiled.
     """
 
     def __init__(
@@ -41,13 +60,13 @@ class StagedModel(OpenModel):
         sizes: Mapping[str, Shape | None],
         name: str,
         compiled: Compiler,
-        light: Callable[[ir.Graph], bool],
+        judge: Judge,
     ) -> None:
         super().__init__(lambda shapes: self, sizes, name)
         self.result_names = tuple(outputs)
-        self._first_stage = _Stage(first, compiled, lambda graph: False)
+        self._first_stage = _Stage(first, compiled, None)
         self._stages: dict[Hashable, _Stage] = {first.key: self._first_stage}
-        self._compiler, self._light = compiled, light
+        self._compiler, self._judge = compiled, judge
 
     @property
     def current(self) -> Model:
@@ -56,6 +75,11 @@ class StagedModel(OpenModel):
             f"model {self.name} runs in stages, because sizes inside of it depend on data: it has no plan of its own",
             remedy="call it; to save it, end the model before the first operator whose result size depends on data",
         )
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed weights of all programs."""
+        return sum(p.packed_bytes for stage in list(self._stages.values()) for p in stage.programs.values())
 
     @property
     def interface(self) -> None:  # type: ignore[override]
@@ -82,7 +106,7 @@ class StagedModel(OpenModel):
 
     def _stage(self, rest: Remainder) -> _Stage:
         found = self._stages.get(rest.key)
-        return found or self._stages.setdefault(rest.key, _Stage(rest, self._compiler, self._light))
+        return found or self._stages.setdefault(rest.key, _Stage(rest, self._compiler, self._judge))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """A file holds one plan: refused."""
@@ -90,14 +114,18 @@ class StagedModel(OpenModel):
 
 
 class _Stage:
-    """One stage at all sizes."""
+    """One stage at all sizes; without a judge every size has a program."""
 
-    def __init__(self, rest: Remainder, compiled: Compiler, light: Callable[[ir.Graph], bool]) -> None:
+    def __init__(self, rest: Remainder, compiled: Compiler, judge: Judge | None) -> None:
         self.rest = rest
-        self.programs: Specialiser[Key, Model] = Specialiser(MOST_PROGRAMS, free=MOST_PROGRAMS)
+        self.programs: Specialiser[Key, Model] = Specialiser(
+            MOST_PROGRAMS, free=MOST_PROGRAMS, weigh=lambda model: model.packed_bytes
+        )
         self._cuts: Specialiser[Key, Cut] = Specialiser(MOST_GRAPHS)
-        self._compiled, self._light = compiled, light
+        self._fits: Specialiser[Key, _Fit | None] = Specialiser(MOST_GRAPHS)
+        self._compiled, self._judge = compiled, judge
         self._deciding: tuple[str, ...] = ()
+        self._first_shapes: dict[str, Shape] = {}
 
     def run(self, values: dict[str, Any]) -> Remainder | None:
         """Add the results of the stage to `values`; what is left."""
@@ -107,8 +135,7 @@ class _Stage:
         if cut is None:
             key, cut = self._made(values)
         if cut.outputs:
-            feeds = [values[name] for name in cut.inputs]
-            values.update(zip(cut.outputs, self._results(key, cut, feeds), strict=True))
+            values.update(zip(cut.outputs, self._results(key, cut, values), strict=True))
         return cut.rest
 
     def _made(self, values: Mapping[str, Any]) -> tuple[Key, Cut]:
@@ -124,9 +151,65 @@ class _Stage:
         decided = (values[n].tobytes() for n in deciding)
         return (deciding, *(np.shape(values[n]) for n in self.rest.reads), *decided)
 
-    def _results(self, key: Key, cut: Cut, feeds: Sequence[Any]) -> list[np.ndarray]:
+    def _results(self, key: Key, cut: Cut, values: Mapping[str, Any]) -> list[np.ndarray]:
+        feeds = [values[name] for name in cut.inputs]
         program = self.programs.find(key)
-        if program is None and self._light(cut.graph) and not self.programs.is_hot(key):
-            return interpret(cut.graph, feeds)
+        if program is None and self._judge is not None and not self.programs.is_hot(key):
+            if self._judge.light(cut.graph):
+                return interpret(cut.graph, feeds)
+            fit = self._fits.program(key, lambda: self._fit(cut, values))
+            if fit is not None:
+                return fit.run(self.programs.program(fit.key, lambda: self._compiled(fit.whole)), feeds)
         program = program or self.programs.program(key, lambda: self._compiled(cut.graph))
         return program.run_plan(feeds)
+
+    # -- programs for more rows than there are ------------------------------------------------------------------
+
+    def _fit(self, cut: Cut, values: Mapping[str, Any]) -> _Fit | None:
+        """How a program for a power of two of rows serves these values; None where it is not known to."""
+        shapes = {name: np.shape(values[name]) for name in cut.inputs}
+        first = self._first_shapes = self._first_shapes or shapes
+        carriers = [i for i, name in enumerate(cut.inputs) if first.get(name) != shapes[name]]
+        counts = {shapes[cut.inputs[i]][:1] for i in carriers}
+        if len(counts) != 1 or counts <= {(), (0,)}:
+            return None
+        ((count,),) = counts
+        rows = 1 << (count - 1).bit_length()
+        padded = {**values, **{cut.inputs[i]: _padded(values[cut.inputs[i]], rows) for i in carriers}}
+        try:
+            key, whole = self._made(padded)
+        except GeError:
+            return None
+        assert self._judge is not None
+        if (whole.inputs, whole.outputs) != (cut.inputs, cut.outputs):
+            return None
+        theirs, ours = (self._judge.halves(graph) for graph in (whole.graph, cut.graph))
+        if not self._judge.light(ours.second) or not self._judge.covers(
+            theirs.first, ours.first, (rows, count), carriers
+        ):
+            return None
+        return _Fit(("first half", *key), theirs.first, ours, frozenset(carriers), rows)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A stage whose first half runs on more rows than there are."""
+
+    key: Key  # of the program
+    whole: ir.Graph  # the first half with all rows
+    halves: Halves  # at the sizes that there are
+    carriers: frozenset[int]
+    rows: int
+
+    def run(self, program: Model, feeds: Sequence[Any]) -> list[np.ndarray]:
+        wide = [_padded(f, self.rows) if i in self.carriers else f for i, f in enumerate(feeds)]
+        descs = [desc_of(v) for v in self.halves.first.outputs]
+        early = [r[: d.shape[0]] for r, d in zip(program.run_plan(wide), descs, strict=True)]
+        late = interpret(self.halves.second, [*feeds, *(early[i] for i in self.halves.passed)])
+        return [late[place] if second else early[place] for second, place in self.halves.outputs]
+
+
+def _padded(array: np.ndarray, rows: int) -> np.ndarray:
+    """The last row is repeated: whatever a row of this model may be, it may be again."""
+    missing = rows - len(array)
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array

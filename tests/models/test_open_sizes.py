@@ -14,8 +14,10 @@ from onnx.reference import ReferenceEvaluator
 import ge
 from ge import atc
 from ge.errors import GeError
+from ge.hybrid import specialise
 from ge.open_model import MOST_PROGRAMS, OpenModel
 from ge.options import CompileOptions
+from ge.parsers.onnx import model as onnx_model
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -69,6 +71,41 @@ def test_programs_are_bounded(proto: onnx.ModelProto) -> None:
         _check(model, proto, 1, length)
     assert len(model._programs) == MOST_PROGRAMS
     _check(model, proto, 1, 1)
+
+
+def test_programs_with_heavy_weights_are_fewer(
+    proto: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is lowered to the weights of two programs: of a model of gigabytes it holds as it is."""
+    model = ge.compile(proto)
+    assert isinstance(model, OpenModel)
+    _check(model, proto, 1, 3)
+    assert model.packed_bytes > 0
+    monkeypatch.setattr(specialise, "MOST_BYTES", 2 * model.packed_bytes)
+    for length in range(4, 9):
+        _check(model, proto, 1, length)
+    assert len(model._programs) == 2
+
+
+def test_programs_share_large_weights_of_external_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_model, "_SHARED_BYTES", 64)
+    table = np.arange(40, dtype=np.float32).reshape(10, 4)
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (int64[n] x) => (float[n, 4] y) { y = Gather (table, x) }'
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    path = tmp_path / "net.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="net.bin", size_threshold=0)
+    model = ge.compile(path)
+    assert isinstance(model, OpenModel)
+    for count in (2, 3):
+        np.testing.assert_array_equal(model(np.arange(count)), table[:count])
+    held = [c for m in model._programs.values() for c in m.plan.constants if c.shape == table.shape]
+    assert len(held) == 3 and all(np.shares_memory(c, held[0]) for c in held)
+    assert not held[0].flags.writeable
+    (tmp_path / "net.bin").write_bytes((table + 1).tobytes())
+    np.testing.assert_array_equal(model(np.arange(4)), table[:4] + 1)
 
 
 def test_what_is_not_open_is_refused(proto: onnx.ModelProto) -> None:

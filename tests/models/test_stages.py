@@ -228,3 +228,47 @@ def test_all_detectors(name: str) -> None:
     pytest.importorskip("onnxruntime")
     outcome = compare(name)
     assert outcome.status == "pass", outcome.detail
+
+
+HEAVY = """
+net (float[N, 4] x, float[4, 3] w) => (float[M, 3] y, float[3] top)
+{
+  zero = Constant <value_float = 0.0> ()
+  first = ReduceMax <axes = [1], keepdims = 0> (x)
+  kept = Greater (first, zero)
+  found = NonZero (kept)
+  axis = Constant <value_ints = [0]> ()
+  rows = Squeeze (found, axis)
+  chosen = Gather <axis = 0> (x, rows)
+  product = MatMul (chosen, w)
+  y = Softmax <axis = 1> (product)
+  top = ReduceMax <axes = [0], keepdims = 0> (y)
+}"""
+
+
+def _rows(count: int, kept: int) -> np.ndarray:
+    x = np.random.default_rng(kept).normal(size=(count, 4)).astype(np.float32)
+    return np.where(np.arange(count)[:, None] < kept, np.abs(x), -np.abs(x))
+
+
+def test_products_of_any_number_of_rows_run_in_programs_for_powers_of_two() -> None:
+    proto = onnx.parser.parse_model(HEAD + HEAVY)
+    model, reference = ge.compile(proto), ReferenceEvaluator(proto)
+    w = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    for kept in (40, *range(1, 60), *range(1, 60)):
+        _compare(model, reference, [_rows(64, kept), w])
+    staged = model if isinstance(model, StagedModel) else model._programs.values()[0]
+    assert isinstance(staged, StagedModel)
+    assert staged.programs <= 1 + 1 + 7, "the first stage, the first size, and 1 to 64 rows"
+
+
+def test_a_number_that_depends_on_the_count_of_rows_is_not_taken_from_a_larger_program() -> None:
+    text = HEAVY.replace(
+        "y = Softmax <axis = 1> (product)",
+        "n = Shape (rows) m = Cast <to = 1> (n) y = Div (product, m)",
+    )
+    proto = onnx.parser.parse_model(HEAD + text)
+    model, reference = ge.compile(proto), ReferenceEvaluator(proto)
+    w = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    for kept in (5, 3, 7, 6, 1, 13):
+        _compare(model, reference, [_rows(16, kept), w])

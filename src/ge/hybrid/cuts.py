@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Cut", "Remainder", "decides", "inputs_behind"]
+__all__ = ["Cut", "Halves", "Remainder", "decides", "halves", "inputs_behind"]
 
 MOST_DECIDING = 64  # elements of a value that may be a constant of a stage
 
@@ -73,3 +73,48 @@ def decides(array: Any) -> bool:
     (True, False, False)
     """
     return isinstance(array, np.ndarray) and array.dtype.kind in "biu" and array.size <= MOST_DECIDING
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A graph as two: the second reads inputs of the graph and results of the first."""
+
+    first: ir.Graph
+    second: ir.Graph
+    passed: tuple[int, ...]  # which results of the first the second reads, after the inputs of the graph
+    outputs: tuple[
+        tuple[bool, int], ...
+    ]  # of the graph: whether the second half gives it, and its place there
+
+
+def halves(graph: ir.Graph, is_first: Callable[[ir.Node], bool]) -> Halves:
+    """Divide a graph after some of its nodes; what they depend on comes first, too."""
+    early: set[ir.Node] = set()
+    for node in reversed(graph):
+        if is_first(node) or any(user in early for v in node.outputs for user, _ in v.uses()):
+            early.add(node)
+    made = [v for node in graph if node in early for v in node.outputs]
+    read = {v for node in graph if node not in early for v in node.inputs}
+    results = [v for v in made if v in read or v.is_graph_output()]
+    passed = tuple(i for i, v in enumerate(results) if v in read)
+    late = [v for v in graph.outputs if v not in set(results)]
+    places = tuple((True, late.index(v)) if v in late else (False, results.index(v)) for v in graph.outputs)
+    inner = [_restricted(graph, [], results), _restricted(graph, [results[i] for i in passed], late)]
+    return Halves(inner[0], inner[1], passed, places)
+
+
+def _restricted(graph: ir.Graph, known: list[ir.Value], results: list[ir.Value]) -> ir.Graph:
+    """A copy that gives some values of a graph; `known` ones are inputs of it, after the graph's own."""
+    copy = graph.clone()
+    same = {v: w for a, b in zip(graph, copy, strict=True) for v, w in zip(a.outputs, b.outputs, strict=True)}
+    copy.outputs.clear()
+    copy.outputs.extend(same[v] for v in results)
+    for value in known:
+        old = same[value]
+        new = ir.Value(name=f"{old.name}.given", shape=old.shape, type=old.type)
+        copy.inputs.append(new)
+        old.replace_all_uses_with(new)
+    for node in reversed(copy):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            copy.remove(node, safe=True)
+    return copy

@@ -1,7 +1,8 @@
 """Specialisation: programs of one graph for the signatures (sizes, choices, values) that it is called with.
 
 1. A signature has one program, made at its first call by one thread.
-2. At most `most` programs are kept; the oldest is dropped first.
+2. At most `most` programs are kept; the oldest is dropped first. Of programs that `weigh` more than `MOST_BYTES` in all
+   only the last two are.
 3. Where the graph has a form for any sizes too, a signature gets a program of its own once it has come `HOT_CALLS`
    times. Each program beyond the first `free` ones doubles that number.
 4. Parameters are constants of a program until one of them changes. Then they are inputs, until they have rested for as
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 __all__ = ["HOT_CALLS", "Patience", "Specialiser"]
 
 HOT_CALLS = 4
+MOST_BYTES = 2 << 30
 MOST_COUNTED = 4096  # signatures whose calls are counted
 MOST_PATIENCE = 1 << 20
 
@@ -32,8 +34,8 @@ class Specialiser(Generic[K, P]):
     ([1, 4, 9, 1], 4, [3, 1])
     """
 
-    def __init__(self, most: int, free: int = 0) -> None:
-        self.most, self.free = most, free
+    def __init__(self, most: int, free: int = 0, weigh: Callable[[P], int] = lambda program: 0) -> None:
+        self.most, self.free, self.weigh = most, free, weigh
         self.made = 0
         self.lock = threading.RLock()
         self._programs: dict[K, P] = {}
@@ -46,10 +48,14 @@ class Specialiser(Generic[K, P]):
             if key not in self._programs:
                 self.made += 1
                 made = make()
-                while len(self._programs) >= self.most:
+                while len(self._programs) >= self.most or self._too_heavy(made):
                     del self._programs[next(iter(self._programs))]
                 self._programs[key] = made
             return self._programs[key]
+
+    def _too_heavy(self, made: P) -> bool:
+        """Whether a new program and more than one other take too much memory."""
+        return len(self._programs) > 1 and sum(map(self.weigh, [made, *self._programs.values()])) > MOST_BYTES
 
     def is_hot(self, key: K) -> bool:
         """Whether a signature has come often enough to be worth a program of its own; counts this call."""
@@ -67,6 +73,10 @@ class Specialiser(Generic[K, P]):
         with self.lock:
             for key in [key for key in self._programs if which(key)]:
                 del self._programs[key]
+
+    def values(self) -> list[P]:
+        """The programs that are kept."""
+        return list(self._programs.values())
 
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._programs))

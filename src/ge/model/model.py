@@ -61,6 +61,11 @@ class Model:
         return self.plan.name
 
     @property
+    def packed_bytes(self) -> int:
+        """Memory of the weights as this program has packed them, on a CPU."""
+        return self.program.constant_bytes if isinstance(self.program, npu_runtime.Program) else 0
+
+    @property
     def inputs(self) -> list[Port]:
         return self.plan.inputs
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
+from ge.ops.dataflow import Dataflow, Part, Sliced
 from ge.ops.math.checks import indices_of
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
@@ -125,6 +126,13 @@ def _grid_sample(n: Node) -> Results:
 # -- regions of interest -----------------------------------------------------------------------------------
 
 
+class OfRegions(Dataflow):
+    """Each row of the result is of a row of the other inputs than the first, which is read whole."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        return Sliced(dict.fromkeys(range(1, len(op.inputs)), part)) if part.axis == 0 else None
+
+
 @register
 class RoiAlign(Operator):
     """Regions of images, each divided into bins and sampled by interpolation: (R, C, height, width)."""
@@ -140,6 +148,7 @@ class RoiAlign(Operator):
     mode = Attr(str, "avg", choices=("avg", "max"))
     half_pixel = Attr(bool, True)
     aicpu = "roi_align"
+    dataflow = OfRegions()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -226,6 +235,7 @@ class MaxRoiPool(Operator):
     pooled = Attr(list)
     spatial_scale = Attr(float, 1.0)
     aicpu = "max_roi_pool"
+    dataflow = OfRegions()
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -359,6 +369,7 @@ class CropAndResize(Operator):
     method = Attr(str, "bilinear", choices=("bilinear", "nearest"))
     extrapolation_value = Attr(float, 0.0)
     aicpu = "crop_and_resize"
+    dataflow = OfRegions()
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -13,6 +13,13 @@ from ge.ops.microsoft.standard import DOMAIN, standard
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
 
+def _given(n: Node, count: int) -> list[Any]:
+    """The first inputs, which must be there."""
+    if any(n.input(i) is None for i in range(count)):
+        raise Unsupported(f"{n.type} needs {count} inputs", "check the model")
+    return list(n.inputs[:count])
+
+
 def _times(n: Node, dy: Any, slope: Any) -> Any:
     return n.op("Mul", dy, slope)
 
@@ -25,7 +32,7 @@ _SLOPES = ("ReluGrad", "LeakyReluGrad", "GeluGrad", "FastGeluGrad", "QuickGeluGr
 
 @plugin(onnx=[*_SLOPES, "BiasGeluGrad_dX", "BiasFastGeluGrad_dX"], domain=DOMAIN)
 def _by_operand(n: Node) -> Results:
-    dy, x = n.inputs[:2]
+    dy, x = _given(n, 2)
     if n.input(2) is not None:
         x = n.op("Add", x, n.inputs[2])
     kind = n.type.removeprefix("Bias").partition("Grad")[0]
@@ -44,19 +51,19 @@ def _by_operand(n: Node) -> Results:
 
 @plugin(onnx="SigmoidGrad", domain=DOMAIN)
 def _sigmoid_grad(n: Node) -> Results:
-    dy, y = n.inputs[:2]
+    dy, y = _given(n, 2)
     return _times(n, dy, n.op("Mul", y, n.op("Sub", 1.0, y)))
 
 
 @plugin(onnx="TanhGrad", domain=DOMAIN)
 def _tanh_grad(n: Node) -> Results:
-    dy, y = n.inputs[:2]
+    dy, y = _given(n, 2)
     return _times(n, dy, n.op("Sub", 1.0, n.op("Square", y)))
 
 
 @plugin(onnx=["SoftmaxGrad_13", "LogSoftmaxGrad_13"], domain=DOMAIN)
 def _softmax_grad(n: Node) -> Results:
-    dy, y = n.inputs[:2]
+    dy, y = _given(n, 2)
     axes = [int(n.attr("axis", -1))]
     if n.type.startswith("Log"):
         total = n.op("ReduceSum", dy, axes=axes, keepdims=True)
@@ -67,7 +74,7 @@ def _softmax_grad(n: Node) -> Results:
 
 @plugin(onnx="DropoutGrad", domain=DOMAIN)
 def _dropout_grad(n: Node) -> Results:
-    dy, mask = n.inputs[:2]
+    dy, mask = _given(n, 2)
     if n.input(3) is None or not bool(n.const(3, "training_mode").reshape(-1)[0]):
         return dy
     ratio = 0.5 if n.input(2) is None else float(n.const(2, "ratio").reshape(-1)[0])
@@ -84,8 +91,8 @@ def _gradients(n: Node, dy: Any, y: Any, by: list[Any]) -> list[Any]:
 
 @plugin(onnx="ConvGrad", domain=DOMAIN)
 def _conv_grad(n: Node) -> Results:
-    dy = n.inputs[0]
-    x, w = (n.builder.variable(v) for v in n.inputs[1:3])
+    dy, *operands = _given(n, 3)
+    x, w = map(n.builder.variable, operands)
     y = standard(n, "Conv", x, w, **n.attrs)
     bias = n.op("ReduceSum", dy, axes=[0, *range(2, desc_of(dy).rank)], keepdims=False)
     return [*_gradients(n, dy, y, [x, w]), bias][: max(n.outputs, 1)]
@@ -94,7 +101,7 @@ def _conv_grad(n: Node) -> Results:
 @plugin(onnx=["LayerNormalizationGrad", "SimplifiedLayerNormalizationGrad"], domain=DOMAIN)
 def _layer_norm_grad(n: Node) -> Results:
     """dy, x, scale, mean (not in the simplified form) and the inverse deviation."""
-    dy, x, scale = n.inputs[:3]
+    dy, x, scale = _given(n, 3)
     axis = int(n.attr("axis", -1)) % desc_of(x).rank
     axes = list(range(axis, desc_of(x).rank))
     inverse = n.inputs[-1]
@@ -157,7 +164,7 @@ def _ignored(n: Node, index: int) -> int | None:
 @plugin(onnx=["SoftmaxCrossEntropyLossGrad", "SoftmaxCrossEntropyLossInternalGrad"], domain=DOMAIN)
 def _loss_grad(n: Node) -> Results:
     """dy, the logarithms of the probabilities (classes second), labels, weights of classes."""
-    dy, logs, labels = n.inputs[:3]
+    dy, logs, labels = _given(n, 3)
     shape, dtype = desc_of(logs).shape, desc_of(logs).dtype
     classes, ignored = shape[1], _ignored(n, 4)
     index_type = desc_of(labels).dtype
@@ -243,8 +250,8 @@ def _columns(n: Node, first: int, count: int) -> list[tuple[Any, ...]]:
 def _updated(n: Node, results: list[tuple[Any, ...]], signal: int) -> Results:
     if n.input(signal) is not None and n.maybe_const(signal) is None:
         raise Unsupported("a step that is taken only where a signal says so", "leave the signal out")
-    flag = n.builder.constant(np.ones((), np.bool_))
-    return [flag, *(Sequence_(tuple(column)) for column in zip(*results, strict=True))][: max(n.outputs, 1)]  # type: ignore[list-item]
+    columns: list[Any] = [Sequence_(tuple(column)) for column in zip(*results, strict=True)]
+    return [n.builder.constant(np.ones((), np.bool_)), *columns][: max(n.outputs, 1)]
 
 
 @plugin(onnx="AdamWOptimizer", domain=DOMAIN)

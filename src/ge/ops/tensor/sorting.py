@@ -303,23 +303,24 @@ def _corners(boxes: np.ndarray, centred: bool) -> np.ndarray:
 
 
 def _kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[int]:
+    order = np.argsort(-scores, kind="stable")
+    if op.score_threshold is not None:
+        order = order[scores[order] > op.score_threshold]
     kept: list[int] = []
-    for i in np.argsort(-scores, kind="stable"):
-        if len(kept) >= op.max_output_boxes or (
-            op.score_threshold is not None and not scores[i] > op.score_threshold
-        ):
-            break
-        if all(_overlap(boxes[i], boxes[j]) <= op.iou_threshold for j in kept):
-            kept.append(int(i))
+    while len(order) and len(kept) < op.max_output_boxes:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlaps(boxes[best], boxes[order]) <= op.iou_threshold]
     return kept
 
 
-def _overlap(a: np.ndarray, b: np.ndarray) -> float:
-    """Intersection over union."""
-    size = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0)
-    shared = float(size[0] * size[1])
-    areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
-    return shared / (areas[0] + areas[1] - shared) if shared > 0 else 0.0
+def _overlaps(a: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of a box with others."""
+    size = np.maximum(np.minimum(a[2:], others[:, 2:]) - np.maximum(a[:2], others[:, :2]), 0)
+    shared = (size[:, 0] * size[:, 1]).astype(np.float64)
+    own, areas = (((c[..., 2] - c[..., 0]) * (c[..., 3] - c[..., 1])).astype(np.float64) for c in (a, others))
+    with np.errstate(all="ignore"):
+        return np.where(shared > 0, shared / (own + areas - shared), 0.0)
 
 
 # -- ONNX --------------------------------------------------------------------------------------------------
@@ -432,7 +433,7 @@ def _softly_kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[tu
         best = max(left, key=lambda i: (left[i], -i))
         kept.append((best, left.pop(best)))
         for i in list(left):
-            common = _overlap(boxes[i], boxes[best])
+            common = float(_overlaps(boxes[i], boxes[best][None])[0])
             if common > op.iou_threshold:
                 del left[i]
             elif op.soft_nms_sigma > 0:

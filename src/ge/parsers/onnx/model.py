@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -30,6 +31,9 @@ __all__ = [
 
 MAX_BYTES = 1 << 42  # no tensor of a model is larger than 4 TiB
 MIN_IR_VERSION = 3
+_SHARED_BYTES = 1 << 20  # from here on, models made of one file share a tensor of it
+# Large tensors of external data that a model still holds: the programs of an open model do not read them again.
+_shared: WeakValueDictionary[tuple[Any, ...], np.ndarray] = WeakValueDictionary()
 _NARROW = {
     onnx.TensorProto.INT4: 4,
     onnx.TensorProto.UINT4: 4,
@@ -210,7 +214,16 @@ def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dt
         copy.data_location = onnx.TensorProto.DEFAULT
         copy.raw_data = _bytes_at(path, offset, need, name).tobytes()
         return onnx.numpy_helper.to_array(copy)
-    return _bytes_at(path, offset, need, name).view(dtype).reshape(tuple(tensor.dims))
+    if need < _SHARED_BYTES:
+        return _bytes_at(path, offset, need, name).view(dtype).reshape(tuple(tensor.dims))
+    stat = path.stat()
+    key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, size, offset, dtype, tuple(tensor.dims))
+    found = _shared.get(key)
+    if found is None:
+        found = _bytes_at(path, offset, need, name).view(dtype).reshape(tuple(tensor.dims))
+        found.flags.writeable = False
+        _shared[key] = found
+    return found
 
 
 def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:

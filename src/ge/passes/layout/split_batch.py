@@ -12,9 +12,11 @@ Contract of `split_batch`:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ge.ir import facts
@@ -27,7 +29,7 @@ from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.target import Target
 
-__all__ = ["SplitBatch"]
+__all__ = ["SplitBatch", "is_leading_part"]
 
 WORTHWHILE = 0.85  # of the whole batch's traffic
 
@@ -60,12 +62,70 @@ Changes = dict[ir.Node, dict[str, Any]]  # attributes of nodes that compute a pa
 Parts = dict[ir.Value, Part]  # the values that carry the batch: what one step has of them
 
 
-def _parts(graph: ir.Graph, batch: int, size: int) -> tuple[Parts, Changes] | None:
+def is_leading_part(
+    whole: ir.Graph, part: ir.Graph, rows: tuple[int, int], carriers: Collection[int]
+) -> bool:
+    """Whether one graph computes the first rows of what another computes, from the first rows of its inputs.
+
+    rows: how many there are, of the whole and of the part. carriers: the inputs that have them as their first axis. The
+    proof fails where a number in the graphs depends on the count of rows.
+    """
+    found = _parts(whole, *rows, frozenset(whole.inputs[i] for i in carriers))
+    if found is None:
+        return False
+    parts, changes = found
+    alike: dict[ir.Value | None, ir.Value | None] = {None: None}
+    alike.update(zip(whole.inputs, part.inputs, strict=True))
+
+    def fits(of_whole: ir.Value | None, of_part: ir.Value | None) -> bool:
+        if of_whole in alike:
+            return alike[of_whole] is of_part
+        theirs, ours = constant_of(of_whole), constant_of(of_part)
+        return (
+            theirs is not None
+            and ours is not None
+            and theirs.dtype == ours.dtype
+            and np.array_equal(theirs, ours)
+        )
+
+    def sized(of_whole: ir.Value, of_part: ir.Value) -> bool:
+        desc = desc_of(of_whole)
+        shape = tuple(parts[of_whole].of(desc.shape)) if of_whole in parts else desc.shape
+        return TensorDesc(shape, desc.dtype) == desc_of(of_part)
+
+    if len(whole) != len(part) or len(whole.outputs) != len(part.outputs):
+        return False
+    for theirs, ours in zip(whole, part, strict=True):
+        attrs = dict(NodeView.of(theirs).attrs) | changes.get(theirs, {})
+        if theirs.op_type != ours.op_type or len(theirs.inputs) != len(ours.inputs):
+            return False
+        if not _same(attrs, NodeView.of(ours).attrs) or not all(map(fits, theirs.inputs, ours.inputs)):
+            return False
+        if not all(map(sized, theirs.outputs, ours.outputs)):
+            return False
+        alike.update(zip(theirs.outputs, ours.outputs, strict=True))
+    return all(map(fits, whole.outputs, part.outputs))
+
+
+def _same(attrs: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether attributes are equal; graphs in them are not compared, and count as different."""
+
+    def plain(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list | tuple) else value
+
+    return attrs.keys() == others.keys() and all(plain(attrs[k]) == plain(others[k]) for k in attrs)
+
+
+def _parts(
+    graph: ir.Graph, batch: int, size: int, carriers: Collection[ir.Value] | None = None
+) -> tuple[Parts, Changes] | None:
     """What `size` elements of the batch need of each value, and the attributes that change with it.
 
-    None unless the outputs need those rows of all inputs that have the batch as their first axis, and of no other
-    value a part alone.
+    None unless the outputs need those rows of all inputs that carry the batch (those that have it as their first axis,
+    where nothing else is said), and of no other value a part alone.
     """
+    if carriers is None:
+        carriers = {v for v in graph.inputs if desc_of(v).rank and desc_of(v).shape[0] == batch}
     parts: Parts = {}
     changes: Changes = {}
     for value in graph.outputs:
@@ -96,15 +156,18 @@ def _parts(graph: ir.Graph, batch: int, size: int) -> tuple[Parts, Changes] | No
                 return None
     if any(v in whole or constant_of(v) is not None for v in parts):
         return None
-    return (parts, changes) if all(_fed(v, parts, batch, size) for v in graph.inputs) else None
+    return (
+        (parts, changes)
+        if all(_fed(v, parts, Part(0, batch, 0, size), v in carriers) for v in graph.inputs)
+        else None
+    )
 
 
-def _fed(value: ir.Value, parts: Parts, batch: int, size: int) -> bool:
-    """Whether each step reads the next rows of an input, or all of one that does not have the batch."""
-    desc = desc_of(value)
-    if not desc.rank or desc.shape[0] != batch:
+def _fed(value: ir.Value, parts: Parts, rows: Part, carries: bool) -> bool:
+    """Whether each step reads the next rows of an input, or all of one that does not carry the batch."""
+    if not carries:
         return value not in parts
-    return not value.uses() or parts.get(value) == Part(0, batch, 0, size)
+    return not value.uses() or parts.get(value) == rows
 
 
 def _steady(node: ir.Node, part: Part) -> Sliced | None:
