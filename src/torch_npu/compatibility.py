@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ge.compatibility import Patch, PatchTable
-from torch_npu import accelerator, autocast, devices, generators, npu, storage
+from torch_npu import accelerator, autocast, devices, generators, modules, npu, storage
 
 __all__ = ["PATCHES"]
 
@@ -100,6 +100,7 @@ PATCHES = PatchTable(
             "torch:Tensor.record_stream", _with_streams, without="record_stream refuses streams of the NPU"
         ),
         Patch("torch:Tensor.pin_memory", _pinned_as_it_is),
+        Patch("torch.nn:Module._apply", modules.keep_parameters),
         Patch("torch.autograd:_engine_run_backward", _on_this_thread),
         Patch("torch.autograd.graph:_engine_run_backward", _on_this_thread),
         *(
