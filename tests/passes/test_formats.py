@@ -92,6 +92,14 @@ def test_an_operand_of_full_size_in_another_order_stops_the_transpose():
     assert types(transformed(build, SinkTransposes())) == ["Transpose", "Add"]
 
 
+def test_two_small_operands_do_not_hand_a_transpose_to_one_another():
+    def build(b):
+        v = b.op("Transpose", b.input("x", (16, 1, 8), "float32"), perm=[2, 1, 0])
+        return b.op("Mul", v, b.input("y", (8, 16, 1), "float32"))
+
+    assert types(transformed(build, SinkTransposes())) == ["Transpose", "Mul"]
+
+
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_reductions_renumber_their_axes(keepdims):
     def build(b):

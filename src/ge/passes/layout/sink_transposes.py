@@ -49,11 +49,30 @@ def _operand(r: Rewriter, value: ir.Value | None, order: Order, size: int) -> ir
 def _operands(
     r: Rewriter, node: ir.Node, order: Order, values: Sequence[ir.Value | None]
 ) -> list[ir.Value | None] | None:
+    if not _removes_more(values, order):
+        return None
     size = max(desc_of(v).size for v in node.outputs)
     moved = [_operand(r, v, order, size) for v in values]
     if any(m is None and v is not None for m, v in zip(moved, values, strict=True)):
         return None
     return moved
+
+
+def _removes_more(values: Sequence[ir.Value | None], order: Order) -> bool:
+    """True if the transposes that operands lose are larger than those that others get, so that no rewrite undoes another.
+
+    Constants do not count: they are transposed when the graph is compiled.
+    """
+    removed = added = 0
+    for value in values:
+        found = _transposed(value)
+        if value is None or constant_of(value if found is None else found[0]) is not None:
+            continue
+        if found is not None and found[1] == order:
+            removed += desc_of(value).size
+        elif desc_of(value).rank:
+            added += desc_of(value).size
+    return removed > added
 
 
 def _sink(r: Rewriter, node: ir.Node) -> Replacement:
@@ -86,7 +105,8 @@ class SinkTransposes(RewritePass):
     """Move transposes towards the outputs, so that those of neighbouring operators meet and cancel.
 
     1. An elementwise operator whose operands are all transposed alike (or constant, or much smaller) works on the
-       untransposed operands; its result is transposed instead.
+       untransposed operands; its result is transposed instead. What operands it transposes the other way is smaller than
+       those that it no longer transposes.
     2. An operator whose dataflow says how it works in another order does too, with its attributes renumbered; the
        result of a reduction needs a smaller transpose or none.
     3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have
