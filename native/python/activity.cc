@@ -1,4 +1,4 @@
-// Counters for `tf-adapter top` and recordings for `tf-adapter profile`, for Python.
+// Counters for `tf-adapter top`, recordings for `tf-adapter profile` and the observer of tasks, for Python.
 #include "core/activity.h"
 
 #include <nanobind/ndarray.h>
@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "python/module.h"
+#include "runtime/observer.h"
 #include "runtime/recording.h"
 
 namespace npu::python {
@@ -30,6 +31,23 @@ nb::tuple take_recording() {
   return nb::make_tuple(programs, to_array(std::move(taken.spans)), taken.dropped);
 }
 
+// Calls a Python function for every task of every run. What it raises does not reach the run.
+void set_observer(nb::object function) {
+  if (function.is_none()) return Observer::set({});
+  const std::shared_ptr<nb::object> kept(new nb::object(std::move(function)), [](nb::object* object) {
+    const nb::gil_scoped_acquire gil;
+    delete object;
+  });
+  Observer::set([kept](const Observation& at) {
+    const nb::gil_scoped_acquire gil;
+    try {
+      (*kept)(at.device, at.program, at.run, at.task, at.done, at.arena, at.inputs, at.outputs);
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("the observer of tasks");
+    }
+  });
+}
+
 }  // namespace
 
 void bind_activity(nb::module_& m) {
@@ -42,6 +60,9 @@ void bind_activity(nb::module_& m) {
       "name"_a, "nanoseconds"_a, "Counts a compile.");
   m.def("set_recording", &Recording::turn, "on"_a, "Time the tasks of all runs from now on, or no longer.");
   m.def("is_recording", &Recording::on);
+  m.def("set_observer", &set_observer, "function"_a.none(),
+        "Have a function called before and after every task of every run (device, program, run, task, done, "
+        "addresses of the arena, the inputs and the outputs); None ends that.");
   m.def(
       "take_recording", &take_recording,
       "Programs (number, name, runs, nanoseconds, calls and nanoseconds of each task), spans (program, task, "

@@ -15,6 +15,7 @@ Context::Context(const Program& program)
       preludes_(program.preludes_.size()) {
   bind(program.blocks_, blocks_);
   bind(program.preludes_, preludes_);
+  for (BoundBlock& block : preludes_) block.prelude = true;
 }
 
 void Context::bind(const std::vector<Program::Block>& blocks, std::vector<BoundBlock>& bound) {
@@ -55,6 +56,17 @@ void Context::advance(const std::vector<std::size_t>& input_steps,
   };
   move(inputs_, input_steps);
   move(outputs_, output_steps);
+}
+
+void Context::addresses(Observation& at) const {
+  const auto bases = [](const std::vector<Anchor>& anchors) {
+    std::vector<std::uintptr_t> found;
+    for (const Anchor& anchor : anchors) found.push_back(reinterpret_cast<std::uintptr_t>(anchor.base));
+    return found;
+  };
+  at.arena = reinterpret_cast<std::uintptr_t>(arena_.base);
+  at.inputs = bases(inputs_);
+  at.outputs = bases(outputs_);
 }
 
 ShapeReport Context::run(TaskClock* clock) {

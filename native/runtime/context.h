@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/observer.h"
 #include "runtime/program.h"
 #include "runtime/step.h"
 
@@ -20,6 +21,8 @@ class Context : private Binder {
   void advance(const std::vector<std::size_t>& input_steps, const std::vector<std::size_t>& output_steps);
   ShapeReport run(TaskClock* clock);
   char* arena() const { return static_cast<char*>(arena_.base); }
+  // Fills in the addresses of this moment.
+  void addresses(Observation& at) const;
 
  private:
   // All uses of one base address.

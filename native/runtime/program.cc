@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "runtime/context.h"
 #include "runtime/lowering.h"
+#include "runtime/observer.h"
 #include "runtime/recording.h"
 #include "threads/team.h"
 
@@ -159,6 +160,7 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
       device.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);
   context->rebase(memory ? memory : arena.data(), inputs, outputs);
   if (clock) return run_times(*context, clock);
+  if (Observer::on()) return run_observed(*context, device.index());
   if (Recording::on() && sampling_->due()) return run_recorded(*context);
   if (activity_ < 0) return run_times(*context, nullptr);
   const std::int64_t start = steady_nanoseconds();
@@ -173,6 +175,26 @@ ShapeReport Program::run_times(Context& context, TaskClock* clock) {
     context.advance(input_steps_, output_steps_);
     context.run(clock);
   }
+  return report;
+}
+
+ShapeReport Program::run_observed(Context& context, int device) {
+  const std::shared_ptr<const Observer::Function> observer = Observer::get();
+  Observation at;
+  at.program = number_;
+  at.device = device;
+  at.run = observed_.fetch_add(1, std::memory_order_relaxed);
+  TaskClock clock;
+  clock.seconds.resize(tasks_.size());
+  clock.observe = [&](int task, bool done) {
+    at.task = task;
+    at.done = done;
+    context.addresses(at);
+    if (observer) (*observer)(at);
+  };
+  const std::int64_t start = steady_nanoseconds();
+  ShapeReport report = run_times(context, &clock);
+  Activity::count_run(activity_, static_cast<std::uint64_t>(steady_nanoseconds() - start));
   return report;
 }
 

@@ -1,6 +1,7 @@
 // Programs: built once from tasks, then run from any number of threads.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -108,12 +109,14 @@ class Program {
                       Device* where = nullptr);
   ShapeReport run_times(Context& context, TaskClock* clock);
   ShapeReport run_recorded(Context& context);
+  ShapeReport run_observed(Context& context, int device);
   void announce(Device& device);  // a device that it runs on
 
   std::string name_;
   std::int64_t number_;
-  std::shared_ptr<Sampling> sampling_;  // of its recorded runs
-  int activity_ = -1;                   // its place in the page of counters
+  std::shared_ptr<Sampling> sampling_;     // of its recorded runs
+  std::atomic<std::int64_t> observed_{0};  // runs
+  int activity_ = -1;                      // its place in the page of counters
   Device& device_;
   int threads_ = 1;
   bool finalized_ = false;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
@@ -39,12 +40,13 @@ inline std::int64_t steady_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
-// Time spent in each task, gathered only by profile() and while runs are recorded.
+// Time spent in each task, gathered only by profile(), while runs are recorded, and while tasks are observed.
 struct TaskClock {
   std::vector<double> seconds;  // for profile()
   bool record = false;
   std::vector<TaskSpan> spans;  // where they are recorded
   std::int64_t inside = 0;      // nanoseconds of the blocks that the current task has run
+  std::function<void(int task, bool done)> observe;  // told before a task begins and once it is done
 
   void add(int task, std::int64_t start, std::int64_t end) {
     if (record) {
@@ -76,6 +78,10 @@ class BoundStep {
 struct BoundBlock {
   std::vector<BoundStep*> steps;
   const std::vector<int>* tasks = nullptr;  // the task of each step
+  bool prelude = false;                     // prepares for the tasks of a loop's body, and runs none
+
+  bool begins(std::size_t step) const { return step == 0 || (*tasks)[step - 1] != (*tasks)[step]; }
+  bool ends(std::size_t step) const { return step + 1 == steps.size() || begins(step + 1); }
 };
 
 inline void RunState::run(const BoundBlock& block) {
@@ -83,13 +89,17 @@ inline void RunState::run(const BoundBlock& block) {
     for (BoundStep* step : block.steps) step->run(*this);
     return;
   }
+  const bool observed = clock->observe && !block.prelude;
   const std::int64_t first = steady_nanoseconds(), outside = clock->inside;
   std::int64_t begin = first;
   for (std::size_t i = 0; i < block.steps.size(); ++i) {
+    const int task = (*block.tasks)[i];
     clock->inside = 0;
+    if (observed && block.begins(i)) clock->observe(task, false);
     block.steps[i]->run(*this);
+    if (observed && block.ends(i)) clock->observe(task, true);
     const std::int64_t end = steady_nanoseconds();
-    clock->add((*block.tasks)[i], begin, end);
+    clock->add(task, begin, end);
     begin = end;
   }
   clock->inside = outside + begin - first;

@@ -70,13 +70,13 @@ _logger = logging.getLogger("acl")
 def init(config_path: str | None = None) -> None:
     """Start using the device. A second time answers ACL_ERROR_REPEAT_INITIALIZE. Returns ret.
 
-    The configuration file is JSON; "dump" in it asks for the inputs and outputs of models.
+    The configuration file is JSON; "dump" in it asks for the tensors of models and operators.
     """
     if _state.process.initialised:
         raise AclError(_constants.ACL_ERROR_REPEAT_INITIALIZE, "acl is initialised already")
     if config_path and not os.path.isfile(config_path):
         raise AclError(_constants.ACL_ERROR_INVALID_FILE, f"there is no file {config_path}")
-    _dump.dumping.settings = _dump.parsed(config_path) if config_path else None
+    _dump.dumping.turn(_dump.parsed(config_path) if config_path else None)
     _state.process.initialised = True
 
 
@@ -95,7 +95,8 @@ def finalize() -> None:
     tdt.clear()
     op.clear()
     _memory.memory.clear()
-    _dump.dumping.initialised, _dump.dumping.settings = False, None
+    _dump.dumping.initialised = False
+    _dump.dumping.turn(None)
     _state.process.initialised = False
 
 

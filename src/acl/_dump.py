@@ -1,9 +1,10 @@
-"""Dumps: the inputs and outputs of models as they run, as NumPy files below the folder that a configuration names.
+"""Dumps: the tensors of models and of their operators, as NumPy files below the folder that a configuration names.
 
-{"dump": {"dump_path": "out", "dump_mode": "all", "dump_list": [{"model_name": "resnet50"}]}}
+{"dump": {"dump_path": "out", "dump_mode": "all", "dump_step": "0|5-10", "dump_data": "tensor", "dump_debug": "off",
+          "dump_list": [{"model_name": "resnet50", "layer": ["conv1"]}]}}
 
-A run writes dump_path/<model>/<run>/input.<name>.npy and output.<name>.npy. Values between operators are not
-memory of their own here; `npu_tools check` compares them layer by layer.
+A run writes dump_path/<model>/<run>/input.<name>.npy and output.<name>.npy of the model; its operators, and those that
+overflow ("dump_debug": "on"), are the affair of `ge.tensor_dump`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import numpy as np
 from acl import _memory
 from acl import constants as c
 from acl._conventions import AclError
+from ge import tensor_dump
+from ge.errors import GeError
 from ge.ir.types import numpy_dtype
+from ge.options.table import OPTIONS
 
 __all__ = ["dumping", "parsed"]
 
@@ -35,6 +39,7 @@ class Settings:
     folder: Path
     sides: tuple[str, ...]
     models: frozenset[str]  # all when empty
+    operators: tensor_dump.Settings
 
 
 @dataclass
@@ -45,10 +50,17 @@ class Dumping:
     settings: Settings | None = None
     runs: Iterator[int] = field(default_factory=itertools.count)
 
+    def turn(self, settings: Settings | None) -> None:
+        """Dump as the settings say from now on; None: no longer."""
+        self.settings = settings
+        tensor_dump.dump_to(None if settings is None else settings.operators, "acl")
+
     def write(self, model: str, sides: Mapping[str, tuple[Sequence[Any], Sequence[int]]]) -> None:
         """Write the tensors of a run: ports and addresses of inputs and of outputs."""
         settings = self.settings
         if settings is None or (settings.models and model not in settings.models):
+            return
+        if not settings.operators.tensors:
             return
         folder = settings.folder / _file_name(model) / str(next(self.runs))
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,5 +98,22 @@ def parsed(path: str) -> Settings | None:
     if mode not in _MODES or not said.get("dump_path"):
         cause = f"{path}: dump needs dump_path, and a dump_mode of {', '.join(_MODES)}"
         raise AclError(c.ACL_ERROR_INVALID_PARAM, cause)
-    models = frozenset(item["model_name"] for item in said.get("dump_list", ()) if item.get("model_name"))
-    return Settings(Path(said["dump_path"]), _MODES[mode], models)
+    listed = said.get("dump_list", ())
+    models = frozenset(item["model_name"] for item in listed if item.get("model_name"))
+    layers = frozenset(name for item in listed for name in item.get("layer", ()))
+    folder, debug = Path(said["dump_path"]), said.get("dump_debug", "off") == "on"
+    operators = tensor_dump.Settings(
+        folder, not debug, _MODES[mode], _option(path, said, "dump_step"), layers,
+        _option(path, said, "dump_data") == "stats", "all" if debug else "", models,
+    )  # fmt: skip
+    return Settings(folder, _MODES[mode], models, operators)
+
+
+def _option(path: str, said: Mapping[str, Any], name: str) -> Any:
+    """A value of the configuration that an option of that name could have."""
+    if said.get(name) in (None, ""):
+        return OPTIONS[name].default
+    try:
+        return OPTIONS[name].parse(said[name], name)
+    except GeError as error:
+        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{path}: {error.cause}") from error

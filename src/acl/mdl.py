@@ -631,10 +631,10 @@ def init_dump() -> None:
 
 @returns_code
 def set_dump(dump_cfg_path: str) -> None:
-    """Dump the inputs and outputs of models as a configuration file says. Returns ret."""
+    """Dump the tensors of models and operators as a configuration file says. Returns ret."""
     if not dumping.initialised:
         raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
-    dumping.settings = parsed(dump_cfg_path)
+    dumping.turn(parsed(dump_cfg_path))
 
 
 @returns_code
@@ -642,7 +642,8 @@ def finalize_dump() -> None:
     """End dumps. Returns ret."""
     if not dumping.initialised:
         raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
-    dumping.initialised, dumping.settings = False, None
+    dumping.initialised = False
+    dumping.turn(None)
 
 
 def _gear(loaded: Loaded, feeds: Dataset) -> int:

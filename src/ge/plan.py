@@ -7,7 +7,7 @@ framework and no graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,6 +139,13 @@ class Plan:
     left: tuple[int, ...] = ()  # places in the arena of results that the next program takes from there
     steps: int = 1  # a run goes through the tasks this often, each time for the next rows of the batch
     report: dict[str, Any] = field(default_factory=dict)  # memory lower bound, strategies, options, versions
+
+    def feeds(self) -> Iterator[tuple[int, ...]]:
+        """For each task the tasks that wrote what it reads."""
+        wrote: dict[int, int] = {}
+        for number, task in enumerate(self.tasks):
+            yield tuple(dict.fromkeys(wrote[view.buffer] for view in task.inputs if view.buffer in wrote))
+            wrote.update((view.buffer, number) for view in task.outputs)
 
     def strides(self, kind: str) -> list[int]:
         """How many bytes each input ("input") or output ("output") advances from step to step.

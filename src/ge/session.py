@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ge import tensor_dump
 from ge.errors import GeError
 from ge.ops.custom import search
 from ge.options import CompileOptions, compile_options
@@ -147,6 +148,8 @@ def parse_options(
         tell_idle(option, "ge", spelling)
         if not option.idle_at("ge"):
             values[option.name] = parsed
+    if any(name in values for name in tensor_dump.NAMES):
+        tensor_dump.apply(values)
     return compile_options(values, base)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorflow.core.protobuf import config_pb2
 
+from ge import tensor_dump
 from ge.options import CompileOptions, OptionError, compile_options
 from ge.options.record import meaning
 from ge.options.table import Option, tell_idle, unknown, view
@@ -31,7 +32,7 @@ class SessionOptions:
     process: Mapping[str, Any] = field(default_factory=dict)  # options that hold for the whole process
 
     def start(self) -> None:
-        """Put into effect what holds for the whole process: profiles, and where compiled models are kept."""
+        """Put into effect what holds for the whole process: profiles, dumps, and where compiled models are kept."""
         tell_of_precision(self.compile_options.precision_mode, self.compile_options.target)
         if self.process:
             process_options.set(**self.process)
@@ -65,7 +66,7 @@ class SessionOptions:
         return cls(values.get("use_off_line", True), mixed, iterations, compile_options(chosen), process)
 
 
-_PROCESS = ("cache_dir", "profiling", "profiling_dir")  # what holds for the whole process
+_PROCESS = ("cache_dir", "profiling", "profiling_dir", *tensor_dump.NAMES)  # what holds for the whole process
 
 
 def set_parameters(optimizer: Any, values: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from npu_tools.outcome import Failure
 __all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "imported_modules", "run_watched"]
 
 FRAMEWORKS = ("tensorflow", "tensorflow1", "torch", "none")
+_MOST_FILES = 64
 _TASKS = {"explain": "npu_tools.explaining", "profile": "npu_tools.recording"}
 _VERSION1_MODULES = ("tensorflow.compat.v1", "tensorflow.contrib", "npu_bridge", "tf_slim")
 _VERSION1_NAMES = frozenset(
@@ -49,15 +50,31 @@ class Outcome:
 
 
 def framework_of(script: Path) -> str:
-    """The framework that a script imports, by its text; "none" where it is neither.
+    """The framework that a script and the modules beside it import, by their text; "none" where there is none.
 
-    A script that imports TensorFlow is one of version 1 where it makes sessions, placeholders or estimators' graphs.
+    TensorFlow wins where there are both. A script that imports TensorFlow is one of version 1 where it makes sessions,
+    placeholders or estimators' graphs.
     """
-    try:
-        tree = ast.parse(script.read_bytes())
-    except SyntaxError as error:
-        raise Failure(f"{script}:{error.lineno}: {error.msg}", "the script is not valid Python") from error
-    return framework_of_tree(tree)
+    used = {framework_of_tree(tree) for tree in _sources(script)}
+    return next((name for name in ("tensorflow1", "tensorflow", "torch") if name in used), "none")
+
+
+def _sources(script: Path) -> Iterator[ast.Module]:
+    """The syntax trees of a script and of the modules beside it that it imports."""
+    waiting, seen = [script], {script}
+    while waiting and len(seen) <= _MOST_FILES:
+        current = waiting.pop()
+        try:
+            tree = ast.parse(current.read_bytes())
+        except SyntaxError as error:
+            raise Failure(f"{current}:{error.lineno} is not Python: {error.msg}") from error
+        yield tree
+        for name in imported_modules(tree):
+            beside = script.parent.joinpath(*name.split("."))
+            for file in (beside.with_suffix(".py"), beside / "__init__.py"):
+                if file.is_file() and file not in seen:
+                    seen.add(file)
+                    waiting.append(file)
 
 
 def imported_modules(tree: ast.Module) -> frozenset[str]:

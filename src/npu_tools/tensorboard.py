@@ -5,6 +5,7 @@ The messages are declared here as far as they are written, so that neither Tenso
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
@@ -43,7 +44,11 @@ _EVENT: Mapping[str, Any] = declare(
     "ge.event",
     {"Event": ("1 wall_time double", "3 file_version string @what", "4 graph_def bytes @what")},
 )
-_PLANES = {1: "/device:CUSTOM:NPU", 2: "/host:CPU", 3: "/host:CPU:calls on the host"}
+# The plane whose events the plug-in sums up by operator, which it does for names such as "dense/MatMul:MatMul" there
+# and on planes of GPUs and TPUs. The device shares the host's processor, so its tasks are in place there.
+_PLANE = "/host:CPU"
+_LINES = {1: "NPU", 2: "calls of the framework", 3: "calls on the host"}
+_NPU = 1  # the process of the NPU in traces
 _DEVICE = "/job:localhost/device:NPU:0"
 
 
@@ -63,28 +68,28 @@ def write(folder: Path, recorded: dict[str, Any], profile: Profile) -> list[Path
 
 
 def xspace(recorded: dict[str, Any], host: str) -> bytes:
-    """The spans of a recording as a serialised XSpace: a plane each for the NPU, the framework's calls and the host."""
+    """The spans of a recording as a serialised XSpace: lines for the NPU, the framework's calls and the host's."""
     spans = [event for event in trace_events(recorded) if event["ph"] == "X"]
     space = _TRACE["XSpace"](hostnames=[host])
-    for number, name in _PLANES.items():
-        found = [span for span in spans if span["pid"] == number]
-        if found:
-            _plane(space.planes.add(id=number, name=name), found, recorded["began"])
+    if spans:
+        _plane(space.planes.add(id=1, name=_PLANE), spans, recorded["began"])
     return bytes(space.SerializeToString())
 
 
 def _plane(plane: Any, spans: Sequence[Mapping[str, Any]], began: int) -> None:
     names: dict[str, int] = {}
     facts: dict[str, int] = {}
-    lines: dict[tuple[int, bool], Any] = {}
+    lines: dict[tuple[int, int, bool], Any] = {}
     for span in spans:
-        key = (span["tid"], span["cat"] == "run")  # runs have a line of their own above those of their tasks
+        task = span["pid"] == _NPU and span["cat"] != "run"
+        key = (span["pid"], span["tid"], task)  # runs have a line of their own above those of their tasks
         if key not in lines:
-            kind = "runs" if key[1] else "tasks"
+            kind = f"{_LINES[span['pid']]}{(': tasks' if task else ': runs') if span['pid'] == _NPU else ''}"
             lines[key] = plane.lines.add(
-                id=2 * key[0] + (not key[1]), name=f"{kind}, thread {key[0]}", timestamp_ns=began
+                id=len(lines) + 1, name=f"{kind}, thread {span['tid']}", timestamp_ns=began
             )
-        number = names.setdefault(span["name"], len(names) + 1)
+        name = operator_name(span["name"], span["cat"]) if task else span["name"]
+        number = names.setdefault(name, len(names) + 1)
         event = lines[key].events.add(
             metadata_id=number, offset_ps=round(span["ts"] * 1e6), duration_ps=round(span["dur"] * 1e6)
         )
@@ -98,6 +103,17 @@ def _plane(plane: Any, spans: Sequence[Mapping[str, Any]], began: int) -> None:
         plane.event_metadata.add(key=number).value.MergeFrom(_TRACE["XEventMetadata"](id=number, name=name))
     for fact, number in facts.items():
         plane.stat_metadata.add(key=number).value.MergeFrom(_TRACE["XStatMetadata"](id=number, name=fact))
+
+
+def operator_name(name: str, kind: str) -> str:
+    """A task by node and operator, as the profile plug-in tells operators by.
+
+    >>> operator_name("MatMul+relu:dense/Relu", "matmul"), operator_name("x", "copy")
+    ('dense/Relu:MatMul_relu', 'x:Copy')
+    """
+    operator = re.sub(r"\W", "_", operators_of(name, kind))
+    node = re.sub(r"[^\w./>-]", "_", name.partition(":")[2] or name).lstrip("_./>-") or "task"
+    return f"{node}:{operator[:1].upper()}{operator[1:]}"
 
 
 # -- the graph plug-in ----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from ge import tensor_dump
 from ge.options import CompileOptions, PrecisionMode, compile_options
 from ge.options.record import fingerprint
 from ge.options.table import Option, from_environment, tell_idle, unknown, view
@@ -232,7 +233,12 @@ def start() -> None:
     options.freeze_start()
     options.subscribe(_Limits().apply)
     options.subscribe(patch_keras)
+    options.subscribe(_apply_dumps)
     patch_keras()
+
+
+def _apply_dumps() -> None:
+    tensor_dump.apply(options.given())
 
 
 class _Limits:

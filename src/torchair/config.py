@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from ge import tensor_dump
 from ge.options import CompileOptions, compile_options
 from ge.options.tree import Section
 
@@ -27,7 +28,10 @@ class CompilerConfig(Section):
 
     def options(self) -> CompileOptions:
         """The Graph Engine's options."""
-        return compile_options({option.name: value for option, value in self._given()})
+        given = {option.name: value for option, value in self._given()}
+        if any(name in given for name in tensor_dump.NAMES):
+            tensor_dump.apply(given)
+        return compile_options(given)
 
     def announce(self, module: fx.GraphModule, kind: str) -> None:
         """Write the graph and its summary, where that is asked for."""

@@ -13,6 +13,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 npu_device = pytest.importorskip("npu_device")
 
+from ge import tensor_dump  # noqa: E402
 from ge.options import PrecisionMode  # noqa: E402
 from ge.options.table import tell_once  # noqa: E402
 from tf_adapter.options import options  # noqa: E402
@@ -95,10 +96,32 @@ def test_options_with_a_meaning_are_set(tmp_path: Path) -> None:
     assert options.compile_options().disabled_passes == {"fuse_softmax"}
     assert options.cache_dir == tmp_path / "cache"
     assert options.memory_limit == 5 << 30
-    assert (options.dump, options.dump_dir) == ({"all"}, tmp_path)
+    assert tensor_dump.folders()[0].parent == tmp_path == options.dump_path
     assert (options.profiling, options.profiling_dir) == (True, tmp_path / "prof")
     given.dump_config.enable_dump = False
+    assert not tensor_dump.folders()
     given.profiling_config.enable_profiling = False
+
+
+def test_tensors_of_a_function_are_dumped(tmp_path: Path) -> None:
+    config = npu_device.global_options().dump_config
+    config.dump_path, config.dump_step, config.dump_mode = str(tmp_path), "0|2", "all"
+    config.enable_dump = True
+    weights = tf.Variable(np.eye(4, dtype=np.float32) * 3)
+
+    @tf.function
+    def product(x: Any) -> Any:
+        return tf.nn.relu(tf.matmul(x, weights, name="product"), name="activation")
+
+    x = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    with npu_device.open().scope():
+        results = [product(tf.constant(x)).numpy() for _ in range(4)]
+    config.enable_dump = False
+    folder = next(tmp_path.glob("*/0/*product*/*"))
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "2"]
+    (result,) = (folder / "2").glob("*.activation.*.output.0.npy")
+    np.testing.assert_array_equal(np.load(result), results[0])
+    assert any(np.array_equal(np.load(path), x) for path in (folder / "2").glob("*.input.0.npy"))
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,11 @@ class Fixed:
         self.change, self.fails = change, fails
         self.inner: layers.Framework | None = None
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def values(self, nodes: Sequence[str], drawn: layers.Drawn) -> Mapping[str, np.ndarray]:
         if self.fails:
             raise RuntimeError(self.fails)
         assert self.inner is not None
-        return {node: value * (1 + self.change) for node, value in self.inner.values(nodes).items()}
+        return {node: value * (1 + self.change) for node, value in self.inner.values(nodes, drawn).items()}
 
 
 def compared(path: Path, framework: Fixed) -> dict[str, Any]:

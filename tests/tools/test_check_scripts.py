@@ -121,6 +121,12 @@ def test_a_script_that_asks_for_overflow_detection_gets_the_layer_and_a_mixlist_
     report = checked(name, tmp_path, options=("--steps", "6", "--mixlist", str(mixlist)))
     assert ("layer-overflow", line(name, "overflows in fp16")) in found(report), found(report)
     assert ("overflow", "") in found(report) and "enable_dump_debug" in report["precision"]["notes"][0]
+    assert ("operator-overflow", line(name, "overflows in fp16")) in found(report), found(report)
+    flaws = report["dump"]["overflows"]
+    assert {(row["node"], row["location"]) for row in flaws} == {
+        ("MatMul_1", line(name, "overflows in fp16"))
+    }
+    assert {row["step"] for row in flaws} == set(range(6)) and report["dump"]["tensors"][0]["not_finite"] == 0
     kept = report["precision"]["modes"]["must_keep_origin_dtype"]
     assert "as near to float64 as TensorFlow" in kept["verdict"] and kept["layers"][0]["framework"] < 1e-6
     assert report["mixlist"]["mode"] == "force_fp16" and report["mixlist"]["error"] < 0.01

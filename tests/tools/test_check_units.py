@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from npu_tools.check import assemble, child, compare, judge, page, session
+from npu_tools.check import assemble, child, compare, judge, largest, page, session
 from npu_tools.check.rules import FIGURES, broken, parse_rules
 from npu_tools.check.scratch import Scratch
 from npu_tools.check.subject import subject_of
@@ -274,12 +274,37 @@ def test_whether_the_input_keeps_up_is_on_the_checklist() -> None:
 def test_batches_of_both_runs_and_the_largest_that_fits() -> None:
     rows = [{"batch": 8, "seconds": 0.1, "arena": 1 << 20}, {"batch": 16, "seconds": 0.1, "arena": 3 << 20}]
     memory = {"limit": 13 << 20, "constants": 0, "peak": 1 << 20}
-    made = report(
-        record(0.01, batches=rows, npu_memory=memory), record(0.02, batches=[{"batch": 8, "seconds": 0.3}])
-    )
+    npu = record(0.01, batches=rows, npu_memory=memory)
+    made = report(npu, record(0.02, batches=[{"batch": 8, "seconds": 0.3}]))
     assert [row.get("plain_seconds") for row in made["batches"]] == [0.3, None]
-    assert session.largest_batch(made) == 56
-    assert "Throughput by batch size" in page.render(made)
+    assert largest.computed(npu) == 56 and "Throughput by batch size" in page.render(made)
+
+
+def test_the_largest_batch_is_tried_and_a_smaller_one_if_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [{"batch": 8, "seconds": 0.1, "arena": 1 << 20}, {"batch": 16, "seconds": 0.1, "arena": 3 << 20}]
+    npu = record(0.01, batches=rows, npu_memory={"limit": 13 << 20, "constants": 0, "peak": 1 << 20})
+
+    def outcome(limit: int) -> largest.Trial:
+        found = largest.search(
+            npu, lambda b: {"seconds": 0.5} if b <= limit else {"refused": "out of memory"}
+        )
+        assert found is not None
+        return found
+
+    fits = outcome(56)
+    assert fits.largest == 56 and fits.text() == "The largest batch that fits: 56, tried (0.5 s a step)."
+    smaller = outcome(50)
+    assert smaller.largest == 44 and "56 does not: out of memory" in smaller.text()
+    assert "does not run" in outcome(0).text()
+    monkeypatch.setattr(largest, "MOST_SECONDS", 0.2)
+    late = outcome(56)
+    assert late.largest == 56 and late.rows == [{"batch": 32, "seconds": 0.5}]
+    assert (
+        "32 was tried and fits; no more was tried because a step of more would take over 0.2 s" in late.text()
+    )
+    assert largest.search(record(0.01), lambda b: {}) is None
 
 
 def test_a_failure_on_the_npu_is_an_error_with_its_line() -> None:

@@ -177,7 +177,7 @@ def test_the_trace_has_every_span_on_its_track() -> None:
     assert all(event["tid"] > 0 for event in events)
 
 
-def test_tensorboards_profile_plug_in_finds_every_span_on_its_plane() -> None:
+def test_tensorboards_profile_plug_in_finds_every_span_on_its_line() -> None:
     space = tensorboard._TRACE["XSpace"].FromString(tensorboard.xspace(recorded(), "machine"))
     assert list(space.hostnames) == ["machine"]
     found = {}
@@ -186,10 +186,24 @@ def test_tensorboards_profile_plug_in_finds_every_span_on_its_plane() -> None:
         for line in plane.lines:
             assert line.timestamp_ns == 1000
             for event in line.events:
-                found[plane.name, names[event.metadata_id]] = (event.offset_ps, event.duration_ps)
-    assert found["/device:CUSTOM:NPU", "net"] == (0, 8_000_000)
-    assert found["/device:CUSTOM:NPU", "<b>copy"] == (3_000_000, 5_000_000)
-    assert found["/host:CPU", "step"] == (0, 8_000_000) and len(found) == 6
+                found[line.name, names[event.metadata_id]] = (event.offset_ps, event.duration_ps)
+    assert [plane.name for plane in space.planes] == ["/host:CPU"] and len(found) == 6
+    assert found["NPU: runs, thread 1", "net"] == (0, 8_000_000)
+    assert found["NPU: tasks, thread 1", "b>copy:Matmul"] == (3_000_000, 5_000_000)
+    assert found["calls of the framework, thread 1", "step"] == (0, 8_000_000)
+
+
+def test_tensorboards_profile_plug_in_sums_up_operators(tmp_path: Path) -> None:
+    """With the plug-in's own converter, where it is installed."""
+    converter = pytest.importorskip("xprof.convert.raw_to_tool_data")
+    trace = tmp_path / "host.xplane.pb"
+    trace.write_bytes(tensorboard.xspace(recorded(), "host"))
+    data, _ = converter.xspace_to_tool_data([str(trace)], "framework_op_stats", {})
+    rows = [[cell["v"] for cell in row["c"]] for row in json.loads(data)[0]["rows"]]
+    assert {tuple(row[2:6]) for row in rows} >= {
+        ("Matmul", "product", 1.0, 3.0),
+        ("Matmul", "b>copy", 1.0, 5.0),
+    }
 
 
 def test_tensorboards_graph_plug_in_finds_tasks_their_devices_and_edges() -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import ge
 import torchair
+from ge import tensor_dump
 from ge.errors import GeError
 from ge.target import host
 from torchair.executable import CompiledGraph, observe
@@ -272,9 +273,13 @@ def test_every_option_that_means_something_does_it(tmp_path: Path) -> None:
 
     config = torchair.CompilerConfig()
     config.dump_config.enable_dump = True
-    config.dump_config.dump_path = str(tmp_path / "stages")
-    compiled_with(config, linear, x)
-    assert len(list((tmp_path / "stages").rglob("*"))) > 3
+    config.dump_config.dump_path = str(tmp_path / "tensors")
+    try:
+        result = compiled_with(config, linear, x)
+    finally:
+        tensor_dump.apply({})
+    written = [np.load(path) for path in (tmp_path / "tensors").rglob("*.output.0.npy")]
+    assert any(np.array_equal(array, result.numpy()) for array in written)
 
     config = torchair.CompilerConfig()
     config.ge_config.precision_mode = "allow_mix_precision"  # a name that ported scripts use, for float16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import npu_runtime
+from ge import tensor_dump
 from ge.errors import GeError, OutOfMemoryError
 from ge.interface import Interface
 from ge.ir.types import numpy_dtype
@@ -52,6 +53,10 @@ class Model:
         activity.publish()
         self.program = _load(plan, packed)
         self.interface = _interface(plan)
+        self.unknown_constants: frozenset[int] = frozenset()
+        if packed is not None:
+            self.unknown_constants = frozenset(range(len(plan.constants))) - {*self.program.plain_constants}
+        tensor_dump.register(self.program, self)
         self._announce = environment.text("NPU_PROFILE") not in ("", "0")
         if npu_runtime.is_recording() and isinstance(self.program, npu_runtime.Program):
             recorded_tasks[self.program.number] = self._tasks()
@@ -222,7 +227,7 @@ class Model:
         )
         return tuple(
             replace(task, flops=task.flops / steps, nbytes=task.nbytes / steps, feeds=feeds)
-            for task, feeds in zip(found, _feeds(self.plan), strict=True)
+            for task, feeds in zip(found, self.plan.feeds(), strict=True)
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -246,14 +251,6 @@ class Model:
         ins = ", ".join(f"{p.name}: {p.desc}" for p in self.inputs)
         outs = ", ".join(f"{p.name}: {p.desc}" for p in self.outputs)
         return f"Model({self.name}: {ins} -> {outs}; {len(self.plan.tasks)} tasks)"
-
-
-def _feeds(plan: Plan) -> Iterator[tuple[int, ...]]:
-    """For each task the tasks that wrote what it reads."""
-    wrote: dict[int, int] = {}
-    for number, task in enumerate(plan.tasks):
-        yield tuple(dict.fromkeys(wrote[view.buffer] for view in task.inputs if view.buffer in wrote))
-        wrote.update((view.buffer, number) for view in task.outputs)
 
 
 def _interface(plan: Plan) -> Interface | None:

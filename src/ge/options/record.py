@@ -109,8 +109,8 @@ def _reaches_compiler(option: Option) -> bool:
 def meaning(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that others stand for, together with those given themselves; values are parsed ones.
 
-    >>> meaning({"enable_dump": True, "dump_path": "graphs", "precision_mode_v2": None})
-    {'dump_dir': 'graphs', 'dump': frozenset({'all'})}
+    >>> meaning({"debug_dir": "graphs", "precision_mode_v2": None})
+    {'dump': frozenset({'all'}), 'dump_dir': 'graphs'}
     """
     found = {n: value for n, value in given.items() if OPTIONS[n].decides in ("compile", "run", "start")}
     for name, stands_for in _STAND_FOR.items():
@@ -118,8 +118,6 @@ def meaning(given: Mapping[str, Any]) -> dict[str, Any]:
             found[stands_for] = given[name]
     if given.get("soc_version"):
         found["target"] = target_of(given["soc_version"])
-    if "enable_dump" in given:
-        found["dump"] = frozenset({"all"}) if given["enable_dump"] else frozenset()
     if given.get("debug_dir"):
         found["dump"], found["dump_dir"] = frozenset({"all"}), given["debug_dir"]
     if given.get("op_compiler_cache_mode") == "disable":
@@ -139,7 +137,6 @@ _STAND_FOR = {
     "custom_opp_path": "opp_path",
     "input_shape": "input_shapes",
     "out_nodes": "output_nodes",
-    "dump_path": "dump_dir",
     "op_compiler_cache_dir": "cache_dir",
     "iterations_per_loop": "loop_size",
 }

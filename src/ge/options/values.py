@@ -390,8 +390,8 @@ output_types = Parser(
     _output_types, f"one of {', '.join(_OUTPUT_TYPES)}, for all outputs or as 'name:0:FP16'"
 )
 steps = Parser(
-    lambda value: re.fullmatch(r"\d+(-\d+)?(\|\d+(-\d+)?)*", str(value))[0],  # type: ignore[index]
-    'steps like "0|5|10-20"',
+    lambda value: re.fullmatch(r"(\d+(-\d+)?(\|\d+(-\d+)?)*)?", str(value))[0],  # type: ignore[index]
+    'steps like "0|5|10-20"; "" for all',
 )
 soc = Parser(_soc, f"cpu, one of {_TARGETS}, or an Ascend name, which means cpu")
 target = Parser(_target, f"a target, or the name of one: {_TARGETS}")

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from npu_tools.check.locations import Roots
+from npu_tools.check.observe import dumps
+from npu_tools.check.observe.batch_sizes import attempt
 from npu_tools.check.recorder import Enough, Recorder
 from npu_tools.check.request import Request
 
@@ -35,6 +37,8 @@ def main(arguments: list[str]) -> int:
     """Run what a request asks for; the status is 0 wherever a record was written."""
     _end_with_parent()
     request = Request.load(arguments[0])
+    if request.trial:
+        _end_first()
     folder = Path(request.result)
     if request.kind == "script":
         record, outputs = _run_script(request)
@@ -56,6 +60,11 @@ def main(arguments: list[str]) -> int:
 def _end_with_parent() -> None:
     """A run does not outlive a check that was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_first() -> None:
+    """Where memory runs out, the system ends this process before any other."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -87,6 +96,11 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
         signal.setitimer(signal.ITIMER_REAL, 0)
         recorder.end()
     record = recorder.record() | {"side": request.side, "error": fault, "interrupted": interrupted}
+    if request.dumps:
+        record["dump"] = dumps.collected(watcher.location)
+    if request.trial and not interrupted and not fault:
+        with recorder.inside():
+            record["trial"] = attempt(watcher.repeatable(), request.trial)
     if not interrupted and not request.brief:
         with recorder.inside():
             _finish(watcher, record)
@@ -124,6 +138,8 @@ def _fault(error: BaseException, roots: Roots) -> dict[str, Any]:
 
 
 def _watcher(request: Request, recorder: Recorder) -> Any:
+    if not request.dumps:
+        dumps.suspend()
     random.seed(request.seed)
     np.random.seed(request.seed)
     if request.framework == "torch":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DrawnNode", "draw", "of_graph"]
+__all__ = ["DrawnNode", "draw", "of_graph", "of_plan"]
 
 MOST = 90  # layers
 _NAMED = 6
@@ -144,6 +144,26 @@ def of_graph(graph: Any, engine_of: Mapping[str, str]) -> dict[str, Any]:
             engine=engine or (before.engine if before else ""),
         )
     return draw(made.values())
+
+
+def of_plan(plan: Any) -> dict[str, Any]:
+    """The drawing of a compiled model: its tasks, under the names of the nodes that they stand for."""
+    from npu_tools.profile_data import operators_of
+
+    names: list[str] = []
+    for task in plan.tasks:
+        name = task.name.partition(":")[2] or next(iter(task.origin), task.name)
+        names.append(f"{name} ({len(names)})" if name in names else name)
+    return draw(
+        DrawnNode(
+            name,
+            operators_of(task.name, task.kind),
+            "NPU",
+            tuple(names[i] for i in feeds),
+            engine=task.engine,
+        )
+        for name, task, feeds in zip(names, plan.tasks, plan.feeds(), strict=True)
+    )
 
 
 def _name(node: Any, origin: Callable[[Any], tuple[str, ...]]) -> str:

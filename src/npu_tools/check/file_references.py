@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npu_tools.check.layers import Framework
+from npu_tools.check.layers import Drawn, Framework
 
 __all__ = ["nodes_of"]
 
@@ -32,8 +32,9 @@ class _OnnxNodes:
         self._runtime = importlib.util.find_spec("onnxruntime") is not None
         self.name = "ONNX Runtime" if self._runtime else "onnx.reference"
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
         """The results of nodes by name."""
+        del drawn
         import onnx
 
         model = onnx.load(self._path)
@@ -80,8 +81,9 @@ class _TensorFlowNodes:
         self.name = f"TensorFlow {tf.__version__}"
         self._path, self._kind, self._arrays = path, kind, arrays
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
         """The results of nodes by name."""
+        del drawn
         import tensorflow as tf
 
         definition, graph = self._definition(tf), tf.Graph()

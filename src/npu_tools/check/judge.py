@@ -22,6 +22,7 @@ INPUT_SHARE = 0.3
 _ROUND_TRIP = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _BY_NATURE = ("Iterator", "Dataset", "Summary", "Print", "Assert", "NoOp", "Const", "Optional", "Identity", "Variable",
               "VarHandle", "Placeholder")  # fmt: skip
+_MOST_OVERFLOWS = 5
 _LEVELS = ("error", "warning", "note")
 
 
@@ -334,6 +335,23 @@ def _same(text: str, name: str) -> bool:
     return text == name or ("." in name and text == f"self.{name.partition('.')[2]}")
 
 
+def _overflows(
+    report: Mapping[str, Any], limits: Mapping[str, float], source: Path | None
+) -> Iterator[Finding]:
+    """The operators that overflow in the script's own mode, where it asks for their detection."""
+    del limits, source
+    first: dict[str, Mapping[str, Any]] = {}
+    for row in report.get("dump", {}).get("overflows", ()):
+        first.setdefault(row["node"], row)
+    for row in list(first.values())[:_MOST_OVERFLOWS]:
+        yield Finding(
+            "operator-overflow", "error", f"{row['operators']} ({row['node']}) overflows",
+            f"{row['not_finite']} of {row['size']} values ({row['dtype']}) are not finite in step {row['step']}; "
+            f"the greatest finite value that it reads is {row['largest_input']:.3g}",
+            row["location"], "keep it in float32 (--mixlist finds which operators), or scale what it reads",
+        )  # fmt: skip
+
+
 def _results(
     report: Mapping[str, Any], limits: Mapping[str, float], source: Path | None
 ) -> Iterator[Finding]:
@@ -430,7 +448,18 @@ def _speed(report: Mapping[str, Any], limits: Mapping[str, float], source: Path 
         )  # fmt: skip
 
 
-_RULES = (_environment, _failures, _placement, _round_trips, _input, _leak, _results, _layers, _speed)
+_RULES = (
+    _environment,
+    _failures,
+    _placement,
+    _round_trips,
+    _input,
+    _leak,
+    _results,
+    _overflows,
+    _layers,
+    _speed,
+)
 
 
 def _ms(seconds: float) -> str:

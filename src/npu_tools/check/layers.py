@@ -37,6 +37,7 @@ from npu_tools.check.assemble import errors
 from npu_tools.check.request import Request
 
 __all__ = [
+    "Drawn",
     "Framework",
     "Piece",
     "analyse",
@@ -73,13 +74,19 @@ _BITS = frozenset(  # operators whose results are made of bits: other numbers in
 )
 
 
+Drawn = Callable[[str], np.ndarray | None]
+
+
 class Framework(Protocol):
     """Whoever else can compute the nodes of a graph: the framework of a script, the reference of a model file."""
 
     name: str
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """The results of the nodes that it knows and that have one result, by name."""
+    def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
+        """The results of the nodes that it knows and that have one result, by name.
+
+        `drawn` gives the numbers of a random node, which are not drawn again.
+        """
 
 
 @dataclass(frozen=True)
@@ -315,24 +322,31 @@ def _evaluate(piece: Piece, most: int) -> _Known:
     values = exact_values(piece.graph, piece.arrays)
     exact = [values[nodes[position].outputs[0]] for position in layers]
     plain = _interpreted(piece.graph, layers, piece.arrays)
-    theirs, note = _by_framework(piece, nodes, layers, exact)
+    theirs, note = _by_framework(piece, nodes, layers, values)
     return _Known(piece, layers, exact, plain, theirs, note)
 
 
 def _by_framework(
-    piece: Piece, nodes: Sequence[ir.Node], layers: Sequence[int], exact: Sequence[np.ndarray]
+    piece: Piece, nodes: Sequence[ir.Node], layers: Sequence[int], values: Mapping[ir.Value, np.ndarray]
 ) -> tuple[list[np.ndarray | None], str]:
     """What the framework computes for the layers that stand for one of its nodes each."""
     if piece.framework is None:
         return [None] * len(layers), ""
-    wanted = {p: origin for p, origin in _whole_nodes(nodes).items() if p in set(layers)}
+    whole = _whole_nodes(nodes)
+    position_of = {origin: position for position, origin in whole.items()}
+    wanted = {p: origin for p, origin in whole.items() if p in set(layers)}
+
+    def drawn(node: str) -> np.ndarray | None:
+        return values[nodes[position_of[node]].outputs[0]] if node in position_of else None
+
     try:
-        found = piece.framework.values(list(wanted.values()))
+        found = piece.framework.values(list(wanted.values()), drawn)
     except Exception as error:  # whatever a framework raises: the comparison with float64 stays
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         return [None] * len(layers), f"{piece.framework.name} could not compute the layers by itself: {why}"
     theirs: list[np.ndarray | None] = []
-    for position, wide in zip(layers, exact, strict=True):
+    for position in layers:
+        wide = values[nodes[position].outputs[0]]
         value = found.get(wanted.get(position, ""))
         fits = value is not None and value.size == wide.size
         theirs.append(value.reshape(wide.shape) if fits and value is not None else None)

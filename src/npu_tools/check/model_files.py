@@ -14,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 from npu_tools.check.assemble import EXACT
-from npu_tools.check.drawing import of_graph
+from npu_tools.check.drawing import of_graph, of_plan
 from npu_tools.check.locations import Roots
+from npu_tools.check.observe.batch_sizes import Repeatable, attempt
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
 
@@ -84,6 +85,9 @@ def _on_npu(request: Request, recorder: Recorder, found: dict[str, Any]) -> None
     from ge.options import CompileOptions
     from ge.parsers.files import parse_file
 
+    if request.trial:
+        found["trial"] = attempt(Repeatable(lambda: 0, lambda batch: _step(request, batch)), request.trial)
+        return
     begin = recorder.now()
     options = CompileOptions.from_environment(input_shapes=request.shapes)
     graph = None if request.kind == "om" else parse_file(request.path, options)
@@ -103,7 +107,9 @@ def _on_npu(request: Request, recorder: Recorder, found: dict[str, Any]) -> None
         "npu_memory": peak,
         "arena": int(model.plan.arena_bytes),
     }
-    if graph is not None:
+    if graph is None:
+        found["drawing"] = of_plan(model.plan)
+    else:
         found["drawing"] = of_graph(graph, _engines(explanation))
         recorder.tell("batch sizes", 0, 1)
         found["batches"] = _batches(request, graph)
@@ -173,27 +179,16 @@ def _kernels(model: Any, arrays: list[np.ndarray], calls: int) -> list[dict[str,
 
 def _batches(request: Request, graph: Any) -> list[dict[str, Any]]:
     """Throughput at other batch sizes, where the model's first dimensions are one batch."""
-    import ge
     from ge.ir.values import desc_of
-    from ge.options import CompileOptions
-    from ge.parsers.files import parse_file
 
     first = {desc_of(v).shape[0] for v in graph.inputs if desc_of(v).shape}
     if len(first) != 1 or request.kind == "om":
         return []
     rows, spent = [], 0.0
     for batch in request.batches or _BATCHES:
-        shapes = {v.name: (batch, *desc_of(v).shape[1:]) for v in graph.inputs if desc_of(v).shape}
         begin = time.perf_counter()
         try:
-            model = ge.compile(
-                parse_file(request.path, CompileOptions.from_environment(input_shapes=shapes)),
-                CompileOptions.from_environment(),
-                f"batch{batch}",
-            )
-            feeds = list(
-                _feeds(request, [(p.name, p.desc.shape, p.desc.dtype) for p in model.inputs]).values()
-            )
+            model, feeds = _sized(request, graph, batch)
             model.run(feeds)
             times = []
             for _ in range(5):
@@ -214,6 +209,30 @@ def _batches(request: Request, graph: Any) -> list[dict[str, Any]]:
         if spent > _BUDGET:
             break
     return rows
+
+
+def _sized(request: Request, graph: Any, batch: int) -> tuple[Any, list[np.ndarray]]:
+    """The model compiled for a batch, and its inputs."""
+    import ge
+    from ge.ir.values import desc_of
+    from ge.options import CompileOptions
+    from ge.parsers.files import parse_file
+
+    shapes = {v.name: (batch, *desc_of(v).shape[1:]) for v in graph.inputs if desc_of(v).shape}
+    options = CompileOptions.from_environment(input_shapes=shapes)
+    model = ge.compile(parse_file(request.path, options), CompileOptions.from_environment(), f"batch{batch}")
+    inputs = [(p.name, p.desc.shape, p.desc.dtype) for p in model.inputs]
+    return model, list(_feeds(request, inputs).values())
+
+
+def _step(request: Request, batch: int) -> Callable[[], Any]:
+    """A run of the model with a batch."""
+    from ge.options import CompileOptions
+    from ge.parsers.files import parse_file
+
+    options = CompileOptions.from_environment(input_shapes=request.shapes)
+    model, feeds = _sized(request, parse_file(request.path, options), batch)
+    return lambda: model.run(feeds)
 
 
 def _ports(model: Any) -> int:

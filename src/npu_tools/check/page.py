@@ -251,6 +251,8 @@ def _precision(report: Mapping[str, Any]) -> str:
     if found.get("verdict"):
         said = [found["verdict"], *found.get("notes", ())]
         made.insert(0, card("Against float64", "".join(f"<p>{escape(text)}</p>" for text in said)))
+    if report.get("dump"):
+        made += _dump(report["dump"])
     if report["mixlist"]:
         made.append(_mixlist(report["mixlist"]))
     if not made:
@@ -315,6 +317,35 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
         where = f" at {first['location']}" if first["location"] else ""
         said += f" First layer that departs: {first['layer']} ({first['operator']}){where}."
     return card(f"Layers in {mode}", chart + folded(f"{len(rows)} layers", rowed), said)
+
+
+def _dump(found: Mapping[str, Any]) -> list[str]:
+    """What the script's own options for dumps and for overflows give."""
+    asked = f"The script asks for it: {', '.join(found['asked'])}."
+    made = []
+    if found["overflows"]:
+        rows = [
+            (r["node"], r["operators"], str(r["step"]), r["dtype"], f"{r['not_finite']} of {r['size']}",
+             number(r["largest_input"], ".3g"), r["location"])
+            for r in found["overflows"]
+        ]  # fmt: skip
+        head = ["node", "operator", "step", "type", "not finite", "greatest that it reads", "line"]
+        shown = table(head, rows, name="Operators that overflow", numbers="  n nn")
+        made.append(card("Operators that overflow", shown, f"In the script's own precision mode. {asked}"))
+    elif "enable_dump_debug" in found["asked"]:
+        made.append(card("Operators that overflow", "<p>None in the script's own precision mode.</p>", asked))
+    if found["tensors"]:
+        cells: list[Sequence[Cell]] = [
+            (r["node"], r["operators"], r["side"], f"{r['dtype']} {r['shape']}", number(r["least"], ".3g"),
+             number(r["greatest"], ".3g"), number(r["mean"], ".3g"), (str(r["not_finite"]), r["not_finite"]),
+             r["location"])
+            for r in found["tensors"]
+        ]  # fmt: skip
+        head = ["node", "operator", "side", "tensor", "least", "greatest", "mean", "not finite", "line"]
+        shown = table(head, cells, name="Tensors of operators", numbers="    nnnn")
+        note = f"Of the first step that is written. {asked}"
+        made.append(card("Tensors of operators", folded(f"{len(cells)} tensors", shown), note))
+    return made
 
 
 def _mixlist(found: Mapping[str, Any]) -> str:
@@ -491,8 +522,7 @@ def _scaling(report: Mapping[str, Any]) -> str:
              f"{r['arena'] / 2**20:.1f} MiB" if "arena" in r else "–", r.get("refused", ""))
             for r in report["batches"]
         ]  # fmt: skip
-        largest = report.get("largest_batch")
-        note = f"The largest batch that fits: {largest}." if largest else ""
+        note = report.get("batch_trial", {}).get("text", "")
         made.append(
             card(
                 "Throughput by batch size",

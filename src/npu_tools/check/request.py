@@ -32,6 +32,8 @@ class Request:
     dump: str = ""  # folder for the values of layers
     tolerance: float = 0.01
     batches: tuple[int, ...] = ()
+    dumps: bool = False  # the script may write the tensors that it asks for, and nothing else is measured
+    trial: int = 0  # a batch to try once, instead of all other measurements
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def save(self, path: Path) -> Path:

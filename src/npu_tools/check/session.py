@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ge.tensor_dump import NAMES
 from npu_tools.check import compare
 from npu_tools.check.assemble import assemble, losses_of, speed
 from npu_tools.check.judge import LOSS_ERROR, judge, loss_error
+from npu_tools.check.largest import Trial, search
 from npu_tools.check.page import render
 from npu_tools.check.processes import Finished, run_child
 from npu_tools.check.request import Request
@@ -26,6 +28,8 @@ from npu_tools.check.scratch import Scratch
 from npu_tools.check.subject import Subject
 
 __all__ = ["Check", "Settings"]
+
+_TRIAL_STEPS = 2  # of a script whose step is then tried with another batch
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Check:
         self.finished: dict[str, Finished] = {}
         self.scaling: list[dict[str, Any]] = []
         self.again: list[float] = []
+        self.trial: Trial | None = None
+        self.dumped: dict[str, Any] = {}
         self.complete = True
 
     def run(self) -> dict[str, Any]:
@@ -69,6 +75,8 @@ class Check:
         base = Path(tempfile.mkdtemp(prefix="tf-adapter-check-"))
         try:
             self._runs(base)
+            self._dump(base)
+            self._largest(base)
             self._scale(base)
             self._unstable(base)
         except KeyboardInterrupt as interruption:
@@ -90,7 +98,14 @@ class Check:
             self.finished[side] = self._run(base, side, {})
 
     def _run(
-        self, base: Path, side: str, variables: dict[str, str], name: str = "", other: bool = False
+        self,
+        base: Path,
+        side: str,
+        variables: dict[str, str],
+        name: str = "",
+        other: bool = False,
+        trial: int = 0,
+        dumps: bool = False,
     ) -> Finished:
         settings, label = self.settings, name or side
         place = self._place(base / label)
@@ -102,7 +117,7 @@ class Check:
             arguments=self.subject.arguments,
             roots=place.roots,
             result=str(base / label / "result"),
-            steps=settings.steps,
+            steps=min(_TRIAL_STEPS, settings.steps) if trial else settings.steps,
             seconds=settings.seconds,
             seed=settings.seed,
             brief=bool(name),
@@ -115,6 +130,8 @@ class Check:
             tolerance=settings.limits.get("error", 0.01),
             batches=settings.batches,
             shapes=dict(settings.shapes),
+            dumps=dumps,
+            trial=trial,
         )
         self.progress(label, "steps", 0, settings.steps)
         return run_child(
@@ -133,6 +150,22 @@ class Check:
         if self.settings.in_place:
             return Scratch.in_place(Path.cwd(), path)
         return Scratch.mirror(base, Path.cwd(), path)
+
+    def _dump(self, base: Path) -> None:
+        """The NPU run again where the script asks for tensors or overflows: it writes them as without the check."""
+        asked = self.finished["npu"].record.get("asked", [])
+        if any(name in NAMES for name in asked):
+            done = self._run(base, "npu", {}, "dump", dumps=True)
+            self.dumped = {"asked": asked, "overflows": [], "tensors": [], **done.record.get("dump", {})}
+
+    def _largest(self, base: Path) -> None:
+        """Try the largest batch that fits by what was measured, each time in a process of its own."""
+
+        def run(batch: int) -> dict[str, Any]:
+            done = self._run(base, "npu", {}, f"batch of {batch}", trial=batch)
+            return done.record.get("trial") or {"refused": done.record["error"]["message"][:300]}
+
+        self.trial = search(self.finished["npu"].record, run)
 
     def _scale(self, base: Path) -> None:
         """The NPU run again for each number of NPUs; one NPU is the measure."""
@@ -183,26 +216,16 @@ class Check:
                 "seconds": time.time() - began,
                 "complete": self.complete,
                 "scaling": self.scaling,
+                "dump": self.dumped,
                 "other_losses": self.again,
                 "environment_findings": faults(),
                 "printed": {side: done.printed for side, done in self.finished.items()},
             },
         )
-        report["largest_batch"] = largest_batch(report)
+        report["largest_batch"] = None if self.trial is None else self.trial.largest
+        report["batch_trial"] = {} if self.trial is None else self.trial.data()
         judge(report, self.settings.limits, subject.path if subject.is_script else None)
         return report
-
-
-def largest_batch(report: Mapping[str, Any]) -> int | None:
-    """The largest batch whose memory plan fits the device, by those that were measured."""
-    rows = [(r["batch"], r["arena"]) for r in report["batches"] if "arena" in r]
-    limit = report["memory"].get("npu", {}).get("device", {}).get("limit")
-    constants = report["memory"].get("npu", {}).get("device", {}).get("constants", 0)
-    if len(rows) < 2 or not limit:
-        return None
-    (a, small), (b, large) = sorted(rows)[-2:]  # small batches may share memory with what was there before
-    slope = (large - small) / (b - a)
-    return int((limit - constants - large) / slope) + b if slope > 0 else None
 
 
 def _environment() -> dict[str, str]:

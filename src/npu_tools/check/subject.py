@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from npu_tools.outcome import Failure
-from npu_tools.scripts import framework_of_tree, imported_modules
+from npu_tools.scripts import FRAMEWORKS as RUNNABLE
+from npu_tools.scripts import framework_of
 
 __all__ = ["FRAMEWORKS", "Subject", "subject_of"]
 
-FRAMEWORKS = ("tensorflow", "tensorflow1", "torch")
+FRAMEWORKS = tuple(name for name in RUNNABLE if name != "none")
 _FILES = {".onnx": "onnx", ".pb": "pb", ".om": "om", ".air": "air"}
-_MOST_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -58,30 +56,10 @@ def subject_of(path: Path, arguments: tuple[str, ...] = (), framework: str = "")
 
 
 def _framework(path: Path) -> str:
-    """The framework that a script and the modules beside it import; TensorFlow wins where there are both."""
-    used = {framework_of_tree(tree) for tree in _sources(path)}
-    for name in ("tensorflow1", "tensorflow", "torch"):
-        if name in used:
-            return name
-    raise Failure(
-        f"'{path}' imports neither TensorFlow nor PyTorch",
-        "name the framework with --framework if the script imports it indirectly",
-    )
-
-
-def _sources(path: Path) -> Iterator[ast.Module]:
-    """The syntax trees of a script and of the modules beside it that it imports."""
-    waiting, seen = [path], {path}
-    while waiting and len(seen) <= _MOST_FILES:
-        current = waiting.pop()
-        try:
-            tree = ast.parse(current.read_text())
-        except SyntaxError as error:
-            raise Failure(f"{current}:{error.lineno} is not Python: {error.msg}") from error
-        yield tree
-        for name in imported_modules(tree):
-            beside = path.parent.joinpath(*name.split("."))
-            for file in (beside.with_suffix(".py"), beside / "__init__.py"):
-                if file.is_file() and file not in seen:
-                    seen.add(file)
-                    waiting.append(file)
+    found = framework_of(path)
+    if found not in FRAMEWORKS:
+        raise Failure(
+            f"'{path}' imports neither TensorFlow nor PyTorch",
+            "name the framework with --framework if the script imports it indirectly",
+        )
+    return found

@@ -161,8 +161,10 @@ def dumped():
         Path("dumps").mkdir()
         with tf.Session(config=config) as sess:
             sess.run(tf.global_variables_initializer())
-            sess.run(loss, {x: data})
-        return [len(list(Path(folder).rglob("*"))) for folder in ("dumps", "profile")]
+            value = sess.run(loss, {x: data})
+        arrays = [np.load(path) for path in Path("dumps").rglob("*.output.0.npy")]
+        profiles = len(list(Path("profile").rglob("*")))
+        return [sum(a.size == 1 and float(a.reshape(())) == float(value) for a in arrays), profiles]
 
 
 found = {name: losses(name) for name in OPTIMIZERS}

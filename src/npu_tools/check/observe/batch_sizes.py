@@ -12,7 +12,7 @@ import numpy as np
 
 from npu_tools.check.request import Request
 
-__all__ = ["Repeatable", "common_batch", "resized", "throughput"]
+__all__ = ["Repeatable", "attempt", "common_batch", "resized", "throughput"]
 
 _SECONDS = 8.0  # for all sizes; a size that was begun is finished
 _WARM = 6
@@ -79,6 +79,23 @@ def throughput(
         except Exception as error:  # a step of one fixed batch, or one that does not fit
             rows.append({"batch": batch, "refused": str(error)[:300]})
     return rows
+
+
+def attempt(step: Repeatable | None, batch: int) -> dict[str, Any]:
+    """The seconds of one step of a batch, or why it cannot be done."""
+    if step is None:
+        return {"refused": "the step cannot be repeated"}
+    try:
+        work = step.step(batch)
+        begin = time.perf_counter()
+        work()
+        return {"seconds": time.perf_counter() - begin}
+    except Exception as error:  # most likely one of memory
+        return {"refused": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _measured(step: Step, on_npu: bool) -> dict[str, Any]:

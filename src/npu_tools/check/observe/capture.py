@@ -40,6 +40,11 @@ class Capture:
         self._plans: dict[str, Any] = {}
         self._sources: dict[str, tuple[Any, Any]] = {}
         self._parsing = threading.local()
+        self._ended = False
+
+    def end(self) -> None:
+        """Keep no more graphs: the script has ended."""
+        self._ended = True
 
     def watch_tensorflow(self) -> Capture:
         """Keep the functions of TensorFlow 2 and the parts of TensorFlow 1's sessions."""
@@ -85,7 +90,7 @@ class Capture:
 
     def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(graph: Any, options: Any = None, name: str = "model", *args: Any, **kwargs: Any) -> Any:
-            if not self.wanted:
+            if self._ended or not self.wanted:
                 return original(graph, options, name, *args, **kwargs)
             copy, source = graph.clone(), self._parsing.source
             plan = original(graph, options, name, *args, **kwargs)
@@ -103,7 +108,7 @@ class Capture:
         def plan(run: Any, inputs: Sequence[Any]) -> Any:
             model, ports = run.lowered.model, run.lowered.ports
             key = next((key for key, made in self._plans.items() if made is model.plan), None)
-            if key is not None and key not in self._feeds:
+            if key is not None and key not in self._feeds and not self._ended:
                 self._feeds[key] = [
                     np.zeros(2, np.uint64) if kind == "random" else np.array(inputs[index].numpy())
                     for kind, index in ports.inputs
@@ -119,7 +124,7 @@ class Capture:
         from npu_tools.check.observe.frameworks import FxGraph
 
         def compiled(graph: Any, args: list[Any], folded: bool) -> Any:
-            if not self.wanted:
+            if self._ended or not self.wanted:
                 return original(graph, args, folded)
             first = len(self._graphs)
             framework = FxGraph(graph.module, args)
@@ -133,7 +138,7 @@ class Capture:
     def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(graph: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
             model = original(graph, options, *args, **kwargs)
-            if not self.wanted:
+            if self._ended or not self.wanted:
                 return model
             name = f"{len(self._graphs)}"
             self._graphs[name], self._options[name] = graph.clone(), options
@@ -145,6 +150,11 @@ class Capture:
         return compile
 
     # -- the result --------------------------------------------------------------------------------------------
+
+    def line(self, node: str, location_of: Callable[[str], str]) -> str:
+        """The user's line of a node, by the framework that computes it."""
+        lines = (framework.line(location_of)(node) for framework in self._frameworks.values())
+        return next(filter(None, lines), "")
 
     def analyse(
         self, location_of: Callable[[str], str], tell: Callable[[str, int, int], None]

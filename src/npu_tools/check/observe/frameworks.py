@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from npu_tools.check.layers import Drawn
 
 __all__ = ["FlatFunction", "FxGraph"]
 
@@ -31,39 +33,115 @@ class FlatFunction:
         """The user's line by node."""
         return location_of
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
         """The results of nodes by name."""
         import tensorflow as tf
         from tensorflow.python.eager import context, execute
 
-        from tf_adapter.randomness import COUNTED
-
-        graph = self._graph
-        if "host" in self._kinds:
-            raise ValueError("it reads an object that only the host has")
-        if any(node.op in COUNTED or node.op.startswith(_COUNTED) for node in graph.nodes.values()):
-            raise ValueError("its random numbers cannot be drawn again")
+        graph, arrays = self._with_arguments(drawn)
         found = {name: graph.nodes[name] for name in nodes if name in graph.nodes}
         known = [name for name, n in found.items() if len(n.types) == 1 and not n.op.startswith(_WRITES)]
+        if not known:
+            return {}
         name = f"{graph.name}_layers_{next(_serial)}"
-        handles = {
-            arg: replace(graph.nodes[arg], types=(tf.resource.as_datatype_enum,))
-            for arg, kind in zip(graph.args, self._kinds, strict=True)
-            if kind == "variable"
-        }
-        asked = [(node, 0) for node in known]
-        widened = replace(graph, nodes=graph.nodes | handles, results=asked, effects=[])
-        context.context().add_function_def(widened.pruned().function_def(self._functions, name))
+        asked = replace(graph, results=[(node, 0) for node in known], effects=[])
+        context.context().add_function_def(asked.pruned().function_def(self._functions, name))
         with context.eager_mode(), tf.device("/CPU:0"):
-            resources = [kind == "variable" for kind in self._kinds]
+            resources = [graph.nodes[arg].types[0] == tf.resource.as_datatype_enum for arg in graph.args]
             variables = [
                 tf.compat.v2.Variable(array) if resource else tf.constant(array)
-                for resource, array in zip(resources, self._arrays, strict=True)
+                for resource, array in zip(resources, arrays, strict=True)
             ]
             given = [v.handle if resource else v for resource, v in zip(resources, variables, strict=True)]
             results = execute.execute(name, len(known), given, None, context.context())
-        arrays = {node: np.asarray(result.numpy()) for node, result in zip(known, results, strict=True)}
-        return {node: array for node, array in arrays.items() if array.dtype.kind in "fV"}
+        made = {node: np.asarray(result.numpy()) for node, result in zip(known, results, strict=True)}
+        return {node: array for node, array in made.items() if array.dtype.kind in "fV"}
+
+    def _with_arguments(self, drawn: Drawn) -> tuple[Any, list[np.ndarray]]:
+        """The graph with arguments in place of random nodes, without what the host alone has; and its arguments."""
+        import tensorflow as tf
+
+        from tf_adapter.graphs import ARGUMENT
+        from tf_adapter.randomness import COUNTED
+
+        graph, nodes, values = self._graph, dict(self._graph.nodes), {}
+        for arg, kind, array in zip(graph.args, self._kinds, self._arrays, strict=True):
+            if array is not None:
+                values[arg] = array
+            if kind == "variable" and self._is_handle(arg):
+                nodes[arg] = replace(nodes[arg], types=(tf.resource.as_datatype_enum,))
+        for node in graph.nodes.values():
+            numbers = drawn(node.name) if node.op in COUNTED or node.op.startswith(_COUNTED) else None
+            if numbers is not None:
+                nodes[node.name] = replace(node, op=ARGUMENT, inputs=[], controls=[], attr={})
+                values[node.name] = numbers.astype(tf.dtypes.as_dtype(node.types[0]).as_numpy_dtype)
+        kept = _computable(replace(graph, nodes=nodes), values)
+        return replace(graph, nodes=kept, args=list(values)), list(values.values())
+
+    def _is_handle(self, arg: str) -> bool:
+        """Whether the nodes that read a variable take its handle, not its value."""
+        import tensorflow as tf
+
+        for node in self._graph.nodes.values():
+            for index, (source, _) in enumerate(node.inputs):
+                if source == arg:
+                    return bool(_input_type(node, index) == tf.resource.as_datatype_enum)
+        return False
+
+
+def _computable(graph: Any, known: Collection[str]) -> dict[str, Any]:
+    """The nodes that TensorFlow can compute from the known arguments, in a function.
+
+    1. A random node whose numbers are not known, an argument that only the host has, a write to a variable by
+       reference, and what reads one of these, are left out.
+    2. So is what reads an argument after such a write: its value may be a new one. Others do not wait for it.
+    """
+    from tf_adapter.graphs import ARGUMENT
+    from tf_adapter.randomness import COUNTED
+
+    left_out: set[str] = set()
+    kept: dict[str, Any] = {}
+    for name in graph.order():
+        node = graph.nodes[name]
+        sources = [source for source, _ in node.inputs]
+        random = node.op in COUNTED or node.op.startswith(_COUNTED)
+        stale = any(c in left_out for c in node.controls) and any(s in known for s in sources)
+        absent = node.op == ARGUMENT and name not in known
+        if random or absent or stale or _by_reference(node.op) or any(s in left_out for s in sources):
+            left_out.add(name)
+        else:
+            kept[name] = replace(node, controls=[c for c in node.controls if c not in left_out])
+    return kept
+
+
+def _by_reference(op: str) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    found = op_def_registry.get(op)
+    return found is not None and any(argument.is_ref for argument in found.input_arg)
+
+
+def _input_type(node: Any, index: int) -> int:
+    """The element type of an input that is the same for all uses of an operator, or named by a list; else 0."""
+    from tensorflow.python.framework import op_def_registry
+
+    found = op_def_registry.get(node.op)
+    for argument in () if found is None else found.input_arg:
+        if argument.type_list_attr:
+            types = node.attr[argument.type_list_attr].list.type
+            if index < len(types):
+                return int(types[index])
+            index -= len(types)
+        elif argument.number_attr:
+            count = int(node.attr[argument.number_attr].i)
+            if index < count:
+                return int(argument.type)
+            index -= count
+        elif index == 0:
+            return int(argument.type)
+        else:
+            index -= 1
+    return 0
 
 
 class FxGraph:
@@ -83,8 +161,9 @@ class FxGraph:
         traces = {n.name: n.meta.get("stack_trace") or "" for n in self._module.graph.nodes}
         return lambda node: location_of(traces.get(node, ""))
 
-    def values(self, nodes: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
         """The results of nodes by name."""
+        del drawn
         import torch
 
         wanted, found = set(nodes), {}

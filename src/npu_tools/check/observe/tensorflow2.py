@@ -25,10 +25,9 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph, ops
 
-from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized, throughput
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
-from npu_tools.check.request import Request
 
 __all__ = ["TensorFlowHooks", "on_host"]
 
@@ -221,13 +220,13 @@ class TensorFlowHooks:
 
         self._steps[key] = Repeatable(lambda: _batch_of(element()), step)
 
-    def batches(self, request: Request) -> list[dict[str, Any]]:
-        """Throughput of the main series' step by batch size; none where the step cannot be repeated."""
+    def repeatable(self) -> Repeatable | None:
+        """The main series' step for other batch sizes; None where it cannot be repeated."""
         series = self.recorder.main_series()
         key = ("", "") if series is None else (series.kind, series.name)
         if key[0] == "optimizer":  # an eager loop: what can be repeated is the call of the model
             key = next((k for k in self._steps if k[0] == "call"), key)
-        return throughput(self._steps.get(key), request, self.recorder.tell)
+        return self._steps.get(key)
 
     # -- where things come from --------------------------------------------------------------------------------
 

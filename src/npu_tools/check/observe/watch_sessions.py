@@ -18,6 +18,7 @@ import numpy as np
 from ge.distributions import ascend
 from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized, throughput
+from npu_tools.check.observe.host_time import HostTime, traced
 from npu_tools.check.observe.patching import around
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
@@ -26,6 +27,7 @@ __all__ = ["SessionWatcher"]
 
 _LINE = "_npu_check_line"
 _NAMED = 8
+_TRACED = 2  # the step that is timed node by node
 _INITIALISERS = ("init", "group_deps", "save/", "report_uninitialized")
 
 
@@ -38,6 +40,9 @@ class SessionWatcher:
         self.graphs: list[Any] = []
         self.captured: Any = None
         self._steps: dict[str, Repeatable] = {}  # runs by what they fetch
+        self._host: dict[str, HostTime] = {}  # of one step of each
+        self._closed: set[int] = set()  # sessions that the script has closed
+        self._open: list[Any] = []  # the same ones: they stay open, and their numbers theirs
         ascend("npu_bridge.version1").install()
         import tensorflow as tf
 
@@ -61,6 +66,7 @@ class SessionWatcher:
         from tensorflow.python.framework import ops
 
         around(session.BaseSession, "run", self._run)
+        around(session.BaseSession, "close", self._close)
         around(ops.Graph, "_create_op_internal", self._op_made)
 
     def _rewritten(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,11 +100,17 @@ class SessionWatcher:
             location = recorder.roots.here()
             if recorder.busy or not location:
                 return original(session, fetches, *args, **kwargs)
+            if id(session) in self._closed:
+                raise RuntimeError("Attempted to use a closed Session.")
             name = _name(fetches)
             recorder.check_limit("session", name)
             begin = recorder.now()
             with recorder.inside():
-                result = original(session, fetches, *args, **kwargs)
+                if self._traces(name):
+                    run_traced = traced(original, session.graph)
+                    result, self._host[name] = run_traced(session, fetches, *args, **kwargs)
+                else:
+                    result = original(session, fetches, *args, **kwargs)
                 found = _floats(result)
                 recorder.output(name, found)
             scalars = [a for a in found if a.size == 1]
@@ -112,6 +124,21 @@ class SessionWatcher:
 
         return run
 
+    def _traces(self, name: str) -> bool:
+        """Whether the coming run is the one that TensorFlow times node by node: in the half that is not measured."""
+        done = self.recorder.series.get(("session", name))
+        return self.request.side == "npu" and done is not None and len(done.steps) == _TRACED
+
+    def _close(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Sessions stay open for what is measured after the script; to the script they are closed."""
+        del original
+
+        def close(session: Any) -> None:
+            self._closed.add(id(session))
+            self._open.append(session)
+
+        return close
+
     def run(self, path: str) -> None:
         """Run the script as `python -m npu_bridge run` would."""
         sys.path.insert(0, str(Path(path).parent))
@@ -120,12 +147,20 @@ class SessionWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu()
-        series = self.recorder.main_series()
-        step = None if series is None else self._steps.get(series.name)
-        found["batches"] = throughput(step, self.request, self.recorder.tell)
+            found |= self._npu() | {"asked": self.captured.asked}
+            self.captured.end()
+        found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
         if self.captured is not None:
             found |= self.captured.analyse(self._line, self.recorder.tell)
+
+    def location(self, node: str) -> str:
+        """The user's line of a node."""
+        return self._line(node)
+
+    def repeatable(self) -> Repeatable | None:
+        """The step that can be done again with another batch."""
+        series = self.recorder.main_series()
+        return None if series is None else self._steps.get(series.name)
 
     def _npu(self) -> dict[str, Any]:
         import npu_runtime
@@ -150,19 +185,26 @@ class SessionWatcher:
         }
 
     def _spent(self, done: Any) -> dict[str, float]:
-        """Seconds of the later half of the steps by what they were spent on; what a session does is not told apart."""
+        """Seconds of the later half of the steps by what they were spent on.
+
+        What the host's operators and the input take is known from one step that TensorFlow timed; they may overlap with
+        each other, so that both together are no more than the time of a step outside of the NPU.
+        """
         series = self.recorder.main_series()
         if series is None or len(series.steps) < 2:
             return {}
         steps, begin = self.recorder.later_steps(series)
         end = steps[-1].end
-        between = end - begin - sum(s.end - s.begin for s in steps)
+        inside, npu = sum(s.end - s.begin for s in steps), done.seconds(begin, end)
+        timed = self._host.get(series.name, HostTime())
+        known = len(steps) * (timed.host + timed.input)
+        share = min(1.0, max(0.0, inside - npu) / known) if known else 0.0
         return {
             "total": end - begin,
-            "NPU": done.seconds(begin, end),
-            "input": 0.0,
-            "host": 0.0,
-            "between": max(0.0, between),
+            "NPU": npu,
+            "input": share * len(steps) * timed.input,
+            "host": share * len(steps) * timed.host,
+            "between": max(0.0, end - begin - inside),
             "steps": float(len(steps)),
         }
 

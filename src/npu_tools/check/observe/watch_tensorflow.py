@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from npu_tools.check.observe.batch_sizes import Repeatable, throughput
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
 
@@ -60,13 +61,22 @@ class TensorFlowWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu()
+            found |= self._npu() | {"asked": self.captured.asked}
+            self.captured.end()
         # Models and datasets of several NPUs belong to the threads of their devices.
         if not (int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1):
             found["pipelines"] = self._pipelines()
-            found["batches"] = self.hooks.batches(self.request)
+            found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
         if self.captured is not None:
             found |= self.captured.analyse(self.hooks.location_of, self.recorder.tell)
+
+    def location(self, node: str) -> str:
+        """The user's line of a node."""
+        return self.hooks.location_of(node)
+
+    def repeatable(self) -> Repeatable | None:
+        """The step that can be done again with another batch."""
+        return self.hooks.repeatable()
 
     def _pipelines(self) -> list[dict[str, Any]]:
         from npu_tools.check.observe.input_pipeline import measure

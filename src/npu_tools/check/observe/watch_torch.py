@@ -249,12 +249,19 @@ class TorchWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu()
-        found["batches"] = throughput(
-            next(iter(self._steps.values()), None), self.request, self.recorder.tell
-        )
+            found |= self._npu() | {"asked": self.captured.asked}
+            self.captured.end()
+        found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
         if self.captured is not None:
             found |= self.captured.analyse(self._line, self.recorder.tell)
+
+    def location(self, node: str) -> str:
+        """The user's line of a node."""
+        return "" if self.captured is None else str(self.captured.line(node, self._line))
+
+    def repeatable(self) -> Repeatable | None:
+        """The step that can be done again with another batch."""
+        return next(iter(self._steps.values()), None)
 
     def _npu(self) -> dict[str, Any]:
         import npu_runtime

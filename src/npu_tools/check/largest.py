@@ -1,0 +1,106 @@
+"""The largest batch that fits the device: computed from the batches that were measured, then tried.
+
+A trial is a process of its own, which the system ends first where memory runs out. It is bounded: a step of the batch
+may take `MOST_SECONDS` by what was measured, and its process as much memory as the machine can spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Trial", "computed", "search"]
+
+MOST_SECONDS = 3.0  # of a step that is tried
+SPARE = 0.25  # of the memory that is available
+COPIES = 2.0  # of what the device takes: the framework holds batches as well
+SMALLER = (1.0, 0.8, 0.6)  # of the computed batch, one after another until one fits
+
+
+@dataclass
+class Trial:
+    """What was computed and what was tried; rows have a batch, and its seconds or why it was refused."""
+
+    computed: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    bound: str = ""  # why less than the computed batch was tried
+
+    @property
+    def largest(self) -> int:
+        """The largest batch: the computed one unless it was tried and does not fit."""
+        ran = [row["batch"] for row in self.rows if "seconds" in row]
+        if self.bound or not self.rows:
+            return self.computed
+        return max(ran, default=min(row["batch"] for row in self.rows))
+
+    def text(self) -> str:
+        """The outcome in words."""
+        fits = next((row for row in self.rows if "seconds" in row), None)
+        refused = [row for row in self.rows if "refused" in row]
+        if self.bound:
+            said = f"The largest batch that fits, by the memory of those above: {self.computed}. "
+            tried = f"{fits['batch']} was tried and fits" if fits else "It was not tried"
+            if refused:
+                tried = f"{refused[-1]['batch']} was tried and refused: {refused[-1]['refused']}"
+            return f"{said}{tried}; {self.bound}."
+        failed = "".join(f" {row['batch']} does not: {row['refused']}." for row in refused)
+        if fits:
+            return f"The largest batch that fits: {fits['batch']}, tried ({fits['seconds']:.2g} s a step).{failed}"
+        return f"The largest batch by the memory of those above would be {self.computed}, but it does not run.{failed}"
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self) | {"text": self.text()}
+
+
+def computed(record: Mapping[str, Any]) -> int | None:
+    """The largest batch whose memory plan fits the device, by the batches that a run on the NPU has measured."""
+    found = _line(record)
+    if found is None:
+        return None
+    batch, arena, slope = found
+    device = record["npu_memory"]
+    return int((device["limit"] - device.get("constants", 0) - arena) / slope) + batch
+
+
+def search(record: Mapping[str, Any], run: Callable[[int], dict[str, Any]]) -> Trial | None:
+    """Compute the largest batch and try it; `run` tries one batch and returns its row."""
+    most, line = computed(record), _line(record)
+    if most is None or line is None:
+        return None
+    trial = Trial(most)
+    batch, _, slope = line
+    seconds = next(row["seconds"] for row in record["batches"] if row["batch"] == batch and "arena" in row)
+    by_time, by_memory = int(MOST_SECONDS / seconds * batch), int(SPARE * _available() / (COPIES * slope))
+    first = min(most, by_time, by_memory)
+    if first < most:
+        why = (
+            f"a step of more would take over {MOST_SECONDS:g} s"
+            if by_time <= by_memory
+            else f"more needs memory that this machine cannot spare now ({_available() / 2**30:.1f} GiB are free)"
+        )
+        trial.bound = f"no more was tried because {why}"
+    for share in SMALLER if first > batch else ():
+        trial.rows.append({"batch": max(batch, int(first * share)), **run(max(batch, int(first * share)))})
+        if "seconds" in trial.rows[-1]:
+            break
+    return trial
+
+
+def _line(record: Mapping[str, Any]) -> tuple[int, int, float] | None:
+    """The largest batch that was measured, its bytes, and how many more a sample needs."""
+    rows = sorted((r["batch"], r["arena"]) for r in record.get("batches", ()) if "arena" in r)
+    if len(rows) < 2 or not record.get("npu_memory", {}).get("limit"):
+        return None
+    (a, small), (b, large) = rows[-2:]  # small batches may share memory with what was there before
+    slope = (large - small) / (b - a)
+    return (b, large, slope) if slope > 0 else None
+
+
+def _available() -> int:
+    """Bytes that processes can have without anything being swapped out."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 1 << 30
