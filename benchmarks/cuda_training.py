@@ -69,7 +69,7 @@ def traced_step(subject: Subject, dtype: Any = None) -> tuple[Any, list[Any]]:
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from torchair import decompositions
+    from torchair import decompositions, pooling
 
     names, weights = zip(*subject.module.named_parameters(), strict=True)
     buffers = dict(subject.module.named_buffers())
@@ -124,6 +124,7 @@ def traced_step(subject: Subject, dtype: Any = None) -> tuple[Any, list[Any]]:
     functional = torch.func.functionalize(step, remove="mutations")
     with mock.patch.object(torch.nn.functional, "batch_norm", batch_norm):
         graph = make_fx(functional, decompositions.table(), tracing_mode="fake")(*arguments)
+    pooling.find_maxima_again(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph, arguments

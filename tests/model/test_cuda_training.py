@@ -63,7 +63,7 @@ def on_host(model: ge.Model) -> list[str]:
 
 
 def window(geometry) -> dict:
-    kernel, strides, dilations, begin, end, groups = geometry
+    _, strides, dilations, begin, end, groups = geometry
     names = ("strides", "dilations", "pads_begin", "pads_end")
     return {n: list(v) for n, v in zip(names, (strides, dilations, begin, end), strict=True)} | {
         "groups": groups
@@ -115,3 +115,32 @@ def test_a_gradient_of_weights_may_be_wider_than_its_operands() -> None:
     assert [v.dtype for t in model.plan.tasks if t.kind == "conv_grad_weights" for v in t.outputs] == [
         "float32"
     ]
+
+
+@pytest.mark.parametrize("data_format", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(("kernel", "strides", "pad"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+def test_gradients_of_pools(data_format, kernel, strides, pad) -> None:
+    window = {"kernel": [kernel] * 2, "strides": [strides] * 2, "pads_begin": [pad] * 2, "pads_end": [pad] * 2}
+    positions = [(n + 2 * pad - kernel) // strides + 1 for n in (8, 7)]
+    shape, taken = ([2, 4, 8, 7], [2, 4, *positions])
+    if data_format == "channels_last":
+        shape, taken = ([2, 8, 7, 4], [2, *positions, 4])
+
+    def make(b, x, dy):
+        y = b.op("Add", x, x)
+        most = b.op("MaxPoolGrad", dy, y, data_format=data_format, **window)
+        return most, b.op("AvgPoolGrad", dy, shape=shape, data_format=data_format, **window)
+
+    x = np.round(random(*shape) * 2)  # with equal maxima: the first one counts
+    assert not on_host(check(make, "float32", x, random(*taken, seed=1)))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_one_update_in_each_row_is_a_kernel(reduction) -> None:
+    """The gradient of the negative log likelihood."""
+
+    def make(b, x, places, updates):
+        return b.op("ScatterElements", x, places, updates, axis=1, reduction=reduction)
+
+    places = np.array([[3], [-1], [0], [2]])
+    assert not on_host(check(make, "float32", random(4, 6), places, random(4, 1, seed=1)))

@@ -310,4 +310,5 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "stem": (cuda_own.Stem(),),
     "bottleneck": (cuda_own.Bottleneck(),),
     "packed_matmul": (_Decomposed(),),
+    "pool_grad": (_Decomposed(),),
 }

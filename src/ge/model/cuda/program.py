@@ -515,19 +515,20 @@ class _Loaded:
         rows = data_gradient_rows(op)
         ways: dict[str, list[Callable[[], _Way]]] = {
             "cudnn": [by_windows],
-            "cublaslt": [lambda: self._matrix_way(task, rows)] if rows else [],
+            "cublaslt": [lambda: self._matrix_way(task, rows, y, w, x)] if rows else [],
         }
         return self._call(task, self._in_order(task, op, ways))
 
     def _weight_gradient(self, task: Task) -> Callable[[], None]:
         op = Operation.of(task)
+        x, dy = task.inputs
         rows = weight_gradient_rows(op)
         ways: dict[str, list[Callable[[], _Way]]] = {
             "cudnn": [
                 lambda: self._weight_gradient_way(task),
                 *([lambda: self._narrow_weight_gradient(task)] if _widens(task) else []),
             ],
-            "cublaslt": [lambda: self._matrix_way(task, rows)] if rows else [],
+            "cublaslt": [lambda: self._matrix_way(task, rows, dy, x, task.outputs[0])] if rows else [],
         }
         return self._call(task, self._in_order(task, op, ways))
 
@@ -551,15 +552,22 @@ class _Loaded:
         way.after = self.launcher(kernel, [narrow.address, self._aligned(w, task)])
         return way
 
-    def _matrix_way(self, task: Task, op: Operation) -> _Way:
-        """A gradient as a product of matrices that are its operands under other shapes."""
-        a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
-        sides = [self._matrix(v, ()) for v in (a, b, y)]
+    def _matrix_way(self, task: Task, op: Operation, *views: View) -> _Way:
+        """A gradient as a product of matrices: the given operands and result under other shapes."""
+        sides = [self._matrix(v, ()) for v in (*op.inputs, *op.outputs)]
         call = _libraries().Product(
-            self.device, _library("cublasLt"), a.dtype, y.dtype, 1, *sides, (), False, ""
+            self.device,
+            _library("cublasLt"),
+            op.inputs[0].dtype,
+            op.outputs[0].dtype,
+            1,
+            *sides,
+            (),
+            False,
+            "",
         )
-        addresses = {v.buffer: self._aligned(v, task) for v in (*task.inputs, *task.outputs)}
-        return _Way("cublaslt", call, (addresses[a.buffer], addresses[b.buffer], 0, 0, addresses[y.buffer]))
+        a, b, y = (self._aligned(v, task) for v in views)
+        return _Way("cublaslt", call, (a, b, 0, 0, y))
 
     def _dnn(
         self, direction: str, task: Task, x: View, w: View, y: View, *epilogue: bool | str

@@ -200,6 +200,56 @@ def _outcome(op: NodeView, total: np.ndarray) -> list[np.ndarray]:
 
 
 @register
+class WindowSum(Windowed):
+    """Each place of planes of the given shape gets the values of all windows whose position is that place.
+
+    Positions are row-major places in the plane, inside the window that has them: each place looks at its windows.
+    """
+
+    incoming = Input("T", FLOATS)
+    positions = Input("I", ("int32", "int64"))
+    y = Output("T")
+    shape = Attr(list)
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        if op.inputs[0].shape != op.inputs[1].shape:  # type: ignore[union-attr]
+            raise fail(op, f"values {op.inputs[0]} and positions {op.inputs[1]} do not go together")
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc(tuple(op.shape), op.inputs[0].dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def compute(op: NodeView, incoming: tbe.Tensor, positions: tbe.Tensor) -> tbe.Tensor:
+        rank, window = len(incoming.shape), _window(op)
+        order = channels_first_perm(rank, op.data_format)
+        values, spots = (tbe.transpose(t, order) for t in (widened(incoming), positions))
+        sizes = [op.shape[axis] for axis in order[2:]]
+
+        def term(n: tbe.Scalar, c: tbe.Scalar, *index: tbe.Scalar) -> tbe.Scalar:
+            place, taps = index[: rank - 2], index[rank - 2 :]
+            rows = zip(place, taps, window.dilations, window.pads_begin, strict=True)
+            shifted = [p + low - k * hole for p, k, hole, low in rows]
+            source = [s // stride for s, stride in zip(shifted, window.strides, strict=True)]
+            flat = place[0]
+            for p, size in zip(place[1:], sizes[1:], strict=True):
+                flat = flat * size + p
+            hit = tbe.binary("eq", spots[(n, c, *source)], tbe.cast(flat, positions.dtype))
+            for s, q, stride, extent in zip(shifted, source, window.strides, values.shape[2:], strict=True):
+                hit = hit & (tbe.binary("eq", s % stride, 0)) & (q >= 0) & (q < extent)
+            return tbe.select(hit, values[(n, c, *source)], 0)
+
+        terms = tbe.compute((*values.shape[:2], *sizes, *window.kernel), term)
+        total = tbe.reduce("sum", terms, tuple(range(rank, 2 * rank - 2)))
+        return tbe.cast(tbe.transpose(total, channels_last_perm(rank, op.data_format)), incoming.dtype)
+
+    @staticmethod
+    def flops(op: NodeView) -> int:
+        return math.prod(op.shape) * math.prod(op.kernel)
+
+
+@register
 class MaxPoolGrad(PoolGrad):
     """Each gradient goes to where its window's first maximum is."""
 
@@ -211,10 +261,14 @@ class MaxPoolGrad(PoolGrad):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
-        """Element types without a primitive: positions of the maxima, then a scatter."""
+        """Without a primitive: positions of the maxima, then a scatter; on a GPU every place looks at its windows."""
         dtype = op.inputs[0].dtype  # type: ignore[union-attr]
         if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented
+        if builder.target is not None and builder.target.kind == "cuda":
+            window = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
+            plane = builder.op("Cast", builder.op("MaxPoolIndices", x, **window)[1], to="int32")
+            return builder.op("WindowSum", gradient, plane, shape=list(op.inputs[1].shape), **window)  # type: ignore[union-attr]
         shape, last = op.inputs[1].shape, op.data_format == FORMATS[1]  # type: ignore[union-attr]
         attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
         _, plane = builder.op("MaxPoolIndices", x, **attrs)
@@ -259,7 +313,7 @@ class AvgPoolGrad(PoolGrad):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any) -> Any:
-        """Element types without a primitive: a transposed convolution of ones."""
+        """Without a primitive: a transposed convolution of ones."""
         dtype = op.inputs[0].dtype  # type: ignore[union-attr]
         if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented

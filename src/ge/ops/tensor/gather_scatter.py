@@ -232,6 +232,21 @@ class ScatterElements(Scattering):
     aicpu = "scatter_elements"
 
     @staticmethod
+    def expand(builder: Any, op: NodeView, x: Any, indices: Any, updates: Any) -> Any:
+        """One update along the axis, on a GPU: every element looks whether it is the one."""
+        shape, axis = op.inputs[0].shape, op.axis % op.inputs[0].rank  # type: ignore[union-attr]
+        once = tuple(1 if i == axis else n for i, n in enumerate(shape))
+        on_gpu = builder.target is not None and builder.target.kind == "cuda"
+        if not on_gpu or op.inputs[1].shape != once or op.reduction not in ("none", "add"):  # type: ignore[union-attr]
+            return NotImplemented
+        size = shape[axis]
+        places = np.arange(size).reshape([size if i == axis else 1 for i in range(len(shape))])
+        wide = builder.op("Cast", indices, to="int64")
+        spots = builder.op("Select", builder.op("Less", wide, 0), builder.op("Add", wide, size), wide)
+        hit = builder.op("Equal", builder.constant(places), spots)
+        return builder.op("Select", hit, builder.op("Add", x, updates) if op.reduction == "add" else updates, x)
+
+    @staticmethod
     def verify(op: NodeView) -> None:
         x, indices, updates = op.inputs[:3]
         assert x is not None and indices is not None and updates is not None

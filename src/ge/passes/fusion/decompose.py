@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ge.ir import facts
-from ge.ops.base import NodeView, is_custom, lookup, plain_type
+from ge.ops.base import Engine, NodeView, is_custom, lookup, plain_type
 from ge.ops.nn.tasks import why_decomposed
 from ge.options import CompileOptions
 from ge.passes.base import Pass
@@ -20,7 +20,8 @@ class Decompose(Pass):
     1. A node whose operator has both a task and a decomposition (attention, the steps of recurrent layers, the gradient
        of a layer normalisation) becomes its decomposition where every implementation refuses it or costs more. A note
        of the graph says why.
-    2. Others are left alone. Parsers know no target: they leave all such operators whole.
+    2. So does, on a GPU, a node of the AI CPU that can be taken apart there: it would run on the host.
+    3. Others are left alone. Parsers know no target: they leave all such operators whole.
     """
 
     name = "decompose"
@@ -29,7 +30,10 @@ class Decompose(Pass):
         changed = False
         for node in list(graph):
             operator = lookup(node.op_type)
-            if operator.expand is None or operator.task is None or is_custom(operator):
+            if operator.expand is None or is_custom(operator):
+                continue
+            if operator.task is None:
+                changed |= operator.engine is Engine.AI_CPU and _taken_apart(graph, node, options)
                 continue
             why = why_decomposed(operator, NodeView.of(node), options.target)
             if why:
@@ -38,3 +42,15 @@ class Decompose(Pass):
                 replace_node(graph, node, list(results) if isinstance(results, tuple | list) else [results])
                 changed = True
         return changed
+
+
+def _taken_apart(graph: ir.Graph, node: ir.Node, options: CompileOptions) -> bool:
+    """Replace a node of the AI CPU by its decomposition on a GPU, if it has one for these operands."""
+    operator = lookup(node.op_type)
+    if options.target.kind != "cuda" or operator.expand is None:
+        return False
+    results = operator.expand(Rewriter(graph, node, options), NodeView.of(node), *node.inputs)
+    if results is NotImplemented:
+        return False
+    replace_node(graph, node, list(results) if isinstance(results, tuple | list) else [results])
+    return True
