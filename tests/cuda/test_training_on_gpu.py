@@ -83,3 +83,26 @@ def test_gradients_of_three_channels(dtype) -> None:
         )
 
     same(make, dtype, random(4, 3, 32, 32), random(4, 64, 16, 16, seed=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_embeddings(dtype) -> None:
+    """Rows added up by index, many of them by the same."""
+
+    def make(b, places, rows):
+        return (b.op("ScatterSum", places, rows, rows=300),)
+
+    places = np.random.default_rng(0).integers(-1, 300, 1000)
+    places[500:600] = 7
+    assert not on_host(same(make, dtype, places, random(1000, 1000)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_pools(dtype) -> None:
+    window = {"kernel": [3, 3], "strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1]}
+
+    def make(b, x, dy):
+        most = b.op("MaxPoolGrad", dy, b.op("Relu", x), **window)
+        return most, b.op("AvgPoolGrad", dy, shape=[2, 64, 16, 16], **window)
+
+    assert not on_host(same(make, dtype, random(2, 64, 16, 16), random(2, 64, 8, 8, seed=1)))

@@ -11,6 +11,7 @@ from ge.compiler import compile_graph
 from ge.model.cuda.host import runs_on_host
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
+from tbe.cuda.row_sums import build_row_sums
 
 TOLERANCE = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
 GEOMETRIES = [
@@ -120,7 +121,12 @@ def test_a_gradient_of_weights_may_be_wider_than_its_operands() -> None:
 @pytest.mark.parametrize("data_format", ["channels_first", "channels_last"])
 @pytest.mark.parametrize(("kernel", "strides", "pad"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
 def test_gradients_of_pools(data_format, kernel, strides, pad) -> None:
-    window = {"kernel": [kernel] * 2, "strides": [strides] * 2, "pads_begin": [pad] * 2, "pads_end": [pad] * 2}
+    window = {
+        "kernel": [kernel] * 2,
+        "strides": [strides] * 2,
+        "pads_begin": [pad] * 2,
+        "pads_end": [pad] * 2,
+    }
     positions = [(n + 2 * pad - kernel) // strides + 1 for n in (8, 7)]
     shape, taken = ([2, 4, 8, 7], [2, 4, *positions])
     if data_format == "channels_last":
@@ -144,3 +150,37 @@ def test_one_update_in_each_row_is_a_kernel(reduction) -> None:
 
     places = np.array([[3], [-1], [0], [2]])
     assert not on_host(check(make, "float32", random(4, 6), places, random(4, 1, seed=1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("width", [3, 600])
+def test_gradients_of_embeddings_are_sums_of_rows(dtype, index, width) -> None:
+    """In the order of the rows; padding (-1) is left out."""
+
+    def make(b, places, rows):
+        return b.op("ScatterSum", places, rows, rows=9)
+
+    places = np.array([4, 0, 4, -1, 8, 4, 0, 5], index)
+    model = check(make, dtype, places, random(8, width))
+    assert not on_host(model)
+    assert "a kernel of the GPU" in "".join(row.reason for row in ge.explain(model))
+
+
+def test_checks_of_inputs_come_before_one_graph() -> None:
+    """A class number out of range fails the run as on the CPU, and the step stays one graph."""
+
+    def make(b, x, places):
+        y = b.op("Exp", x)
+        seen = b.op("Checked", places, limits=[9])
+        return b.op("Gather", y, seen, axis=0)
+
+    model = check(make, "float32", random(9, 4), np.array([3, 8]))
+    assert len(model.program.loaded.parts) == 2
+    with pytest.raises(ge.GeError, match=r"indices\[1\] = 9"):
+        model.run([random(9, 4), np.array([3, 9])])
+
+
+def test_sums_of_rows_are_ptx() -> None:
+    code = build_row_sums("bfloat16", "int64", 8, 600, 9, "sm_90").code.decode()
+    assert ".entry tbe_row_sums" in code and "st.global" in code

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ge.engines.aicore import refuse_aicore
 from ge.errors import UnmappedOperator, UnsupportedOperatorsError
+from ge.implementations.cuda import runs_ai_cpu
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ops.base import Engine, NodeView, Operator, candidates, is_custom, lookup, source_of
@@ -18,6 +19,7 @@ from ge.target import Target, fallback
 __all__ = ["ENGINES", "EngineRule", "place", "placement_of"]
 
 _MAX_NAMES = 8
+_ON_GPU = "a kernel of the GPU covers it"
 _ON_HOST = "it runs on the host, between copies from and to the GPU"
 
 
@@ -117,7 +119,8 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
         if not why_not:
             reasons = [*_origin_words(operator, node, rule), *against]
             if rule.engine is Engine.AI_CPU and target.kind == "cuda":
-                reasons.append(_ON_HOST)
+                own = not custom and runs_ai_cpu(operator.aicpu, view.inputs)
+                reasons = [_ON_GPU, *against] if own else [*reasons, _ON_HOST]
             return rule.engine, "; ".join([reason for reason in reasons if reason])
         if rule.engine in (
             refusals(operator, view) if custom else {operator.engine}

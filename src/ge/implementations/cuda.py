@@ -13,7 +13,15 @@ from ge.ir.types import TensorDesc
 from ge.plan import View
 from ge.target import Target
 
-__all__ = ["ACTIVATIONS", "CANDIDATES", "data_gradient_rows", "matrix_of", "rows_of", "weight_gradient_rows"]
+__all__ = [
+    "ACTIVATIONS",
+    "CANDIDATES",
+    "data_gradient_rows",
+    "matrix_of",
+    "rows_of",
+    "runs_ai_cpu",
+    "weight_gradient_rows",
+]
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -289,6 +297,19 @@ class CudnnAttention(Candidate):
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
         return 2.0
+
+
+_MOST_ROWS = 1 << 16  # of a sum by index, whose chains take a look at all pairs
+_SUMMED = (*_FLOATS, "float64", "int32", "int64")
+
+
+def runs_ai_cpu(name: str, operands: Sequence[View | TensorDesc | None]) -> bool:
+    """Whether the GPU has a kernel of its own for an AI CPU operator on these operands."""
+    if name != "scatter_sum" or None in operands:
+        return False
+    indices, rows = operands[0], operands[1]
+    assert indices is not None and rows is not None
+    return indices.shape[0] <= _MOST_ROWS and rows.dtype in _SUMMED
 
 
 class _Decomposed(Decomposed):

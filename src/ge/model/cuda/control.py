@@ -163,7 +163,7 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
     """The parts of a block of the plan in their order; `loop` is the one whose body it is."""
     parts: list[Part] = []
     waiting: list[Task] = []  # neighbouring tasks of the host
-    for task in (t for t in program.plan.tasks if t.block == block):
+    for task in _checks_first(program.plan, [t for t in program.plan.tasks if t.block == block]):
         if runs_on_host(task):
             waiting.append(task)
             continue
@@ -180,6 +180,16 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
             _steps(parts).steps.append(program.step(task))
     _add_host_part(parts, program.plan, waiting)
     return parts
+
+
+def _checks_first(plan: Plan, tasks: list[Task]) -> list[Task]:
+    """Checks of the caller's inputs before all else, so that they do not stand between two graphs."""
+
+    def is_early(task: Task) -> bool:
+        reads = [plan.buffers[v.buffer].kind for v in task.inputs]
+        return task.kind == "check" and task.block == 0 and all(kind == "input" for kind in reads)
+
+    return sorted(tasks, key=lambda task: not is_early(task))
 
 
 def _steps(parts: list[Part]) -> Steps:

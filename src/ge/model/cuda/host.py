@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import npu_runtime
+from ge.implementations.cuda import runs_ai_cpu
 from ge.implementations.selection import ON_HOST
 from ge.plan import Plan, Task
 
@@ -43,6 +44,8 @@ def runs_on_host(task: Task) -> bool:
     if task.kind == "reorder":  # what a kernel gathers
         source, target = task.inputs[0], task.outputs[0]
         return not target.contiguous or source.dtype != target.dtype
+    if task.kind == "aicpu":
+        return not runs_ai_cpu(task.attrs.get("op", ""), task.inputs)
     return task.kind not in _ON_GPU or bool(task.attrs.get(ON_HOST))
 
 

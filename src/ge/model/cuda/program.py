@@ -383,6 +383,7 @@ class _Loaded:
             "attention": self._attention,
             "stem": self._stem,
             "bottleneck": self._bottleneck,
+            "aicpu": self._row_sums,
         }.get(task.kind)
         if make is None:
             raise UnsupportedTask(f"{task.name}: the GPU has no task of kind {task.kind}")
@@ -403,6 +404,47 @@ class _Loaded:
         if not blocks:
             return lambda: None
         return lambda: self.stream.launch(module, symbol, blocks, threads, self.addresses(operands))
+
+    def _row_sums(self, task: Task) -> Callable[[], None]:
+        """Rows added up by index, the gradient of an embedding: chains of equal indices, then their sums."""
+        import tbe
+        from tbe.cuda.row_sums import build_row_sums, chains
+
+        (indices, rows), result = task.inputs, task.outputs[0]
+        count = indices.shape[0]
+        width = math.prod(rows.shape[1:])
+
+        def clear() -> None:
+            if result.nbytes:
+                self.stream.fill(self.address(result), 0, result.nbytes)
+
+        if not count or not width:
+            return clear
+        numbers = tbe.placeholder((count,), indices.dtype)
+        first, following = (self.memory(4 * count, f"chains of {task.name}").address for _ in range(2))
+        aligned = not self.address(indices) % _ALIGNMENT
+        chain = self.launcher(
+            self.built([numbers], chains(numbers), aligned=aligned), [indices, first, following]
+        )
+        made = build_row_sums(
+            rows.dtype,
+            indices.dtype,
+            count,
+            width,
+            result.shape[0],
+            architecture_of(self.plan.report),
+            simulated=cuda.is_simulated(),
+        )
+        module = cuda.Module(self.device, made.code)
+        kernel = module, made.symbol, made.blocks, made.threads
+        total = self.launcher(kernel, [indices, rows, first, following, result])
+
+        def run() -> None:
+            clear()
+            chain()
+            total()
+
+        return run
 
     def _copy(self, task: Task) -> Callable[[], None]:
         source, target = task.inputs[0], task.outputs[0]

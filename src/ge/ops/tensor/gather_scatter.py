@@ -244,7 +244,9 @@ class ScatterElements(Scattering):
         wide = builder.op("Cast", indices, to="int64")
         spots = builder.op("Select", builder.op("Less", wide, 0), builder.op("Add", wide, size), wide)
         hit = builder.op("Equal", builder.constant(places), spots)
-        return builder.op("Select", hit, builder.op("Add", x, updates) if op.reduction == "add" else updates, x)
+        return builder.op(
+            "Select", hit, builder.op("Add", x, updates) if op.reduction == "add" else updates, x
+        )
 
     @staticmethod
     def verify(op: NodeView) -> None:
