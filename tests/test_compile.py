@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 
 import ml_dtypes
@@ -374,7 +377,16 @@ def test_a_variable_that_makes_no_sense_is_named_with_its_choices(name, value, c
                 faults.absorb("a test", KeyError(name))
         tbe.target.instruction_limit()
         guard._limit()
-        environment.check_counts()
+        environment.check_native()
+
+
+@pytest.mark.parametrize("name", ["NPU_MAX_ISA", "NPU_NUM_THREADS"])
+def test_what_native_code_reads_is_checked_as_it_loads(name):
+    environ = {**os.environ, name: "nosuch"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import npu_runtime"], env=environ, capture_output=True, text=True
+    )
+    assert f"{name}: 'nosuch' is not used; choices are" in done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -51,7 +51,7 @@ except ImportError as error:
         "'pip install --no-build-isolation -e .'"
     ) from error
 
-from npu_runtime.environment import check_counts
+from npu_runtime.environment import check_native
 
 __all__ = [
     "DeviceBuffer",
@@ -89,7 +89,7 @@ __all__ = [
     "version",
 ]
 
-check_counts()
+check_native()
 
 
 @contextmanager

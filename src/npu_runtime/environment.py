@@ -14,8 +14,8 @@ __all__ = [
     "VARIABLES",
     "InvalidVariableWarning",
     "cache_folder",
-    "check_counts",
     "check_names",
+    "check_native",
     "choice",
     "compile_cache",
     "names",
@@ -131,10 +131,11 @@ def number(name: str, otherwise: float, *, zero: bool = False) -> float:
     return otherwise
 
 
-def check_counts() -> None:
-    """Warn of counts and cores that native code does not understand; it takes its defaults instead."""
+def check_native() -> None:
+    """Warn of values that native code does not understand; it takes its defaults instead."""
     from npu_runtime._native import parse_cores, parse_devices
 
+    choice("NPU_MAX_ISA", INSTRUCTION_SETS)
     for name in _COUNTS:
         value = text(name).strip()
         if value and not value.isdecimal():

@@ -36,6 +36,21 @@ def test_gradients_at_poles(name: str, dtype: Any) -> None:
     np.testing.assert_allclose(found[0], expected[0], 1e-6)
 
 
+@pytest.mark.parametrize("name", ["ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_gradients_that_are_not_finite_through_activations(name: str, dtype: str) -> None:
+    """TensorFlow multiplies by the slope, which may be zero."""
+    x, dy = (a.ravel() for a in np.meshgrid(_SPECIAL[:8], _SPECIAL[:8]))
+    second = "outputs" if name in ("EluGrad", "SeluGrad") else "features"
+
+    def slopes(x: Any, dy: Any) -> Any:
+        arguments = {"gradients": tf.cast(dy, dtype), second: tf.cast(x, dtype)}
+        return tf.cast(getattr(tf.raw_ops, name)(**arguments), tf.float64)
+
+    expected, found = _both(slopes, x, dy)
+    np.testing.assert_allclose(found[0], expected[0], {"float16": 1e-3, "bfloat16": 1e-2}.get(dtype, 1e-6))
+
+
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": tf.nn.relu,
     "relu6": tf.nn.relu6,

@@ -25,7 +25,7 @@ _unary, _binary = calls.elementwise("tf", OPERATORS, lambda d, x, dtypes: d.broa
 
 _unary("math.square", NUMBERS)
 _unary("abs negative sign", NUMBERS, FLUSHED)
-_unary("nn.relu nn.relu6", REAL, Noise.GATE)
+_unary("nn.relu nn.relu6", REAL, FLUSHED)
 _unary("math.ceil math.floor math.round math.rint", FLOATS, FLUSHED, 0.25)
 _unary("math.is_nan math.is_inf math.is_finite", FLOATS, EXACT, 0.25)
 _unary("identity stop_gradient zeros_like ones_like", None, EXACT, 0.25)
@@ -43,6 +43,7 @@ _unary("nn.softsign nn.silu math.asin math.acos nn.leaky_relu", FLOATS, weight=0
 # TensorFlow's kernel gives NaN or one for infinity, by the position of the element.
 OPERATORS["erf"] = (0.3, lambda d: Call("tf.math.erf(tf.clip_by_value({0}, -30, 30))", [d.pick(FLOATS)]))
 _unary("nn.elu nn.selu nn.softplus nn.gelu math.erfc math.lgamma math.digamma math.ndtri", FLOATS, UNIT, 0.3)
+_unary("math.lgamma math.digamma", FLOATS, SUMS, 0.3)  # TensorFlow's are several units off near their zeros
 _unary("math.real math.imag math.conj math.angle", COMPLEX, weight=0.2)
 _binary("add subtract multiply", NUMBERS, weight=1.3)
 _binary("divide math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy", FLOATS, weight=0.4)
@@ -306,7 +307,7 @@ def _scatter(d: Draw) -> Call:
     count = 1 if how == "update" else d.integer(1, 3)
     places = d.input("int32", (count, 1), f"below:{x.shape[0]}")
     new = d.of(x.dtype, (count, *x.shape[1:]))
-    noise = SUMS if how in ("add", "sub") else EXACT
+    noise = {"update": EXACT, "add": SUMS, "sub": SUMS}.get(how, FLUSHED)
     return Call(f"tf.tensor_scatter_nd_{how}({{0}}, {{1}}, {{2}})", [x, places, new], noise=noise)
 
 
@@ -368,7 +369,7 @@ def _sort(d: Draw) -> Call:
     x = d.pick(REAL, (1, 2, 3))
     way = d.choice(["ASCENDING", "DESCENDING"])
     place = _ORDERED if x.dtype in FLOATS else "{0}"
-    return Call(f"tf.sort({place}, {d.axis(x)}, '{way}')", [x], noise=EXACT)
+    return Call(f"tf.sort({place}, {d.axis(x)}, '{way}')", [x], noise=FLUSHED)
 
 
 @_add("searchsorted", 0.15)
@@ -485,7 +486,7 @@ def _cond(d: Draw) -> Call:
     text, x = _flag(d)
     then = d.block([])
     other = d.block([], list(then.results))
-    return Call(f"tf.cond({text}, {{b0}}, {{b1}})", [x], [then, other], noise=EXACT)
+    return Call(f"tf.cond({text}, {{b0}}, {{b1}})", [x], [then, other], noise=FLUSHED)
 
 
 @_add("switch_case", 0.3)

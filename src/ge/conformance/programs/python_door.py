@@ -27,7 +27,7 @@ def source(program: Program, noisy: bool = False) -> str:
 
 
 _RESULT_HOOKS = {Noise.UNIT: "_unit", Noise.ARGUMENTS: "_sum", Noise.WINDOW: "_sum"}
-_HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window", Noise.GATE: "_gate"}
+_HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window"}
 
 
 def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[str]:
@@ -42,7 +42,7 @@ def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[st
         arguments = [a if plain else f"{hook}({a})" for a in statement.arguments]
         text = statement.text.format(*arguments, **blocks)
         several = len(statement.results) > 1
-        if noise not in (Noise.NONE, Noise.FLUSH, Noise.GATE):
+        if noise not in (Noise.NONE, Noise.FLUSH):
             hook = "_written" if statement.effect else _RESULT_HOOKS.get(noise, "_")
             text = f"map({hook}, {text})" if several else f"{hook}({text})"
         lines.append(f"{indent}{', '.join(v.name for v in statement.results)} = {text}")
@@ -102,10 +102,6 @@ class PythonDoor(Door):
             x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
             return self.changed_back(x, result) if gradient else x
 
-        def gate(x: Any) -> Any:
-            x = argument(x)
-            return self.changed_back(x, lambda slope: self.finite(slope, rounding)) if gradient else x
-
         def sums(x: Any) -> Any:  # whose gradients are sums of products with this one's
             return self.changed_back(result(x), term) if gradient else result(x)
 
@@ -116,7 +112,6 @@ class PythonDoor(Door):
             "_term": term,
             "_window": lambda x: term(self.finite(x, rounding)),
             "_argument": argument,
-            "_gate": gate,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }
 

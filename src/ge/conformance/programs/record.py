@@ -45,7 +45,6 @@ class Noise(str, Enum):
 
     NONE = "none"  # exact: moves, integers
     FLUSH = "flush"  # exact but for denormal numbers, which may count as zeros
-    GATE = "gate"  # the same; what is not finite on the way back is multiplied by zero, or left out
     RESULT = "result"
     ARGUMENTS = "arguments"  # sums: relative to the terms, not to the result
     WINDOW = "window"  # sums too, which may leave out the border, where a product with infinity would be NaN

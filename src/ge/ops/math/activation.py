@@ -290,9 +290,13 @@ def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:
         return function(n, n.inputs[0], n.inputs[1])
 
 
+def _gated(n: Node, g: Any, active: Any) -> Any:
+    """A gradient times one or zero, as in TensorFlow: what is not finite becomes NaN where a unit is not active."""
+    return n.op("Mul", g, n.op("Cast", active, to=n.desc(0).dtype))
+
+
 def _relu6_gradient(n: Node, g: Any, x: Any) -> Any:
-    inside = n.op("And", n.op("Greater", x, 0.0), n.op("Less", x, 6.0))
-    return n.op("Select", inside, g, 0.0)
+    return _gated(n, g, n.op("And", n.op("Greater", x, 0.0), n.op("Less", x, 6.0)))
 
 
 def _leaky_relu_gradient(n: Node, g: Any, x: Any) -> Any:
@@ -314,7 +318,7 @@ def _pole_gradient(name: str, rule: Callable[..., Any]) -> None:
 
 
 # Gradients of functions of x, as (gradient, x) or (gradient, y).
-_gradient("ReluGrad", lambda n, g, x: n.op("Select", n.op("Greater", x, 0.0), g, 0.0))
+_gradient("ReluGrad", lambda n, g, x: _gated(n, g, n.op("Greater", x, 0.0)))
 _gradient("Relu6Grad", _relu6_gradient)
 _gradient("LeakyReluGrad", _leaky_relu_gradient)
 _gradient("EluGrad", _elu_gradient)
