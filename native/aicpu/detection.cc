@@ -1,10 +1,11 @@
-// non_max_suppression in ONNX's and TensorFlow's forms.
+// non_max_suppression in ONNX's and TensorFlow's forms, for one class or for all of them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "aicpu/dispatch.h"
+#include "core/parallel.h"
 
 namespace npu::aicpu {
 namespace {
@@ -201,8 +202,80 @@ Status non_max_suppression_tf(Call& call) {
   return Status::ok();
 }
 
+struct Detection {
+  Chosen chosen;
+  std::int64_t label;
+};
+
+// The boxes of one label. `stride` is the number of boxes that each place has: one for all labels, or one
+// each.
+std::vector<Box> boxes_of(const float* values, std::int64_t n, std::int64_t stride, std::int64_t label) {
+  std::vector<Box> boxes;
+  boxes.reserve(static_cast<std::size_t>(n));
+  const std::int64_t column = stride == 1 ? 0 : label;
+  for (std::int64_t i = 0; i < n; ++i) boxes.push_back(to_box(values + 4 * (i * stride + column), false));
+  return boxes;
+}
+
+// What all labels keep of one image, best first; the lower label comes first among equals.
+std::vector<Detection> detections(const float* boxes, const float* scores, std::int64_t n,
+                                  std::int64_t stride, std::int64_t labels, const Limits& limits,
+                                  std::int64_t most) {
+  std::vector<Detection> found;
+  std::vector<Box> list;
+  std::vector<float> column(static_cast<std::size_t>(n));
+  for (std::int64_t label = 0; label < labels; ++label) {
+    if (label == 0 || stride > 1) list = boxes_of(boxes, n, stride, label);
+    for (std::int64_t i = 0; i < n; ++i) column[static_cast<std::size_t>(i)] = scores[i * labels + label];
+    for (const Chosen& chosen : suppress(list, column.data(), limits)) found.push_back({chosen, label});
+  }
+  const auto better = [](const Detection& a, const Detection& b) { return a.chosen.score > b.chosen.score; };
+  std::stable_sort(found.begin(), found.end(), better);
+  if (static_cast<std::int64_t>(found.size()) > most) found.resize(static_cast<std::size_t>(most));
+  return found;
+}
+
+// Inputs: boxes (B, N, 1 or C, 4), scores (B, N, C). Outputs: boxes (B, M, 4), scores and labels (B, M),
+// counts (B); what is left over is zero.
+Status combined_non_max_suppression(Call& call) {
+  NPU_RETURN_IF_ERROR(call.expect(2, 4));
+  const Tensor &boxes = call.inputs[0], &scores = call.inputs[1];
+  const bool floats = boxes.dtype == DType::Float32 && scores.dtype == DType::Float32 &&
+                      call.outputs[0].dtype == DType::Float32 && call.outputs[1].dtype == DType::Float32 &&
+                      call.outputs[2].dtype == DType::Float32 && call.outputs[3].dtype == DType::Int32;
+  const bool sound = floats && boxes.rank() == 4 && scores.rank() == 3 && call.outputs[1].rank() == 2;
+  if (!sound) return Status::error("boxes must be float32 (B, N, 1 or C, 4) and scores float32 (B, N, C)");
+  Limits limits;
+  NPU_RETURN_IF_ERROR(read_limits(call, limits));
+  const bool clip = call.attrs.flag("clip");
+  const std::int64_t n = scores.dims[1], labels = scores.dims[2], stride = boxes.dims[2];
+  const std::int64_t most = call.outputs[1].dims[1];
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::fill_n(call.outputs[i].as<float>(), call.outputs[i].elements(), 0.0f);
+  }
+  parallel_for(scores.dims[0], 1, [&](std::int64_t lo, std::int64_t hi) {
+    for (std::int64_t b = lo; b < hi; ++b) {
+      const float* own = boxes.as<float>() + b * n * stride * 4;
+      const float* rates = scores.as<float>() + b * n * labels;
+      const auto found = detections(own, rates, n, stride, labels, limits, most);
+      std::int64_t place = b * most;
+      for (const Detection& each : found) {
+        const float* box = own + 4 * (each.chosen.index * stride + (stride == 1 ? 0 : each.label));
+        for (std::int64_t k = 0; k < 4; ++k) {
+          call.outputs[0].as<float>()[4 * place + k] = clip ? std::clamp(box[k], 0.0f, 1.0f) : box[k];
+        }
+        call.outputs[1].as<float>()[place] = each.chosen.score;
+        call.outputs[2].as<float>()[place++] = static_cast<float>(each.label);
+      }
+      call.outputs[3].as<std::int32_t>()[b] = static_cast<std::int32_t>(found.size());
+    }
+  });
+  return Status::ok();
+}
+
 NPU_AICPU_KERNEL("non_max_suppression", non_max_suppression);
 NPU_AICPU_KERNEL("non_max_suppression_tf", non_max_suppression_tf);
+NPU_AICPU_KERNEL("combined_non_max_suppression", combined_non_max_suppression);
 
 }  // namespace
 }  // namespace npu::aicpu

@@ -78,7 +78,6 @@ _HOST_ONLY = {
     "Placeholder": "it has no value",
     "RemoteCall": "it calls another device",
     "RandomShuffle": "its state is the host's",
-    "Multinomial": "its state is the host's",
 }
 _STATELESS_REMEDY = "draw the numbers before the loop, or use tf.random.stateless_*"
 _REMEDIES = {

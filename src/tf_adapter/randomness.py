@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from ge.ir.values import desc_of
-from ge.ops.plugins import Node, find, plugin
+from ge.ops.plugins import Node, Unsupported, find, plugin
 from ge.parsers.tensorflow.convert import Context, Outputs, handler
 from ge.parsers.tensorflow.values import Missing, Variable
 from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode
@@ -28,6 +29,7 @@ from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode
 __all__ = ["COUNTED", "Counter", "steps_of", "with_counters"]
 
 _PER_NUMBER = 256
+_ONE_THREAD = 100_000  # cycles up to which TensorFlow does not divide a batch among its threads
 _PREFIX = "NpuCounted"
 _PHILOX = 1
 _SWITCH = ("Switch", "RefSwitch")
@@ -37,7 +39,7 @@ _STATELESS = {
     "TruncatedNormal": "StatelessTruncatedNormalV2",
     "RandomUniformInt": "StatelessRandomUniformIntV2",
 }
-COUNTED = frozenset(_STATELESS)
+COUNTED = frozenset({*_STATELESS, "Multinomial"})
 """The stateful operators that can be replaced."""
 _MASK = (1 << 64) - 1
 
@@ -60,13 +62,13 @@ def with_counters(graph: FlatGraph) -> tuple[FlatGraph, list[Counter]]:
 
     The counters are no arguments in the graph's list: they follow it.
     """
-    if not any(n.op in _STATELESS for n in graph.nodes.values()):
+    if not any(n.op in COUNTED for n in graph.nodes.values()):
         return graph, []
     conditional = _in_branches(graph)
     counters: list[Counter] = []
     nodes: dict[str, FlatNode] = {}
     for node in graph.nodes.values():
-        if node.op in _STATELESS:
+        if node.op in COUNTED:
             counter = _counter(node, f"{node.name}.counter", node.name in conditional)
             counters.append(counter)
             nodes[counter.argument] = FlatNode(
@@ -113,18 +115,63 @@ def _declare(op: str, stateless: str) -> None:
     @plugin(tensorflow=_PREFIX + op)
     def counted(n: Node) -> ir.Value:
         shape, counter, *limits = n.inputs
-        assert shape is not None and counter is not None
-        key = n.builder.constant(np.asarray([int(_text(n.attr("key")))], np.uint64))
-        algorithm = n.builder.constant(np.int32(_PHILOX))
-        attrs = dict(n.attrs)
-        attrs["dtype"] = n.attr("Tout", n.attr("dtype", "float32"))
-        made = find("tensorflow", stateless)
-        assert made is not None
-        node = replace(n, type=stateless, inputs=[shape, key, counter, algorithm, *limits], attrs=attrs)
-        result = made.function(node)
-        assert isinstance(result, ir.Value)
-        n.builder.graph.metadata_props[f"drawn:{counter.name}"] = str(_step(result))
-        return result
+        result = _numbers(n, stateless, shape, counter, limits, n.attr("Tout", n.attr("dtype", "float32")))
+        return _counts(n, counter, result, math.prod(desc_of(result).shape))
+
+
+def _numbers(n: Node, type_: str, shape: Any, counter: Any, limits: Sequence[Any], dtype: str) -> ir.Value:
+    """The numbers that a generator gives from a counter on."""
+    key = n.builder.constant(np.asarray([int(_text(n.attr("key")))], np.uint64))
+    algorithm = n.builder.constant(np.int32(_PHILOX))
+    made = find("tensorflow", type_)
+    assert made is not None
+    inputs = [shape, key, counter, algorithm, *limits]
+    result = made.function(replace(n, type=type_, inputs=inputs, attrs={**n.attrs, "dtype": dtype}))
+    assert isinstance(result, ir.Value)
+    return result
+
+
+def _counts(n: Node, counter: Any, result: ir.Value, numbers: int) -> ir.Value:
+    """Note how far a call moves the counter on."""
+    n.builder.graph.metadata_props[f"drawn:{counter.name}"] = str(_PER_NUMBER * numbers)
+    n.builder.graph.metadata_props[f"step:{result.name}"] = str(_PER_NUMBER * numbers)
+    return result
+
+
+handler(_PREFIX + "Multinomial")(lambda c: _drawn(c))
+
+
+@plugin(tensorflow=_PREFIX + "Multinomial")
+def _multinomial(n: Node) -> ir.Value:
+    """The class at which the sum of the probabilities passes a number of double precision.
+
+    TensorFlow divides large batches among its threads, each of which begins elsewhere in the sequence: their numbers
+    depend on the machine, and stay the host's.
+    """
+    logits, counter = n.inputs[:2]
+    (samples,) = n.ints(2, "the number of samples")
+    batch, classes = n.desc().shape
+    if batch * 50 * (samples * math.log2(max(classes, 2)) + classes) > _ONE_THREAD:
+        raise Unsupported(
+            "its numbers depend on how TensorFlow divides the batch among its threads",
+            "draw with tf.random.stateless_categorical, or smaller batches",
+        )
+    wide = n.op("Cast", logits, to="float64")
+    finite = n.op("IsFinite", wide)
+    top = n.op("ReduceMax", n.op("Select", finite, wide, float("-inf")), axes=[1], keepdims=True)
+    shares = n.op("Select", finite, n.op("Exp", n.op("Sub", wide, top)), 0.0)
+    sums = n.op("CumSum", shares, axis=1)
+    total = n.op("Slice", sums, starts=[0, classes - 1], ends=[batch, classes])
+    shape = n.builder.constant(np.asarray([batch, samples], np.int64))
+    found = n.op("Mul", _numbers(n, "StatelessRandomUniformV2", shape, counter, (), "float64"), total)
+    passed = n.op(
+        "LessEqual",
+        n.op("Reshape", sums, shape=[batch, 1, classes]),
+        n.op("Reshape", found, shape=[batch, samples, 1]),
+    )
+    dtype = str(n.attr("output_dtype", "int64"))
+    result = n.op("ReduceSum", n.op("Cast", passed, to=dtype), axes=[2], keepdims=False)
+    return _counts(n, counter, result, batch * 2 * (-(-samples // 4) * 4))
 
 
 def _drawn(c: Context) -> Outputs:
@@ -140,13 +187,10 @@ def _drawn(c: Context) -> Outputs:
     found = c.converter.by_plugin(replace(c, inputs=[c.inputs[0], before, *c.inputs[2:]]))
     result = found[0] if not isinstance(found, Missing) else None
     if isinstance(result, ir.Value):
-        step = np.asarray([_step(result), 0], np.uint64)  # the caller carries to the upper half
+        moved = int(c.builder.graph.metadata_props[f"step:{result.name}"])
+        step = np.asarray([moved, 0], np.uint64)  # the caller carries to the upper half
         c.converter.write(counter, c.builder.op("Add", before, step))
     return found
-
-
-def _step(result: ir.Value) -> int:
-    return _PER_NUMBER * math.prod(desc_of(result).shape)
 
 
 def _text(value: object) -> str:

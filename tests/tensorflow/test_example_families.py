@@ -15,9 +15,7 @@ ON_HOST = {
     "text classification": {"Equal", "LookupTableFindV2", "RaggedTensorToTensor", "StaticRegexReplace"}
     | {"StringLower", "StringSplitV2"},
     "structured data": {"LookupTableFindV2"},
-    "detection": {"CombinedNonMaxSuppression"},
     "speech": {"ComplexAbs", "RFFT"},
-    "reinforcement learning": {"Multinomial"},
 }
 QUICK = ("text classification", "text recognition", "speech", "masked language model", "graph network")
 

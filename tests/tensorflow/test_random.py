@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_adapter
 from tests.tensorflow.comparing import CPU, NPU
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
@@ -113,3 +114,30 @@ def test_of_several_implementations_that_for_the_cpu_draws() -> None:
         assert (
             drawn(make, NPU, 1)[0] == tf.random.stateless_gamma([9, 2], [1, 2], [0.3, 3.0]).numpy().tobytes()
         )
+
+
+@pytest.mark.parametrize(("batch", "classes", "samples"), [(1, 4, 1), (3, 5, 7), (100, 10, 1), (2, 300, 9)])
+def test_classes_are_drawn_on_the_npu_with_the_same_bits(batch: int, classes: int, samples: int) -> None:
+    """Also where logits are infinite; the counter moves on as TensorFlow's does."""
+    x = np.random.default_rng(batch).normal(size=(batch, classes)).astype(np.float32)
+    logits = np.where((x > 1.2) & (np.arange(classes) > 0), np.float32(-np.inf), x)
+
+    def draw() -> list[Any]:
+        return [
+            tf.random.categorical(tf.constant(logits) * 2.0, samples, seed=3),
+            tf.random.categorical(tf.constant(x), samples, dtype=tf.int32, seed=4),
+        ]
+
+    assert_same_bits(draw)
+    with tf.device(NPU):
+        function = tf.function(draw, autograph=False)
+        function()
+        assert "Multinomial" not in str(tf_adapter.explain(function))
+
+
+def test_classes_of_a_batch_that_tensorflow_divides_among_threads_are_the_hosts() -> None:
+    logits = tf.zeros([2000, 20])
+    with tf.device(NPU):
+        function = tf.function(lambda x: tf.random.categorical(x, 3, seed=3) + 1, autograph=False)
+        function(logits)
+        assert "divides the batch among its threads" in str(tf_adapter.explain(function, logits))

@@ -117,12 +117,14 @@ op(
 )
 op(
     "CombinedNonMaxSuppression",
-    boxes=_float(_BOXES[None, :, None]),
-    scores=_float(_SCORES[None, :, None]),
-    max_output_size_per_class=3,
+    boxes=_float(np.stack([_BOXES, _BOXES * 1.5])[:, :, None]),
+    scores=_float(np.stack([np.stack([_SCORES, _SCORES[::-1] * 0.9], 1)] * 2)),
+    max_output_size_per_class=Each(1, 3),
     max_total_size=4,
     iou_threshold=0.5,
     score_threshold=0.1,
+    pad_per_class=Each(False, True),
+    clip_boxes=Each(True, False),
     _dtypes=["float32"],
 )
 op("DrawBoundingBoxes", images=_IMAGE, boxes=_float(np.stack([_BOXES, _BOXES])))

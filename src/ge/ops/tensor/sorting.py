@@ -471,6 +471,71 @@ class SelectBoxesPadded(BoxSelection):
         return {**Operator.kernel_attrs(op), "pad": True}
 
 
+@register
+class CombinedBoxes(Operator):
+    """The best boxes of every image over all classes, after suppression in each class.
+
+    boxes (B, N, 1 or C, 4), scores (B, N, C). Gives boxes (B, M, 4), scores and classes (B, M), counts (B); what is
+    left over is zero.
+    """
+
+    boxes = Input("T", frozenset({"float32"}))
+    scores = Input("T", frozenset({"float32"}))
+    kept_boxes = Output()
+    kept_scores = Output()
+    classes = Output()
+    counts = Output()
+    max_output_boxes = Attr(int)  # of a class
+    size = Attr(int)  # M
+    iou_threshold = Attr(float, 0.5)
+    score_threshold = Attr(float, None)
+    clip = Attr(bool, True)  # boxes to [0, 1]
+    aicpu = "combined_non_max_suppression"
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        boxes, scores = op.inputs[:2]
+        assert boxes is not None and scores is not None
+        fits = boxes.rank == 4 and scores.rank == 3 and boxes.shape[:2] == scores.shape[:2]
+        if not fits or boxes.shape[3] != 4 or boxes.shape[2] not in (1, scores.shape[2]):
+            raise fail(op, f"boxes {boxes} and scores {scores} do not go together")
+
+    @staticmethod
+    def infer(op: NodeView) -> Sequence[TensorDesc]:
+        batch = op.inputs[0].shape[0]  # type: ignore[union-attr]
+        rows = TensorDesc((batch, op.size), "float32")
+        return [TensorDesc((batch, op.size, 4), "float32"), rows, rows, TensorDesc((batch,), "int32")]
+
+    @staticmethod
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        boxes, scores = (np.asarray(a) for a in arrays[:2])
+        results = [np.zeros(d.shape, d.dtype) for d in CombinedBoxes.infer(op)]
+        for b in range(len(scores)):
+            found = [
+                (scores[b, i, c], c, boxes[b, i, c % boxes.shape[2]])
+                for c in range(scores.shape[2])
+                for i in _kept(_corners(boxes[b, :, c % boxes.shape[2]], False), scores[b, :, c], op)
+            ]
+            found = sorted(found, key=lambda each: -each[0])[: op.size]
+            for place, (score, c, box) in enumerate(found):
+                results[0][b, place] = np.clip(box, 0, 1) if op.clip else box
+                results[1][b, place], results[2][b, place] = score, c
+            results[3][b] = len(found)
+        return results
+
+
+@plugin(tensorflow="CombinedNonMaxSuppression")
+def _combined_nms(n: Node) -> Results:
+    each, total = n.ints(2, "boxes of a class")[0], n.ints(3, "boxes in all")[0]
+    classes = n.desc(1).shape[2]
+    size = min(total, each * classes) if n.attr("pad_per_class", False) else total
+    overlap, least = (float(n.const(i, "a threshold").reshape(())) for i in (4, 5))
+    return n.op(
+        "CombinedBoxes", *n.inputs[:2], max_output_boxes=each, size=size, iou_threshold=overlap,
+        score_threshold=least, clip=bool(n.attr("clip_boxes", True)),
+    )  # fmt: skip
+
+
 @plugin(tensorflow=["TopK", "TopKV2"])
 def _topk_tf(n: Node) -> Results:
     k = int(n.attr("k")) if n.type == "TopK" else n.ints(1, "k")[0]
