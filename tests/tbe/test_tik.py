@@ -172,8 +172,8 @@ def test_what_is_wrong_while_a_file_is_read() -> None:
     x = t.Tensor("float32", (8,), name="x", scope=tik.scope_gm)
     with pytest.raises(tik.TikError, match="has 262144 bytes, the tensors in it need 400000"):
         t.Tensor("float32", (100_000,), name="big", scope=tik.scope_ubuf)
-    with pytest.raises(tik.TikError, match="no instruction 'conv2d'"):
-        t.conv2d(x, x)
+    with pytest.raises(tik.TikError, match="no instruction 'mmad'"):
+        t.mmad(x, x)
     with pytest.raises(tik.TikError, match="missing a required argument: 'repeat_times'"):
         t.vec_abs(64, x, x)
     with pytest.raises(tik.TikError, match="use if_scope"), t.for_range(0, 4) as i:
@@ -210,3 +210,92 @@ def test_the_same_bytes_under_another_type_and_shape() -> None:
     (found,) = program(write).run(np.ones(128, np.float32))
     np.testing.assert_array_equal(found.reshape(16, 8)[:, 0], 2.0)
     np.testing.assert_array_equal(found.reshape(16, 8)[:, 1:], 1.0)
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(16, 32, 16), (30, 64, 48), (1, 16, 32)])
+def test_a_product_in_tiles(rows: int, inner: int, columns: int) -> None:
+    a, b = half(rows, inner), half(inner, columns)
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    found = run("tiled_product", a, b, outputs=[((rows, columns), "float16")])
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+def cube_program(
+    record: Callable[..., None], inputs: dict[str, np.ndarray], shape: tuple[int, ...], dtype: str
+) -> Any:
+    """A program whose inputs are moved to L1 whole; `record` adds the rest. Gives what it writes to `y`."""
+    t = tik.Tik(tik.Dprofile())
+    ports, tiles = [], []
+    for name, array in inputs.items():
+        kind = str(array.dtype)
+        ports.append(t.Tensor(kind, array.shape, name=name, scope=tik.scope_gm))
+        tiles.append(t.Tensor(kind, array.shape, name=f"{name}_l1", scope=tik.scope_cbuf))
+        t.data_move(tiles[-1], ports[-1], 0, 1, array.nbytes // 32, 0, 0)
+    y = t.Tensor(dtype, shape, name="y", scope=tik.scope_gm)
+    record(t, y, *tiles)
+    program = t.BuildCCE(kernel_name="cube", inputs=ports, outputs=[y])
+    found = program.interpret(*inputs.values())[0]
+    if "conv2d" in str(program.native):  # has no machine code
+        return found
+    np.testing.assert_allclose(program.native(list(inputs.values()))[0], found, rtol=1e-6)
+    return found
+
+
+def test_products_of_integers_add_up_and_lose_the_rows_that_were_added() -> None:
+    a = RNG.integers(-128, 128, (2, 32, 32)).astype(np.int8)
+    b = RNG.integers(-128, 128, (2, 48, 32)).astype(np.int8)
+    bias = RNG.integers(-9, 9, 48).astype(np.int32)
+
+    def record(t: Any, y: Any, a_l1: Any, b_l1: Any, bias_l1: Any) -> None:
+        sums = t.Tensor("int32", (3, 32, 16), name="sums", scope=tik.scope_cbuf_out)
+        t.matmul(sums, a_l1, b_l1, m=30, k=50, n=48)
+        t.matmul(sums, a_l1, b_l1, 30, 50, 48, init_l1out=False)
+        t.fixpipe(y, sums, 3, 60, 0, 0, extend_params={"bias": bias_l1, "relu": True})
+
+    found = cube_program(record, {"a": a, "b": b, "bias": bias}, (3, 30, 16), "int32")
+    x, w = (v.astype(np.int32).transpose(1, 0, 2).reshape(v.shape[1], -1)[:, :50] for v in (a, b))
+    wanted = np.maximum(2 * (x[:30] @ w.T) + bias, 0)
+    np.testing.assert_array_equal(found.transpose(1, 0, 2).reshape(30, 48), wanted)
+
+
+@pytest.mark.parametrize(
+    ("stride", "pad", "dilation"), [((1, 1), (0, 0, 0, 0), (1, 1)), ((2, 1), (1, 2, 0, 1), (1, 2))]
+)
+def test_a_convolution_in_tiles(
+    stride: tuple[int, ...], pad: tuple[int, ...], dilation: tuple[int, ...]
+) -> None:
+    x, w = half(2, 7, 9, 16), half(2, 3, 2, 32, 16)
+    left, right, top, bottom = pad
+    high = (7 + top + bottom - dilation[0] * 2 - 1) // stride[0] + 1
+    wide = (9 + left + right - dilation[1] - 1) // stride[1] + 1
+    tall = -(-high * wide // 16) * 16
+
+    def record(t: Any, y: Any, x_l1: Any, w_l1: Any) -> None:
+        sums = t.Tensor("float32", (2, tall, 16), name="sums", scope=tik.scope_cbuf_out)
+        t.conv2d(sums, x_l1, w_l1, x.shape, w.shape, stride, pad, dilation)
+        t.fixpipe(y, sums, 2, high * wide * 2, 0, 0)
+
+    found = cube_program(record, {"x": x, "w": w}, (2, high * wide, 16), "float32")
+    image = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    wanted = np.zeros((high, wide, 32))
+    for i, j in np.ndindex(3, 2):
+        rows = slice(i * dilation[0], i * dilation[0] + (high - 1) * stride[0] + 1, stride[0])
+        columns = slice(j * dilation[1], j * dilation[1] + (wide - 1) * stride[1] + 1, stride[1])
+        wanted += np.einsum("chwk,cok->hwo", image[:, rows, columns], w[:, i, j].astype(np.float64))
+    np.testing.assert_allclose(found.transpose(1, 0, 2).reshape(high, wide, 32), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_rules_of_the_cube_unit_are_errors_that_name_the_cause() -> None:
+    def product(dtype: str, scope: str) -> None:
+        t = tik.Tik(tik.Dprofile())
+        y = t.Tensor("float32", (1, 16, 16), name="y", scope=tik.scope_gm)
+        tiles = [t.Tensor(dtype, (1, 16, 16), name=n, scope=scope) for n in "ab"]
+        sums = t.Tensor("float32", (1, 16, 16), name="sums", scope=tik.scope_cbuf_out)
+        t.matmul(sums, *tiles, 16, 16, 16)
+        t.fixpipe(y, sums, 1, 32, 0, 0)
+        t.BuildCCE(kernel_name="cube", inputs=[], outputs=[y]).run()
+
+    with pytest.raises(tik.TikError, match="no product of float32 and float32"):
+        product("float32", tik.scope_cbuf)
+    with pytest.raises(tik.TikError, match=r"is in local\.UB, not in local\.L1"):
+        product("float16", tik.scope_ubuf)

@@ -126,6 +126,8 @@ CASES = (
     _of("movements", "gather_rows", lambda t, i: t[i], TABLE, PLACES),
     _of("movements", "shuffle_rows", shuffled, real(6, 128), real(6, 128)),
     _of("movements", "lanes_together", lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3)), half(3, 4, 70, 16)),
+    _of("the cube unit", "tiled_product", lambda a, b: (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16),
+        half(30, 64), half(64, 48), ulp=1, scale=16.0),
     _of("scalars and control", "running_sum", running_sum, RNG.integers(-20, 30, 64).astype(np.int32)),
     _of("scalars and control", "histogram", lambda x: np.bincount(x[(x >= 0) & (x < 8)], minlength=8).astype(np.int32),
         NUMBERS),

@@ -297,7 +297,7 @@ class Tik:
         instruction = INSTRUCTIONS.get(name)
         if instruction is None or name.startswith("_"):
             raise TikError(
-                f"tik has no instruction {name!r} here; products and convolutions are operators of the Graph Engine"
+                f"tik has no instruction {name!r} here; products and convolutions are matmul, conv2d and fixpipe"
             )
         signature = inspect.signature(instruction)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tbe.dtypes import DTYPES, numpy_dtype
+from tbe.tik.cube import conv2d, fixpipe, matmul
 from tbe.tik.expression import TikError, Variable
 from tbe.tik.machine import Machine
 from tbe.tik.tensor import Tensor
@@ -685,6 +686,28 @@ def vec_trans(
         _write(m, dst, repeat * steps[1] + places, values)
 
 
+def vec_trans_scatter(m: Machine, dst_high_half: Any, src_high_half: Any, dst_list: Any, src_list: Any,
+                      repeat_times: Any, dst_rep_stride: Any, src_rep_stride: Any, *_: Any,
+                      **__: Any) -> None:  # fmt: skip
+    """Sixteen blocks of sixteen elements of 16 bits, transposed: element j of block i becomes element i of block j."""
+    for blocks in (dst_list, src_list):
+        if not isinstance(blocks, list | tuple) or len(blocks) != 16:
+            raise TikError("dst_list and src_list are lists of 16 tensors")
+        _tensors(*blocks)
+    _same_type(*dst_list, *src_list)
+    if DTYPES[src_list[0].dtype].size != 2:
+        raise TikError(f"elements of 16 bits are needed, not {src_list[0].dtype}")
+    repeats = m.whole(repeat_times, "repeat_times", 1, MOST_REPEATS)
+    steps = [m.whole(s, "a repeat stride", 0, MOST_STRIDE) * 16 for s in (src_rep_stride, dst_rep_stride)]
+    for repeat in range(repeats):
+        places = [m.offset(t) + repeat * steps[0] + np.arange(16) for t in src_list]
+        for tensor, place in zip(src_list, places, strict=True):
+            _check_reach(m, tensor, place, "src")
+        matrix = np.stack([m.elements(t)[p] for t, p in zip(src_list, places, strict=True)])
+        for tensor, column in zip(dst_list, matrix.T, strict=True):
+            _write(m, tensor, repeat * steps[1] + np.arange(16), column)
+
+
 # -- scalars ---------------------------------------------------------------------------------------------------
 
 
@@ -731,12 +754,14 @@ def _table() -> dict[str, Callable[..., None]]:
     for name in ("add", "max", "min"):
         made[f"vcg{name}"] = _by_block(name)
     for function in (vec_axpy, vaxpy, vec_dup, vector_dup, vec_conv, vconv, vec_sel, vsel, vec_reduce_add, vcadd,
-                     vcpadd, data_move, data_move_pad, vec_trans, scalar_conv, set_atomic_add):  # fmt: skip
+                     vcpadd, data_move, data_move_pad, vec_trans, scalar_conv, set_atomic_add, matmul, conv2d,
+                     fixpipe, vec_trans_scatter):  # fmt: skip
         made[function.__name__] = function
     scalars: dict[str, Callable[..., Any]] = {"max": max, "min": min, "abs": abs}
     scalars |= {"sqrt": lambda x: float(np.sqrt(x)), "countbit1": lambda x: (x & (2**64 - 1)).bit_count()}
     for name, of in scalars.items():
         made[f"scalar_{name}"] = _into_scalar(of)
+    made["vnchwconv"] = vec_trans_scatter
     made |= dict.fromkeys(("tensor_mov_sync", "pipe_barrier", "set_vector_mask"), _nothing)
     return made
 

@@ -27,6 +27,7 @@ SCOPES = (
 CAPACITY = {
     "local.UB": 256 << 10,
     "local.L1": 1 << 20,
+    "local.L1_out_buffer": 1 << 20,
     "local.L0A": 64 << 10,
     "local.L0B": 64 << 10,
     "local.L0C": 256 << 10,

@@ -13,6 +13,7 @@ from typing import Any
 from tbe import convert, integers, vector_math
 from tbe.dtypes import DTYPES
 from tbe.ir import Value
+from tbe.tik import cube_code
 from tbe.tik.expression import Expression, Variable
 from tbe.tik.instructions import BLOCK, LOCAL, MOST_REPEATS, MOST_STRIDE, REPEAT, counted
 from tbe.tik.instructions import ahead as _ahead
@@ -743,6 +744,7 @@ def _table() -> dict[str, Callable[..., None]]:
     made |= {"vec_axpy": _axpy, "vaxpy": _axpy, "vec_dup": _dup, "vector_dup": _dup, "vec_conv": _conv, "vconv": _conv,
              "vec_sel": _select, "vsel": _select, "vec_reduce_add": _sum_of_all, "vcadd": _sums,
              "data_move": _data_move, "vec_trans": _transpose, "set_atomic_add": _set_atomic_add}  # fmt: skip
+    made |= cube_code.INSTRUCTIONS
     return made | dict.fromkeys(("tensor_mov_sync", "pipe_barrier", "set_vector_mask"), _nothing)
 
 
