@@ -275,7 +275,14 @@ def run_python(arguments: list[str], cwd: Path = ROOT, environment: dict[str, st
     return done.stdout
 
 
-EXAMPLES = ("keras_training.py", "mirrored_training.py", "onnx_file.py", "pytorch_compile.py", "serving.py")
+EXAMPLES = (
+    "chat_server.py",
+    "keras_training.py",
+    "mirrored_training.py",
+    "onnx_file.py",
+    "pytorch_compile.py",
+    "serving.py",
+)
 # The packages that users import; modules inside of them are not public.
 PUBLIC = {"acl", "ge", "hccl", "npu_bridge", "npu_device", "tbe", "tf_adapter", "torch_npu", "torchair"}
 

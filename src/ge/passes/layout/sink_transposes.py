@@ -59,7 +59,7 @@ def _operands(
 
 
 def _removes_more(values: Sequence[ir.Value | None], order: Order) -> bool:
-    """True if the transposes that operands lose are larger than those that others get, so that no rewrite undoes another.
+    """True if the transposes that operands lose are larger than those that others get: no rewrite undoes another.
 
     Constants do not count: they are transposed when the graph is compiled.
     """
@@ -105,8 +105,8 @@ class SinkTransposes(RewritePass):
     """Move transposes towards the outputs, so that those of neighbouring operators meet and cancel.
 
     1. An elementwise operator whose operands are all transposed alike (or constant, or much smaller) works on the
-       untransposed operands; its result is transposed instead. What operands it transposes the other way is smaller than
-       those that it no longer transposes.
+       untransposed operands; its result is transposed instead. Operands that it transposes the other way are smaller
+       than those that it no longer transposes.
     2. An operator whose dataflow says how it works in another order does too, with its attributes renumbered; the
        result of a reduction needs a smaller transpose or none.
     3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have

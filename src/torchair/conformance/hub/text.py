@@ -144,7 +144,7 @@ def _step(inputs: Any) -> Recipe:
 
 
 def gradients(network: Any) -> torch.Tensor:
-    """All gradients of a network in a row; compiled graphs give zeros where eager mode leaves None, as AOT Autograd does."""
+    """All gradients of a network in a row; AOT Autograd gives zeros where eager mode leaves None."""
     found = [(torch.zeros_like(p) if p.grad is None else p.grad) for p in network.parameters()]
     return torch.cat([g.detach().flatten().cpu() for g in found])
 
