@@ -13,6 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ge
+from npu_tools.check.drawing import of_plan
 from tests.tools.command_line import run_command
 from tests.tools.test_check_units import problems
 
@@ -107,6 +108,16 @@ def test_a_layer_that_overflows_is_named_and_a_mixlist_mends_it(tmp_path: Path) 
     )
     assert not np.isfinite(ge.compile(model, lowered)(x)).all()
     np.testing.assert_allclose(ge.compile(model, mended)(x), exact, rtol=0.05, atol=0.1)
+
+
+def test_a_compiled_model_is_drawn_by_its_tasks(tmp_path: Path) -> None:
+    source = chain(tmp_path / "net.onnx", [1.0, 1.0, 1.0])
+    saved = ge.compile(source, ge.CompileOptions(input_shapes={"x": (4, 32)})).save(tmp_path / "net.om")
+    drawn = of_plan(ge.load(saved).plan)
+    assert [layer["name"] for layer in drawn["layers"]] == ["relu0", "relu1", "relu2"]
+    assert drawn["edges"] == [[0, 1], [1, 2]] and {layer["engine"] for layer in drawn["layers"]} == {
+        "AI Core"
+    }
 
 
 def test_an_operator_that_nothing_maps_fails_the_check(tmp_path: Path) -> None:

@@ -100,10 +100,18 @@ def verify_layers(report: dict[str, Any], framework: str) -> None:
     kept = report["precision"]["modes"]["must_keep_origin_dtype"]
     assert report["precision"]["framework"].startswith(framework)
     assert "as near to float64 as" in kept["verdict"] and kept["first_overflow"] is None, kept["verdict"]
-    assert any(row["framework"] is not None for row in kept["layers"]) or report["precision"]["notes"]
+    assert any(row["framework"] is not None for row in kept["layers"]), report["precision"]["notes"]
     assert max(row["error"] for row in kept["layers"]) == kept["worst"]
     # The gradient of a bias before a normalisation is 0: its relative error means nothing, in float32 either.
     assert max(row["error"] for row in kept["layers"] if row["reference"] < 1e-3) < 1e-2
+
+
+def verify_trial(report: dict[str, Any]) -> None:
+    """The largest batch was tried where it could be computed."""
+    trial = report["batch_trial"]
+    if trial:
+        assert any("seconds" in row for row in trial["rows"]) and "tried" in trial["text"], trial
+        assert report["largest_batch"] >= max(row["batch"] for row in trial["rows"] if "seconds" in row)
 
 
 def verify_batches(report: dict[str, Any]) -> None:
@@ -111,6 +119,7 @@ def verify_batches(report: dict[str, Any]) -> None:
     assert rows and all(math.isfinite(row["seconds"]) for row in rows if "refused" not in row), rows
     sizes = [row["arena"] for row in rows if "arena" in row]
     assert max(sizes, default=0) == (sizes[-1] if sizes else 0), "neighbours may be planned in other ways"
+    verify_trial(report)
 
 
 # -- model files --------------------------------------------------------------------------------------------------
@@ -178,7 +187,9 @@ def test_a_model_file(name: str, tmp_path: Path) -> None:
     report = json.loads(page.with_suffix(".json").read_text())
     verify(report)
     if name == "offline":  # a compiled model: nothing else runs it, and its layers are fused
-        assert report["runs"]["plain"]["no_reference"] and not report["precision"]
+        assert report["runs"]["plain"]["no_reference"] and not report["precision"]["modes"]
+        assert "compiled from" in report["precision"]["verdict"]
+        assert len(report["drawing"]["layers"]) == 3 and report["drawing"]["edges"] == [[0, 1], [1, 2]]
         return
     verify_layers(report, "TensorFlow" if name in ("saved_model", "frozen") else "")
     kept = report["precision"]["modes"]["must_keep_origin_dtype"]["layers"]

@@ -158,10 +158,22 @@ def test_a_training_that_no_two_runs_repeat_is_called_unstable(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_session_of_tensorflow_1_is_checked(tmp_path: Path) -> None:
     name = "sessions.py"
-    report = checked(name, tmp_path)
+    report = checked(
+        name, tmp_path, options=("--steps", "12", "--layers", "--precision-modes", "must_keep_origin_dtype")
+    )
     assert ("host-round-trip", line(name, "host round trip")) in found(report), found(report)
     assert report["speed"]["npu"]["kind"] == "session" and report["figures"]["loss_error"] < 1e-4
     assert [i["state"] for i in report["checklist"] if "loss" in i["item"]] == ["pass"]
+    spent = report["spent"]
+    assert spent["host"] > 0 and spent["NPU"] + spent["host"] + spent["between"] <= spent["total"] * 1.001
+    layers = report["precision"]["modes"]["must_keep_origin_dtype"]["layers"]
+    theirs = {row["layer"]: row["framework"] for row in layers if row["framework"] is not None}
+    assert {"MatMul", "Mean", "gradients/MatMul_grad/MatMul_1"} <= theirs.keys() and max(
+        theirs.values()
+    ) < 1e-5
+    assert report["precision"]["notes"] == []
+    assert [row["batch"] for row in report["batches"] if row.get("seconds")] == [16, 32, 64, 128]
+    assert report["batch_trial"]["rows"][-1].get("seconds"), report["batch_trial"]
 
 
 @pytest.mark.slow

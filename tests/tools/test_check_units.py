@@ -301,8 +301,9 @@ def test_the_largest_batch_is_tried_and_a_smaller_one_if_it_does_not_fit(
     monkeypatch.setattr(largest, "MOST_SECONDS", 0.2)
     late = outcome(56)
     assert late.largest == 56 and late.rows == [{"batch": 32, "seconds": 0.5}]
-    assert (
-        "32 was tried and fits; no more was tried because a step of more would take over 0.2 s" in late.text()
+    assert late.text() == (
+        "A batch that fits: 32, tried (0.5 s a step). The largest would be 56 by the memory of the measured batches; "
+        "more was not tried because a step of more would take over 0.2 s."
     )
     assert largest.search(record(0.01), lambda b: {}) is None
 

@@ -38,17 +38,17 @@ class Trial:
     def text(self) -> str:
         """The outcome in words."""
         fits = next((row for row in self.rows if "seconds" in row), None)
-        refused = [row for row in self.rows if "refused" in row]
-        if self.bound:
-            said = f"The largest batch that fits, by the memory of those above: {self.computed}. "
-            tried = f"{fits['batch']} was tried and fits" if fits else "It was not tried"
-            if refused:
-                tried = f"{refused[-1]['batch']} was tried and refused: {refused[-1]['refused']}"
-            return f"{said}{tried}; {self.bound}."
-        failed = "".join(f" {row['batch']} does not: {row['refused']}." for row in refused)
-        if fits:
-            return f"The largest batch that fits: {fits['batch']}, tried ({fits['seconds']:.2g} s a step).{failed}"
-        return f"The largest batch by the memory of those above would be {self.computed}, but it does not run.{failed}"
+        failed = "".join(
+            f" {row['batch']:,} does not: {row['refused']}." for row in self.rows if "refused" in row
+        )
+        tried = f"{fits['batch']:,}, tried ({fits['seconds']:.2g} s a step)" if fits else ""
+        if not self.bound and fits:
+            return f"The largest batch that fits: {tried}.{failed}"
+        by_memory = f"{self.computed:,} by the memory of the measured batches"
+        if not self.bound:
+            return f"The largest batch would be {by_memory}, but it does not run.{failed}"
+        said = f"A batch that fits: {tried}.{failed}" if fits else f"No larger batch was tried.{failed}"
+        return f"{said} The largest would be {by_memory}; {self.bound}."
 
     def data(self) -> dict[str, Any]:
         return asdict(self) | {"text": self.text()}
@@ -80,7 +80,7 @@ def search(record: Mapping[str, Any], run: Callable[[int], dict[str, Any]]) -> T
             if by_time <= by_memory
             else f"more needs memory that this machine cannot spare now ({_available() / 2**30:.1f} GiB are free)"
         )
-        trial.bound = f"no more was tried because {why}"
+        trial.bound = f"more was not tried because {why}"
     for share in SMALLER if first > batch else ():
         trial.rows.append({"batch": max(batch, int(first * share)), **run(max(batch, int(first * share)))})
         if "seconds" in trial.rows[-1]:

@@ -109,6 +109,11 @@ def _on_npu(request: Request, recorder: Recorder, found: dict[str, Any]) -> None
     }
     if graph is None:
         found["drawing"] = of_plan(model.plan)
+        if request.layers or request.mixlist:
+            why = (
+                "the layers of a compiled model are joined in tasks; check the file that it was compiled from"
+            )
+            found["precision"] = {"modes": {}, "verdict": f"Not compared with float64: {why}."}
     else:
         found["drawing"] = of_graph(graph, _engines(explanation))
         recorder.tell("batch sizes", 0, 1)

@@ -17,6 +17,7 @@ from npu_tools.pages.parts import (
     number,
     scrolled,
     seconds,
+    size,
     table,
     tile,
 )
@@ -281,9 +282,8 @@ def _results(report: Mapping[str, Any]) -> str:
         name = report["runs"].get("plain", {}).get("reference") or "the framework"
         near = worst[0] <= max(2 * worst[1], 1e-6)
         note += f" The NPU is {'as near to' if near else 'farther from'} float64 {'as' if near else 'than'} {name} is."
-    return card(
-        "Results of both runs", table(head, cells, name="Results", numbers="  nnn"[: len(head)]), note
-    )
+    shown = table(head, cells, name="Results", numbers="  nnn"[: len(head)])
+    return card("Results of both runs", shown, note, "wide" if any(map(_remark, rows)) else "")
 
 
 def _remark(row: Mapping[str, Any]) -> str:
@@ -331,7 +331,8 @@ def _dump(found: Mapping[str, Any]) -> list[str]:
         ]  # fmt: skip
         head = ["node", "operator", "step", "type", "not finite", "greatest that it reads", "line"]
         shown = table(head, rows, name="Operators that overflow", numbers="  n nn")
-        made.append(card("Operators that overflow", shown, f"In the script's own precision mode. {asked}"))
+        note = f"In the script's own precision mode. {asked}"
+        made.append(card("Operators that overflow", shown, note, "wide"))
     elif "enable_dump_debug" in found["asked"]:
         made.append(card("Operators that overflow", "<p>None in the script's own precision mode.</p>", asked))
     if found["tensors"]:
@@ -367,7 +368,7 @@ def _mixlist(found: Mapping[str, Any]) -> str:
         (e["mode"], number(e["error"], ".2e"), seconds(e["seconds"])) for e in found.get("experiments", ())
     ]
     body += table(["mode", "error of the results", "time"], tried, name="Precision modes", numbers=" nn")
-    return card(f"Operators to keep in float32 ({found['mode']})", body, found["verdict"])
+    return card(f"Operators to keep in float32 ({found['mode']})", body, found["verdict"], "wide")
 
 
 def _speed(report: Mapping[str, Any]) -> str:
@@ -519,7 +520,7 @@ def _scaling(report: Mapping[str, Any]) -> str:
             (str(r["batch"]), seconds(r.get("seconds")),
              number(r["batch"] / r["seconds"]) if r.get("seconds") else "–",
              number(r["batch"] / r["plain_seconds"]) if r.get("plain_seconds") else "–",
-             f"{r['arena'] / 2**20:.1f} MiB" if "arena" in r else "–", r.get("refused", ""))
+             size(r["arena"]) if "arena" in r else "–", r.get("refused", ""))
             for r in report["batches"]
         ]  # fmt: skip
         note = report.get("batch_trial", {}).get("text", "")

@@ -126,7 +126,10 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, *, log: 
         text = f"1e{mark:g}" if log else number(mark)
         body.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         body.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    counted = all(float(x).is_integer() for x, _ in finite)
     for mark in ticks(left, right, 6):
+        if counted and not mark.is_integer():
+            continue
         x, _ = place(mark, low)
         if _LEFT - 1 <= x <= WIDTH - _RIGHT + 1:
             body.append(

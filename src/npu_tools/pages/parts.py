@@ -17,6 +17,7 @@ __all__ = [
     "number",
     "scrolled",
     "seconds",
+    "size",
     "table",
     "tile",
 ]
@@ -63,6 +64,18 @@ def document(
 
 def tile(name: str, value: str, note: str = "") -> str:
     return f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
+
+
+def size(nbytes: float) -> str:
+    """Bytes in words.
+
+    >>> size(512), size(130_000), size(3 << 20), size(5 << 30)
+    ('512 B', '127.0 KiB', '3.0 MiB', '5.0 GiB')
+    """
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:,.1f} {unit}"
+    return f"{nbytes:.0f} B"
 
 
 def card(title: str, body: str, note: str = "", style: str = "") -> str:
