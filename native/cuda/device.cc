@@ -31,7 +31,8 @@ int Device::count() {
 
 Device& Device::get(int index) {
   static std::mutex mutex;
-  static std::map<std::pair<const Driver*, int>, std::unique_ptr<Device>> devices;
+  // Never destroyed: frameworks free tensors when the process ends.
+  static auto& devices = *new std::map<std::pair<const Driver*, int>, std::unique_ptr<Device>>();
   const Driver& found_by = cuda::driver();
   const int all = count();
   if (index < 0 || index >= all) {
@@ -87,6 +88,7 @@ Address Device::allocate(std::size_t bytes, std::string_view requester) {
     address = found->second;
     pool_.erase(found);
     usage_.pooled -= size;
+    check(driver_.context_synchronize(), "cuCtxSynchronize");  // who freed it need not have waited
   } else {
     Result result = driver_.allocate(&address, size);
     if (result == kOutOfMemory && !pool_.empty()) {  // released blocks of other sizes may make room

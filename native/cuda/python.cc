@@ -10,6 +10,7 @@
 #include "cuda/convolution.h"
 #include "cuda/device.h"
 #include "cuda/product.h"
+#include "cuda/tensor_memory.h"
 
 namespace nb = nanobind;
 using namespace npu::cuda;
@@ -326,6 +327,20 @@ void bind_tensors(nb::module_& m) {
       nb::arg("code"), nb::arg("bits"), "A DLPack capsule of dense memory that `owner` keeps.");
 }
 
+void bind_tensor_memory(nb::module_& m) {
+  m.def(
+      "gpu_calls",
+      [] {
+        return nb::steal(
+            PyCapsule_New(const_cast<npu::GpuCalls*>(&gpu_calls()), npu::GpuCalls::kName, nullptr));
+      },
+      "What npu_runtime._native asks of GPUs for tensors.");
+  m.def(
+      "tensor_stream",
+      [](int device) { return reinterpret_cast<std::uintptr_t>(TensorMemory::of(device).stream().handle()); },
+      nb::arg("device"), "The stream that orders the memory of tensors on a GPU.");
+}
+
 nb::dict describe(int index) {
   Device& device = Device::get(index);
   nb::dict info;
@@ -375,4 +390,5 @@ NB_MODULE(_cuda, m) {
   bind_streams(m);
   bind_libraries(m);
   bind_tensors(m);
+  bind_tensor_memory(m);
 }

@@ -9,7 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "core/errors.h"
@@ -121,14 +123,93 @@ struct SessionState {
 
 using Random = std::tuple<std::string, std::optional<std::uint64_t>, std::uint64_t>;
 
-void init_plan(FunctionPlan* self, std::shared_ptr<Program> program,
-               const std::vector<std::pair<std::string, int>>& inputs, nb::handle outputs,
-               const nb::dict& others, const std::vector<std::pair<int, std::uint64_t>>& bound,
-               std::vector<int> specialised, std::vector<int> watched, int patience,
-               const std::vector<Random>& random, std::string name, std::int64_t layout) {
+// Programs of GPUs are Python's. Plans know them by number: plans may be freed without Python's lock, so what
+// they no longer need is dropped when it is held next.
+class PythonPrograms {
+ public:
+  static PythonPrograms& get() {
+    static auto* programs = new PythonPrograms();
+    return *programs;
+  }
+
+  std::int64_t add(nb::object program) {
+    drop();
+    programs_[++last_] = std::move(program);
+    return last_;
+  }
+
+  nb::object find(std::int64_t number) {
+    drop();
+    return programs_.at(number);
+  }
+
+  void forget(std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    unneeded_.push_back(number);
+  }
+
+ private:
+  void drop() {
+    std::vector<std::int64_t> unneeded;
+    {
+      const std::lock_guard lock(mutex_);
+      unneeded.swap(unneeded_);
+    }
+    for (const std::int64_t number : unneeded) programs_.erase(number);
+  }
+
+  std::unordered_map<std::int64_t, nb::object> programs_;  // with Python's lock
+  std::int64_t last_ = 0;
+  std::mutex mutex_;
+  std::vector<std::int64_t> unneeded_;
+};
+
+class PythonProgram : public GpuProgram {
+ public:
+  explicit PythonProgram(nb::object program)
+      : input_bytes_(nb::cast<std::vector<std::size_t>>(program.attr("input_bytes"))),
+        output_bytes_(nb::cast<std::vector<std::size_t>>(program.attr("output_bytes"))),
+        number_(PythonPrograms::get().add(std::move(program))) {}
+  ~PythonProgram() override { PythonPrograms::get().forget(number_); }
+
+  ShapeReport run(int device, const std::vector<std::uint64_t>& inputs,
+                  const std::vector<std::uint64_t>& outputs) override;
+  std::size_t input_bytes(std::size_t index) const override { return input_bytes_[index]; }
+  std::size_t output_bytes(std::size_t index) const { return output_bytes_[index]; }
+  std::size_t input_count() const { return input_bytes_.size(); }
+  std::size_t output_count() const { return output_bytes_.size(); }
+
+ private:
+  std::vector<std::size_t> input_bytes_, output_bytes_;
+  std::int64_t number_;
+};
+
+// What a plan is made of: its ports are those of the program.
+template <typename AnyProgram>
+void check_ports(const FunctionPlan& plan, const AnyProgram& program) {
+  if (plan.inputs.size() != program.input_count() || plan.outputs.size() != program.output_count()) {
+    throw InvalidArgument("plan " + plan.name + ": the program has " + std::to_string(program.input_count()) +
+                          " inputs and " + std::to_string(program.output_count()) + " outputs, the plan " +
+                          std::to_string(plan.inputs.size()) + " and " + std::to_string(plan.outputs.size()));
+  }
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const ProgramOutput& output = plan.outputs[i];
+    const auto bytes = static_cast<std::size_t>(output.shape.elements()) * type_size(output.dtype);
+    if (bytes < program.output_bytes(i)) {
+      throw InvalidArgument("plan " + plan.name + ": output " + std::to_string(i) +
+                            " is smaller than the program's");
+    }
+  }
+}
+
+void init_plan(FunctionPlan* self, nb::object program, const std::vector<std::pair<std::string, int>>& inputs,
+               nb::handle outputs, const nb::dict& others,
+               const std::vector<std::pair<int, std::uint64_t>>& bound, std::vector<int> specialised,
+               std::vector<int> watched, int patience, const std::vector<Random>& random, std::string name,
+               std::int64_t layout) {
   auto plan = std::make_unique<FunctionPlan>();
-  if (!program) throw InvalidArgument("a plan for the NPU needs a program");
-  plan->name = name.empty() ? program->name() : std::move(name);
+  if (program.is_none()) throw InvalidArgument("a plan for the NPU needs a program");
+  plan->name = name.empty() ? nb::cast<std::string>(program.attr("name")) : std::move(name);
   for (const auto& [kind, index] : inputs) plan->inputs.push_back(to_port(kind, index));
   for (nb::handle entry : outputs) plan->outputs.push_back(to_output(entry));
   for (auto [result, entry] : others) plan->others.push_back(to_other(nb::cast<int>(result), entry));
@@ -141,21 +222,14 @@ void init_plan(FunctionPlan* self, std::shared_ptr<Program> program,
       throw InvalidArgument("plan " + plan->name + " moves a counter that it does not have");
     }
   }
-  if (plan->inputs.size() != program->input_count() || plan->outputs.size() != program->output_count()) {
-    throw InvalidArgument(
-        "plan " + plan->name + ": the program has " + std::to_string(program->input_count()) +
-        " inputs and " + std::to_string(program->output_count()) + " outputs, the plan " +
-        std::to_string(plan->inputs.size()) + " and " + std::to_string(plan->outputs.size()));
+  if (nb::isinstance<Program>(program)) {
+    plan->program = nb::cast<std::shared_ptr<Program>>(program);
+    check_ports(*plan, *plan->program);
+  } else {
+    const auto gpu = std::make_shared<PythonProgram>(std::move(program));
+    check_ports(*plan, *gpu);
+    plan->gpu = gpu;
   }
-  for (std::size_t i = 0; i < plan->outputs.size(); ++i) {
-    const ProgramOutput& output = plan->outputs[i];
-    const auto bytes = static_cast<std::size_t>(output.shape.elements()) * type_size(output.dtype);
-    if (bytes < program->output_bytes(i)) {
-      throw InvalidArgument("plan " + plan->name + ": output " + std::to_string(i) +
-                            " is smaller than the program's");
-    }
-  }
-  plan->program = std::move(program);
   plan->specialised = std::move(specialised);
   plan->watched = std::move(watched);
   plan->patience = patience;
@@ -238,7 +312,7 @@ std::shared_ptr<FunctionPlan> steps_plan(
 }
 
 const char* kind_of(const FunctionPlan& plan) {
-  if (plan.program) return "npu";
+  if (plan.on_npu()) return "npu";
   if (plan.structure.kind == Structure::Kind::Loop) return "loop";
   if (plan.structure.kind == Structure::Kind::Branch) return "branch";
   return plan.steps.empty() ? "host" : "steps";
@@ -400,6 +474,32 @@ class PythonCallbacks : public Callbacks {
   nb::object classify_, op_, function_, part_, part_run_, variable_types_, assign_function_;
 };
 
+ShapeReport PythonProgram::run(int device, const std::vector<std::uint64_t>& inputs,
+                               const std::vector<std::uint64_t>& outputs) {
+  const nb::gil_scoped_acquire locked;
+  try {
+    ShapeReport report;
+    const nb::object shapes = PythonPrograms::get().find(number_)(device, inputs, outputs);
+    for (const auto& [index, dims] :
+         nb::cast<std::vector<std::pair<int, std::vector<std::int64_t>>>>(shapes)) {
+      report.emplace_back(index, dims);
+    }
+    return report;
+  } catch (const nb::python_error& error) {
+    throw CallbackError(code_of(error), text_of(error));
+  }
+}
+
+nb::dict gpu_copy_counts() {
+  const GpuCopies& copies = gpu_copies();
+  nb::dict result;
+  result["uploads"] = copies.uploads.load();
+  result["uploaded_bytes"] = copies.uploaded.load();
+  result["downloads"] = copies.downloads.load();
+  result["downloaded_bytes"] = copies.downloaded.load();
+  return result;
+}
+
 // -- the device
 // ----------------------------------------------------------------------------------------------------
 
@@ -450,7 +550,7 @@ void bind_tensorflow(nb::module_& parent) {
       .def_prop_ro("variable", [](const Described& self) { return self.variable ? self.variable->id() : 0; })
       .def_prop_ro("address",
                    [](const Described& self) {
-                     return self.storage ? reinterpret_cast<std::uintptr_t>(self.storage->data()) : 0;
+                     return self.storage ? reinterpret_cast<std::uintptr_t>(self.storage->address()) : 0;
                    })
       .def("numpy", &value_of)
       .def("__repr__", &repr_of);
@@ -541,6 +641,15 @@ void bind_tensorflow(nb::module_& parent) {
   m.def(
       "take_interrupt", [] { return std::exchange(interrupted, false); },
       "Whether a callback on this thread was interrupted since this was last asked.");
+  m.def(
+      "use_gpus",
+      [](nb::handle capsule) {
+        void* calls = PyCapsule_GetPointer(capsule.ptr(), npu::GpuCalls::kName);
+        if (calls == nullptr) throw nb::python_error();
+        set_gpu_calls(static_cast<const npu::GpuCalls*>(calls));
+      },
+      "calls"_a, "Lets plans have programs of GPUs; takes npu_runtime.cuda.gpu_calls().");
+  m.def("gpu_copies", &gpu_copy_counts, "Copies between the host and GPUs, since the process began.");
   m.def("trim", [](int device) { TensorPool::of(npu::Device::get(device)).trim(); }, "device"_a = 0);
 }
 

@@ -193,7 +193,6 @@ void Call::add_input(Operand& operand, TFE_TensorHandle* handle, bool shared) {
     operand.dtype = object->storage->dtype();
     if (on_npu(operand.dtype)) operand.kind = Described::Kind::Tensor;
     operand.shape = &object->storage->shape();
-    operand.data = object->storage->data();
     return;
   }
   operand.dtype = api.TFE_TensorHandleDataType(handle);
@@ -204,7 +203,7 @@ void Call::add_input(Operand& operand, TFE_TensorHandle* handle, bool shared) {
   std::int64_t* dims = operand.own_shape.resize(rank);
   for (int d = 0; d < rank; ++d) dims[d] = api.TFE_TensorHandleDim(handle, d, status_);
   operand.shape = &operand.own_shape;
-  operand.data = api.TFE_TensorHandleDevicePointer(handle, status_);
+  operand.host_data = api.TFE_TensorHandleDevicePointer(handle, status_);
   operand.kind = Described::Kind::Tensor;
 }
 
@@ -291,7 +290,7 @@ void Call::add_value(int input, std::string& values) const {
   const Operand& operand = inputs_[static_cast<std::size_t>(input)];
   if (operand.kind != Described::Kind::Tensor) return;
   const std::size_t bytes = static_cast<std::size_t>(operand.shape->elements()) * type_size(operand.dtype);
-  values.append(static_cast<const char*>(operand.data), bytes);
+  values.append(static_cast<const char*>(operand.data()), bytes);
 }
 
 std::vector<Described> Call::describe() const {
@@ -387,7 +386,7 @@ void Call::set_host_output(int index, TFE_TensorHandle* handle) {
   }
   auto storage = Storage::adopt(handle, status_);
   if (!storage) return;
-  const auto same = [&](const Operand& operand) { return operand.data == storage->data(); };
+  const auto same = [&](const Operand& operand) { return operand.address() == storage->address(); };
   if (!std::any_of(inputs_.begin(), inputs_.end(), same)) {
     try {
       storage->charge(device_.memory(), name_);
@@ -507,6 +506,7 @@ std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, cons
 std::vector<std::shared_ptr<LentMemory>> Call::lend_variables(const FunctionPlan& plan,
                                                               std::vector<std::shared_ptr<Storage>>& values) {
   std::vector<std::shared_ptr<LentMemory>> lent(plan.outputs.size());
+  if (plan.gpu) return lent;  // it writes no memory of the host
   std::vector<Variable*> variables;
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
     const ProgramOutput& output = plan.outputs[i];
@@ -514,7 +514,7 @@ std::vector<std::shared_ptr<LentMemory>> Call::lend_variables(const FunctionPlan
     if (output.port.kind != Port::Kind::Variable || !output.aliased || !values[at]) continue;
     Variable& variable = *inputs_[at].object->variable;
     if (!variable.passing() || values[at]->bytes() == 0) continue;
-    lent[i] = LentMemory::find(values[at]->data());
+    lent[i] = LentMemory::find(values[at]->address());
     if (!lent[i]) lent[i] = LentMemory::copy_of(*values[at], variable.device(), plan.name);
     values[at].reset();
     variable.forget();
@@ -546,7 +546,7 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
   };
 
   Generators::Drawn drawn = generators.draw(plan);
-  std::vector<void*> in;
+  std::vector<Place> in;
   std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
   in.reserve(plan.inputs.size());
   for (const Port& port : plan.inputs) {
@@ -554,20 +554,23 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     if (port.kind == Port::Kind::Variable) {
       values[at] = read(port.index);
       if (!ok()) return;
-      in.push_back(values[at]->data());
+      in.push_back({values[at].get()});
     } else if (port.kind == Port::Kind::Random) {
-      in.push_back(&drawn.counters[2 * at]);
+      in.push_back({nullptr, &drawn.counters[2 * at], 2 * sizeof(std::uint64_t)});
+    } else if (inputs_[at].has_storage()) {
+      in.push_back({inputs_[at].object->storage.get()});
     } else {
-      in.push_back(inputs_[at].data);
+      const auto elements = static_cast<std::size_t>(inputs_[at].shape->elements());
+      in.push_back({nullptr, inputs_[at].host_data, elements * type_size(inputs_[at].dtype)});
     }
   }
 
   // The program reads a variable from another place.
-  const auto move_input = [&](std::size_t at, void* data) {
+  const auto move_input = [&](std::size_t at, Place place) {
     for (std::size_t k = 0; k < plan.inputs.size(); ++k) {
       const Port& port = plan.inputs[k];
       const bool same = port.kind == Port::Kind::Variable && static_cast<std::size_t>(port.index) == at;
-      if (same) in[k] = data;
+      if (same) in[k] = place;
     }
   };
   // Gives a variable that is written in place memory of its own, one after the other: there is never a
@@ -576,12 +579,12 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     std::shared_ptr<Storage> moved = variable.unshare(values[at], plan.name, status_);
     if (!moved) return;
     values[at] = std::move(moved);
-    move_input(at, values[at]->data());
+    move_input(at, {values[at].get()});
   };
   const std::vector<std::shared_ptr<LentMemory>> lent = lend_variables(plan, values);
   if (!ok()) return;
 
-  std::vector<void*> out;
+  std::vector<Place> out;
   std::vector<std::shared_ptr<Storage>> made(plan.outputs.size());
   out.reserve(plan.outputs.size());
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
@@ -590,8 +593,8 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       const auto at = static_cast<std::size_t>(output.port.index);
       Variable& variable = *inputs_[at].object->variable;
       if (lent[i] && lent[i]->lent_once()) {
-        move_input(at, lent[i]->data());
-        out.push_back(lent[i]->data());
+        move_input(at, {nullptr, lent[i]->data()});
+        out.push_back({nullptr, lent[i]->data()});
         continue;
       }
       if (values[at] && !variable.writable(values[at])) {
@@ -599,7 +602,7 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
         if (!ok()) return;
       }
       if (values[at] && variable.writable(values[at])) {
-        out.push_back(values[at]->data());
+        out.push_back({values[at].get()});
         continue;
       }
     }
@@ -618,15 +621,15 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       const void* old = lent[i] ? lent[i]->data() : values[at] ? values[at]->data() : nullptr;
       if (old) {
         made[i]->fill(old);
-        move_input(at, made[i]->data());
+        move_input(at, {made[i].get()});
       }
     }
-    out.push_back(made[i]->data());
+    out.push_back({made[i].get()});
   }
 
   const ShapeReport report = [&] {
     try {
-      return plan.program->run(in.data(), out.data(), &device_.memory());
+      return plan.run(in, out, device_.memory());
     } catch (...) {
       // A run that fails half way may have written in place.
       for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
@@ -651,6 +654,7 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     Variable& variable = *inputs_[at].object->variable;
     if (!made[i]) {
       variable.written();
+      if (values[at] && variable.open_to_host()) values[at]->settle();
       continue;
     }
     values[at].reset();
@@ -659,7 +663,8 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       new_values.push_back(made[i]->tensor(status_));
       continue;
     }
-    std::shared_ptr<Storage> old = made[i]->bytes() <= kCopyBack ? variable.value(status_) : nullptr;
+    const bool copied_back = !plan.gpu && made[i]->bytes() <= kCopyBack;
+    std::shared_ptr<Storage> old = copied_back ? variable.value(status_) : nullptr;
     if (!ok()) return;
     if (old && variable.writable(old) && old->bytes() == made[i]->bytes()) {
       old->fill(made[i]->data());
@@ -714,6 +719,8 @@ void Call::run(const std::shared_ptr<FunctionPlan>& plan, Generators& generators
     run_program(*plan, generators);
   } catch (const OutOfDeviceMemory& error) {
     set_out_of_memory(status_, error);
+  } catch (const CallbackError& error) {
+    fail(error.code(), error.what());
   } catch (const InvalidArgument& error) {
     fail(kInvalidArgument, error.what());
   } catch (const TaskError& error) {

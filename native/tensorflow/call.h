@@ -61,7 +61,11 @@ struct Operand {
   Shape own_shape;              // of a host tensor
   std::unique_ptr<Object> own;  // of a variable of the host, or of a tensor that another NPU shares
   std::unique_ptr<TFE_TensorHandle, DeleteHandle> copy;  // of a tensor of another NPU
-  void* data = nullptr;
+  void* host_data = nullptr;                             // of a host tensor
+
+  bool has_storage() const { return object && object->storage; }
+  void* data() const { return has_storage() ? object->storage->data() : host_data; }
+  void* address() const { return has_storage() ? object->storage->address() : host_data; }
 };
 
 class Call {

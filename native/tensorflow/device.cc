@@ -279,7 +279,7 @@ std::vector<std::unique_lock<std::mutex>> locked(const Call& call, Each each) {
 
 // Runs on the host an operator that looks at its variables.
 void inspect_variables(Call& call) {
-  const auto locks = locked(call, [](Variable&) {});
+  const auto locks = locked(call, [](Variable& variable) { variable.settle(); });
   call.run_on_host();
 }
 
@@ -435,8 +435,8 @@ std::int64_t decision(Call& call, TFE_TensorHandle* handle) {
   const bool known = value.kind == Described::Kind::Tensor && (value.dtype == kBool || value.dtype == kInt32);
   if (!known) throw CallbackError(kInvalidArgument, std::string("nothing decides in ") + call.name());
   if (value.shape->rank()) return value.shape->elements() > 0;
-  return value.dtype == kBool ? *static_cast<const bool*>(value.data)
-                              : *static_cast<const std::int32_t*>(value.data);
+  return value.dtype == kBool ? *static_cast<const bool*>(value.data())
+                              : *static_cast<const std::int32_t*>(value.data());
 }
 
 void share_results(Call& call, const Structure& structure, const std::vector<TFE_TensorHandle*>& made) {
@@ -499,7 +499,7 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& pla
     run_steps(call, *plan);
     return;
   }
-  if (!plan || !plan->program) {
+  if (!plan || !plan->on_npu()) {
     entry.on_host.fetch_add(1, std::memory_order_relaxed);
     Activity::count_host_call();
     const Timed timed(entry.name, false);
@@ -553,7 +553,7 @@ std::shared_ptr<FunctionPlan> checked(std::shared_ptr<FunctionPlan> plan, const 
       if (port.kind != Port::Kind::Input || !is(port.index, Described::Kind::Tensor)) refuse(text);
       const Operand& operand = call.inputs()[static_cast<std::size_t>(port.index)];
       const auto bytes = static_cast<std::size_t>(operand.shape->elements()) * type_size(operand.dtype);
-      if (bytes < plan->program->input_bytes(i)) refuse(text + " is larger");
+      if (bytes < plan->input_bytes(i)) refuse(text + " is larger");
     }
   }
   for (const ProgramOutput& output : plan->outputs) {
@@ -654,7 +654,7 @@ void run_operator(Call& call, Entry& entry) {
     if (!entry.attrs_from_inputs) append_bytes(key, canonical_attrs(attrs));
     const auto plan = guarded(call, [&] { return entry.plans.find(key, read, compile, threshold); });
     if (!call.ok()) return true;
-    if (!plan || !plan->program) return false;
+    if (!plan || !plan->on_npu()) return false;
     entry.on_npu.fetch_add(1, std::memory_order_relaxed);
     const Timed timed(entry.name, true);
     call.run(plan, entry.generators);

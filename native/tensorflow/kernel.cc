@@ -109,7 +109,7 @@ class Run {
     if (plan && !still_bound(*plan)) plan = part->plans.replace(key, read, compile, plan);
     if (!plan || !still_bound(*plan))
       throw CallbackError(kInternal, "NpuGraph: the program fits other values");
-    if (plan->program) {
+    if (plan->on_npu()) {
       run(*plan, *part);
     } else {
       Activity::count_host_call();
@@ -208,14 +208,19 @@ class Run {
   }
 
   // Runs the program in the shared arena.
-  ShapeReport run_in_arena(const FunctionPlan& plan, const Part& part, void* const* in, void* const* out) {
+  ShapeReport run_in_arena(const FunctionPlan& plan, const Part& part, const std::vector<Place>& inputs,
+                           const std::vector<Place>& outputs) {
+    if (!plan.program) throw CallbackError(kInternal, "NpuGraph: parts of a GPU share no arena");
+    std::vector<void*> in, out;
+    for (const Place& place : inputs) in.push_back(place.data());
+    for (const Place& place : outputs) out.push_back(place.data());
     const std::size_t bytes = plan.program->memory_bytes();
     if (arena_) {
       arena_->reserve(bytes, plan.name);
     } else {
       arena_ = std::make_shared<SharedArena>(npu::Device::get(part.device), bytes, part.need, plan.name);
     }
-    ShapeReport report = plan.program->run_in(arena_->data(), in, out);
+    ShapeReport report = plan.program->run_in(arena_->data(), in.data(), out.data());
     if (!part.left.empty()) leave(plan.layout, part);
     return report;
   }
@@ -225,11 +230,12 @@ class Run {
     npu::Device& device = npu::Device::get(part.device);
     Generators& generators = session_ ? *session_ : *part.generators;
     Generators::Drawn drawn = generators.draw(plan);
-    std::vector<void*> in, out;
+    std::vector<Place> in, out;
     for (const Port& port : plan.inputs) {
       const auto at = static_cast<std::size_t>(port.index);
-      in.push_back(port.kind == Port::Kind::Random ? static_cast<void*>(&drawn.counters[2 * at])
-                                                   : inputs_[at]->data());
+      in.push_back(port.kind == Port::Kind::Random
+                       ? Place{nullptr, &drawn.counters[2 * at], 2 * sizeof(std::uint64_t)}
+                       : Place{inputs_[at].get()});
     }
     // Variables of version 1 are memory that operators write to.
     const auto variable = [&](const ProgramOutput& output) {
@@ -241,11 +247,11 @@ class Run {
       const bool in_place = output.aliased && variable(output);
       made.push_back(in_place ? variable(output)
                               : Storage::allocate(device, output.dtype, output.shape, plan.name));
-      out.push_back(made.back()->data());
+      out.push_back({made.back().get()});
     }
     const bool alone = !arena_ && part.left.empty();
-    const ShapeReport report =
-        alone ? plan.program->run(in.data(), out.data()) : run_in_arena(plan, part, in.data(), out.data());
+    const ShapeReport report = alone ? plan.run(in, out, device) : run_in_arena(plan, part, in, out);
+    for (const auto& storage : made) storage->settle();  // TensorFlow's kernels read it where it is
     for (const auto& [index, dims] : report) {
       auto& whole = made[static_cast<std::size_t>(index)];
       if (std::ranges::equal(whole->shape().dims(), dims)) continue;

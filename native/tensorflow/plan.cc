@@ -17,6 +17,7 @@ std::uint64_t random_number() {
 FunctionPlan::FunctionPlan(FunctionPlan&& other) noexcept
     : name(std::move(other.name)),
       program(std::move(other.program)),
+      gpu(std::move(other.gpu)),
       steps(std::move(other.steps)),
       step_results(std::move(other.step_results)),
       structure(std::move(other.structure)),
@@ -33,6 +34,44 @@ FunctionPlan::FunctionPlan(FunctionPlan&& other) noexcept
       watched(std::move(other.watched)),
       patience(other.patience),
       layout(other.layout) {}
+
+ShapeReport FunctionPlan::run(const std::vector<Place>& inputs, const std::vector<Place>& outputs,
+                              npu::Device& device) const {
+  if (!gpu) {
+    std::vector<void*> in, out;
+    for (const Place& place : inputs) in.push_back(place.data());
+    for (const Place& place : outputs) out.push_back(place.data());
+    ShapeReport report = program->run(in.data(), out.data(), &device);
+    for (const Place& place : outputs) {
+      if (place.storage) place.storage->written_by_host();
+    }
+    return report;
+  }
+  const int index = device.index();
+  std::vector<std::uint64_t> in, out;
+  std::vector<std::unique_ptr<GpuMemory>> copied;  // what comes after them on the stream may use it again
+  for (const Place& place : inputs) {
+    if (place.storage) {
+      in.push_back(place.storage->on_gpu(index, name));
+      continue;
+    }
+    copied.push_back(std::make_unique<GpuMemory>(index, place.bytes, name));
+    copied.back()->upload(place.host, place.bytes);
+    in.push_back(copied.back()->address());
+  }
+  for (const Place& place : outputs) out.push_back(place.storage->gpu_place(index, name));
+  const auto mark = [&] {
+    for (const Place& place : outputs) place.storage->written_on_gpu();
+  };
+  try {
+    ShapeReport report = gpu->run(index, in, out);
+    mark();
+    return report;
+  } catch (...) {
+    mark();  // it may have written in place
+    throw;
+  }
+}
 
 bool FunctionPlan::settled(const std::vector<Variable*>& variables) {
   if (watched.empty()) return false;

@@ -94,6 +94,24 @@ struct HostOperator {
   std::vector<int> results;  // which of what it makes the function returns
 };
 
+// A program of a GPU, on addresses of its memory; it runs in the order of the GPU's stream for tensors.
+class GpuProgram {
+ public:
+  virtual ~GpuProgram() = default;
+  virtual ShapeReport run(int device, const std::vector<std::uint64_t>& inputs,
+                          const std::vector<std::uint64_t>& outputs) = 0;
+  virtual std::size_t input_bytes(std::size_t index) const = 0;
+};
+
+// Where an operand of a program is: the contents of a tensor, or memory of the host.
+struct Place {
+  Storage* storage = nullptr;
+  void* host = nullptr;
+  std::size_t bytes = 0;  // of the host's memory
+
+  void* data() const { return storage ? storage->data() : host; }
+};
+
 struct FunctionPlan {
   FunctionPlan() = default;
   FunctionPlan(FunctionPlan&& other) noexcept;  // before it is used
@@ -102,6 +120,7 @@ struct FunctionPlan {
   // On the NPU: a program. In turns: steps, each with a plan of its own. As values say: a structure.
   // Otherwise the host runs a function, or the operator itself where there is no name.
   std::shared_ptr<Program> program;
+  std::shared_ptr<GpuProgram> gpu;  // instead, where the NPU is a GPU
   std::vector<FunctionStep> steps;
   std::vector<StepSource> step_results;
   Structure structure;
@@ -119,6 +138,15 @@ struct FunctionPlan {
   std::vector<int> watched;      // variables that may be bound once they have settled
   int patience = 0;              // calls without a change after which they have
   std::int64_t layout = 0;       // of what a part leaves to another: a number that Python gave it
+
+  bool on_npu() const { return program || gpu; }
+  std::size_t input_bytes(std::size_t index) const {
+    return gpu ? gpu->input_bytes(index) : program->input_bytes(index);
+  }
+  // Runs the program on a device. What is in memory of the host is copied to a GPU; what a GPU writes stays
+  // there until somebody asks for it.
+  ShapeReport run(const std::vector<Place>& inputs, const std::vector<Place>& outputs,
+                  npu::Device& device) const;
 
   // Whether the watched variables have not changed for `patience` calls.
   bool settled(const std::vector<Variable*>& variables);

@@ -39,6 +39,53 @@ void set_out_of_memory(TF_Status* status, const OutOfDeviceMemory& error) {
   api.TF_SetStatus(status, kResourceExhausted, text.c_str());
 }
 
+namespace {
+
+std::atomic<const GpuCalls*> gpu_functions = nullptr;
+
+const GpuCalls& gpu() {
+  const GpuCalls* calls = gpu_functions.load(std::memory_order_acquire);
+  if (!calls) throw InvalidArgument("the module for GPUs is not loaded");
+  return *calls;
+}
+
+void check_gpu(int result, const char* what) {
+  if (result != GpuCalls::kDone) throw std::runtime_error(std::string(what) + ": " + gpu().message());
+}
+
+}  // namespace
+
+void set_gpu_calls(const GpuCalls* calls) { gpu_functions.store(calls, std::memory_order_release); }
+
+GpuCopies& gpu_copies() {
+  static auto* copies = new GpuCopies();
+  return *copies;
+}
+
+GpuMemory::GpuMemory(int device, std::size_t bytes, std::string_view requester)
+    : device_(device), bytes_(bytes) {
+  std::size_t available = 0;
+  const int result = gpu().allocate(device, bytes, &address_, &available);
+  if (result == GpuCalls::kNoMemory) throw OutOfDeviceMemory(std::string(requester), bytes, available);
+  check_gpu(result, "memory of a GPU");
+}
+
+GpuMemory::~GpuMemory() { gpu().release(device_, address_, bytes_); }
+
+void GpuMemory::upload(const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_gpu(gpu().upload(device_, address_, from, bytes), "a copy to the GPU");
+  ++gpu_copies().uploads;
+  gpu_copies().uploaded += bytes;
+}
+
+void GpuMemory::download(void* to, std::size_t bytes) const {
+  if (bytes == 0) return;
+  check_gpu(gpu().download(device_, to, address_, bytes), "a copy from the GPU");
+  ++gpu_copies().downloads;
+  gpu_copies().downloaded += bytes;
+}
+
 std::int64_t* Shape::resize(int rank) {
   rank_ = rank;
   more_ = rank > kInline ? std::make_unique<std::int64_t[]>(static_cast<std::size_t>(rank)) : nullptr;
@@ -115,7 +162,63 @@ std::shared_ptr<Storage> Storage::adopt(TF_Tensor* tensor) {
 
 void Storage::fill(const void* from) {
   if (bytes_ != 0) std::memcpy(data_, from, bytes_);  // what is empty may have no address
+  written_by_host();
 }
+
+std::uint64_t Storage::gpu_place(int device, std::string_view requester) {
+  const std::unique_lock lock(gpu_mutex_);
+  if (gpu_ && gpu_->device() == device) return gpu_->address();
+  fetch(lock);  // another GPU may have newer contents
+  gpu_.reset();
+  gpu_has_contents_ = false;
+  gpu_ = std::make_unique<GpuMemory>(device, bytes_, requester);
+  return gpu_->address();
+}
+
+std::uint64_t Storage::on_gpu(int device, std::string_view requester) {
+  {
+    const std::lock_guard lock(gpu_mutex_);
+    if (gpu_ && gpu_->device() == device && gpu_has_contents_) return gpu_->address();
+  }
+  const std::uint64_t address = gpu_place(device, requester);
+  const std::lock_guard lock(gpu_mutex_);
+  gpu_->upload(data_, bytes_);
+  gpu_has_contents_ = true;
+  return address;
+}
+
+void Storage::written_on_gpu() {
+  const std::lock_guard lock(gpu_mutex_);
+  gpu_has_contents_ = true;
+  gpu_is_newer_.store(true, std::memory_order_release);
+}
+
+void Storage::written_by_host() {
+  const std::lock_guard lock(gpu_mutex_);
+  gpu_has_contents_ = false;
+  gpu_is_newer_.store(false, std::memory_order_release);
+}
+
+void Storage::fetch(const std::unique_lock<std::mutex>&) const {
+  if (!gpu_is_newer_.load(std::memory_order_acquire)) return;  // somebody else was faster
+  gpu_->download(data_, bytes_);
+  gpu_is_newer_.store(false, std::memory_order_release);
+}
+
+namespace {
+
+// Where an exception must not pass: a failed copy becomes the status.
+bool settled(const Storage& storage, TF_Status* status) {
+  try {
+    storage.settle();
+    return true;
+  } catch (const std::exception& error) {
+    api.TF_SetStatus(status, kInternal, error.what());
+    return false;
+  }
+}
+
+}  // namespace
 
 void Storage::charge(Device& device, std::string_view requester) {
   device.charge(MemoryUse::Buffers, bytes_, requester);
@@ -129,6 +232,7 @@ Storage::~Storage() {
 }
 
 TFE_TensorHandle* Storage::host(TF_Status* status) {
+  if (!settled(*this, status)) return nullptr;
   share_with_host();
   if (TFE_TensorHandle* host = host_.load(std::memory_order_acquire)) return host;
   TFE_TensorHandle* made = api.TFE_NewTensorHandle(tensor_, status);
@@ -140,6 +244,10 @@ TFE_TensorHandle* Storage::host(TF_Status* status) {
 }
 
 TF_Tensor* Storage::tensor(TF_Status* status) {
+  return settled(*this, status) ? unsettled_tensor(status) : nullptr;
+}
+
+TF_Tensor* Storage::unsettled_tensor(TF_Status* status) {
   if (TF_Tensor* tensor = tensor_.load(std::memory_order_acquire)) return tensor;
   TF_Tensor* made = api.TFE_TensorHandleResolve(host_, status);
   if (!ok(status)) return nullptr;
@@ -210,8 +318,8 @@ std::uint64_t Variable::version() {
   const std::lock_guard lock(mutex_);
   const auto current = value(status);
   if (!current) return 0;
-  const auto lent = LentMemory::find(current->data());
-  return lent ? lent->version() : reinterpret_cast<std::uintptr_t>(current->data());
+  const auto lent = LentMemory::find(current->address());
+  return lent ? lent->version() : reinterpret_cast<std::uintptr_t>(current->address());
 }
 
 void Variable::escape() {
@@ -242,7 +350,7 @@ std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* sta
   value->share_with_host();
   try {
     // Lent memory has been charged where it was allocated.
-    if (!LentMemory::find(value->data())) value->charge(device_, "the value of a variable");
+    if (!LentMemory::find(value->address())) value->charge(device_, "the value of a variable");
   } catch (const OutOfDeviceMemory& error) {
     set_out_of_memory(status, error);
     return nullptr;
@@ -318,6 +426,7 @@ void Variable::assign_together(const std::vector<Variable*>& variables, const st
 }
 
 void Variable::forget() {
+  settle();
   value_.reset();
   written();
 }
@@ -328,7 +437,9 @@ void Variable::hand_to_host(Storage& value, TF_Status* status) {
   api.TFE_OpSetAttrType(assign, "dtype", dtype_);
   api.TFE_OpAddInput(assign, resource_, status);
   // TensorFlow's variable takes the memory itself; the handle made for that goes away again.
-  TFE_TensorHandle* handle = api.TFE_NewTensorHandle(value.tensor(status), status);
+  // Its contents may come later: whoever asks for them comes by here.
+  TF_Tensor* tensor = open_to_host() ? value.tensor(status) : value.unsettled_tensor(status);
+  TFE_TensorHandle* handle = ok(status) ? api.TFE_NewTensorHandle(tensor, status) : nullptr;
   if (!ok(status)) return;
   api.TFE_OpAddInput(assign, handle, status);
   int count = 0;

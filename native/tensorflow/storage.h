@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/gpu_calls.h"
 #include "tensorflow/c_api.h"
 
 namespace npu {
@@ -47,7 +48,37 @@ class Shape {
   std::unique_ptr<std::int64_t[]> more_;
 };
 
-// The contents of a tensor: memory that TensorFlow and the NPU both use, without a copy.
+// The functions of GPUs, once Python has loaded their module.
+void set_gpu_calls(const GpuCalls* calls);
+
+// Bytes and copies between the host and GPUs so far.
+struct GpuCopies {
+  std::atomic<std::uint64_t> uploads = 0, uploaded = 0, downloads = 0, downloaded = 0;
+};
+GpuCopies& gpu_copies();
+
+// Memory on a GPU; raises OutOfDeviceMemory naming the requester.
+class GpuMemory {
+ public:
+  GpuMemory(int device, std::size_t bytes, std::string_view requester);
+  ~GpuMemory();
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+
+  int device() const { return device_; }
+  std::uint64_t address() const { return address_; }
+  void upload(const void* from, std::size_t bytes);
+  void download(void* to, std::size_t bytes) const;
+
+ private:
+  int device_;
+  std::size_t bytes_;
+  std::uint64_t address_ = 0;
+};
+
+// The contents of a tensor: memory that TensorFlow and the NPU both use, without a copy. Where the NPU is a
+// GPU there is a copy in its memory too, and either may be newer: who asks for the contents gets the newer
+// ones.
 // It is held as TensorFlow's tensor, as a handle on the host device, or as both; the other is made when asked
 // for.
 class Storage {
@@ -70,10 +101,27 @@ class Storage {
 
   int dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
-  void* data() const { return data_; }
+  // The contents; fetched where a GPU has newer ones.
+  void* data() const {
+    settle();
+    return data_;
+  }
+  // Where the contents are, be they old.
+  void* address() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   // Copies from memory of at least as many bytes.
   void fill(const void* from);
+
+  // The contents in a GPU's memory; sent there where it has none or old ones.
+  std::uint64_t on_gpu(int device, std::string_view requester);
+  // The place for contents that a program of the GPU writes.
+  std::uint64_t gpu_place(int device, std::string_view requester);
+  void written_on_gpu();
+  void written_by_host();
+  // Fetches newer contents from the GPU.
+  void settle() const {
+    if (gpu_is_newer_.load(std::memory_order_acquire)) fetch(std::unique_lock(gpu_mutex_));
+  }
 
   // Counts memory that TensorFlow allocated to a device's account; raises OutOfDeviceMemory naming the
   // requester.
@@ -83,6 +131,8 @@ class Storage {
   TFE_TensorHandle* host(TF_Status* status);
   // The same memory as TensorFlow's tensor; owned by the storage.
   TF_Tensor* tensor(TF_Status* status);
+  // The same with contents that may be old: whoever reads them asks for the contents first.
+  TF_Tensor* unsettled_tensor(TF_Status* status);
 
   // Host code may hold a reference that is not counted here: the memory must not be written again.
   bool shared_with_host() const { return shared_.load(std::memory_order_acquire); }
@@ -92,8 +142,14 @@ class Storage {
   bool claim(TF_Status* status);
 
  private:
+  void fetch(const std::unique_lock<std::mutex>& held) const;
+
   int dtype_ = 0;
   Shape shape_;
+  mutable std::mutex gpu_mutex_;
+  std::unique_ptr<GpuMemory> gpu_;  // with the mutex
+  bool gpu_has_contents_ = false;
+  mutable std::atomic<bool> gpu_is_newer_ = false;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Device* charged_ = nullptr;
@@ -161,6 +217,12 @@ class Variable {
   bool writable(const std::shared_ptr<Storage>& value) const;
   // The value was written in place.
   void written() { version_.fetch_add(1, std::memory_order_acq_rel); }
+  // Lets the host see the value, for as long as the mutex is held.
+  void settle() const {
+    if (value_) value_->settle();
+  }
+  // Whether host code can come to the value without asking here.
+  bool open_to_host() const { return escaped() || access_ != Access::Handle || lent_ > 0; }
 
  private:
   // Takes what was read, and deletes the handle, as the current value; null and a bad status where it does

@@ -266,7 +266,7 @@ class _Work:
         functions = Functions(_library(self.region))
         sizes, values = dict(learned), dict(fed)
         found: list[Verdict] = []
-        for candidate in self._candidate_parts():
+        for candidate in self._candidate_parts(options):
             verdict = judge(candidate, functions, values, sizes, options, _layout_for(candidate, found))
             if verdict.lowered is not None:
                 sizes.update(verdict.sizes)
@@ -274,10 +274,12 @@ class _Work:
             found.append(verdict)
         return found
 
-    def _candidate_parts(self) -> list[CandidatePart]:
-        """What the parts compute, and what they leave to each other in the device's memory."""
+    def _candidate_parts(self, options: CompileOptions) -> list[CandidatePart]:
+        """What the parts compute, and what they leave to each other in the device's memory (of the host)."""
         parts = range(len(self.cut.parts))
         candidates = [PartGraph(self.region, self.cut, index, self.wanted).candidate() for index in parts]
+        if options.target.kind == "cuda":
+            return candidates
         return keep_resident(self.region, self.cut, candidates, self.wanted)
 
     def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:

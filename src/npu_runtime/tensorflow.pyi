@@ -84,7 +84,7 @@ class FunctionPlan:
 
     def __init__(
         self,
-        program: Program,
+        program: Program | Any,
         inputs: Sequence[tuple[str, int]],
         outputs: Sequence[tuple[str, int, str, Sequence[int]] | tuple[str, int, str, Sequence[int], bool]],
         *,
@@ -253,6 +253,12 @@ def take_timeline() -> list[tuple[str, bool, int, int, int]]:
     """Calls while the timeline was on, since this was last asked: name, whether on the NPU, thread, start and end in
     nanoseconds; the first million of them.
     """
+
+def use_gpus(calls: Any) -> None:
+    """Let plans have programs of GPUs; takes `npu_runtime.cuda.gpu_calls()`."""
+
+def gpu_copies() -> dict[str, int]:
+    """Copies between the host and GPUs, since the process began: uploads, downloads, and the bytes of both."""
 
 def take_interrupt() -> bool:
     """Whether a callback on this thread was interrupted (KeyboardInterrupt) since this was last asked."""

@@ -10,6 +10,7 @@ from ge.collection import compile_scope
 from npu_runtime import tensorflow as native
 from tf_adapter import functions, profiling
 from tf_adapter.functions import FunctionRun, HostRun, NpuRun, StepsRun, StructureRun
+from tf_adapter.gpu import program_of
 from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
 from tf_adapter.resident import number_of
@@ -72,7 +73,7 @@ def npu_plan(run: NpuRun, inputs: Sequence[Described]) -> Any:
     profiling.tasks_of(model, ports, inputs)
     donated = {output for output, _ in model.plan.donated}
     return native.FunctionPlan(
-        model.program,
+        program_of(model),
         [*ports.inputs],
         [
             (kind, index, port.desc.dtype, port.desc.shape, k in donated)

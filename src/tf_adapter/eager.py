@@ -23,6 +23,7 @@ from ge.ir.types import TensorDesc
 from ge.ops.plugins import find
 from ge.parsers.tensorflow.parser import Attempt, Parsed, attempt_graph
 from npu_runtime import tensorflow as native
+from tf_adapter.gpu import program_of
 from tf_adapter.options import options
 
 __all__ = ["apply_threshold", "classify", "compile_op", "everything_on_npu", "is_supported", "unsupported"]
@@ -167,7 +168,7 @@ def _plan(op: str, parsed: Parsed, special: set[int], count: int) -> native.Func
     model = compile_graph(parsed.graph, options.compile_options(), op)
     outputs = [("output", j, port.desc.dtype, port.desc.shape) for j, port in enumerate(model.outputs)]
     return native.FunctionPlan(
-        model.program,
+        program_of(model),
         [("input", int(name[2:])) for name in order],
         outputs[:count],
         specialised=sorted(special),

@@ -24,15 +24,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from ge import tensor_dump
 from ge.options import CompileOptions, PrecisionMode, compile_options
 from ge.options.record import fingerprint
 from ge.options.table import Option, from_environment, tell_idle, unknown, view
-from ge.target import Target, host
-from npu_runtime.environment import warn
+from ge.target import Target
 
 __all__ = ["Options", "options", "start", "tell_of_precision"]
 
@@ -174,9 +172,6 @@ class Options:
     def compile_options(self) -> CompileOptions:
         """The options of a compile."""
         chosen = compile_options(self.given(), CompileOptions())
-        if chosen.target.kind == "cuda":
-            warn("NPU_DEVICE", "cuda", "cpu: TensorFlow's tensors are in the memory of the host")
-            chosen = replace(chosen, target=host())
         tell_of_precision(chosen.precision_mode, chosen.target)
         return chosen
 

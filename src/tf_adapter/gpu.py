@@ -1,0 +1,66 @@
+"""Functions on a GPU (NPU_DEVICE=cuda): programs over the GPU's memory, in which variables and results stay.
+
+Tensors have memory of the host as well, which is filled when somebody reads it: a host kernel, a checkpoint, eager
+code. `copies()` counts both ways.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ge.errors import OutOfMemoryError
+from ge.model.model import Model
+from npu_runtime import TaskError
+from npu_runtime import tensorflow as native
+
+__all__ = ["Runner", "copies", "program_of"]
+
+
+def copies() -> dict[str, int]:
+    """Copies between the host and GPUs since the process began: how often, and how many bytes."""
+    return native.gpu_copies()
+
+
+def program_of(model: Model) -> Any:
+    """What a plan runs: the program itself, or a GPU's program on the stream of tensors."""
+    return Runner(model) if hasattr(model.program, "run_on_gpu") else model.program
+
+
+@functools.cache
+def _stream(device: int) -> Any:
+    from npu_runtime import cuda
+
+    return cuda.Stream.borrowed(device, cuda.tensor_stream(device))
+
+
+@functools.cache
+def _introduce() -> None:
+    from npu_runtime import cuda
+
+    native.use_gpus(cuda.gpu_calls())
+
+
+class Runner:
+    """A GPU's program as plans call it."""
+
+    def __init__(self, model: Model) -> None:
+        _introduce()
+        self.model, self.name = model, model.name
+        self.input_bytes = [p.desc.nbytes for p in model.inputs]
+        self.output_bytes = [p.desc.nbytes for p in model.outputs]
+
+    def __call__(
+        self, device: int, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> list[tuple[int, list[int]]]:
+        """Put a run on the stream; the shapes of outputs that only the run decides."""
+        try:
+            shapes = self.model.program.run_on_gpu(inputs, outputs, _stream(device))
+        except TaskError as error:
+            raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
+        except OutOfMemoryError as error:
+            raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+        return [(index, list(shape)) for index, shape in shapes.items()]
