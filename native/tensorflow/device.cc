@@ -816,7 +816,12 @@ TFE_TensorHandle* copy_from_device(TFE_Context* context, TFE_TensorHandle* tenso
   }
   TFE_TensorHandle* host = nullptr;
   if (object->variable) {
-    object->variable->escape();
+    try {
+      object->variable->escape();  // fetches the value where a GPU has it
+    } catch (const std::exception& error) {
+      api.TF_SetStatus(status, kInternal, error.what());
+      return nullptr;
+    }
     host = object->variable->resource();
   } else {
     host = object->storage->host(status);

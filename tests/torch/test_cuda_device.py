@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.model.cuda import CudaProgram
 from npu_runtime import cuda
 from torchair import executable, gpu
+from torchair.lowering import Layout, NpuPart, lower
+from torchair.plan import FunctionPlan, form_of
 
 
 def test_compiled_graphs_run_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +169,38 @@ def test_tensors_of_the_host_are_copied_and_counted(monkeypatch: pytest.MonkeyPa
         text = str(torchair.explain(lambda x: torch.exp(x) + 1, torch.ones(5, 40)))
     assert "tensors in the memory of the host: 1600 bytes copied to and from the GPU in a call" in text
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("kind", ["efficient", "flash", "cudnn"])
+def test_attention_of_cuda_tensors_is_the_engines(kind: str) -> None:
+    """The graphs of SDPA on CUDA tensors, forward and backward, give what SDPA and its gradients are."""
+    forward = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention").default
+    backward = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention_backward").default
+    q, k, v, dy = (torch.randn(2, 3, 17, 8) for _ in range(4))
+    bias = [] if kind == "flash" else [None, True]
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+        found = forward(q, k, v, *bias, 0.0, True)
+        y, sums = found[:2]
+        if kind == "efficient":
+            grads = backward(dy, q, k, v, None, y, sums, *found[2:4], 0.0, [True] * 3 + [False], True)
+        elif kind == "flash":
+            grads = backward(dy, q, k, v, y, sums, *found[2:6], 0.0, True, *found[6:8])
+        else:
+            grads = backward(dy, q, k, v, y, sums, *found[6:8], None, *found[2:6], 0.0, True)
+        return [y, *grads[:3]]
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t).to(torch.float16).to(torch.float32) for t in (q, k, v, dy)]
+        graph = make_fx(step)(*fakes)
+    places = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    values = {n: n.meta["val"] for n in graph.graph.nodes if "val" in n.meta}
+    lowered = lower(graph, values, {}, {n: Layout.of(n.meta["val"]) for n in places})
+    assert not lowered.refusals
+    models = [compile_graph(s.graph) for s in lowered.steps if isinstance(s, NpuPart)]
+    got = FunctionPlan(form_of(graph, places, lowered, values), models)([q, k, v, dy])
+    given = [t.clone().requires_grad_() for t in (q, k, v)]
+    y = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True)
+    want = [y.detach(), *torch.autograd.grad(y, given, dy)]
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -734,6 +734,40 @@ def _attention_backward(n: AtenNode) -> Any:
     return list(n.op("AttentionGrad", *values, _mask(n), **_scores(n)))
 
 
+# What SDPA becomes on CUDA tensors: the same, with sums in shapes of their own and, beside them, the state of random
+# numbers that nothing draws without dropout.
+@aten("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+      "_scaled_dot_product_cudnn_attention")  # fmt: skip
+def _attention_on_cuda(n: AtenNode) -> Any:
+    if n.arg("return_debug_mask", False):
+        raise Unsupported("attention that gives its weights")
+    y, sums = n.op("Attention", *_attended(n), _mask(n), **_scores(n))
+    wanted = n.out(1)
+    count = math.prod(desc_of(sums).shape)
+    if math.prod(wanted.shape) < count:  # nobody reads them
+        sums = n.filled(0, wanted)
+    elif math.prod(wanted.shape) > count:  # rows to the next multiple of 32
+        more = wanted.shape[-1] - desc_of(sums).shape[-1]
+        sums = n.op("Pad", sums, low=[0, 0, 0], high=[0, 0, more])
+    others = [None if desc is None else n.filled(0, desc) for desc in n.results[2:]]
+    return [y, n.shaped(n.cast(sums, wanted.dtype), wanted.shape), *others]
+
+
+@aten("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward",
+      "_scaled_dot_product_cudnn_attention_backward")  # fmt: skip
+def _attention_on_cuda_backward(n: AtenNode) -> Any:
+    rows = desc_of(n.arg("query")).shape[:-1]
+    sums = n.arg("logsumexp")
+    if desc_of(sums).shape[2] != rows[2]:
+        sums = n.op("Slice", sums, starts=[0, 0, 0], ends=list(rows))
+    dy = n.arg("grad_out_") if n.arg("grad_out_") is not None else n.arg("grad_out")
+    mask = n.arg("attn_bias")
+    if mask is not None and any(n.arg("grad_input_mask", [])[3:]):
+        raise Unsupported("the gradient of the numbers that attention adds to its scores")
+    values = [dy, *_attended(n), n.arg("out"), n.shaped(sums, rows)]
+    return [*n.op("AttentionGrad", *values, _mask(n), **_scores(n)), None][: len(n.results)]
+
+
 def _attended(n: AtenNode) -> list[Any]:
     if n.arg("dropout_p", 0.0):
         raise Unsupported("attention that drops weights")
@@ -742,7 +776,7 @@ def _attended(n: AtenNode) -> list[Any]:
 
 def _mask(n: AtenNode) -> Any:
     """Bools, or numbers that are added to scores without being rounded."""
-    mask = n.arg("attn_mask")
+    mask = n.arg("attn_mask", n.arg("attn_bias"))
     return mask if mask is None or desc_of(mask).dtype == "bool" else n.wide(mask)
 
 
@@ -752,5 +786,5 @@ def _scores(n: AtenNode) -> dict[str, Any]:
     return {
         "scale": float(n.arg("scale", 1 / math.sqrt(size))),
         "causal": bool(n.arg("is_causal", False)),
-        "zeros": n.arg("attn_mask") is not None,
+        "zeros": n.arg("attn_mask", n.arg("attn_bias")) is not None,
     }
