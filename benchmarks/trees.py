@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.contenders import limit_threads
+from benchmarks.contenders import THREADS, limit_threads
 
 FEATURES = 30
 
@@ -43,8 +44,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="small forests, a few rounds")
+    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
     arguments = parser.parse_args()
-    limit_threads()
+    limit_threads(arguments.threads)
 
     import numpy as np
     import onnxruntime
@@ -58,6 +60,9 @@ def main() -> int:
         "Ensembles of trees", ["model", "batch", "ours, µs", "ONNX Runtime, µs", "ratio", "error"]
     )
     worst = 0.0
+    clock = time.process_time if arguments.threads == 1 else time.perf_counter
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = arguments.threads
     for name, estimator in estimators(arguments.quick).items():
         for batch in (1, 1024):
             kind = skl2onnx.common.data_types.FloatTensorType([batch, FEATURES])
@@ -68,7 +73,7 @@ def main() -> int:
             x = np.random.default_rng(1).standard_normal((batch, FEATURES)).astype(np.float32)
             ours = ge.compile(model)
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), providers=["CPUExecutionProvider"]
+                model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
             )
             calls = {"ours": lambda m=ours, x=x: m(x), "theirs": lambda s=session, x=x: s.run(None, {"x": x})}
             found = calls["ours"]()
@@ -77,7 +82,7 @@ def main() -> int:
             )  # labels may differ where scores are equal
             error = relative_error([scores], calls["theirs"]()[-1:])
             worst = max(worst, error)
-            times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.02)
+            times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.02, clock)
             medians = {key: statistics.median(values) for key, values in times.items()}
             row = [f"{medians[key] * 1e6:.1f}" for key in ("ours", "theirs")]
             table.add_row(name, str(batch), *row, ratio(medians["theirs"] / medians["ours"]), f"{error:.0e}")

@@ -58,6 +58,11 @@ class Model:
             self.unknown_constants = frozenset(range(len(plan.constants))) - {*self.program.plain_constants}
         tensor_dump.register(self.program, self)
         self._announce = environment.text("NPU_PROFILE") not in ("", "0")
+        self._takes, self._gives = (
+            [(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in ports]
+            for ports in (plan.inputs, plan.outputs)
+        )
+        self._is_native = isinstance(self.program, npu_runtime.Program)
         if npu_runtime.is_recording() and isinstance(self.program, npu_runtime.Program):
             recorded_tasks[self.program.number] = self._tasks()
 
@@ -80,7 +85,7 @@ class Model:
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run on arrays, given in order or by name; one array, or a tuple of several."""
-        results = self.run([*arrays, *self._named(arrays, named)])
+        results = self.run([*arrays, *self._named(arrays, named)] if named else arrays)
         return results[0] if len(results) == 1 else tuple(results)
 
     @property
@@ -107,39 +112,47 @@ class Model:
 
         Tensors in a GPU's memory (by DLPack) are used where they are, and the results are there too.
         """
-        if self._is_on_gpu(arrays):
+        if not self._is_native and self._is_on_gpu(arrays):
             from ge.model.cuda.arrays import run_arrays
 
             return run_arrays(self.program, arrays, into)
         feeds = self._feeds(arrays)
         if into is None:
-            results = [np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in self.outputs]
+            results = [np.empty(*made) for made in self._gives]
         else:
             results = _results(self.name, self.outputs, into)
-        self._donate(feeds, results)
+        if self.plan.donated:
+            self._donate(feeds, results)
         if self._announce:
             self.announce(feeds)
         try:
             shapes = self.program.run(feeds, results)
         except npu_runtime.TaskError as error:
             raise self.failure(error) from error
-        for index, shape in _reported(shapes):
-            results[index] = _leading(results[index], shape)
+        if shapes:
+            for index, shape in _reported(shapes):
+                results[index] = _leading(results[index], shape)
         return results
 
     def _is_on_gpu(self, arrays: Sequence[Any]) -> bool:
         """Whether some of the arrays are in the memory of a GPU, which then must be the model's."""
-        if isinstance(self.program, npu_runtime.Program) or not isinstance(arrays, list | tuple):
+        if not isinstance(arrays, list | tuple):
             return False
         from ge.model.cuda.arrays import gpu_of
 
         return any(gpu_of(array) is not None for array in arrays)
 
     def _feeds(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.inputs):
+        if not isinstance(arrays, (list, tuple)) or len(arrays) != len(self._takes):
             got = len(arrays) if isinstance(arrays, list | tuple) else f"a {type(arrays).__name__}"
             raise GeError("E10020", f"model {self.name} takes {len(self.inputs)} inputs, got {got}")
-        return [_fitting(port, array) for port, array in zip(self.inputs, arrays, strict=True)]
+        feeds = list(arrays)
+        for index, (shape, dtype) in enumerate(self._takes):
+            array = feeds[index]
+            fits = type(array) is np.ndarray and array.shape == shape and array.dtype == dtype
+            if not fits or not array.flags.c_contiguous:
+                feeds[index] = _fitting(self.inputs[index], array)
+        return feeds
 
     def run_addresses(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Run on checked addresses; the shapes of outputs that only the run decides."""

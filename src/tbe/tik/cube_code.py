@@ -136,15 +136,14 @@ def _fixpipe(w: Writer, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst
     target = _region(w, dst, pieces * length + (pieces - 1) * gap, "global", "local.UB")
     added = None
     if bias is not None:
-        _tensors(bias)
-        if bias.dtype != src.dtype:
+        if not isinstance(bias, Tensor) or bias.dtype != src.dtype:
             raise NotNative("a bias of another type")
-        added = _region(w, bias, pieces * TILE, "local.L1")
+        added = (bias, _region(w, bias, pieces * TILE, "local.L1"))
 
     def tile(piece: Value, at: Value) -> None:
         x = w.load(_at(w, src, source, (piece, step), (at, 1)), src.dtype, TILE)
         if added is not None:
-            x = _added(w, x, w.load(_at(w, bias, added, (piece, TILE)), src.dtype, TILE))
+            x = _added(w, x, w.load(_at(w, *added, (piece, TILE)), src.dtype, TILE))
         if mode == "int322fp16":
             x = w.b.convert("sitofp", x, "float")
             x = w.b.fmul(x, w.b.like(x, float(np.float32(np.float16(factor)))))
@@ -186,7 +185,7 @@ def _trans_scatter(w: Writer, dst_high_half: Any, src_high_half: Any, dst_list: 
     w.times(w.i64(int(repeat_times)), block)
 
 
-INSTRUCTIONS = {
+INSTRUCTIONS: dict[str, Callable[..., None]] = {
     "matmul": _matmul,
     "fixpipe": _fixpipe,
     "vec_trans_scatter": _trans_scatter,
