@@ -249,6 +249,21 @@ class WindowSum(Windowed):
         return math.prod(op.shape) * math.prod(op.kernel)
 
 
+def _looked_up(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
+    """The gradient of a maximum by positions, on channels-last data as convolutions have it."""
+    assert op.inputs[1] is not None
+    rank = op.inputs[1].rank
+    order = channels_last_perm(rank, FORMATS[1])
+    first = op.data_format == FORMATS[0]
+    if first:
+        gradient, x = (builder.op("Transpose", v, perm=list(order)) for v in (gradient, x))
+    shape = [op.inputs[1].shape[p] for p in (order if first else range(rank))]
+    window = {"kernel": list(op.kernel), "data_format": FORMATS[1], **_attrs(_window(op))}
+    plane = builder.op("Cast", builder.op("MaxPoolIndices", x, **window)[1], to="int32")
+    y = builder.op("WindowSum", gradient, plane, shape=shape, **window)
+    return builder.op("Transpose", y, perm=list(channels_first_perm(rank, FORMATS[1]))) if first else y
+
+
 @register
 class MaxPoolGrad(PoolGrad):
     """Each gradient goes to where its window's first maximum is."""
@@ -266,9 +281,7 @@ class MaxPoolGrad(PoolGrad):
         if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented
         if builder.target is not None and builder.target.kind == "cuda":
-            window = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
-            plane = builder.op("Cast", builder.op("MaxPoolIndices", x, **window)[1], to="int32")
-            return builder.op("WindowSum", gradient, plane, shape=list(op.inputs[1].shape), **window)  # type: ignore[union-attr]
+            return _looked_up(builder, op, gradient, x)
         shape, last = op.inputs[1].shape, op.data_format == FORMATS[1]  # type: ignore[union-attr]
         attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
         _, plane = builder.op("MaxPoolIndices", x, **attrs)

@@ -220,7 +220,7 @@ def _by_input(
 def _by_weight(
     n: AtenNode, data: Any, gradient: Any, w: Any, pads: list[int], ends: list[int], attrs: dict[str, Any]
 ) -> Any:
-    """Rows at the end that no window reaches are cut off."""
+    """Rows at the end that would make room for further windows are cut off."""
     kernel = list(desc_of(w).shape[2:])
     window = Window(
         tuple(kernel), tuple(attrs["strides"]), tuple(attrs["dilations"]), tuple(pads), tuple(ends)
@@ -230,7 +230,7 @@ def _by_weight(
     used = [(out - 1) * stride + extent - low for out, stride, extent, low in rows]
     sizes = list(desc_of(data).shape)
     kept = [*sizes[:2], *(min(u, s) for u, s in zip(used, sizes[2:], strict=True))]
-    if kept != sizes:
+    if window.outputs(sizes[2:]) != tuple(space):
         data = n.op("Slice", data, starts=[0] * len(kept), ends=kept)
     return n.op("ConvGradWeight", data, gradient, kernel=kernel, pads_begin=pads, pads_end=ends, **attrs)
 
