@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ def gradients(subject: Subject, dtype: Any, wide: Any = None) -> tuple[float, np
     loss = subject.loss(y, target)
     loss.backward()
     flat = [w.grad.double().cpu().numpy().reshape(-1) for w in module.parameters()]
-    return float(loss), np.concatenate(flat)
+    return float(loss.detach()), np.concatenate(flat)
 
 
 def peer(subject: Subject, dtype: Any, mode: str) -> Any:
@@ -218,8 +218,10 @@ def peer(subject: Subject, dtype: Any, mode: str) -> Any:
     return step
 
 
-def row(subject: Subject, precision: str, peers: Sequence[str], tuned: bool, profile: str) -> dict[str, Any]:
-    """The times and errors of one network's step."""
+def rows(
+    subject: Subject, precision: str, peers: Sequence[str], tuning: float, profile: str
+) -> Iterator[tuple[str, Any]]:
+    """The times and errors of one network's step, as they are found."""
     import torch
 
     from benchmarks.cuda import measure
@@ -228,38 +230,48 @@ def row(subject: Subject, precision: str, peers: Sequence[str], tuned: bool, pro
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}[precision]
     began = time.perf_counter()
     ours = compiled_step(subject, dtype, cuda.describe(0)["architecture"])
-    compiled = time.perf_counter() - began
+    yield "trace and compile s", time.perf_counter() - began
     outputs = ours.run()
-    found: dict[str, Any] = {"network": subject.name, "batch": subject.batch, "precision": precision}
-    found["trace and compile s"], found["and first run s"] = compiled, time.perf_counter() - began
-    found["by heuristics"] = ours.model.program.seconds() * 1e3
-    if tuned:
-        began = time.perf_counter()
-        ours.model.program.tune()
-        found["tuning s"] = time.perf_counter() - began
-        found["ours"] = ours.model.program.seconds() * 1e3
-        found["wrong candidates"] = len(ours.model.program.loaded.wrong)
-        outputs = ours.run()
-    found["nodes"], found["parts"] = ours.model.program.loaded.nodes, len(ours.model.program.loaded.parts)
+    program = ours.model.program
+    yield "and first run s", time.perf_counter() - began
+    yield "by heuristics", program.seconds() * 1e3
+    yield "nodes", program.loaded.nodes
+    yield "parts", len(program.loaded.parts)
+    yield from _errors(subject, ours, outputs, dtype)
     if profile:
         _write_profile(ours, Path(profile) / f"{subject.name}-{subject.batch}-{precision}.txt")
-    share = 1 - BETAS[0] if subject.adam else 1.0
-    got = np.concatenate([outputs[i].astype(np.float64).reshape(-1) / share for i in ours.slots])
-    want_loss, want = gradients(subject, None, torch.float64)
-    torch_loss, theirs = gradients(subject, dtype)
-    found["loss error"] = abs(float(outputs[ours.loss]) - want_loss) / abs(want_loss)
-    found["gradient error"] = float(np.linalg.norm(got - want) / np.linalg.norm(want))
-    found["torch loss error"] = abs(torch_loss - want_loss) / abs(want_loss)
-    found["torch gradient error"] = float(np.linalg.norm(theirs - want) / np.linalg.norm(want))
+    if tuning:
+        began = time.perf_counter()
+        program.tune(tuning)
+        yield "tuning s", time.perf_counter() - began
+        yield "ours", program.seconds() * 1e3
+        yield "wrong candidates", len(program.loaded.wrong)
+        yield from _errors(subject, ours, ours.run(), dtype)
+        if profile:
+            _write_profile(ours, Path(profile) / f"{subject.name}-{subject.batch}-{precision}.txt")
     for mode in peers:
         torch._dynamo.reset()
         began = time.perf_counter()
         step = peer(subject, dtype, mode)
         step()
         torch.cuda.synchronize()
-        found[f"{mode} s"] = time.perf_counter() - began
-        found[mode] = measure(step)
-    return found
+        yield f"{mode} s", time.perf_counter() - began
+        yield mode, measure(step)
+
+
+def _errors(
+    subject: Subject, ours: Compiled, outputs: Sequence[np.ndarray], dtype: Any
+) -> Iterator[tuple[str, Any]]:
+    """Of loss and gradients against float64, with those of PyTorch's own step in the same precision."""
+    import torch
+
+    share = 1 - BETAS[0] if subject.adam else 1.0
+    got = np.concatenate([outputs[i].astype(np.float64).reshape(-1) / share for i in ours.slots])
+    want_loss, want = gradients(subject, None, torch.float64)
+    torch_loss, theirs = gradients(subject, dtype)
+    for name, loss, found in (("", float(outputs[ours.loss]), got), ("torch ", torch_loss, theirs)):
+        yield f"{name}loss error", abs(loss - want_loss) / abs(want_loss)
+        yield f"{name}gradient error", float(np.linalg.norm(found - want) / np.linalg.norm(want))
 
 
 def _write_profile(ours: Compiled, path: Path) -> None:
@@ -273,7 +285,6 @@ def _write_profile(ours: Compiled, path: Path) -> None:
         f"{t.seconds * 1e6:9.1f} us  {t.kind:18} {t.name[:70]:70} {t.shape} {t.implementation}" for t in tasks
     ]
     path.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines[: len(sums)]))
 
 
 def main() -> None:
@@ -286,7 +297,7 @@ def main() -> None:
     parser.add_argument(
         "--peers", nargs="*", default=["max-autotune"], help="modes of torch.compile, or eager"
     )
-    parser.add_argument("--untuned", action="store_true", help="take the libraries' first choices")
+    parser.add_argument("--tuning", type=float, default=300.0, help="seconds for it, 0 for none")
     parser.add_argument("--profile", default="", help="the folder for the times of all tasks")
     parser.add_argument("--small", action="store_true", help="small networks")
     arguments = parser.parse_args()
@@ -294,11 +305,15 @@ def main() -> None:
         name, _, batches = text.partition(":")
         for batch in map(int, (batches or "1").split(",")):
             subject = Subject(name, batch, arguments.small)
-            found = row(
-                subject, arguments.precision, arguments.peers, not arguments.untuned, arguments.profile
-            )
-            texts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
-            print("  ".join(texts), flush=True)
+            print(f"{name} batch {batch} {arguments.precision}", end="", flush=True)
+            given = arguments.precision, arguments.peers, arguments.tuning, arguments.profile
+            for key, value in rows(subject, *given):
+                print(
+                    f"  {key} {value:.4g}" if isinstance(value, float) else f"  {key} {value}",
+                    end="",
+                    flush=True,
+                )
+            print(flush=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ def same(make, dtype: str, *feeds: np.ndarray) -> ge.Model:
         for got, want in zip(model.run(narrow), wants, strict=True):
             error = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want.astype(np.float64))
             assert error <= TOLERANCE[dtype], f"tuned: {tuned}"
-    assert not model.program.loaded.wrong
     return model
 
 

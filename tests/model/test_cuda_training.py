@@ -184,3 +184,28 @@ def test_checks_of_inputs_come_before_one_graph() -> None:
 def test_sums_of_rows_are_ptx() -> None:
     code = build_row_sums("bfloat16", "int64", 8, 600, 9, "sm_90").code.decode()
     assert ".entry tbe_row_sums" in code and "st.global" in code
+
+
+@pytest.mark.parametrize("shape", [(4096, 24), (64, 64, 16)])
+def test_sums_of_few_columns_are_done_in_two_steps(shape) -> None:
+    """So that all multiprocessors take part; what is between them is float32."""
+
+    def make(b, x):
+        return b.op("ReduceSum", x, axes=list(range(len(shape) - 1)), keepdims=False)
+
+    model = check(make, "bfloat16", random(*shape))
+    between = [v for t in model.plan.tasks for v in t.outputs]
+    assert [v.dtype for v in between] == ["float32", "bfloat16"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_are_products_of_the_operands_type(causal) -> None:
+    def make(b, dy, q, k, v):
+        y, sums = b.op("Attention", q, k, v, scale=0.25, causal=causal)
+        return tuple(b.ops("AttentionGrad", [dy, q, k, v, y, sums], scale=0.25, causal=causal))
+
+    shape = (2, 2, 8, 16)
+    model = check(make, "bfloat16", *(random(*shape, seed=n) for n in range(4)))
+    products = [t for t in model.plan.tasks if t.kind == "matmul"]
+    assert {t.inputs[0].dtype for t in products} == {"bfloat16"} and not on_host(model)
+    assert sorted(t.outputs[0].dtype for t in products).count("float32") == 2

@@ -162,6 +162,16 @@ class CublasLt(_Library):
     name = "cublaslt"
     activations = ("relu", "gelu_tanh")
 
+    def unfit(self, op: Operation) -> str:
+        """16-bit operands may have a float32 result, without an epilogue."""
+        y = op.outputs[0]
+        if y.dtype != "float32" or op.inputs[0].dtype == "float32":
+            return super().unfit(op)
+        if op.flag("has_bias") or op.post_ops:
+            return "a wider result has no epilogue"
+        same = View(y.buffer, op.inputs[0].dtype, y.shape, y.strides, y.offset)
+        return super().unfit(replace(op, outputs=(same,)))
+
     def _operands(self, op: Operation) -> str:
         y = op.outputs[0]
         leading = y.shape[:-2]

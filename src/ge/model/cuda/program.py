@@ -13,6 +13,7 @@ import ctypes
 import functools
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -204,11 +205,11 @@ class CudaProgram:
             except OutOfDeviceMemory as error:
                 raise _out_of_memory(self.plan, error) from error
 
-    def tune(self) -> None:
-        """Time every candidate of every library call and keep the fastest."""
+    def tune(self, seconds: float = math.inf) -> None:
+        """Time every candidate of every library call and keep the fastest; calls after so many seconds stay."""
         with self._place().lock:
             self.loaded.bind_own()
-            self.loaded.tune()
+            self.loaded.tune(seconds)
 
     def profile(
         self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], repeats: int = 10
@@ -771,13 +772,19 @@ class _Loaded:
         most = max((call.prepare(call.chosen) for call in self.calls), default=0)
         return cuda.Memory(self.device, max(most, 1), f"the workspace of {self.plan.name}")
 
-    def tune(self) -> None:
-        """Time the candidates of every call and keep the fastest that is right; equal calls are timed once."""
+    def tune(self, seconds: float) -> None:
+        """Time the candidates of every call and keep the fastest that is right; equal calls are timed once.
+
+        Those of the largest calls come first; calls that so many seconds do not suffice for stay as they are.
+        """
+        until = time.monotonic() + seconds
         known: dict[str, tuple[int, int]] = {}
         self.workspace = cuda.Memory(self.device, _WORKSPACE_LIMIT, f"the workspace of {self.plan.name}")
-        for call in self.calls:
+        for call in sorted(self.calls, key=lambda call: -call.task.flops):
             key = task_key(call.task)
             if key not in known:
+                if time.monotonic() > until:
+                    continue
                 known[key] = self._fastest(call)
                 self.tuning.keep(call.task, call.describe(known[key]))
             call.prepare(known[key])

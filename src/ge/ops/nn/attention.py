@@ -285,14 +285,21 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[A
     Keys that are hidden have no slope, also where all of a query's are and share its weight.
     """
     dtype = desc_of(values[0]).dtype
-    axis = desc_of(values[0]).rank - 1
-    dy, q, k, v, y = (_cast(b, x, widened(dtype)) for x in values)
+    axis, wide = desc_of(values[0]).rank - 1, widened(dtype)
+    on_gpu = (
+        b.target is not None and b.target.kind == "cuda"
+    )  # whose products of 16-bit operands sum in float32
+    products = dtype if on_gpu else wide
+    dy, q, k, v = (_cast(b, x, products) for x in values[:4])
     weights = _weights(b, op, _scores(b, op, q, k, mask))
-    through = b.op("MatMul", dy, v, transpose_b=True)
-    inner = b.op("ReduceSum", b.op("Mul", dy, y), axes=[axis], keepdims=True)
+    through = b.op("MatMul", dy, v, transpose_b=True, output_dtype=wide if wide != products else None)
+    inner = b.op(
+        "ReduceSum", b.op("Mul", *(_cast(b, x, wide) for x in (dy, values[4]))), axes=[axis], keepdims=True
+    )
     slopes = b.op("Mul", b.op("Mul", weights, b.op("Sub", through, inner)), op.scale)
     if mask is not None and desc_of(mask).dtype == "bool":
         slopes = b.op("Select", mask, slopes, 0.0)
+    slopes, weights = (_cast(b, x, products) for x in (slopes, weights))
     found = (
         b.op("MatMul", slopes, k),
         b.op("MatMul", slopes, q, transpose_a=True),

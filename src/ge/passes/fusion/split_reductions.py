@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ge.ir.types import FLOATS
+from ge.ir.types import FLOATS, widened
 from ge.ir.values import desc_of
 from ge.ops.base import lookup
 from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
@@ -15,6 +15,8 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
 __all__ = ["SplitReductions"]
 
 _LANE = 8  # the last kept axis is what vectors run along
+_COLUMNS_PER_ROW = 16  # of a GPU, which has this many times as many threads as it has rows to keep it busy
+_LEAST_LENGTH = 8  # of a piece of an axis
 
 
 def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -24,18 +26,43 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if desc.size < r.options.target.reduction_elements or attrs["axes"] is None or desc.dtype not in FLOATS:
         return None
     axes = sorted(a % desc.rank for a in attrs["axes"] if desc.shape[a] != 1)
-    if len(axes) < 2 or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:
+    if not axes or axes[-1] == desc.rank - 1 or desc.shape[-1] < _LANE:
         return None
     kept = math.prod(n for i, n in enumerate(desc.shape[:-1]) if i not in axes)
+    enough = r.options.target.rows
     if r.options.target.kind == "cuda":  # every column has threads of its own
         kept *= desc.shape[-1]
-    if kept >= r.options.target.rows:
+        enough *= _COLUMNS_PER_ROW
+    if kept >= enough:
         return None
-    inner = _inner_axes(desc.shape, axes, kept, r.options.target.rows)
+    if len(axes) == 1:
+        outer = (
+            _outer_extent(desc.shape[axes[0]], -(-enough // kept)) if r.options.target.kind == "cuda" else 0
+        )
+        inner = [axes[0] + 1] if outer else None
+    else:
+        outer = 0
+        counts = (enough, r.options.target.rows)
+        inner = next(filter(None, (_inner_axes(desc.shape, axes, kept, n) for n in counts)), None)
     if inner is None:
         return None
-    partial = r.op_like(node, [source], axes=inner, keepdims=True)
-    return r.op_like(node, [partial])
+    wide = widened(desc.dtype)  # the pieces' type
+    values = source if wide == desc.dtype else r.op("Cast", source, to=wide)
+    if outer:
+        left, extent, *right = desc.shape[: axes[0]], desc.shape[axes[0]], *desc.shape[axes[0] + 1 :]
+        values = r.op("Reshape", values, shape=[*left, outer, extent // outer, *right])
+    partial = r.op_like(node, [values], axes=inner, keepdims=not outer)
+    total = r.op_like(node, [partial])
+    return total if wide == desc.dtype else r.op("Cast", total, to=desc.dtype)
+
+
+def _outer_extent(extent: int, pieces: int) -> int:
+    """Into how many pieces, at least as many as given, an axis is split; 0 where they would be short.
+
+    >>> _outer_extent(4096, 11), _outer_extent(101, 2)
+    (16, 0)
+    """
+    return next((n for n in range(pieces, extent // _LEAST_LENGTH + 1) if extent % n == 0), 0)
 
 
 def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -> list[int] | None:
@@ -53,7 +80,8 @@ class SplitReductions(RewritePass):
 
     1. A reduction that may be done axis by axis (its operator `nests`) of a large float tensor over two or more axes,
        not the last one, that leaves few rows is done over the inner axes first and over the others then.
-    2. Reductions along the last axis, small ones, and those that leave enough rows stay as they are.
+    2. On a GPU a long axis is split in two for that; there enough are as many columns as have threads of their own.
+    3. Reductions along the last axis, small ones, and those that leave enough rows stay as they are.
     """
 
     name = "split_reductions"

@@ -14,11 +14,12 @@ from ge.passes.precision.lower_precision import MODES, feeding_products, mode_of
 __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
+_NARROW = ("bfloat16", "float16")
 SMALL_SHARE = 256  # of the largest value's elements
 
 
 class StoreNarrow(Pass):
-    """Store values narrow in the mixed precision modes.
+    """Store values narrow in the mixed precision modes, and where nothing is lost in all of them.
 
     1. A float32 value made by a vector operator and read only by vector operators is stored in the mode's type; the
        kernels widen it when they read and round it when they write.
@@ -26,11 +27,19 @@ class StoreNarrow(Pass):
     3. Inputs and outputs of the graph, constants, and nodes exempt from the mode keep float32.
     4. So do values that are small beside the graph's largest (statistics of batches: rounding them saves nothing), and
        values that no product depends on (gradients on their way into the update of a weight).
+    5. In every mode a float32 value that a 16-bit float of a vector operator was widened to, read only by vector
+       operators, is stored as it was before.
     """
 
     name = "store_narrow"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        for node in graph:
+            narrow = _widened_from(node)
+            family = _family(node.outputs[0]) if narrow else []
+            if family and all(map(_storable, family)):
+                for member in family:
+                    facts.set_storage_dtype(member, narrow)
         mode = MODES.get(options.precision_mode)
         if mode is None or not mode.stores:
             return False
@@ -48,6 +57,16 @@ class StoreNarrow(Pass):
                     for member in family:
                         facts.set_storage_dtype(member, mode.dtype)
         return False
+
+
+def _widened_from(node: ir.Node) -> str:
+    """The 16-bit type that a Cast widens to float32, "" for other nodes."""
+    if node.op_type != "Cast" or node.inputs[0] is None or desc_of(node.outputs[0]).dtype != _WIDE:
+        return ""
+    maker, source = node.inputs[0].producer(), desc_of(node.inputs[0]).dtype
+    operator = None if maker is None else lookup(maker.op_type)
+    is_vector = operator is not None and operator.engine is Engine.VECTOR and not operator.moves
+    return source if is_vector and source in _NARROW else ""
 
 
 def _family(value: ir.Value) -> list[ir.Value]:
