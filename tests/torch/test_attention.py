@@ -121,6 +121,38 @@ def test_masks_of_grouped_heads_on_the_device(hides: bool) -> None:
     torch.testing.assert_close(found.cpu(), wanted)
 
 
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("kind", ["none", "causal", "boolean", "added", "of heads"])
+def test_grouped_heads_are_compiled(tokens: int, kind: str) -> None:
+    """Heads of queries that share keys: those of single tokens, of several, with and without masks, with gradients."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 6, tokens, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    masks = {
+        "boolean": torch.rand(2, 1, tokens, 7) > 0.3,
+        "added": torch.randn(tokens, 7),
+        "of heads": torch.randn(2, 6, tokens, 7),
+    }
+
+    def attend(q: Any, k: Any, v: Any) -> torch.Tensor:
+        return F.scaled_dot_product_attention(
+            q, k, v, masks.get(kind), is_causal=kind == "causal", enable_gqa=True
+        )
+
+    with observe() as reports, torch.no_grad():
+        found = torch.compile(attend, backend="npu", dynamic=False)(q, k, v)
+    assert [r.refusals for r in reports] == [[]]
+    torch.testing.assert_close(found, attend(q, k, v), rtol=1e-4, atol=1e-5)
+    given = [t.requires_grad_() for t in (q, k, v)]
+    compiled = torch.compile(attend, backend="npu", dynamic=False)(*given)
+    for mine, theirs in zip(
+        torch.autograd.grad(compiled.square().sum(), given),
+        torch.autograd.grad(attend(*given).square().sum(), given),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_attention_is_one_task() -> None:
     """Also between products, whose results it reads and writes as they lie."""
 

@@ -723,15 +723,63 @@ def _while_loop(n: AtenNode) -> Any:
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
 def _attention(n: AtenNode) -> Any:
-    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read."""
-    y, sums = n.op("Attention", *_attended(n), _mask(n), **_scores(n))
-    return [y, n.cast(sums, n.out(1).dtype)]
+    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read.
+
+    Where several heads of queries share one of keys and values, those of a single token are the rows of one head, so the
+    cache is read once; for more tokens keys and values are repeated.
+    """
+    q, k, v = _attended(n)
+    mask, scores, repeats = _mask(n), _scores(n), _repeats(q, k)
+    if repeats > 1 and desc_of(q).shape[-2] == 1 and not scores["causal"]:
+        q = n.shaped(q, [*desc_of(k).shape[:-2], repeats, desc_of(q).shape[-1]])
+        mask = _mask_of_groups(n, mask, repeats)
+    elif repeats > 1:
+        k, v = (_repeated(n, t, repeats) for t in (k, v))
+    y, sums = n.op("Attention", q, k, v, mask, **scores)
+    return [n.shaped(y, n.out(0).shape), n.cast(n.shaped(sums, n.out(1).shape), n.out(1).dtype)]
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _attention_backward(n: AtenNode) -> Any:
-    values = [n.arg("grad_out"), *_attended(n), n.arg("out"), n.arg("logsumexp")]
-    return list(n.op("AttentionGrad", *values, _mask(n), **_scores(n)))
+    q, k, v = _attended(n)
+    repeats = _repeats(q, k)
+    if repeats > 1:
+        k, v = (_repeated(n, t, repeats) for t in (k, v))
+    values = [n.arg("grad_out"), q, k, v, n.arg("out"), n.arg("logsumexp")]
+    by_q, by_k, by_v = n.op("AttentionGrad", *values, _mask(n), **_scores(n))
+    if repeats == 1:
+        return [by_q, by_k, by_v]
+    return [by_q, *(n.back(_summed(n, g, repeats), i) for i, g in ((1, by_k), (2, by_v)))]
+
+
+def _repeats(q: Any, k: Any) -> int:
+    """How many heads of queries share a head of keys."""
+    heads, groups = desc_of(q).shape, desc_of(k).shape
+    if len(heads) != 4 or len(groups) != 4 or heads[1] == groups[1] or not groups[1] or heads[1] % groups[1]:
+        return 1
+    return heads[1] // groups[1]
+
+
+def _repeated(n: AtenNode, value: Any, repeats: int) -> Any:
+    """Each head several times: (batch, groups, length, size) to (batch, heads, length, size)."""
+    batch, groups, length, size = desc_of(value).shape
+    wide = n.spread(n.shaped(value, [batch, groups, 1, length, size]), [batch, groups, repeats, length, size])
+    return n.shaped(wide, [batch, groups * repeats, length, size])
+
+
+def _summed(n: AtenNode, gradient: Any, repeats: int) -> Any:
+    """The gradient of heads that were repeated."""
+    batch, heads, length, size = desc_of(gradient).shape
+    apart = n.shaped(n.wide(gradient), [batch, heads // repeats, repeats, length, size])
+    return n.op("ReduceSum", apart, axes=[2])
+
+
+def _mask_of_groups(n: AtenNode, mask: Any, repeats: int) -> Any:
+    """The mask of single tokens, with a row for each head of a group where heads differ."""
+    if mask is None or desc_of(mask).rank < 3 or desc_of(mask).shape[-3] == 1:
+        return mask
+    *before, heads, _, keys = desc_of(mask).shape
+    return n.shaped(mask, [*before, heads // repeats, repeats, keys])
 
 
 # What SDPA becomes on CUDA tensors: the same, with sums in shapes of their own and, beside them, the state of random
