@@ -16,11 +16,13 @@ from ge.hybrid.cuts import Cut, Halves, Remainder
 from ge.hybrid.specialise import Specialiser
 from ge.ir.values import desc_of
 from ge.model.model import Model
+from ge.model.one_kernel import run_kernel
 from ge.open_model import MOST_PROGRAMS, OpenModel, Shape
 from ge.ops.interpret import interpret
 
 __all__ = ["MOST_GRAPHS", "StagedModel"]
 
+_KERNELS = {"NonMaxSuppression": run_kernel}  # operators that NumPy is slow at
 MOST_GRAPHS = 128  # graphs of a stage that are kept, those without a program included
 
 Compiler = Callable[[ir.Graph], Model]
@@ -47,7 +49,7 @@ class StagedModel(OpenModel):
 
     A stage keeps its last 8 programs and 128 graphs. Sizes that come from data seldom come again, so a program is made
     for one of them only after a few calls. Until then:
-    1. A light stage (no product, no convolution) is interpreted.
+    1. A light stage (no product, no convolution) is interpreted; boxes are suppressed by the kernel.
     2. In another one, what is up to the last product runs as a program for a power of two of rows, the rest is
        interpreted; this needs a proof that the first rows of its results depend on the first rows of its inputs only.
     3. Where neither is possible, it is compiled.
@@ -156,7 +158,7 @@ class _Stage:
         program = self.programs.find(key)
         if program is None and self._judge is not None and not self.programs.is_hot(key):
             if self._judge.light(cut.graph):
-                return interpret(cut.graph, feeds)
+                return interpret(cut.graph, feeds, _KERNELS)
             fit = self._fits.program(key, lambda: self._fit(cut, values))
             if fit is not None:
                 return fit.run(self.programs.program(fit.key, lambda: self._compiled(fit.whole)), feeds)
@@ -205,7 +207,7 @@ class _Fit:
         wide = [_padded(f, self.rows) if i in self.carriers else f for i, f in enumerate(feeds)]
         descs = [desc_of(v) for v in self.halves.first.outputs]
         early = [r[: d.shape[0]] for r, d in zip(program.run_plan(wide), descs, strict=True)]
-        late = interpret(self.halves.second, [*feeds, *(early[i] for i in self.halves.passed)])
+        late = interpret(self.halves.second, [*feeds, *(early[i] for i in self.halves.passed)], _KERNELS)
         return [late[place] if second else early[place] for second, place in self.halves.outputs]
 
 

@@ -15,7 +15,10 @@ from onnx.reference import ReferenceEvaluator
 import ge
 from ge.conformance.detectors import DETECTORS, compare
 from ge.errors import GeError
+from ge.model.one_kernel import run_kernel
 from ge.open_model import MOST_PROGRAMS, OpenModel
+from ge.ops.builder import GraphBuilder
+from ge.ops.interpret import evaluate_node
 from ge.staged_model import StagedModel
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
@@ -272,3 +275,19 @@ def test_a_number_that_depends_on_the_count_of_rows_is_not_taken_from_a_larger_p
     w = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
     for kept in (5, 3, 7, 6, 1, 13):
         _compare(model, reference, [_rows(16, kept), w])
+
+
+def test_a_kernel_runs_without_a_plan() -> None:
+    builder = GraphBuilder()
+    boxes, scores = (
+        builder.input("boxes", (2, 30, 4), "float32"),
+        builder.input("scores", (2, 3, 30), "float32"),
+    )
+    attrs = {"max_output_boxes": 5, "iou_threshold": 0.4, "score_threshold": 0.2}
+    builder.output(builder.op("NonMaxSuppression", boxes, scores, **attrs))
+    node = next(n for n in builder.graph if n.op_type == "NonMaxSuppression")
+    rng = np.random.default_rng(0)
+    arrays = [rng.random((2, 30, 4)).astype(np.float32), rng.random((2, 3, 30)).astype(np.float32)]
+    (found,), (wanted,) = run_kernel(node, arrays), evaluate_node(node, arrays)
+    assert 6 <= len(found) < 30
+    np.testing.assert_array_equal(found, wanted)

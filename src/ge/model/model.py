@@ -23,7 +23,7 @@ from ge.target import cuda as gpu_targets
 from ge.target import processor_of
 from npu_runtime import activity, environment
 
-__all__ = ["Model", "PackedConstants"]
+__all__ = ["Model", "PackedConstants", "cut_to_reported"]
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,7 @@ class Model:
             shapes = self.program.run(feeds, results)
         except npu_runtime.TaskError as error:
             raise self.failure(error) from error
-        if shapes:
-            for index, shape in _reported(shapes):
-                results[index] = _leading(results[index], shape)
-        return results
+        return cut_to_reported(results, shapes) if shapes else results
 
     def _is_on_gpu(self, arrays: Sequence[Any]) -> bool:
         """Whether some of the arrays are in the memory of a GPU, which then must be the model's."""
@@ -316,6 +313,13 @@ def _reported(shapes: Any) -> list[tuple[int, tuple[int, ...]]]:
     """Actual shapes of outputs whose size was known only at run time."""
     items = shapes.items() if isinstance(shapes, dict) else enumerate(shapes or ())
     return [(int(i), tuple(s)) for i, s in items if s is not None]
+
+
+def cut_to_reported(results: list[np.ndarray], shapes: Any) -> list[np.ndarray]:
+    """The results in the shapes that a run has reported."""
+    for index, shape in _reported(shapes):
+        results[index] = _leading(results[index], shape)
+    return results
 
 
 def _leading(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
