@@ -209,3 +209,20 @@ def test_gradients_of_attention_are_products_of_the_operands_type(causal) -> Non
     products = [t for t in model.plan.tasks if t.kind == "matmul"]
     assert {t.inputs[0].dtype for t in products} == {"bfloat16"} and not on_host(model)
     assert sorted(t.outputs[0].dtype for t in products).count("float32") == 2
+
+
+def test_small_copies_to_state_are_one_launch() -> None:
+    """New values that are read by all of a step cannot be written in place, and are copied at its end."""
+
+    def make(b, x, *state):
+        total, values = x, []
+        for value in state:
+            total = b.op("Add", total, value)
+            values.append(b.op("ReduceSum", b.op("Mul", x, value), axes=[0], keepdims=False))
+        return (*values, b.op("Exp", total))
+
+    state = [random(6, seed=n) for n in range(3)]
+    model = check(make, "float32", random(5, 6), *state, donated=((0, 1), (1, 2), (2, 3)))
+    copies = [t for t in model.plan.tasks if t.kind == "copy"]
+    steps = model.program.loaded.parts[-1].steps
+    assert len(copies) == 3 and len(steps) == len(model.plan.tasks) - 2

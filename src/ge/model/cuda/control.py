@@ -25,6 +25,8 @@ __all__ = ["Branch", "Loop", "Part", "Steps", "parts_of_block", "steps_in"]
 
 Shapes = dict[int, tuple[int, ...]]
 _MOST_STEPS = 20_000  # of an unrolled loop
+_SMALL_COPY = 1 << 16  # bytes of a copy that is joined with others
+_JOINED_COPIES = 64
 
 
 @dataclass
@@ -179,7 +181,36 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
         else:
             _steps(parts).steps.append(program.step(task))
     _add_host_part(parts, program.plan, waiting)
+    _join_last_copies(parts, program)
     return parts
+
+
+def _join_last_copies(parts: list[Part], program: _Loaded) -> None:
+    """New values of state, copied to their places at the end of a run: small ones of one size in one launch."""
+    last = parts[-1] if parts else None
+    if not isinstance(last, Steps):
+        return
+    sizes: dict[int, list[Step]] = {}
+    for step in reversed(last.steps):
+        if not _is_last_copy(program.plan, step.task):
+            break
+        if step.task.inputs[0].nbytes <= _SMALL_COPY:
+            sizes.setdefault(step.task.inputs[0].nbytes, []).append(step)
+    for alike in sizes.values():
+        for begin in range(0, len(alike) - 1, _JOINED_COPIES):
+            joined = alike[begin : begin + _JOINED_COPIES]
+            tasks = [step.task for step in joined]
+            where = last.steps.index(joined[-1])
+            last.steps[where] = Step(tasks[-1], program.joined_copies(tasks))
+            last.steps = [s for s in last.steps if s not in joined]
+
+
+def _is_last_copy(plan: Plan, task: Task) -> bool:
+    """Whether a task copies from the arena to an output; such copies do not read what others of them write."""
+    if task.kind != "copy" or not all(v.contiguous for v in (*task.inputs, *task.outputs)):
+        return False
+    source, target = (plan.buffers[v.buffer].kind for v in (task.inputs[0], task.outputs[0]))
+    return source == "arena" and target == "output"
 
 
 def _checks_first(plan: Plan, tasks: list[Task]) -> list[Task]:

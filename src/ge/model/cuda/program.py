@@ -455,6 +455,17 @@ class _Loaded:
             return self._gather(source, target)
         return lambda: self.stream.copy(self.address(target), self.address(source), source.nbytes)
 
+    def joined_copies(self, tasks: Sequence[Task]) -> Callable[[], None]:
+        """Copies of one size, none of which reads what another writes, as one kernel."""
+        import tbe
+
+        nbytes = tasks[0].inputs[0].nbytes
+        sources = [tbe.placeholder((nbytes,), "uint8") for _ in tasks]
+        results = [tbe.compute((nbytes,), lambda i, source=source: source[(i,)]) for source in sources]
+        operands = [*(t.inputs[0] for t in tasks), *(t.outputs[0] for t in tasks)]
+        aligned = not any(address % _ALIGNMENT for address in self.addresses(operands))
+        return self.launcher(self.built(sources, results, aligned=aligned), operands)
+
     def _gather(self, source: View, target: View) -> Callable[[], None]:
         """A copy of a strided view: a kernel that reads from the beginning of its buffer."""
         import tbe
