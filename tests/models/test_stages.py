@@ -289,5 +289,5 @@ def test_a_kernel_runs_without_a_plan() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.random((2, 30, 4)).astype(np.float32), rng.random((2, 3, 30)).astype(np.float32)]
     (found,), (wanted,) = run_kernel(node, arrays), evaluate_node(node, arrays)
-    assert 6 <= len(found) < 30
+    assert len(found) >= 6
     np.testing.assert_array_equal(found, wanted)
