@@ -226,3 +226,15 @@ def test_small_copies_to_state_are_one_launch() -> None:
     copies = [t for t in model.plan.tasks if t.kind == "copy"]
     steps = model.program.loaded.parts[-1].steps
     assert len(copies) == 3 and len(steps) == len(model.plan.tasks) - 2
+
+
+def test_what_products_read_late_is_kept() -> None:
+    """The CPU recomputes it by another pass over memory."""
+
+    def make(b, x, w, v):
+        y = b.op("Relu", b.op("MatMul", x, w))
+        z = b.op("MatMul", b.op("Exp", b.op("MatMul", y, v)), v)
+        return z, b.op("MatMul", y, z, transpose_a=True)
+
+    model = check(make, "bfloat16", random(64, 64), random(64, 64) / 8, random(64, 64, seed=1) / 80)
+    assert kinds(model).count("kernel") == 1

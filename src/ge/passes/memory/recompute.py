@@ -38,7 +38,8 @@ class Recompute(Pass):
     0. "light": a large value that only vector operators read late is recomputed inside their kernels, element by
        element, from values that are in memory then anyway, from small ones, or from one that takes no more memory where
        it has to be kept longer for it (or that replaces several such values): nothing more is read or written. One that
-       products or convolutions read late is recomputed by one pass of plain arithmetic over what is in memory anyway.
+       products or convolutions read late is recomputed by one pass of plain arithmetic over what is in memory anyway,
+       though not on a GPU, whose memory takes time before it is full.
        A value that is in memory anyway and is widened for several vector operators is widened by each of them.
     1. "vector": light, and a large value with a long gap between readers is recomputed before its next reader, when
        vector operators (activations, normalisations, element-wise work) make it from values that are in memory then or
@@ -57,6 +58,8 @@ class Recompute(Pass):
     name = "recompute"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if options.recompute == "light":
+            return _light(graph, passes=options.target.kind != "cuda")
         work = _WAYS.get(options.recompute)
         return work is not None and work(graph)
 
@@ -158,10 +161,10 @@ def _repeatable(node: ir.Node, engines: frozenset[Engine]) -> bool:
     return plain and operator.engine in engines
 
 
-def _light(graph: ir.Graph) -> bool:
+def _light(graph: ir.Graph, *, passes: bool = True) -> bool:
     """Rule 0, repeated while inputs of recomputed values can be recomputed too."""
     rounds = 0
-    while rounds < LIGHT_ROUNDS and _light_round(_Lives(graph)):
+    while rounds < LIGHT_ROUNDS and _light_round(_Lives(graph), passes):
         rounds += 1
     return _widen_for_each(_Lives(graph)) or rounds > 0
 
@@ -194,12 +197,12 @@ def _widens_what_is_stored(node: ir.Node) -> bool:
     return stored and widens and large and all(map(_joins, result.consumers()))
 
 
-def _light_round(lives: _Lives) -> bool:
+def _light_round(lives: _Lives, passes: bool) -> bool:
     plans: list[tuple[_Late, list[ir.Node]]] = []
     wanting: dict[ir.Value, list[tuple[_Late, list[ir.Node]]]] = {}
     for late in lives.late():
         found = _chain(lives, late, _is_light, MOST_LIGHT)
-        if found is None or not (_read_by_kernels(lives, late) or _one_pass(found)):
+        if found is None or not (_read_by_kernels(lives, late) or (passes and _one_pass(found))):
             continue
         if found.missing is None or _nearly_there(lives, late, found.missing):
             _accept(lives, late, found, plans)
@@ -394,4 +397,4 @@ def _closure(
     return nodes
 
 
-_WAYS: dict[str, Callable[[ir.Graph], bool]] = {"light": _light, "vector": _vector, "segments": _segments}
+_WAYS: dict[str, Callable[[ir.Graph], bool]] = {"vector": _vector, "segments": _segments}
