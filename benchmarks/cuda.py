@@ -268,6 +268,7 @@ def row(name: str, batch: int, peers: bool, profile: bool, tuned: bool = True) -
             "by heuristics": first,
             "error": _error(again, want),
             "error by heuristics": _error(got, want),
+            "eager float16 error": _error(_eager(half, feeds), want),
             "compile s": built,
             "compile and first run s": loaded,
             "tuning s": tuning,
@@ -292,6 +293,13 @@ def row(name: str, batch: int, peers: bool, profile: bool, tuned: bool = True) -
             found["torch.compile"] = measure(lambda: peer(*device_feeds))
             found["torch error"] = _error(answer, want)
     return found
+
+
+def _eager(half: Any, feeds: tuple[Any, ...]) -> np.ndarray:
+    """PyTorch's own result in float16 on the GPU."""
+    found = half.cuda()(*[x.cuda() for x in feeds]).float().cpu().numpy()
+    half.cpu()
+    return np.asarray(found)
 
 
 def _error(got: np.ndarray, want: np.ndarray) -> float:
