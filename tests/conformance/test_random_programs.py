@@ -255,6 +255,9 @@ def test_the_reference_follows_the_definition(text: str, arrays: list[np.ndarray
         ("ReverseSequence <time_axis = 0, batch_axis = 1> (x0, x1)", [np.zeros((1, 1)), np.int64([2])]),
         ("ScatterElements (x0, x1, x2)", [np.zeros(3), np.int64([0]), np.zeros(2)]),
         ("ScatterND (x0, x1, x2)", [np.zeros(3), np.int64([[0]]), np.zeros(2)]),
+        ("OneHot (x0, x1, x2)", [np.int64([0]), np.int64(2), np.zeros(4)]),
+        ("InstanceNormalization (x0, x1, x2)", [np.zeros((1, 2, 3)), np.ones(1), np.ones(1)]),
+        ("Shrink <bias = 2.0, lambd = 1.0> (x0)", [np.int64([2**63 - 1])]),
     ],
 )
 def test_the_reference_refuses_what_is_not_defined(text: str, arrays: list[np.ndarray]) -> None:

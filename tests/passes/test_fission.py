@@ -230,3 +230,28 @@ def test_each_pass_can_be_switched_off(off: str) -> None:
     feeds = feeds_of(graph)
     model = compile_graph(graph.clone(), CompileOptions(disabled_passes=frozenset({off})))
     assert_close(model.run(feeds), interpret(graph, feeds), 1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("trip", [1, 2, 5])
+def test_states_may_take_one_anothers_place(count: int, trip: int) -> None:
+    def build(b: GraphBuilder) -> Any:
+        initial = [b.input(f"s{n}", (2,), "float32") for n in range(count)]
+        body = b.subgraph("body")
+        body.input("i", (), "int64")
+        body.input("c", (), "bool")
+        states = [body.input(f"state{n}", (2,), "float32") for n in range(count)]
+        for value in (body.constant(np.bool_(True)), *states[1:], states[0], states[-1]):
+            body.output(body.op("Identity", value))
+        return b.ops(
+            "Loop",
+            (b.constant(np.int64(trip)), None, *initial, *body.captures()),
+            body=body.graph,
+            num_states=count,
+            max_trip=trip,
+        )
+
+    given = [np.full(2, n, np.float32) for n in range(count)]
+    *last, stacked = compiled(graph_of(build)).run(given)
+    assert [int(v[0]) for v in last] == [(n + trip) % count for n in range(count)]
+    assert stacked[:, 0].tolist() == [(count - 1 + step) % count for step in range(trip)]

@@ -53,6 +53,16 @@ _unary(
     UNIT,
     0.25,
 )
+
+
+def _elu(name: str, d: Draw) -> Call:
+    """The gradient at NaN is NaN or a number in PyTorch's kernels, by the position of the element."""
+    numbers = ".nan_to_num(1.0, float('inf'), -float('inf'))" if "gradient" in d.options else ""
+    return Call(f"torch.{name}({{0}}{numbers})", [d.pick(FLOATS)], noise=UNIT)
+
+
+for _name in ("nn.functional.elu", "nn.functional.selu"):
+    OPERATORS[_name] = (0.25, partial(_elu, _name))
 _unary("nn.functional.hardswish", FLOATS, SUMS, 0.25)  # PyTorch's has a product that overflows
 _unary("real imag conj", COMPLEX, EXACT, 0.15)  # views, which noise would cut off
 _unary("angle", COMPLEX, weight=0.15)

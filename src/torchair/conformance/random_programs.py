@@ -48,8 +48,9 @@ def repeated(body: Any, steps: Any, state: Any) -> Any:
 
 
 def branch(flag: Any, then: Any, other: Any) -> Any:
-    """torch.cond; an `if` on the host, where PyTorch would compile every call of it."""
-    if not torch.compiler.is_compiling() and type(flag) is torch.Tensor and flag.device.type == "cpu":
+    """torch.cond; an `if` on the host, where PyTorch would compile every call of it, but for gradients."""
+    plain = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    if plain and type(flag) is torch.Tensor and flag.device.type == "cpu":
         return then() if flag else other()
     return torch.cond(flag, then, other)
 
@@ -197,8 +198,12 @@ class TorchDoor(PythonDoor):
         return torch.where(torch.isfinite(x), x, torch.full_like(x, number))
 
     def second_opinion(self, program: Program, runs: Runs) -> Any:
-        """PyTorch's own compiler front, which runs the traced graphs eagerly."""
-        return self._called(_by_pytorch, program, runs, "cpu", None)
+        """PyTorch's own compiler front, which runs the traced graphs eagerly, by its decompositions and without oneDNN.
+
+        The kernels of oneDNN give NaN for the gelu of infinity; others round constants to float32.
+        """
+        with torch.backends.mkldnn.flags(enabled=False):
+            return self._called(_by_decomposition, program, runs, "cpu", None)
 
     def run(self, program: Program, runs: Runs) -> Any:
         try:
@@ -210,7 +215,7 @@ class TorchDoor(PythonDoor):
 
     def _pytorch_refuses(self, program: Program, runs: Runs) -> bool:
         """True if the front of the mode fails without the NPU too."""
-        front = {"compiled": _by_pytorch, "traced": _by_autograd}.get(program.mode)
+        front = {"compiled": _by_pytorch, "eager": _by_pytorch, "traced": _by_autograd}.get(program.mode)
         try:
             if front is not None:
                 self._called(front, program, runs, "cpu", None)
@@ -221,6 +226,10 @@ class TorchDoor(PythonDoor):
 
 def _by_pytorch(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
     return compiled(program, runs, roles, options, device, "aot_eager")
+
+
+def _by_decomposition(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    return compiled(program, runs, roles, options, device, "aot_eager_decomp_partition")
 
 
 def _by_autograd(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:

@@ -129,7 +129,29 @@ def _scatter_nd(node: Any, inputs: Sequence[Any]) -> str:
     return "" if updates.shape == wanted else f"updates of another shape than {wanted}"
 
 
+def _shrink(node: Any, inputs: Sequence[Any]) -> str:
+    """Of integers it is computed in floating point, and what does not fit is not defined."""
+    x = inputs[0]
+    if x.dtype.kind not in "iu":
+        return ""
+    bias, info = abs(float(node.bias or 0)), np.iinfo(x.dtype)
+    wide = x.astype(np.float64)
+    return "" if np.all((wide - bias > info.min) & (wide + bias < info.max)) else "a number out of range"
+
+
+def _one_hot(node: Any, inputs: Sequence[Any]) -> str:
+    return "" if inputs[2].shape == (2,) else "other than two values"
+
+
+def _instance_norm(node: Any, inputs: Sequence[Any]) -> str:
+    channels = inputs[0].shape[1:2]
+    return "" if all(v.shape == channels for v in inputs[1:]) else "other than one number a channel"
+
+
 _CHECKS = {
+    "OneHot": _one_hot,
+    "InstanceNormalization": _instance_norm,
+    "Shrink": _shrink,
     "Cast": _cast,
     "GatherElements": _gather_elements,
     "Split": _split,

@@ -150,9 +150,9 @@ def _declare_softmax(name: str, type_: str) -> None:
         if n.arg("half_to_float"):
             x = n.cast(x, "float32")
         x = n.cast(x, n.out().dtype)
-        if not desc_of(x).rank:
-            return n.filled(1 if type_ == "Softmax" else 0, n.out())
-        return n.op(type_, x, axes=[axis_of(n)])
+        if desc_of(x).rank:
+            return n.op(type_, x, axes=[axis_of(n)])
+        return n.op("Reshape", n.op(type_, n.op("Reshape", x, shape=[1]), axes=[0]), shape=[])
 
 
 _declare_softmax("_softmax", "Softmax")

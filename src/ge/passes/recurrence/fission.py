@@ -211,6 +211,8 @@ class _Scan:
         if level == _FIXED:
             return frozenset()
         if value in self.states:
+            if self._rotates(value):
+                return frozenset({value})
             after = self._made(value)
             state_too = after in self.states or self._level(after) != _OF_STATES
             return self._needs(after) if state_too else frozenset({after})
@@ -225,6 +227,15 @@ class _Scan:
         direct = {v for v in self.stacks if v.producer() in self.recurrence}
         light = node.op_type != "MatMul"
         return frozenset({value}) if light and _nbytes(found - direct) > _nbytes({value}) else found
+
+    def _rotates(self, state: ir.Value) -> bool:
+        """True if states only take one another's place, until this one is back."""
+        seen = {state}
+        after = self._made(state)
+        while after in self.states and after not in seen:
+            seen.add(after)
+            after = self._made(after)
+        return after is state
 
     # -- sums over the steps ---------------------------------------------------------------------------------
 
