@@ -72,7 +72,7 @@ class Gpu:
 
     def stream(self) -> cuda.Stream:
         """PyTorch's current stream."""
-        return _borrowed(self.index, torch._C._cuda_getCurrentRawStream(self.index))  # type: ignore[attr-defined]
+        return _borrowed(self.index, torch._C._cuda_getCurrentRawStream(self.index))
 
     def make(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor with undefined contents, of PyTorch's allocator; within the guard."""

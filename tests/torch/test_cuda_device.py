@@ -144,6 +144,27 @@ def test_parameters_on_the_gpu_become_constants_and_change_again(simulated: None
             net.head.weight.mul_(2.0)
 
 
+def test_normalisations_of_16_bits_are_biases_of_convolutions(
+    simulated: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are computed in float32, and so is the bias; the library takes it in 16 bits."""
+    tasks: list[str] = []
+    run = CudaProgram.run_on_gpu
+    monkeypatch.setattr(
+        CudaProgram,
+        "run_on_gpu",
+        lambda self, *a: (tasks.extend(t.kind for t in self.plan.tasks), run(self, *a))[1],
+    )
+    net = _Net().eval()
+    net.norm.running_mean.normal_()
+    x = torch.randn(2, 3, 6, 6)
+    with torch.no_grad():
+        want = net(x)
+        got = torch.compile(net.half(), backend=torchair.get_npu_backend())(on_gpu(x.half()))
+    torch.testing.assert_close(got.float(), want, rtol=5e-3, atol=5e-3)
+    assert "conv" in tasks
+
+
 def test_open_sizes_run_on_the_gpu(simulated: None) -> None:
     def network(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x @ w, -1) + 1

@@ -120,12 +120,16 @@ def _pixels(view: View) -> View | None:
 
 
 class _Library(Candidate):
-    """What the libraries have in common: one element type throughout, and y = act(product + bias + residual)."""
+    """What the libraries have in common: one element type throughout, and y = act(product + bias + residual).
+
+    A float32 bias of 16-bit operands is rounded to their type first.
+    """
 
     device = "cuda"
     activations: tuple[str, ...] = ("relu",)
 
     def unfit(self, op: Operation) -> str:
+        op = _with_narrow_bias(op)
         dtypes = {v.dtype for v in (*op.inputs, *op.outputs)}
         if len(dtypes) != 1 or op.inputs[0].dtype not in _FLOATS or op.quantised:
             return "it takes float32, float16 or bfloat16 throughout"
@@ -147,6 +151,17 @@ class _Library(Candidate):
         if len(rest) > 1 or any(ACTIVATIONS.get(text) not in self.activations for text in rest):
             return f"it has no epilogue {', '.join(op.post_ops)}"
         return ""
+
+
+def _with_narrow_bias(op: Operation) -> Operation:
+    """The operation with a bias of its operands' type, where it is wider."""
+    if not op.flag("has_bias") or op.inputs[0].dtype not in ("float16", "bfloat16"):
+        return op
+    x, w, bias, *rest = op.inputs
+    if bias.dtype != "float32":
+        return op
+    narrow = View(bias.buffer, x.dtype, bias.shape, bias.strides, bias.offset)
+    return replace(op, inputs=(x, w, narrow, *rest))
 
 
 def _lies_as(view: View, other: View) -> bool:

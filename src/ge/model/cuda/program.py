@@ -255,6 +255,7 @@ class _Loaded:
         self.own_modules: dict[str, cuda.Module] = {}
         self.kept: list[cuda.Memory] = []
         self.moved: dict[int, dict[View, cuda.Memory]] = {}  # by task: operands that are not aligned
+        self.narrowed: dict[int, tuple[int, list[Callable[[], None]]]] = {}  # by task: a rounded bias
         self.tuning = Tuning(plan, device)
         self.modules = [self._module(image) for image in plan.kernels]
         self.calls: list[_Call] = []
@@ -492,17 +493,35 @@ class _Loaded:
                 refused.append(str(error))
         if not found:
             raise UnsupportedTask(f"{task.name}: {'; '.join(refused)}")
-        call = _Call(
-            task, found, self._copies(task, task.inputs), self._copies(task, task.outputs, back=True)
-        )
+        before = [*self._copies(task, task.inputs), *self.narrowed.get(id(task), (0, []))[1]]
+        call = _Call(task, found, before, self._copies(task, task.outputs, back=True))
         self.calls.append(call)
         return lambda: call.enqueue(self)
 
     def _operands(self, task: Task) -> tuple[_Operand, _Operand, _Operand]:
         """Bias, residual and result."""
-        bias: _Operand = self._aligned(task.inputs[2], task) if task.attrs["has_bias"] else 0
+        bias = self._bias(task) if task.attrs["has_bias"] else 0
         residual: _Operand = self._aligned(task.inputs[-1], task) if "add" in task.attrs["post_ops"] else 0
         return bias, residual, self._aligned(task.outputs[0], task)
+
+    def _bias(self, task: Task) -> _Operand:
+        """The bias in the element type of the operands, rounded to it: a constant now, others before each call."""
+        view, dtype = task.inputs[2], task.inputs[0].dtype
+        if view.dtype == dtype:
+            return self._aligned(view, task)
+        if id(task) not in self.narrowed:
+            if self.plan.buffers[view.buffer].kind == "constant":
+                made = self.keep(self._constant(view).astype(numpy_dtype(dtype)))
+                self.narrowed[id(task)] = made.address, []
+            else:
+                import tbe
+
+                made = cuda.Memory(self.device, math.prod(view.shape) * numpy_dtype(dtype).itemsize, "a bias")
+                self.kept.append(made)
+                wide = tbe.placeholder(view.shape, view.dtype)
+                kernel = self.built([wide], [tbe.cast(wide, dtype)], aligned=False)
+                self.narrowed[id(task)] = made.address, [self.launcher(kernel, [view, made.address])]
+        return self.narrowed[id(task)][0]
 
     def _product(self, task: Task) -> Callable[[], None]:
         return self._call(task, [lambda: self._product_way(task, Operation.of(task))])
@@ -544,8 +563,10 @@ class _Loaded:
         }
         if not op.post_ops and not op.flag("has_bias"):
             del ways["cudnn"][1]
-        elif _activation(op) not in ("", "relu"):  # only slow engines have others
-            ways["cudnn"].reverse()
+        elif _activation(op) not in ("", "relu") or (
+            "add" in op.post_ops and op.inputs[0].dtype == "float32"
+        ):
+            ways["cudnn"].reverse()  # only slow engines have such epilogues
         return self._call(task, self._in_order(task, op, ways))
 
     def _in_order(
