@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-cuda test-paddle test-ray conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-aarch64 test-cuda test-paddle test-ray conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -141,6 +141,9 @@ test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an en
 
 test-ray: $(VENV)/.ray ## Ray's trainers on two NPUs of this machine
 	$(BIN)/python -m pytest tests/serving/test_ray.py
+
+test-aarch64: $(VENV)/.project ## Cross-compile for aarch64 and run a subset of the tests under qemu
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m tests.aarch64
 
 test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py

@@ -54,7 +54,7 @@ void stream_zeros(char* first, const char* last) {
 #endif
 
 // Whole lines go to memory without being read first; the ends are stored plainly.
-void clear(char* begin, char* end, bool streamed) {
+void clear(char* begin, char* end, [[maybe_unused]] bool streamed) {
 #if defined(__x86_64__)
   if (streamed && end - begin >= 256) {
     char* const first = begin + (-reinterpret_cast<std::uintptr_t>(begin) & 63);

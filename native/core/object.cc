@@ -16,10 +16,18 @@
 namespace npu {
 namespace {
 
+#if defined(__aarch64__)
+constexpr std::size_t kPage = 65536;  // the largest of its kernels
+constexpr auto kMachine = EM_AARCH64;
+constexpr const char* kMachineName = "AArch64";
+#else
 constexpr std::size_t kPage = 4096;
+constexpr auto kMachine = EM_X86_64;
+constexpr const char* kMachineName = "x86-64";
+#endif
 constexpr std::size_t kMaxImage = std::size_t{64} << 20;
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
-constexpr std::size_t kStubSize = 16;  // jmp *[rip]; 8-byte address; padding
+constexpr std::size_t kStubSize = 16;  // a jump, and the 8-byte address that it goes to
 
 // What the compiler may call for plain memory work even in code without calls of its own.
 struct Import {
@@ -97,8 +105,8 @@ class ObjectLoader {
     const auto header = read<Elf64_Ehdr>(0);
     const bool sound = std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
                        header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_ident[EI_DATA] == ELFDATA2LSB &&
-                       header.e_machine == EM_X86_64;
-    if (!sound) fail("not an x86-64 ELF object");
+                       header.e_machine == kMachine;
+    if (!sound) fail(std::string("not an ELF object of ") + kMachineName);
     if (header.e_type != ET_REL) fail("not a relocatable object");
     if (header.e_shentsize != sizeof(Elf64_Shdr)) fail("unexpected section header size");
     if (header.e_shnum == 0 || header.e_shnum >= SHN_LORESERVE) fail("unexpected number of sections");
@@ -167,7 +175,7 @@ class ObjectLoader {
   void add_relocation(std::size_t section, const Elf64_Rela& entry) {
     const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info));
     const auto symbol = static_cast<std::uint32_t>(ELF64_R_SYM(entry.r_info));
-    if (type == R_X86_64_NONE) return;
+    if (type == 0) return;
     const std::size_t width = width_of(type);
     const std::uint64_t size = sections_[section].sh_size;
     if (entry.r_offset > size || size - entry.r_offset < width) fail("relocation outside its section");
@@ -175,10 +183,40 @@ class ObjectLoader {
     check_symbol(symbol);
     if (is_import(symbol)) need_stub(symbol);
     if (uses_slot(type)) need_slot(symbol);
-    low_addresses_ |= type == R_X86_64_32 || type == R_X86_64_32S;
+    low_addresses_ |= needs_low_address(type);
     relocations_.push_back({section, entry.r_offset, type, symbol, entry.r_addend});
   }
 
+#if defined(__aarch64__)
+  std::size_t width_of(std::uint32_t type) const {
+    switch (type) {
+      case R_AARCH64_ABS64:
+      case R_AARCH64_PREL64:
+        return 8;
+      case R_AARCH64_PREL32:
+      case R_AARCH64_ADR_PREL_PG_HI21:
+      case R_AARCH64_ADD_ABS_LO12_NC:
+      case R_AARCH64_LDST8_ABS_LO12_NC:
+      case R_AARCH64_LDST16_ABS_LO12_NC:
+      case R_AARCH64_LDST32_ABS_LO12_NC:
+      case R_AARCH64_LDST64_ABS_LO12_NC:
+      case R_AARCH64_LDST128_ABS_LO12_NC:
+      case R_AARCH64_CALL26:
+      case R_AARCH64_JUMP26:
+      case R_AARCH64_ADR_GOT_PAGE:
+      case R_AARCH64_LD64_GOT_LO12_NC:
+        return 4;
+      default:
+        fail("relocation type " + std::to_string(type) + " is not supported");
+    }
+  }
+
+  static bool uses_slot(std::uint32_t type) {
+    return type == R_AARCH64_ADR_GOT_PAGE || type == R_AARCH64_LD64_GOT_LO12_NC;
+  }
+
+  static bool needs_low_address(std::uint32_t) { return false; }
+#else
   std::size_t width_of(std::uint32_t type) const {
     switch (type) {
       case R_X86_64_64:
@@ -200,6 +238,9 @@ class ObjectLoader {
   static bool uses_slot(std::uint32_t type) {
     return type == R_X86_64_GOTPCREL || type == R_X86_64_GOTPCRELX || type == R_X86_64_REX_GOTPCRELX;
   }
+
+  static bool needs_low_address(std::uint32_t type) { return type == R_X86_64_32 || type == R_X86_64_32S; }
+#endif
 
   bool is_import(std::size_t symbol) const { return symbols_[symbol].st_shndx == SHN_UNDEF; }
 
@@ -262,7 +303,10 @@ class ObjectLoader {
   }
 
   void map() {
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (low_addresses_ ? MAP_32BIT : 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+#if defined(__x86_64__)
+    if (low_addresses_) flags |= MAP_32BIT;
+#endif
     void* memory = mmap(nullptr, starts_[kRegions], PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED) fail("memory for the code could not be mapped");
     image_ = std::shared_ptr<KernelObject>(new KernelObject(memory, starts_[kRegions]));
@@ -279,7 +323,11 @@ class ObjectLoader {
   }
 
   void write_stubs() {
+#if defined(__aarch64__)
+    constexpr std::uint32_t kJump[2] = {0x58000050, 0xd61f0200};  // ldr x16, [pc + 8]; br x16
+#else
     constexpr unsigned char kJump[6] = {0xff, 0x25, 0, 0, 0, 0};  // jmp *[rip + 0]
+#endif
     for (std::size_t i = 0; i < symbols_.size(); ++i) {
       if (stubs_[i] == kNowhere) continue;
       char* stub = base() + stub_base_ + stubs_[i] * kStubSize;
@@ -310,8 +358,60 @@ class ObjectLoader {
           reinterpret_cast<std::uint64_t>(base() + slot_base_ + slots_[relocation.symbol] * sizeof(void*));
     }
     const std::uint64_t value = target + static_cast<std::uint64_t>(relocation.addend);
+    apply(relocation.type, place, value);
+  }
+
+#if defined(__aarch64__)
+  static std::uint32_t instruction(const char* place) {
+    std::uint32_t word;
+    std::memcpy(&word, place, sizeof(word));
+    return word;
+  }
+
+  // The last twelve bits of an address, in units of an access, in the immediate of an instruction.
+  static void store_low(char* place, std::uint64_t value, unsigned shift) {
+    const auto low = static_cast<std::uint32_t>(value & 0xfff) >> shift;
+    store(place, instruction(place) | low << 10);
+  }
+
+  void apply(std::uint32_t type, char* place, std::uint64_t value) const {
+    const auto here = reinterpret_cast<std::uint64_t>(place);
+    const auto relative = static_cast<std::int64_t>(value - here);
+    switch (type) {
+      case R_AARCH64_ABS64:
+        return store(place, value);
+      case R_AARCH64_PREL64:
+        return store(place, relative);
+      case R_AARCH64_PREL32:
+        return store_signed(place, value - here);
+      case R_AARCH64_ADR_PREL_PG_HI21:
+      case R_AARCH64_ADR_GOT_PAGE: {
+        const auto pages = static_cast<std::int64_t>((value & ~0xfffull) - (here & ~0xfffull)) >> 12;
+        if (pages < -(1 << 20) || pages >= 1 << 20) fail("relocation out of range");
+        const auto bits = static_cast<std::uint32_t>(pages);
+        return store(place, instruction(place) | (bits & 3) << 29 | (bits >> 2 & 0x7ffff) << 5);
+      }
+      case R_AARCH64_CALL26:
+      case R_AARCH64_JUMP26:
+        if (relative < -(1 << 27) || relative >= 1 << 27) fail("relocation out of range");
+        return store(place, instruction(place) | (static_cast<std::uint32_t>(relative >> 2) & 0x3ffffff));
+      case R_AARCH64_LDST16_ABS_LO12_NC:
+        return store_low(place, value, 1);
+      case R_AARCH64_LDST32_ABS_LO12_NC:
+        return store_low(place, value, 2);
+      case R_AARCH64_LDST64_ABS_LO12_NC:
+      case R_AARCH64_LD64_GOT_LO12_NC:
+        return store_low(place, value, 3);
+      case R_AARCH64_LDST128_ABS_LO12_NC:
+        return store_low(place, value, 4);
+      default:
+        return store_low(place, value, 0);
+    }
+  }
+#else
+  void apply(std::uint32_t type, char* place, std::uint64_t value) const {
     const std::uint64_t relative = value - reinterpret_cast<std::uint64_t>(place);
-    switch (relocation.type) {
+    switch (type) {
       case R_X86_64_64:
         return store(place, value);
       case R_X86_64_PC64:
@@ -325,6 +425,7 @@ class ObjectLoader {
         return store_signed(place, relative);
     }
   }
+#endif
 
   template <class T>
   static void store(char* place, T value) {
@@ -345,6 +446,7 @@ class ObjectLoader {
         fail("the code could not be protected");
       }
     }
+    __builtin___clear_cache(base(), base() + starts_[kRegions]);
   }
 
   std::size_t entry_offset() const {

@@ -3,9 +3,10 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <stdexcept>
 #include <string>
+
+#include "runtime/library.h"
 
 namespace npu {
 namespace {
@@ -13,15 +14,26 @@ namespace {
 struct Limit {
   const char* name;
   Vectors vectors;
-  dnnl::cpu_isa onednn;
 };
 
-constexpr Limit kLimits[] = {{"sse4", Vectors::Sse4, dnnl::cpu_isa::sse41},
-                             {"avx2", Vectors::Avx2, dnnl::cpu_isa::avx2},
-                             {"avx512", Vectors::Avx512, dnnl::cpu_isa::avx512_core_vnni}};
+constexpr Limit kLimits[] = {{"sse4", Vectors::Sse4}, {"avx2", Vectors::Avx2}, {"avx512", Vectors::Avx512}};
+
+#if NPU_ONEDNN
+dnnl::cpu_isa onednn_name(Vectors vectors) {
+  switch (vectors) {
+    case Vectors::Sse4:
+      return dnnl::cpu_isa::sse41;
+    case Vectors::Avx2:
+      return dnnl::cpu_isa::avx2;
+    default:
+      return dnnl::cpu_isa::avx512_core_vnni;
+  }
+}
+#endif
 
 Vectors limit = Vectors::Avx512Bf16;  // written once, as the library is loaded
 
+#if defined(__x86_64__)
 bool processor_has(Vectors vectors) {
   switch (vectors) {
     case Vectors::Sse4:
@@ -38,6 +50,9 @@ bool processor_has(Vectors vectors) {
   }
   return false;
 }
+#else
+bool processor_has(Vectors) { return false; }  // all of them are of x86
+#endif
 
 void apply_limit() {
   const char* const text = std::getenv("NPU_MAX_ISA");
@@ -46,9 +61,11 @@ void apply_limit() {
   for (const Limit& known : kLimits) {
     if (wanted != known.name) continue;
     limit = known.vectors;
-    if (dnnl::set_max_cpu_isa(known.onednn) != dnnl::status::success) {
+#if NPU_ONEDNN
+    if (dnnl::set_max_cpu_isa(onednn_name(known.vectors)) != dnnl::status::success) {
       throw std::runtime_error("NPU_MAX_ISA: oneDNN was in use before the runtime was loaded");
     }
+#endif
     return;
   }
   // Any other value: npu_runtime/environment.py warns of it.
@@ -62,6 +79,7 @@ std::string with_vectors(const char* kernels) {
   return std::string(kernels) + (has(Vectors::Avx512) ? ":avx512" : ":avx2");
 }
 
+#if NPU_ONEDNN
 bool sums_bytes_exactly() {
   switch (dnnl::get_effective_cpu_isa()) {
     case dnnl::cpu_isa::sse41:
@@ -73,6 +91,8 @@ bool sums_bytes_exactly() {
       return true;
   }
 }
+
+#endif
 
 void limit_instructions() {
   static std::once_flag once;

@@ -1,7 +1,9 @@
 // Strided copies: axes are merged and ordered for the target, the last two run as cache-sized tiles.
 #include "core/strided.h"
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -105,6 +107,7 @@ constexpr auto all_casts(std::index_sequence<From...>) {
 
 constexpr auto kCasts = all_casts(std::make_index_sequence<kDTypeCount>());
 
+#if defined(__x86_64__)
 // The processor's own conversion of 16-bit floats, where it has one and the rows are dense.
 __attribute__((target("avx,f16c"))) void widen_row(const char* source, std::int64_t source_stride,
                                                    char* target, std::int64_t target_stride, std::int64_t n) {
@@ -134,10 +137,14 @@ __attribute__((target("avx,f16c"))) void narrow_row(const char* source, std::int
   cast_row<float, Float16>(source + 4 * i, 4, target + 2 * i, 2, n - i);
 }
 
+#endif
+
 RowFn row_function(DType from, DType to) {
+#if defined(__x86_64__)
   static const bool converts_halves = has(Vectors::Avx2);
   if (converts_halves && from == DType::Float16 && to == DType::Float32) return &widen_row;
   if (converts_halves && from == DType::Float32 && to == DType::Float16) return &narrow_row;
+#endif
   if (from != to) return kCasts[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   switch (dtype_size(from)) {
     case 1:

@@ -1,8 +1,10 @@
 // SHA-256 (FIPS 180-4), with the processor's instructions for it where it has them.
 #include "model/sha256.h"
 
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -51,6 +53,7 @@ void compress(State& state, const std::byte* data, std::size_t blocks) {
   }
 }
 
+#if defined(__x86_64__)
 // The same by the instructions for it; they keep the state as (A B E F) and (C D G H).
 __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha(State& state, const std::byte* data,
                                                               std::size_t blocks) {
@@ -97,9 +100,14 @@ bool has_sha() {
   return (b & (1u << 29)) && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
 }
 
+#endif
+
 void compress_blocks(State& state, const std::byte* data, std::size_t blocks) {
+#if defined(__x86_64__)
   static const bool fast = has_sha();
-  fast ? compress_sha(state, data, blocks) : compress(state, data, blocks);
+  if (fast) return compress_sha(state, data, blocks);
+#endif
+  compress(state, data, blocks);
 }
 
 }  // namespace

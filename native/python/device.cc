@@ -5,19 +5,21 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <oneapi/dnnl/dnnl.hpp>
-
 #include "core/caches.h"
 #include "core/errors.h"
-#include "onednn/primitive.h"
 #include "python/module.h"
+#include "runtime/library.h"
 #include "threads/processors.h"
+#if NPU_ONEDNN
+#include "onednn/primitive.h"
+#endif
 
 namespace npu::python {
 namespace {
 
 using namespace nb::literals;
 
+#if NPU_ONEDNN
 const char* isa_name() {
   switch (dnnl::get_effective_cpu_isa()) {
     case dnnl::cpu_isa::sse41:
@@ -52,6 +54,20 @@ std::string onednn_version() {
   return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
          std::to_string(version->patch);
 }
+
+#else
+const char* isa_name() {
+#if defined(__aarch64__)
+  return "neon";
+#else
+  return "sse41";
+#endif
+}
+
+std::string onednn_version() { return ""; }
+
+std::int64_t nan_repairs() { return 0; }
+#endif
 
 nb::dict version() {
   nb::dict result;

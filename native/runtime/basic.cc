@@ -4,6 +4,7 @@
 #include "core/object.h"
 #include "core/parallel.h"
 #include "runtime/lowering.h"
+#include "runtime/strided_step.h"
 
 namespace npu {
 namespace {
@@ -111,5 +112,15 @@ void lower_copy(Lowering& low) {
   if (from.bytes() == 0) return;
   low.emit(std::make_unique<CopyStep>(low.at(from), low.at(to), static_cast<std::int64_t>(from.bytes())));
 }
+
+#if !NPU_ONEDNN
+void lower_reorder(Lowering& low) {
+  const View& from = low.input(0);
+  const View& to = low.output(0);
+  if (from.dims != to.dims) low.reject("source and output must have the same dims");
+  low.describe("strided_copy", "", 0);
+  low.emit(make_strided_copy(from, to, low.at(from), low.at(to)));
+}
+#endif
 
 }  // namespace npu

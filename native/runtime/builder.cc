@@ -5,12 +5,14 @@
 
 #include "core/errors.h"
 #include "core/parallel.h"
-#include "onednn/engine.h"
-#include "onednn/primitive.h"
 #include "runtime/context.h"
 #include "runtime/lowering.h"
 #include "runtime/program.h"
 #include "threads/team.h"
+#if NPU_ONEDNN
+#include "onednn/engine.h"
+#include "onednn/primitive.h"
+#endif
 
 namespace npu {
 namespace {
@@ -56,7 +58,9 @@ class ProgramBuilder : public LoweringHost {
     std::size_t bytes = 0;
     int source = -1;
     std::int64_t byte_offset = 0;
+#if NPU_ONEDNN
     dnnl::memory::desc from, to;
+#endif
     std::vector<char> literal;
     Prepare prepare;
     std::size_t place = 0;
@@ -86,6 +90,7 @@ class ProgramBuilder : public LoweringHost {
     return {Location::Space::Arena, 0, scratch_base_ + offset};
   }
 
+#if NPU_ONEDNN
   Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) override {
     const Buffer& buffer = buffer_of(view.buffer);
     for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -104,6 +109,7 @@ class ProgramBuilder : public LoweringHost {
     slot.to = to;
     return add_slot(std::move(slot));
   }
+#endif
 
   Location prepared(const View& view, std::size_t bytes, Prepare prepare) override {
     Slot slot;
@@ -288,7 +294,9 @@ class ProgramBuilder : public LoweringHost {
     for (const Slot& slot : slots_) {
       text << static_cast<int>(slot.fill) << ',' << slot.source << ',' << slot.byte_offset << ','
            << slot.bytes << ',' << slot.place;
+#if NPU_ONEDNN
       if (slot.fill == Fill::Packed) text << ',' << layout_name(slot.from) << '>' << layout_name(slot.to);
+#endif
       text << ';';
     }
     return text.str();
@@ -299,7 +307,9 @@ class ProgramBuilder : public LoweringHost {
   }
 
   void fill_constants() {
+#if NPU_ONEDNN
     dnnl::stream stream(onednn_engine());
+#endif
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = slots_[i];
       char* place = program_.constant_slots_[i];
@@ -314,21 +324,27 @@ class ProgramBuilder : public LoweringHost {
           slot.prepare(static_cast<const char*>(source_of(slot)) + slot.byte_offset, place);
           break;
         case Fill::Packed:
+#if NPU_ONEDNN
           pack(slot, place, stream);
+#endif
           break;
         case Fill::External:
           break;
       }
     }
+#if NPU_ONEDNN
     stream.wait();
+#endif
   }
 
+#if NPU_ONEDNN
   void pack(const Slot& slot, char* place, dnnl::stream& stream) const {
     const char* data = static_cast<const char*>(source_of(slot)) + slot.byte_offset;
     dnnl::memory from(slot.from, onednn_engine(), const_cast<char*>(data));
     dnnl::memory to(slot.to, onednn_engine(), place);
     dnnl::reorder(from, to).execute(stream, from, to);
   }
+#endif
 
   // The sources of constants that are read in place are kept, all others are let go.
   void keep_owners() {

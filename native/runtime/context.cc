@@ -1,14 +1,18 @@
 // Binding of steps to addresses.
 #include "runtime/context.h"
 
-#include "onednn/engine.h"
 #include "threads/invalid.h"
+#if NPU_ONEDNN
+#include "onednn/engine.h"
+#endif
 
 namespace npu {
 
 Context::Context(const Program& program)
     : program_(program),
+#if NPU_ONEDNN
       stream_(onednn_engine()),
+#endif
       inputs_(program.input_count()),
       outputs_(program.output_count()),
       blocks_(program.blocks_.size()),
@@ -38,7 +42,9 @@ void Context::Anchor::move_to(void* address) {
   base = address;
   char* start = static_cast<char*>(address);
   for (const Slot& slot : slots) *slot.where = start + slot.offset;
+#if NPU_ONEDNN
   for (const Handle& handle : handles) dnnl_memory_set_data_handle(handle.memory, start + handle.offset);
+#endif
 }
 
 void Context::rebase(char* arena, void* const* inputs, void* const* outputs) {
@@ -71,7 +77,11 @@ void Context::addresses(Observation& at) const {
 
 ShapeReport Context::run(TaskClock* clock) {
   clear_invalid();
-  RunState state{stream_.get(), clock, {}};
+  RunState state;
+#if NPU_ONEDNN
+  state.stream = stream_.get();
+#endif
+  state.clock = clock;
   state.run(blocks_.front());
   return std::move(state.shapes);
 }
@@ -96,6 +106,7 @@ void Context::address(void** slot, const Location& where) {
   anchor(where).slots.push_back({slot, offset_of(where)});
 }
 
+#if NPU_ONEDNN
 dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& where) {
   const bool fixed = where.space == Location::Space::Constant;
   void* handle = nullptr;
@@ -105,5 +116,6 @@ dnnl_memory_t Context::memory(const dnnl::memory::desc& desc, const Location& wh
   if (!fixed) anchor(where).handles.push_back({memory, offset_of(where)});
   return memory;
 }
+#endif
 
 }  // namespace npu

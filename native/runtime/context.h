@@ -31,19 +31,23 @@ class Context : private Binder {
       void** where;
       std::size_t offset;
     };
+    void* base = nullptr;
+    std::vector<Slot> slots;
+#if NPU_ONEDNN
     struct Handle {
       dnnl_memory_t memory;
       std::size_t offset;
     };
-    void* base = nullptr;
-    std::vector<Slot> slots;
     std::vector<Handle> handles;
+#endif
 
     void move_to(void* address);
   };
 
   void address(void** slot, const Location& where) override;
+#if NPU_ONEDNN
   dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) override;
+#endif
   const BoundBlock* block(int index) override { return &blocks_[static_cast<std::size_t>(index)]; }
   const BoundBlock* prelude(int index) override { return &preludes_[static_cast<std::size_t>(index)]; }
   void bind(const std::vector<Program::Block>& blocks, std::vector<BoundBlock>& bound);
@@ -51,10 +55,12 @@ class Context : private Binder {
   Anchor& anchor(const Location& where);
 
   const Program& program_;
+#if NPU_ONEDNN
   dnnl::stream stream_;
+  std::vector<dnnl::memory> memories_;
+#endif
   Anchor arena_;
   std::vector<Anchor> inputs_, outputs_;
-  std::vector<dnnl::memory> memories_;
   std::vector<std::unique_ptr<BoundStep>> steps_;
   std::vector<BoundBlock> blocks_, preludes_;
 };

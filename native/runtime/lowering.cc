@@ -16,6 +16,7 @@ struct TaskKind {
 
 // clang-format off
 constexpr TaskKind kKinds[] = {
+#if NPU_ONEDNN
     {"matmul", lower_matmul, true, true},
     {"conv", lower_conv, true, true},
     {"conv_grad_weights", lower_conv_grad_weights, true},
@@ -31,6 +32,7 @@ constexpr TaskKind kKinds[] = {
     {"packed_matmul", lower_packed_matmul},
     {"lstm_steps", lower_lstm_steps},
     {"lstm_steps_grad", lower_lstm_steps_grad},
+#endif
     {"reorder", lower_reorder},
     {"kernel", lower_kernel},
     {"aicpu", lower_aicpu},
@@ -53,6 +55,7 @@ const TaskKind* find_kind(std::string_view name) {
   return nullptr;
 }
 
+#if NPU_ONEDNN
 // False, with the reason, when the task is refused; nothing has been emitted then.
 bool try_lower(Lowering& low, LowerFn lower, std::string& refusal) {
   try {
@@ -68,6 +71,16 @@ bool try_lower(Lowering& low, LowerFn lower, std::string& refusal) {
   return false;
 }
 
+// Lowers a task of the library, in wider types where it has none of the operands' own.
+void lower_by_library(const TaskKind& kind, Lowering& low, LoweringHost& host, TaskInfo& info) {
+  if (kind.multiplies && !sums_bytes_exactly() && lower_wide_integers(low, kind.lower, host, info)) return;
+  if (!kind.widens) return kind.lower(low);
+  if (std::string refusal; !try_lower(low, kind.lower, refusal)) {
+    if (!lower_widened(low, kind.lower, host, info)) throw Unsupported(refusal);
+  }
+}
+#endif
+
 const View& pick(const std::vector<View>& views, std::size_t i, const Lowering& low, const char* side) {
   if (i < views.size()) return views[i];
   low.reject(std::string(side) + " " + std::to_string(i) + " is missing");
@@ -82,20 +95,20 @@ void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::si
   if (!kind) throw InvalidArgument("unknown task kind '" + task.kind + "'");
   Lowering low(task, host, info);
   try {
+#if NPU_ONEDNN
     const bool library = is_library(task);
-    if (library && kind->multiplies && !sums_bytes_exactly() &&
-        lower_wide_integers(low, kind->lower, host, info)) {
-      scratch_bytes = low.scratch_bytes();
-      return;
-    }
-    if (!library || !kind->widens) {
+    if (library) {
+      lower_by_library(*kind, low, host, info);
+    } else {
       kind->lower(low);
-    } else if (std::string refusal; !try_lower(low, kind->lower, refusal)) {
-      if (!lower_widened(low, kind->lower, host, info)) throw Unsupported(refusal);
     }
     if (task.attrs.flag("raises_on_nan") && !(library && kind->multiplies)) emit_nan_search(low);
   } catch (const dnnl::error& error) {
     low.reject(std::string("oneDNN refuses it: ") + error.what());
+#else
+    kind->lower(low);
+    if (task.attrs.flag("raises_on_nan")) emit_nan_search(low);
+#endif
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("task '" + task.name + "' (" + task.kind + "): " + error.what());
   }

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,8 +21,10 @@ class LoweringHost {
   virtual bool is_constant(int buffer) const = 0;
   virtual Location locate(const View& view) = 0;
   virtual Location scratch(std::size_t offset) = 0;
+#if NPU_ONEDNN
   // A constant's contents brought once into another layout; equal requests share the result.
   virtual Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) = 0;
+#endif
   // A constant's contents turned once into `bytes` of something else.
   using Prepare = std::function<void(const char* from, char* to)>;
   virtual Location prepared(const View& view, std::size_t bytes, Prepare prepare) = 0;
@@ -56,9 +57,11 @@ class Lowering {
   Location at(const View& view) { return host_.locate(view); }
   // Memory for the duration of this task, shared with other tasks' scratch.
   Location scratch(std::size_t bytes);
+#if NPU_ONEDNN
   Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
     return host_.packed(view, from, to);
   }
+#endif
   Location prepared(const View& view, std::size_t bytes, LoweringHost::Prepare prepare) {
     return host_.prepared(view, bytes, std::move(prepare));
   }

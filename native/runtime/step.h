@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/view.h"
+#include "runtime/library.h"
 
 namespace npu {
 
@@ -59,7 +59,9 @@ struct TaskClock {
 
 // What a running program hands to its steps.
 struct RunState {
+#if NPU_ONEDNN
   dnnl_stream_t stream = nullptr;
+#endif
   TaskClock* clock = nullptr;
   ShapeReport shapes;
   bool suspect = false;  // a task has met NaN, or made it, in this run
@@ -120,8 +122,10 @@ class Binder {
   virtual ~Binder() = default;
   // Keeps *slot equal to the address of `where`. The slot must stay in place.
   virtual void address(void** slot, const Location& where) = 0;
+#if NPU_ONEDNN
   // A oneDNN memory object of the context whose handle follows `where`.
   virtual dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) = 0;
+#endif
   virtual const BoundBlock* block(int index) = 0;
   // What is to run once before a loop begins whose body is this block.
   virtual const BoundBlock* prelude(int index) = 0;

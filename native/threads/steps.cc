@@ -60,7 +60,7 @@ class Steps {
     for (std::uint32_t part = 0; part < parts_; ++part) {
       if (!is_free(part, step)) continue;
       for (int i = 0; i < kGrace && !state_[part].away.load(std::memory_order_relaxed); ++i) {
-        _mm_pause();
+        relax();
         if (!is_free(part, step) || ended_.load(std::memory_order_acquire) != ended) return true;
       }
       if (!claim(part, step)) return true;

@@ -36,7 +36,7 @@ class Spinlock {
     while (held_.exchange(true, std::memory_order_acquire)) {
       for (int i = 0; held_.load(std::memory_order_relaxed); ++i) {
         if (i < kPausesPerLook) {
-          _mm_pause();
+          relax();
         } else {
           sched_yield();  // the holder may be off its core
         }

@@ -1,7 +1,6 @@
 // Waiting for a word of memory: spin for a short time, in which a thread that runs has an answer, then sleep.
 #pragma once
 
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +12,15 @@
 #include <cstring>
 
 namespace npu {
+
+// Tells the processor that a thread is waiting.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 constexpr std::chrono::microseconds kSpin{100};
 constexpr int kPausesPerLook = 32;  // at the clock
@@ -43,7 +51,7 @@ bool spin_until(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      _mm_pause();
+      relax();
       if (condition()) return true;
     }
   } while (std::chrono::steady_clock::now() < end);

@@ -34,7 +34,7 @@ from tbe.schedule import (
     stack_elements,
     stack_size,
 )
-from tbe.target import Machine
+from tbe.target import TRIPLE, Machine
 
 __all__ = ["render"]
 
@@ -71,7 +71,7 @@ def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
     attributes = f'nounwind "no-builtins" "target-cpu"="{machine.cpu}" "prefer-vector-width"="{width}"'
     attributes += f' "min-legal-vector-width"="{width}"'
     return (
-        f'target triple = "x86_64-unknown-linux-gnu"\n{declarations}\n'
+        f'target triple = "{TRIPLE}"\n{declarations}\n'
         f"define void @{symbol}(ptr %args, i64 %lo, i64 %hi) #0 {{\nentry:\n{body}\n}}\n{functions}\n"
         f"attributes #0 = {{ {attributes} }}\nattributes #1 = {{ noinline {attributes} }}\n!0 = !{{i32 1}}\n"
     )

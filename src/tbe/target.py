@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +13,7 @@ from npu_runtime import environment
 
 __all__ = [
     "PORTABLE",
+    "TRIPLE",
     "Machine",
     "code_identity",
     "compile_ir",
@@ -38,14 +40,18 @@ class Machine:
     @property
     def registers(self) -> int:
         """Vector registers."""
-        return 32 if self.masks else 16
+        return 32 if self.masks or _ON_ARM else 16
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
         return max(1, self.vector_bytes * 8 // bits)
 
 
-PORTABLE = Machine("portable", "x86-64-v2", "", 16, fma=False, half=False, masks=False)
+_ON_ARM = platform.machine() == "aarch64"
+TRIPLE = f"{'aarch64' if _ON_ARM else 'x86_64'}-unknown-linux-gnu"
+PORTABLE = Machine(
+    "portable", "generic" if _ON_ARM else "x86-64-v2", "", 16, fma=_ON_ARM, half=_ON_ARM, masks=False
+)
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")
 _AVX2 = ("avx2", "fma", "f16c")
 _BEYOND = {  # by limit: how the names of the features it excludes begin
@@ -61,7 +67,7 @@ _NAMED = {
     "amx": Machine("avx512", "sapphirerapids", "", 64, fma=True, half=True, masks=True),
 }
 _NEEDS = {  # features without which code for a name does not run
-    "portable": ("sse4.2",),
+    "portable": () if _ON_ARM else ("sse4.2",),
     "avx2": _AVX2,
     "avx512": _AVX512,
     "avx512_bf16": (*_AVX512, "avx512bf16"),
@@ -90,6 +96,8 @@ def _features() -> dict[str, bool]:
 @lru_cache(maxsize=1)
 def host_machine() -> Machine:
     """The processor this process runs on."""
+    if _ON_ARM:  # NEON is part of the architecture
+        return PORTABLE
     features = _features()
     cpu = llvm.get_host_cpu_name()
     flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
@@ -128,7 +136,7 @@ def runs_here(target: str) -> bool:
 def _target_machine(machine: Machine) -> llvm.TargetMachine:
     llvm.initialize_native_target()  # the others would read several MiB of LLVM for nothing
     llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    target = llvm.Target.from_triple(TRIPLE)
     return target.create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="small", jit=False
     )

@@ -75,7 +75,7 @@ def make_wheel(python: str, source: Path, dist: Path) -> Path:
         call(pip, "-m", "pip", "-q", "wheel", "--no-deps", "-w", made, source)
         (wheel,) = made.glob("*.whl")
         audited = made / "audited"
-        call(sys.executable, "-m", "auditwheel", "-q", "repair", "-w", audited, wheel)
+        call(sys.executable, "-m", "auditwheel", "repair", "-w", audited, wheel)
         (tagged,) = audited.glob("*.whl")
         return Path(shutil.copy(tagged, dist))
 

@@ -70,7 +70,10 @@ def named(name: str) -> Target:
     if name not in _NAMED:
         raise GeError("E10010", f"target '{name}' is unknown", remedy=f"use one of {', '.join(NAMES)}")
     isa = _NAMED[name]
-    return Target(name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, costs=shipped(isa))
+    library = bool(_version()["onednn"])  # every x86-64 has it
+    return Target(
+        name, name, isa, _NAMED_CORES, _CACHE_BYTES, onednn=_ONEDNN, library=library, costs=shipped(isa)
+    )
 
 
 def fallback() -> Target:

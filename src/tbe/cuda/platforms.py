@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tbe.cuda.architectures import Architecture, simulated_machine
 from tbe.ir import Builder, Value, flatten
-from tbe.target import Machine
+from tbe.target import TRIPLE, Machine
 
 __all__ = ["Nvptx", "Platform", "Simulated"]
 
@@ -148,7 +148,7 @@ class Simulated(Platform):
     def module(self, b: Builder, symbol: str, threads: int, shared: int, parameters: Sequence[str]) -> str:
         attributes = f'nounwind "no-builtins" "target-cpu"="{self.machine.cpu}"'
         return (
-            f'target triple = "x86_64-unknown-linux-gnu"\n{_declarations(b)}\n'
+            f'target triple = "{TRIPLE}"\n{_declarations(b)}\n'
             f"define void @{symbol}(ptr %args, ptr %thread) #0 {{\nentry:\n{_body(b)}\n}}\n{_functions(b)}\n"
             f"attributes #0 = {{ {attributes} }}\nattributes #1 = {{ noinline {attributes} }}\n"
         )

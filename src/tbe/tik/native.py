@@ -16,7 +16,7 @@ import numpy as np
 from tbe import convert, elf, vector_math
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.ir import Builder, Lines, Value, flatten
-from tbe.target import Machine, compile_ir, machine_for
+from tbe.target import TRIPLE, Machine, compile_ir, machine_for
 from tbe.tik.expression import Expression, Variable
 from tbe.tik.statements import Assign, Branch, Call, End, Loop, Statement, Store
 from tbe.tik.tensor import Memory, Tensor
@@ -70,7 +70,7 @@ class Writer:
         functions = "\n".join("\n".join(lines) for lines in b.functions.values())
         body, declared = "\n".join(flatten(b.out)), "\n".join(b.declared.values())
         return (
-            f'target triple = "x86_64-unknown-linux-gnu"\n{declared}\n'
+            f'target triple = "{TRIPLE}"\n{declared}\n'
             f"define void @{symbol}(ptr %args, i64 %lo, i64 %hi) #0 {{\nentry:\n{body}\n}}\n{functions}\n"
             f"attributes #0 = {{ {attributes} }}\nattributes #1 = {{ noinline {attributes} }}\n"
         )
