@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 import npu_runtime
-from ge.ir.types import TensorDesc, numpy_dtype
+from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.model.model import cut_to_reported
 from ge.ops.base import NodeView, lookup
@@ -25,14 +25,10 @@ def run_kernel(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.nd
     program = npu_runtime.Program(node.op_type, max(npu_runtime.selected_device(), 0))
     given = [desc_of(v) for v in node.inputs if v is not None]
     made = [desc_of(v) for v in node.outputs]
-    inputs = [_view(program.input(i, d.nbytes), d) for i, d in enumerate(given)]
-    outputs = [_view(program.output(i, d.nbytes), d) for i, d in enumerate(made)]
+    inputs = [View.of(program.input(i, d.nbytes), d).as_tuple() for i, d in enumerate(given)]
+    outputs = [View.of(program.output(i, d.nbytes), d).as_tuple() for i, d in enumerate(made)]
     attrs = {"op": operator.aicpu, **operator.kernel_attrs(op)}
     program.task(operator.task_kind, node.op_type, inputs, outputs, attrs)
     program.finalize(0)
     results = [np.empty(d.shape, numpy_dtype(d.dtype)) for d in made]
     return cut_to_reported(results, program.run(feeds, results))
-
-
-def _view(buffer: int, desc: TensorDesc) -> tuple[object, ...]:
-    return View.of(buffer, desc).as_tuple()
