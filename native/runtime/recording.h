@@ -47,7 +47,7 @@ class Sampling {
 
  private:
   static constexpr std::int64_t kFirst = 64;
-  static constexpr double kSpanNanoseconds = 80, kMostOverhead = 0.02;
+  static constexpr double kSpanNanoseconds = 150, kMostOverhead = 0.01;
   std::atomic<std::int64_t> left_{0}, skipped_{0};
 };
 
