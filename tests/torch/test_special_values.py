@@ -10,6 +10,27 @@ import torch
 import torchair  # noqa: F401  (registers the backend)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_floor_division_keeps_the_sign_of_zero(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0.0, -0.0, 0.5, -0.5, 3.0, -3.0, math.inf, -math.inf, math.nan], dtype=dtype)
+    a, b = (t.flatten() for t in torch.meshgrid(numbers, numbers, indexing="ij"))
+    torch._dynamo.reset()
+    found, expected = torch.compile(torch.floor_divide, backend="npu")(a, b), torch.floor_divide(a, b)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    settled = ~expected.isnan()
+    assert torch.equal(found.signbit()[settled], expected.signbit()[settled])
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0)])
+def test_rows_added_to_an_empty_tensor_are_not_looked_at(shape: tuple[int, int]) -> None:
+    def added(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, places, torch.ones(2, x.shape[1]))
+
+    torch._dynamo.reset()
+    given = torch.zeros(shape), torch.tensor([0, 9])
+    assert torch.compile(added, backend="npu")(*given).shape == added(*given).shape == shape
+
+
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("shape", [(), (1,), (2, 1)])
 def test_softmax_of_one_element(name: str, shape: tuple[int, ...]) -> None:

@@ -180,6 +180,8 @@ def _index_add(n: AtenNode) -> Any:
     perm = [axis, *(a for a in range(desc.rank) if a != axis)]
     alpha = n.arg("alpha", 1)
     source = source if alpha == 1 else n.op("Mul", source, n.cast(alpha, desc.dtype))
+    if not desc.size and n.type.startswith("index_add"):  # PyTorch does not look at the places
+        return n.op("Identity", x)
     places = places_of(n, n.cast(n.arg("index"), "int64"), desc.shape[axis])
     places = n.shaped(places, [desc_of(places).size, 1])
     reduction = "add" if n.type.startswith("index_add") else "none"

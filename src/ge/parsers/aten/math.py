@@ -289,14 +289,19 @@ def _div_mode(n: AtenNode) -> Any:
 
 
 def _floor_quotient(n: AtenNode, a: Any, b: Any) -> Any:
-    """From the exact remainder, so that a quotient that rounds up to a whole number is not one too large."""
+    """From the exact remainder, so that a quotient that rounds up to a whole number is not one too large.
+
+    Zero has the sign of the quotient.
+    """
     rest = n.op("FMod", a, b)
     quotient = n.op("Div", n.op("Sub", a, rest), b)
     crosses = n.op("And", n.op("NotEqual", rest, 0), n.op("Xor", n.op("Less", b, 0), n.op("Less", rest, 0)))
     quotient = n.op("Select", crosses, n.op("Sub", quotient, 1), quotient)
     whole = n.op("Floor", quotient)
     whole = n.op("Select", n.op("Greater", n.op("Sub", quotient, whole), 0.5), n.op("Add", whole, 1), whole)
-    return n.op("Select", n.op("Equal", b, 0), n.op("Div", a, b), whole)
+    plain = n.op("Div", a, b)
+    whole = n.op("Select", n.op("Equal", whole, 0), n.op("Mul", plain, 0), whole)
+    return n.op("Select", n.op("Equal", b, 0), plain, whole)
 
 
 @aten("remainder")
