@@ -1,13 +1,15 @@
 """Graphs of symbolic sizes: which values share an open number of rows, and which calls are row-independent.
 
 1. The open sizes of a value stand in its leading axes, in an order; one combination of them is a unit, and the rest of
-   the value is a row of fixed size for each unit, in the order of the memory of a contiguous tensor.
+   the value is a row of fixed size for each unit, in the order of the memory of a contiguous tensor. Known sizes before
+   all open ones (a batch of two texts of any length) count units, too.
 2. A call keeps rows apart when each row of its results depends on the same rows of its arguments, and on values of
    fixed sizes. Each operator proves it by a rule below; without a rule it does not.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +19,12 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 
-__all__ = ["Rows", "factors", "is_number", "keeps_rows", "rows_of"]
+__all__ = ["RESHAPES_TO_SIZES", "Key", "Rows", "factors", "is_number", "keeps_rows", "rows_of"]
 
 aten = torch.ops.aten
 Known = Mapping[fx.Node, "Rows"]
 Symbol: TypeAlias = sympy.Symbol
+Key: TypeAlias = tuple[int, tuple[Symbol, ...]]  # known and open numbers of rows
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,32 @@ class Rows:
 
     order: tuple[Symbol, ...]
     lead: int
+    fixed: int = 1  # a known number of units before the open ones
+
+    @property
+    def key(self) -> Key:
+        """What values have in common whose rows go together."""
+        return self.fixed, self.order
+
+    def one_of_fixed(self, shape: Sequence[Any]) -> list[tuple[int, tuple[Symbol, ...]] | None] | None:
+        """The factors of leading sizes without those of the known number; None where these are not the slowest.
+
+        A size behind them, or of any other expression, has None.
+        """
+        found: list[tuple[int, tuple[Symbol, ...]] | None] = []
+        rest = self.fixed
+        for size in shape:
+            parts = factors(size) if rest > 1 else None
+            if rest > 1 and parts is None:
+                return None
+            if parts is not None:
+                number, symbols = parts
+                large, small = (number, rest) if symbols else (rest, number)
+                if not small or large % small:
+                    return None
+                parts, rest = ((large // small, symbols), 1) if symbols else ((1, ()), large // small)
+            found.append(parts)
+        return found if rest == 1 else None
 
 
 def factors(size: Any) -> tuple[int, tuple[Symbol, ...]] | None:
@@ -68,7 +97,7 @@ def rows_of(graph: fx.Graph) -> dict[fx.Node, Rows]:
     for node in graph.nodes:
         tensors = _tensors(node.meta.get("val"))
         found = [_spelled_out(t) or _handed_on(t, node, known) for t in tensors]
-        if not found or any(f is None or f.order != found[0].order for f in found):  # type: ignore[union-attr]
+        if not found or any(f is None or f.key != found[0].key for f in found):  # type: ignore[union-attr]
             continue
         known[node] = found[0]  # type: ignore[assignment]
         if not all(_spelled_out(t) for t in tensors) and not _hands_on(node, known):
@@ -95,11 +124,16 @@ def _open_axes(tensor: torch.Tensor) -> tuple[int, list[tuple[int, tuple[Symbol,
 
 
 def _spelled_out(tensor: torch.Tensor) -> Rows | None:
-    """Rows that the shape itself tells: one symbol an axis, nothing between them."""
+    """Rows that the shape itself tells: one symbol an axis, nothing between them, known sizes before all of them."""
     found = _open_axes(tensor)
-    if found is None or any(number != 1 or len(symbols) > 1 for number, symbols in found[1]):
+    if found is None:
         return None
-    return Rows(tuple(s for _, symbols in found[1] for s in symbols), found[0])
+    lead, parts = found
+    before = next((i for i, (_, symbols) in enumerate(parts) if symbols), 0)
+    if any(number != 1 or len(symbols) > 1 for number, symbols in parts[before:]):
+        return None
+    fixed = math.prod(number for number, _ in parts[:before])
+    return Rows(tuple(s for _, symbols in parts for s in symbols), lead, fixed) if fixed else None
 
 
 def _handed_on(tensor: torch.Tensor, node: fx.Node, known: Known) -> Rows | None:
@@ -108,8 +142,11 @@ def _handed_on(tensor: torch.Tensor, node: fx.Node, known: Known) -> Rows | None
     if found is None:
         return None
     symbols = {s for _, part in found[1] for s in part}
-    orders = [known[n].order for n in node.all_input_nodes if n in known and set(known[n].order) == symbols]
-    return Rows(orders[0], found[0]) if orders else None
+    keys = [known[n].key for n in node.all_input_nodes if n in known and set(known[n].order) == symbols]
+    if not keys:
+        return None
+    rows = Rows(keys[0][1], found[0], keys[0][0])
+    return rows if rows.one_of_fixed(tensor.shape[: rows.lead]) is not None else None
 
 
 def _hands_on(node: fx.Node, known: Known) -> bool:
@@ -130,7 +167,7 @@ def keeps_rows(node: fx.Node, known: Known) -> bool:
         return False
     if not mine.order:
         return not any(known[n].order for n in sources) and not _open_numbers(node)
-    if any(known[n].order not in ((), mine.order) for n in sources):
+    if any(known[n].order and known[n].key != mine.key for n in sources):
         return False
     if not any(known[n].order for n in sources):
         return False
@@ -317,6 +354,9 @@ _RESHAPES: dict[Any, Callable[[fx.Node, Known], bool]] = {
     aten.squeeze.dim: _squeeze,
     aten.squeeze.dims: _squeeze,
 }
+RESHAPES_TO_SIZES = frozenset(  # their second argument is the shape of the result
+    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default}
+)
 _NAMED_RULES: dict[str, Callable[[fx.Node, Known], bool]] = {  # of operators that other packages define
     "npu::weight_quant_matmul": _linear,
 }

@@ -40,7 +40,7 @@ from torchair.lowering import (
     views_below,
 )
 from torchair.plan import Former, HostStep, getter, host_runner, make_strided
-from torchair.rows import Symbol, is_number, keeps_rows, rows_of
+from torchair.rows import RESHAPES_TO_SIZES, Key, Rows, Symbol, is_number, keeps_rows, rows_of
 
 __all__ = ["Ladder", "SymbolicPlan", "cover"]
 
@@ -52,7 +52,6 @@ _VIEWS = frozenset(
      torch.ops.aten.view.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.expand.default,
      torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 )  # fmt: skip
-Key = tuple[Symbol, ...]
 Sizes = Mapping[Symbol, int]
 
 
@@ -272,7 +271,7 @@ class SymbolicPlan:
         """The rows of a call of the NPU, None for ATen's."""
         while node.target is operator.getitem:
             node = node.args[0]  # type: ignore[assignment]
-        return self.rows[node].order if node in self.native and not self.inlined(node) else None
+        return self.rows[node].key if node in self.native and not self.inlined(node) else None
 
     def _settle(self) -> list[_Cut]:
         """Cut the graph until everything that is the NPU's is mapped."""
@@ -387,7 +386,7 @@ class _Part:
 
     def __init__(self, plan: SymbolicPlan, cut: _Cut) -> None:
         assert cut.key is not None
-        self.plan, self.key = plan, cut.key
+        self.plan, (self.fixed, self.key) = plan, cut.key
         self.positions = [plan.symbols.index(s) for s in self.key]
         self.nodes: dict[fx.Node, None] = {}
         self.reads: dict[fx.Node, None] = {}
@@ -418,10 +417,8 @@ class _Part:
     def _ladder(self) -> Ladder:
         if not self.key:
             return Ladder((1,), 0.0)
-        one = dict.fromkeys(self.key, 1)
         largest = max(
-            (math.prod(_at(d, one) for d in n.meta["val"].shape) * n.meta["val"].element_size()
-             for n in (*self.nodes, *self.reads)
+            (self._row_bytes(n) for n in (*self.nodes, *self.reads)
              if isinstance(n.meta.get("val"), torch.Tensor) and self.plan.rows[n].order),
             default=0,
         )  # fmt: skip
@@ -471,9 +468,13 @@ class _Part:
             for node in self.nodes:
                 copies[node] = graph.node_copy(node, lambda n: self._argument(n, copies, sizes))
                 several = isinstance(node.meta["val"], (list, tuple))
-                values[copies[node]] = (
-                    [_plain(v, sizes) for v in node.meta["val"]] if several else self._fake(node, sizes)
+                values[copies[node]] = fake = (
+                    [_plain(v, self.plan.rows[node], sizes) for v in node.meta["val"]]
+                    if several
+                    else self._fake(node, sizes)
                 )
+                if node.target in RESHAPES_TO_SIZES and self.plan.rows[node].fixed > 1:
+                    copies[node].args = (copies[node].args[0], list(fake.shape))
         graph.output(tuple(copies[n] for n in self.makes))
         constants = {copies[n]: self.plan.constants[n] for n in self.reads if n in self.plan.constants}
         lowered = lower(fx.GraphModule(self.plan.module, graph), values, constants, layouts)
@@ -492,8 +493,8 @@ class _Part:
             stride = [_at(d, {}) for d in stride] if known else self._port(node).strides(shape)
             return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
         if node not in self.reads and node not in self.makes:
-            return _plain(value, sizes)
-        shape = [_at(d, sizes) for d in value.shape]
+            return _plain(value, self.plan.rows[node], sizes)
+        shape = _shape_at(value, self.plan.rows[node], sizes)
         return torch.empty_strided(
             shape, self._port(node).strides(shape), dtype=value.dtype, device=value.device
         )
@@ -528,7 +529,7 @@ class _Part:
         if not self.plan.rows[node].order:
             return 0
         one = dict.fromkeys(self.key, 1)
-        return int(math.prod(_at(d, one) for d in value.shape)) * value.element_size()
+        return int(math.prod(_shape_at(value, self.plan.rows[node], one))) * value.element_size()
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -540,7 +541,7 @@ class _Part:
             self._call(values, sizes, self.plan.gpu.make)
 
     def _call(self, values: list[Any], sizes: Sequence[int], make: Callable[..., torch.Tensor]) -> None:
-        count = math.prod(sizes[p] for p in self.positions)
+        count = self.fixed * math.prod(sizes[p] for p in self.positions)
         results = []
         for port in self.outputs:
             shape = port.shape(*sizes)
@@ -595,10 +596,23 @@ class _Part:
                 _flat(result).copy_(whole[: count * step].view(result.dtype))
 
 
-def _plain(value: Any, sizes: Sizes) -> Any:
+def _plain(value: Any, rows: Rows, sizes: Sizes) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty([_at(d, sizes) for d in value.shape], dtype=value.dtype, device=value.device)
+    return torch.empty(_shape_at(value, rows, sizes), dtype=value.dtype, device=value.device)
+
+
+def _shape_at(value: torch.Tensor, rows: Rows, sizes: Sizes) -> list[int]:
+    """The shape where the symbols have these values, and one of a known number of rows before them."""
+    if rows.fixed == 1:
+        return [_at(d, sizes) for d in value.shape]
+    parts = rows.one_of_fixed(value.shape[: rows.lead])
+    assert parts is not None, "rows are the slowest of a value"
+    lead = [
+        _at(d, sizes) if part is None else part[0] * math.prod(sizes[s] for s in part[1])
+        for d, part in zip(value.shape, parts, strict=False)
+    ]
+    return lead + [_at(d, sizes) for d in value.shape[rows.lead :]]
 
 
 def _moved(result: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -286,3 +286,43 @@ def test_an_open_size_of_one_broadcasts(dynamic: bool | None) -> None:
 def test_what_fails_in_eager_mode_fails() -> None:
     with pytest.raises(Exception, match=r"must match|broadcast"):
         compiled(torch.sub)(torch.randn(4), torch.randn(2, 3))
+
+
+class Stack(nn.Module):
+    """Norms, products and gates of tokens, in heads and joined again."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 32), nn.Linear(32, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.up(self.norm(x))).unflatten(-1, (4, 8))
+        first, second = (y * y.mean(-1, keepdim=True)).chunk(2, -1)
+        y = torch.cat((-second, first), -1).flatten(2)
+        return x + self.down(y).reshape(-1, x.shape[-1]).view(x.shape)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 6])
+def test_texts_of_any_length_in_a_batch_of_known_size_are_the_npus(batch: int) -> None:
+    reports = same(Stack(), [(batch, n, 16) for n in (5, 9, 1, 14, 200, 3)], None)
+    opened = reports[-1]
+    assert [(r.operator, r.reason) for r in opened.refusals] == []
+    assert opened.npu_calls > 10 and opened.programs <= 3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.transpose(0, 1).contiguous().tanh() * 2).transpose(0, 1) + x.exp(),
+        lambda x: x.reshape(x.shape[1], x.shape[0], -1).tanh() + x.transpose(0, 1),
+        lambda x: x.reshape(-1, 32).relu().reshape(-1, 8).softmax(-1),
+        lambda x: (x + 1).reshape(x.shape[0], -1, 4).softmax(-1).sum(0),
+        lambda x: x.tanh()[:1] + x.unsqueeze(1).exp().sum((0, 1)),
+        lambda x: x.view(2, 2, x.shape[1], 16).tanh().view(4, -1, 16) * x.sigmoid(),
+        lambda x: x.sin().flatten(0, 1).expand(2, -1, -1).cos(),
+        lambda x: torch.stack((x, x)).tanh().flatten(0, 1).softmax(-1),
+        lambda x: x.permute(2, 0, 1).tanh() + x.mean(),
+    ],
+)
+def test_rows_of_a_known_batch_are_not_confused(function: Any) -> None:
+    same(function, [(4, n, 16) for n in (6, 10, 14, 2, 300)], None)

@@ -725,8 +725,8 @@ def _while_loop(n: AtenNode) -> Any:
 def _attention(n: AtenNode) -> Any:
     """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read.
 
-    Where several heads of queries share one of keys and values, those of a single token are the rows of one head, so the
-    cache is read once; for more tokens keys and values are repeated.
+    Where several heads of queries share one of keys and values, those of a single token are the rows of one head, so
+    the cache is read once; for more tokens keys and values are repeated.
     """
     q, k, v = _attended(n)
     mask, scores, repeats = _mask(n), _scores(n), _repeats(q, k)
