@@ -207,7 +207,7 @@ class WindowSum(Windowed):
     """
 
     incoming = Input("T", FLOATS)
-    positions = Input("I", ("int32", "int64"))
+    positions = Input("I", frozenset({"int32", "int64"}))
     y = Output("T")
     shape = Attr(list)
 
