@@ -468,13 +468,14 @@ class _Part:
             for node in self.nodes:
                 copies[node] = graph.node_copy(node, lambda n: self._argument(n, copies, sizes))
                 several = isinstance(node.meta["val"], (list, tuple))
-                values[copies[node]] = fake = (
+                made: Any = (
                     [_plain(v, self.plan.rows[node], sizes) for v in node.meta["val"]]
                     if several
                     else self._fake(node, sizes)
                 )
+                values[copies[node]] = made
                 if node.target in RESHAPES_TO_SIZES and self.plan.rows[node].fixed > 1:
-                    copies[node].args = (copies[node].args[0], list(fake.shape))
+                    copies[node].args = (copies[node].args[0], list(made.shape))
         graph.output(tuple(copies[n] for n in self.makes))
         constants = {copies[n]: self.plan.constants[n] for n in self.reads if n in self.plan.constants}
         lowered = lower(fx.GraphModule(self.plan.module, graph), values, constants, layouts)
