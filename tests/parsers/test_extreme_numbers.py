@@ -51,6 +51,14 @@ def test_integers_keep_their_digits(dtype: str) -> None:
     np.testing.assert_array_equal(_run(text, x), np.abs(x))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_norms_whose_squares_do_not_fit(dtype: str) -> None:
+    x = np.array([[300, 400], [-30, 40]], "float16" if dtype == "float16" else "float32")
+    text = f"net ({dtype}[2,2] x) => ({dtype}[2,1] y) "
+    text += "{ axes = Constant <value_ints = [1]> () y = ReduceL2 (x, axes) }"
+    np.testing.assert_array_equal(_run(text, x), [[500], [50]])
+
+
 @pytest.mark.parametrize("size", [0, 2])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float", "double"])
 @pytest.mark.parametrize(

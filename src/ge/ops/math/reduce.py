@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import tbe
+from ge.ir import types
 from ge.ir.types import BOOL, FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
@@ -234,12 +235,13 @@ def exact_float(dtype: str) -> str:
 
 @plugin(onnx=["ReduceL2", "ReduceLogSum"])
 def _reduce_then(n: Node) -> Results:
-    """Integers are reduced as floats; the result goes back to the input's type."""
+    """Integers are reduced as floats, halves as float32, in which squares fit; the result has the input's type."""
     dtype = n.desc().dtype
-    x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to=exact_float(dtype))
+    wide = types.widened(dtype) if dtype in FLOATS else exact_float(dtype)
+    x = n.inputs[0] if dtype == wide else n.op("Cast", n.inputs[0], to=wide)
     x = n.op("Square", x) if n.type == "ReduceL2" else x
     y = n.op("Sqrt" if n.type == "ReduceL2" else "Log", _reduced(n, "ReduceSum", x))
-    return y if dtype in FLOATS else n.op("Cast", y, to=dtype)
+    return y if dtype == wide else n.op("Cast", y, to=dtype)
 
 
 @plugin(onnx="ReduceLogSumExp")
