@@ -26,11 +26,11 @@ def run_command(
     )
 
 
-def run_python(*arguments: str, **environment: str) -> str:
+def run_python(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
     """What Python prints; its errors where it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT,
+        cwd=cwd or ROOT,
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
         capture_output=True,
         text=True,

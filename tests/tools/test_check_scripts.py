@@ -131,8 +131,8 @@ def test_a_script_that_asks_for_overflow_detection_gets_the_layer_and_a_mixlist_
     assert "as near to float64 as TensorFlow" in kept["verdict"] and kept["layers"][0]["framework"] < 1e-6
     assert report["mixlist"]["mode"] == "force_fp16" and report["mixlist"]["error"] < 0.01
     assert json.loads(mixlist.read_text())["black-list"]["to-add"] == ["MatMul_1", "MatMul_2"]
-    assert "finite: False" in run_python(str(SCRIPTS / name))
-    assert "finite: True" in run_python(str(SCRIPTS / name), str(mixlist))
+    assert "finite: False" in run_python(str(SCRIPTS / name), cwd=tmp_path)
+    assert "finite: True" in run_python(str(SCRIPTS / name), str(mixlist), cwd=tmp_path)
 
 
 @pytest.mark.slow
