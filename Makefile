@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-aarch64 test-cuda test-paddle test-ray conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-aarch64 test-cuda test-paddle test-ray test-hosts conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -145,6 +145,9 @@ test-ray: $(VENV)/.ray ## Ray's trainers on two NPUs of this machine
 test-aarch64: $(VENV)/.project ## Cross-compile for aarch64 and run a subset of the tests under qemu
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m tests.aarch64
 
+test-hosts: $(VENV)/.mpi $(VENV_TF215)/.project ## Training over two hosts (network namespaces; needs root), one of which fails
+	$(BIN)/python -m pytest -m exhaustive tests/hosts
+
 test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
 	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
@@ -204,6 +207,10 @@ $(VENV)/.ray: $(VENV)/.project
 	@touch $@
 
 # What Keras's tests import beside TensorFlow.
+$(VENV)/.mpi: $(VENV)/.project
+	$(call pip,$(BIN)) install mpi4py mpich
+	@touch $@
+
 $(VENV)/.conformance: $(VENV)/.project
 	$(call pip,$(BIN)) install jax grain pandas
 	@touch $@

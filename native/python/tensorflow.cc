@@ -503,12 +503,12 @@ nb::dict gpu_copy_counts() {
 // -- the device
 // ----------------------------------------------------------------------------------------------------
 
-nb::tuple create_device(int index, const std::string& name, bool wrap_variables) {
+nb::tuple create_device(int index, const std::string& name) {
   if (!api_loaded()) throw InvalidArgument("load() comes first");
   auto* methods = new TFE_CustomDevice(device_methods());
   nb::object device = nb::steal(PyCapsule_New(methods, "TFE_CustomDevice", nullptr));
-  nb::object info = nb::steal(
-      PyCapsule_New(new_device({index, name, wrap_variables}), "TFE_CustomDevice_DeviceInfo", nullptr));
+  nb::object info =
+      nb::steal(PyCapsule_New(new_device({index, name}), "TFE_CustomDevice_DeviceInfo", nullptr));
   return nb::make_tuple(device, info);
 }
 
@@ -588,7 +588,7 @@ void bind_tensorflow(nb::module_& parent) {
       },
       "libraries"_a,
       "Finds TensorFlow's C API in these loaded libraries and registers the NpuGraph operator.");
-  m.def("create_device", &create_device, "index"_a, "name"_a, "wrap_variables"_a = true,
+  m.def("create_device", &create_device, "index"_a, "name"_a,
         "The two capsules that context.register_custom_device takes.");
   m.def(
       "set_callbacks",

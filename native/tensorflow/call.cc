@@ -57,8 +57,8 @@ std::atomic<std::size_t> device_slots = 0;
 
 }  // namespace
 
-CustomDevice::CustomDevice(int index, std::string name, bool wrap_variables)
-    : memory_(npu::Device::get(index)), name_(std::move(name)), wrap_variables_(wrap_variables) {
+CustomDevice::CustomDevice(int index, std::string name)
+    : memory_(npu::Device::get(index)), name_(std::move(name)) {
   for (std::size_t slot = 0; slot < kMostDevices; ++slot) {
     CustomDevice* nobody = nullptr;
     if (!all_devices[slot].compare_exchange_strong(nobody, this)) continue;
@@ -98,6 +98,23 @@ CustomDevice* CustomDevice::find(int index) {
     if (device && device->memory().index() == index) return device;
   }
   return nullptr;
+}
+
+CustomDevice* CustomDevice::find(std::string_view name) {
+  for (std::size_t slot = device_slots.load(std::memory_order_acquire); slot-- > 0;) {
+    CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
+    if (device && device->name() == name) return device;
+  }
+  return nullptr;
+}
+
+CustomDevice& CustomDevice::home() {
+  CustomDevice* first = this;
+  for (std::size_t slot = device_slots.load(std::memory_order_acquire); slot-- > 0;) {
+    CustomDevice* device = all_devices[slot].load(std::memory_order_acquire);
+    if (device && device->memory().index() < first->memory().index()) first = device;
+  }
+  return *first;
 }
 
 TFE_TensorHandle* CustomDevice::copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status) {
@@ -339,7 +356,14 @@ void Call::set_output(int index, std::shared_ptr<Storage> storage) {
 }
 
 void Call::set_output(int index, std::shared_ptr<Variable> variable) {
-  outputs_[index] = device_.wrap(context_, kResource, {nullptr, std::move(variable)}, status_);
+  outputs_[index] = device_.home().wrap(context_, kResource, {nullptr, std::move(variable)}, status_);
+}
+
+void Call::set_output_to_value(int index, Variable& variable) {
+  auto value = variable.value(status_);
+  if (!value) return;
+  CustomDevice* owner = CustomDevice::find(variable.device().index());
+  outputs_[index] = (owner ? *owner : device_).wrap(context_, value->dtype(), {value, nullptr}, status_);
 }
 
 std::shared_ptr<Storage> Call::value_of(Variable& variable) {
@@ -474,18 +498,19 @@ namespace {
 // Locks of the variables a program writes, taken in the order of their numbers.
 class WriteLocks {
  public:
-  void add(Variable* variable) { variables_.push_back(variable); }
-  void lock() {
-    const auto by_id = [](const Variable* a, const Variable* b) { return a->id() < b->id(); };
+  explicit WriteLocks(std::vector<Variable*> variables) : variables_(std::move(variables)) {
     std::sort(variables_.begin(), variables_.end(), by_id);
     variables_.erase(std::unique(variables_.begin(), variables_.end()), variables_.end());
+  }
+  void lock() {
     for (Variable* variable : variables_) locks_.emplace_back(variable->mutex());
   }
-  bool holds(const Variable* variable) const {
-    return std::find(variables_.begin(), variables_.end(), variable) != variables_.end();
+  bool covers(const Variable* variable) const {
+    return std::binary_search(variables_.begin(), variables_.end(), variable, by_id);
   }
 
  private:
+  static bool by_id(const Variable* a, const Variable* b) { return a->id() < b->id(); }
   std::vector<Variable*> variables_;
   std::vector<std::unique_lock<std::mutex>> locks_;
 };
@@ -530,29 +555,35 @@ std::vector<std::shared_ptr<LentMemory>> Call::lend_variables(const FunctionPlan
 }
 
 void Call::run_program(FunctionPlan& plan, Generators& generators) {
-  WriteLocks locks;
+  const auto variable_at = [&](std::size_t at) -> Variable& { return *inputs_[at].object->variable; };
+  std::vector<Variable*> written;
   for (const ProgramOutput& output : plan.outputs) {
-    if (output.port.kind == Port::Kind::Variable) {
-      locks.add(inputs_[static_cast<std::size_t>(output.port.index)].object->variable.get());
-    }
+    if (output.port.kind != Port::Kind::Variable) continue;
+    written.push_back(&variable_at(static_cast<std::size_t>(output.port.index)));
   }
-  locks.lock();
-
-  const auto read = [&](int index) -> std::shared_ptr<Storage> {
-    Variable& variable = *inputs_[static_cast<std::size_t>(index)].object->variable;
-    if (locks.holds(&variable)) return value_of(variable);
+  WriteLocks locks(std::move(written));
+  std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
+  // Values of variables that are not written come first: who holds locks never waits for another variable.
+  const auto read_first = [&](const Port& port) {
+    if (port.kind != Port::Kind::Variable) return;
+    const auto at = static_cast<std::size_t>(port.index);
+    Variable& variable = variable_at(at);
+    if (values[at] || locks.covers(&variable)) return;
     const std::lock_guard lock(variable.mutex());
-    return value_of(variable);
+    values[at] = value_of(variable);
   };
+  for (const Port& port : plan.inputs) read_first(port);
+  for (const OtherResult& other : plan.others) read_first(other.port);
+  if (!ok()) return;
+  locks.lock();
 
   Generators::Drawn drawn = generators.draw(plan);
   std::vector<Place> in;
-  std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
   in.reserve(plan.inputs.size());
   for (const Port& port : plan.inputs) {
     const auto at = static_cast<std::size_t>(port.index);
     if (port.kind == Port::Kind::Variable) {
-      values[at] = read(port.index);
+      if (!values[at]) values[at] = value_of(variable_at(at));
       if (!ok()) return;
       in.push_back({values[at].get()});
     } else if (port.kind == Port::Kind::Random) {
@@ -695,9 +726,12 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
       case Port::Kind::Constant:
         set_output(other.result, other.constant);
         break;
-      case Port::Kind::Variable:
-        if (auto value = read(index)) set_output(other.result, std::move(value));
+      case Port::Kind::Variable: {
+        const auto at = static_cast<std::size_t>(index);
+        auto value = locks.covers(&variable_at(at)) ? value_of(variable_at(at)) : values[at];
+        if (value) set_output(other.result, std::move(value));
         break;
+      }
       case Port::Kind::Output:
         for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
           const Port& port = plan.outputs[i].port;

@@ -18,14 +18,13 @@ namespace npu::tf {
 // The device as TensorFlow knows it.
 class CustomDevice {
  public:
-  CustomDevice(int index, std::string name, bool wrap_variables);
+  CustomDevice(int index, std::string name);
   ~CustomDevice();
   CustomDevice(const CustomDevice&) = delete;
   CustomDevice& operator=(const CustomDevice&) = delete;
 
   npu::Device& memory() const { return memory_; }
   const std::string& name() const { return name_; }
-  bool wraps_variables() const { return wrap_variables_; }
 
   // What a handle points to; null for a handle that is not on this device.
   Object* object(TFE_TensorHandle* handle, TF_Status* status) const;
@@ -33,8 +32,12 @@ class CustomDevice {
   Object* foreign(TFE_TensorHandle* handle, TF_Status* status) const;
   // The other NPU that a handle is of; null for one of the host or of this.
   CustomDevice* owner(TFE_TensorHandle* handle, TF_Status* status) const;
-  // The NPU of a number; null where TensorFlow has none.
+  // The NPU of a number, or of a name; null where TensorFlow has none.
   static CustomDevice* find(int index);
+  static CustomDevice* find(std::string_view name);
+  // The NPU whose handles all variables are, wherever their memory is: TensorFlow refuses functions with
+  // handles of two custom devices.
+  CustomDevice& home();
   // A tensor of another device as one of this; strings, resources and variants stay with the host.
   TFE_TensorHandle* copy(TFE_Context* context, TFE_TensorHandle* tensor, TF_Status* status);
   TFE_TensorHandle* wrap(TFE_Context* context, int dtype, Object object, TF_Status* status);
@@ -42,7 +45,6 @@ class CustomDevice {
  private:
   npu::Device& memory_;
   std::string name_;
-  bool wrap_variables_;
   mutable std::atomic<const char*> handle_name_ =
       nullptr;  // the very string TensorFlow gives for our handles
 };
@@ -113,6 +115,8 @@ class Call {
 
   void set_output(int index, std::shared_ptr<Storage> storage);
   void set_output(int index, std::shared_ptr<Variable> variable);
+  // The value of a variable, whose mutex is held, on the variable's own device.
+  void set_output_to_value(int index, Variable& variable);
   // The value of a variable, whose mutex is held, in memory of this device; null with a bad status.
   std::shared_ptr<Storage> value_of(Variable& variable);
   // One of the inputs as it is.

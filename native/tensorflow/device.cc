@@ -231,7 +231,7 @@ void make_variable(CustomDevice& device, Call& call) {
   const auto dtype = attr_type(attrs, "dtype");
   call.run_on_host();
   const bool known = !shared.empty() && dtype && type_size(static_cast<int>(*dtype)) != 0;
-  if (!call.ok() || !device.wraps_variables() || !known) return;
+  if (!call.ok() || !known) return;
   const bool named = shared != kAnonymous;
   const std::string name =
       std::string(attr_string(attrs, "container").value_or("")) + "/" + std::string(shared);
@@ -256,7 +256,7 @@ void read_variable(Call& call) {
   }
   Variable& variable = *input.object->variable;
   const std::lock_guard lock(variable.mutex());
-  if (auto value = call.value_of(variable)) call.set_output(0, std::move(value));
+  call.set_output_to_value(0, variable);
 }
 
 // The locks of a call's variables, taken in the order of their numbers; done with each is what is asked for.
@@ -784,8 +784,16 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
 // -- what TensorFlow calls
 // -----------------------------------------------------------------------------------------
 
+// Variables bring an operator to the device of their handles: one that names another NPU runs there.
+CustomDevice& chosen_device(CustomDevice& asked, const TFE_Op* op, TF_Status* status) {
+  const char* wanted = api.TFE_OpGetDevice(op, status);
+  if (!*wanted || asked.name() == wanted) return asked;
+  CustomDevice* other = CustomDevice::find(std::string_view(wanted));
+  return other ? *other : asked;
+}
+
 void execute(const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status, void* info) {
-  auto& device = *static_cast<CustomDevice*>(info);
+  auto& device = chosen_device(*static_cast<CustomDevice*>(info), op, status);
   const WithoutPythonLock unlocked;
   for (int i = 0; i < *count; ++i) outputs[i] = nullptr;
   Call call(device, op, count, outputs, status);
@@ -852,9 +860,7 @@ TFE_CustomDevice device_methods() {
       kCustomDeviceVersion, &copy_to_device, &copy_from_device, &execute, &delete_device, nullptr, nullptr};
 }
 
-void* new_device(const DeviceOptions& options) {
-  return new CustomDevice(options.index, options.name, options.wrap_variables);
-}
+void* new_device(const DeviceOptions& options) { return new CustomDevice(options.index, options.name); }
 
 void set_eager_threshold(std::uint64_t calls) { eager_threshold.store(calls); }
 void set_log_placement(bool on) { log_placement.store(on); }

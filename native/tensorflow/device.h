@@ -11,8 +11,7 @@ namespace npu::tf {
 
 struct DeviceOptions {
   int index = 0;
-  std::string name;            // "/job:localhost/replica:0/task:0/device:NPU:0"
-  bool wrap_variables = true;  // variables are handles of this device, so that every access is seen
+  std::string name;  // "/job:localhost/replica:0/task:0/device:NPU:0"
 };
 
 // The callbacks for TFE_RegisterCustomDevice and the device they take.

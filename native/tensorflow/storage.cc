@@ -328,8 +328,7 @@ void Variable::escape() {
   forget();
 }
 
-std::shared_ptr<Storage> Variable::value(TF_Status* status) {
-  if (value_) return value_;
+TFE_TensorHandle* Variable::read(TF_Status* status) const {
   const HostOp read(context_, "ReadVariableOp", status);
   if (!ok(status)) return nullptr;
   api.TFE_OpSetAttrType(read, "dtype", dtype_);
@@ -338,8 +337,13 @@ std::shared_ptr<Storage> Variable::value(TF_Status* status) {
   TFE_TensorHandle* handle = nullptr;
   int count = 1;
   api.TFE_Execute(read, &handle, &count, status);
-  if (!ok(status)) return nullptr;
-  return take(handle, status);
+  return ok(status) ? handle : nullptr;
+}
+
+std::shared_ptr<Storage> Variable::value(TF_Status* status) {
+  if (value_) return value_;
+  TFE_TensorHandle* handle = read(status);
+  return handle ? take(handle, status) : nullptr;
 }
 
 std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* status) {
@@ -428,6 +432,7 @@ void Variable::assign_together(const std::vector<Variable*>& variables, const st
 void Variable::forget() {
   settle();
   value_.reset();
+  takes_memory_.reset();
   written();
 }
 
@@ -445,6 +450,12 @@ void Variable::hand_to_host(Storage& value, TF_Status* status) {
   int count = 0;
   if (ok(status)) api.TFE_Execute(assign, nullptr, &count, status);
   api.TFE_DeleteTensorHandle(handle);
+  if (takes_memory_ || !ok(status)) return;
+  TFE_TensorHandle* now = read(status);
+  if (!now) return;
+  takes_memory_ = api.TFE_TensorHandleDevicePointer(now, status) == value.address();
+  api.TFE_DeleteTensorHandle(now);
+  if (!*takes_memory_) hand_to_host(value, status);  // what it copied may have been old
 }
 
 void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
@@ -465,26 +476,27 @@ bool Variable::claim(Storage& value, TF_Status* status) {
   if (!ok(status)) return false;
   const bool alone = value.claim(status);
   hand_to_host(value, status);
-  return alone && ok(status);
+  return alone && takes_memory_ == true && ok(status);
 }
 
 std::shared_ptr<Storage> Variable::unshare(std::shared_ptr<Storage> value, std::string_view requester,
                                            TF_Status* status) {
-  if (escaped() || passing() || value != value_) return nullptr;
+  if (escaped() || passing() || value != value_ || takes_memory_ == false) return nullptr;
   // One reference is the record's, one this function's, one the caller's.
   if (value.use_count() == 3 && claim(*value, status)) return value;
-  if (!ok(status)) return nullptr;
+  if (!ok(status) || takes_memory_ == false) return nullptr;
   // TensorFlow keeps what it frees: memory of its allocator takes the place of the value before.
   auto own = Storage::allocate_by_host(device_, dtype_, value->shape(), requester);
   own->fill(value->data());
   value.reset();
   assign(own, status);
-  return ok(status) ? own : nullptr;
+  return ok(status) && takes_memory_ == true ? own : nullptr;
 }
 
 bool Variable::writable(const std::shared_ptr<Storage>& value) const {
   // One reference is the record's, one the caller's.
-  return !escaped() && value == value_ && value.use_count() == 2 && !value->shared_with_host();
+  return !escaped() && takes_memory_ == true && value == value_ && value.use_count() == 2 &&
+         !value->shared_with_host();
 }
 
 }  // namespace npu::tf

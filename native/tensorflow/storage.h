@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -222,12 +223,15 @@ class Variable {
     if (value_) value_->settle();
   }
   // Whether host code can come to the value without asking here.
-  bool open_to_host() const { return escaped() || access_ != Access::Handle || lent_ > 0; }
+  bool open_to_host() const {
+    return escaped() || access_ != Access::Handle || lent_ > 0 || takes_memory_ == false;
+  }
 
  private:
   // Takes what was read, and deletes the handle, as the current value; null and a bad status where it does
   // not fit the device's memory.
   std::shared_ptr<Storage> take(TFE_TensorHandle* handle, TF_Status* status);
+  TFE_TensorHandle* read(TF_Status* status) const;
   void hand_to_host(Storage& value, TF_Status* status);
   bool claim(Storage& value, TF_Status* status);
 
@@ -243,6 +247,9 @@ class Variable {
   std::atomic<std::uint64_t> version_ = 1;
   std::atomic<bool> escaped_ = false;
   std::shared_ptr<Storage> value_;
+  // Whether TensorFlow's variable takes the memory that it is assigned: after a scatter it copies values
+  // instead, and memory written in place would not be its own. Not known until a value was handed over.
+  std::optional<bool> takes_memory_;
 };
 
 // An operator of the host device, deleted at the end.

@@ -193,12 +193,8 @@ def load(libraries: Sequence[str]) -> None:
     number from `new_part`), runs on the host device in any graph.
     """
 
-def create_device(index: int, name: str, wrap_variables: bool = True) -> tuple[Any, Any]:
-    """The two capsules of a device, for TensorFlow's `register_custom_device`.
-
-    `wrap_variables`: variables made on the device are its own handles, so that it sees every use of them; only where
-    there is one device.
-    """
+def create_device(index: int, name: str) -> tuple[Any, Any]:
+    """The two capsules of a device, for TensorFlow's `register_custom_device`."""
 
 def set_callbacks(
     classify: Classify,

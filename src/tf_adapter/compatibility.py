@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 
 from ge.compatibility import Patch, PatchTable
 from npu_runtime import tensorflow as native
-from tf_adapter import calls, channel, crossing, device, distribution, loops
+from tf_adapter import calls, channel, crossing, device, distribution, loops, variables
 from tf_adapter.arrays import converting_for_datasets, converting_once
 from tf_adapter.options import options
 
@@ -282,6 +282,17 @@ PATCHES = PatchTable(
                 ("TFE_Py_FastPathExecute", crossing.by_arguments),
                 ("TFE_Py_Execute", crossing.by_list),
                 ("TFE_Py_ExecuteCancelable", crossing.by_list),
+            )
+        ),
+        *(
+            Patch(
+                f"tensorflow.python.ops.resource_variable_ops:{name}",
+                make,
+                without="variables of several NPUs name the first as their device",
+            )
+            for name, make in (
+                ("_variable_handle_from_shape_and_dtype", variables.remembering_device),
+                ("BaseResourceVariable.device", variables.remembered_device),
             )
         ),
         # Less work

@@ -1,8 +1,9 @@
 """Eager operators whose inputs are on several NPUs.
 
 TensorFlow copies inputs of its own devices to the device of the operator, but refuses an operator with inputs on two
-custom devices before either of them is asked. Such a call is repeated here with its inputs copied: to the device of the
-scope, else to the NPU of the first input. The copies are operators themselves, so gradients pass through them.
+custom devices before either of them is asked. Such a call is repeated here with its inputs copied: to the NPU whose
+handles variables are, if it takes any, else to the device of the scope, else to the NPU of the first input. The copies
+are operators themselves, so gradients pass through them.
 """
 
 from __future__ import annotations
@@ -46,30 +47,48 @@ def by_list(original: Function) -> Function:
     if npu_runtime.device_count() == 1:
         return original
 
+    crossed: dict[str, tuple[str, list[int]]] = {}  # by function: the device that which inputs were copied to
+
     def execute(handle: Any, device: str, op: str, inputs: Any, *rest: Any) -> Any:
+        if op in crossed:  # refusals cost more than copies
+            inputs = _moved(inputs, *crossed[op])
         try:
             return original(handle, device, op, inputs, *rest)
         except _REFUSED as error:
             if _REFUSAL not in error.message:
                 raise
-        return original(handle, device, op, _gathered(inputs, device), *rest)
+        gathered = _gathered(inputs, device)
+        moved = [i for i, pair in enumerate(zip(inputs, gathered, strict=True)) if pair[0] is not pair[1]]
+        if moved and context.context().has_function(op):
+            crossed[op] = gathered[moved[0]].device, moved
+        return original(handle, device, op, gathered, *rest)
 
     return execute
 
 
 def _gathered(args: Any, device: str) -> Any:
     """The arguments of an operator with all tensors on one device."""
-    target = device or next(name for name in _devices(args) if "NPU" in name)
+    tensors = list(_tensors(args))
+    handles = (item.device for item in tensors if item.dtype == tf.resource and "NPU" in item.device)
+    target = next(handles, device) or next(item.device for item in tensors if "NPU" in item.device)
     with context.device(target):
         return [_copied(item, target) for item in args]
 
 
-def _devices(args: Any) -> Iterator[str]:
+def _moved(inputs: Any, target: str, which: list[int]) -> list[Any]:
+    inputs = list(inputs)
+    with context.device(target):
+        for i in which:
+            inputs[i] = _copied(inputs[i], target)
+    return inputs
+
+
+def _tensors(args: Any) -> Iterator[Any]:
     for item in args:
         if isinstance(item, (list, tuple)):
-            yield from _devices(item)
+            yield from _tensors(item)
         elif isinstance(item, (ops.EagerTensor, BaseResourceVariable)):
-            yield item.device
+            yield item
 
 
 def _copied(item: Any, target: str) -> Any:

@@ -279,7 +279,7 @@ def add_devices(self: Any) -> None:
     for index in visible:
         name = device_name(index)
         if not pywrap_tfe.TFE_Py_IsCustomDevice(self._context_handle, name):
-            device, info = native.create_device(index, name, wrap_variables=count == 1)
+            device, info = native.create_device(index, name)
             pywrap_tfe.TFE_Py_RegisterCustomDevice(self._context_handle, device, name, info)
         local = "job:localhost" in name  # such names are short, as TensorFlow's own are
         logical = context.LogicalDevice(name=f"/device:{TYPE}:{index}" if local else name, device_type=TYPE)

@@ -1,15 +1,44 @@
-"""Variables of the host, which those of several NPUs are: their types, and the functions that assign many at once."""
+"""Variables: the NPU that each is on, and those of the host: their types, and functions that assign many at once.
+
+TensorFlow refuses functions with handles of two custom devices. So the handles of all variables are of the first NPU,
+and remember whose memory they are about.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 from tensorflow.python.eager import context
 
-__all__ = ["assign_function", "variable_types"]
+__all__ = ["assign_function", "remembered_device", "remembering_device", "variable_types"]
+
+_DEVICE = "_npu_device"
+
+
+def remembering_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Handles of variables, marked with the device of the scope that they were made in."""
+
+    def make(*args: Any, **named: Any) -> Any:
+        handle = original(*args, **named)
+        place = context.context().device_name
+        if context.executing_eagerly() and place and "NPU" in handle.device:
+            setattr(handle, _DEVICE, place)
+        return handle
+
+    return make
+
+
+def remembered_device(original: Any) -> Any:
+    """The property `device` of variables: that of their memory."""
+
+    def device(self: Any) -> Any:
+        return getattr(self.handle, _DEVICE, None) or original.fget(self)
+
+    return property(device, doc=original.__doc__)
 
 
 def variable_types(function: str) -> list[int]:

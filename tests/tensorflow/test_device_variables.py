@@ -406,3 +406,38 @@ def test_variables_of_types_the_npu_has_not() -> None:
         word.assign("a")
         wave.assign_add([0j])
     assert word.numpy() == b"a"
+
+
+def test_the_host_sees_what_programs_write_after_a_scatter() -> None:
+    """After a scatter TensorFlow copies what a variable is assigned: memory written in place would not be its own."""
+    v = tf.Variable(tf.zeros([4, 4]))
+    add = tf.function(lambda: v.assign_add(tf.sign(v * v + 1.0)))
+    wanted = np.zeros((4, 4), np.float32)
+    for _ in range(3):
+        for _ in range(2):
+            add()
+            wanted += 1
+        tf.raw_ops.ResourceScatterAdd(resource=v.handle, indices=[0], updates=tf.ones([1, 4]))
+        wanted[0] += 1
+        np.testing.assert_array_equal(v.numpy(), wanted)
+
+
+def test_functions_that_read_what_the_other_writes_do_not_wait_for_each_other() -> None:
+    first, second = (tf.Variable(tf.zeros([64, 64])) for _ in range(2))
+    functions = [
+        tf.function(lambda a=a, b=b: a.assign(tf.tanh(b @ b) + 1.0))
+        for a, b in ((first, second), (second, first))
+    ]
+    for function in functions:
+        function()
+
+    def repeat(function: Any) -> None:
+        for _ in range(300):
+            function()
+
+    threads = [threading.Thread(target=repeat, args=(f,), daemon=True) for f in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads), "a deadlock"

@@ -37,7 +37,7 @@ def results(folder: Path, devices: int, kind: str, *programs: str) -> dict[str, 
     return found
 
 
-def test_training_on_two_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
+def test_training_on_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
     programs = ("fit", "custom_loop")
     ours, theirs = (results(tmp_path, 2, kind, *programs) for kind in ("NPU", "CPU"))
     for name in programs:
@@ -95,17 +95,14 @@ strategy = tf.distribute.MirroredStrategy()
 
 def training(count):
     with strategy.scope():
-        weights = [tf.Variable(tf.ones([4, 4])) for _ in range(count)]
+        weights = [tf.Variable(tf.ones([64, 64])) for _ in range(count)]
 
-    def replica():
+    def replica(x):
         for w in weights:
-            w.assign_add(tf.distribute.get_replica_context().all_reduce("sum", 0.5 * tf.sign(w * w + 1.0)))
+            w.assign_add(tf.distribute.get_replica_context().all_reduce("sum", 0.5 * tf.sign(w @ w + x)))
 
-    @tf.function
-    def step():
-        strategy.run(replica)
-
-    return weights, step
+    step, one = tf.function(lambda x: strategy.run(replica, args=(x,))), tf.constant(1.0)
+    return weights, lambda: step(one)
 
 def same(tensors, number):
     return all((t.numpy() == number).all() for t in tensors)
@@ -124,12 +121,12 @@ assert addresses(weight) == before and same(weight.values, 4.0)
 held = [v.read_value() for v in weight.values]
 step()
 assert same(held, 4.0) and same(weight.values, 5.0)
-weight.assign(tf.zeros([4, 4]))
+weight.assign(tf.zeros([64, 64]))
 step()
 assert same(weight.values, 1.0), "an assignment between two steps"
 with tf.device("/CPU:0"):  # TensorFlow then copies the variable whenever it is read or assigned
     for v in weight.values:
-        tf.raw_ops.ResourceScatterAdd(resource=v.handle, indices=[0], updates=tf.ones([1, 4]))
+        tf.raw_ops.ResourceScatterAdd(resource=v.handle, indices=[0], updates=tf.ones([1, 64]))
 step()
 step()
 assert same([v.read_value()[0] for v in weight.values], 4.0) and same([v.read_value()[1] for v in weight.values], 3.0)
@@ -148,15 +145,61 @@ def operators(count):
     step()
     return native.host_operators() - before
 
-print(operators(1) == operators(9))
+print(operators(1), operators(9))
 """
 
 
-def on_two_npus(script: str) -> list[str]:
+# What is in use after a thousand steps is what was in use after a hundred.
+THOUSAND = """
+import os
+from pathlib import Path
+import numpy as np
+import tensorflow as tf
+import npu_runtime
+import tf_adapter
+
+strategy = tf.distribute.MirroredStrategy()
+layers = tf.keras.layers
+with strategy.scope():
+    model = tf.keras.Sequential([
+        layers.Input((8, 8, 3)), layers.Conv2D(8, 3, activation="relu"), layers.BatchNormalization(),
+        layers.Flatten(), layers.Dense(256, "tanh"), layers.Dense(10),
+    ])
+    optimizer = tf.keras.optimizers.Adam(1e-3)
+    optimizer.build(model.trainable_variables)
+
+def replica(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True)))
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+step = tf.function(lambda x: strategy.reduce("sum", strategy.run(replica, args=(x,)), axis=None))
+rows = np.random.default_rng(0).standard_normal((8, 8, 8, 3)).astype(np.float32)
+
+def used():
+    return [npu_runtime.memory_info(i)["current"] for i in range(npu_runtime.device_count())]
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+for number in range(1000):
+    loss = float(step(tf.constant(rows)))
+    if number == 100:
+        early, before = used(), resident()
+grown = resident() - before
+assert used() == early, (early, used())
+assert grown < 16 << 20, f"{grown >> 20} MiB more after 900 steps"
+print(npu_runtime.device_count(), np.isfinite(loss))
+"""
+
+
+def on_npus(script: str, npus: int = 2) -> list[str]:
     """The lines that a script prints."""
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": "2"},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "NPU_DEVICE_COUNT": str(npus)},
         capture_output=True,
         text=True,
         timeout=900,
@@ -167,15 +210,20 @@ def on_two_npus(script: str) -> list[str]:
 
 
 def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
-    devices, steps, equal = on_two_npus(PLACES)
+    devices, steps, equal = on_npus(PLACES)
     assert devices == "NPU:0 NPU:1"
     assert steps == "NPU:0 NPU:1 NPU:0 NPU:1", "two levels: gradients, then their sum with the update"
     assert equal == "True", "all replicas have the same bits"
 
 
 def test_variables_are_written_in_place_unless_others_refer_to_their_memory() -> None:
-    (same,) = on_two_npus(WRITTEN)
-    assert same == "True", "the operators that TensorFlow runs for a step grow with the weights"
+    (counts,) = on_npus(WRITTEN)
+    assert counts == "0 0", "TensorFlow runs operators for the variables of a step"
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_on_four_npus_take_no_more_memory() -> None:
+    assert on_npus(THOUSAND, npus=4) == ["4 True"]
 
 
 def test_eager_operators_copy_inputs_of_other_npus() -> None:
