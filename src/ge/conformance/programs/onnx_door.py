@@ -260,7 +260,7 @@ def _accepted(statement: Statement, given: tuple[tuple[Value, tuple[int, ...] | 
         else Input.given(v.name, np.array(known, np.int64).reshape(v.shape), Role.CONSTANT)
         for v, known in given
     )
-    program = Program(inputs, (statement,), statement.results, ())
+    program = Program(inputs, (statement,), statement.results)
     try:
         parse(_model(program, feeds(program)[0]))
     except GeError:
