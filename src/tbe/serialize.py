@@ -21,7 +21,7 @@ from tbe.tuning import tuning_of
 __all__ = ["apply_json", "fingerprint", "from_json", "structure", "to_json"]
 
 FORMAT = 1
-CODE_VERSION = 8  # of the generated machine code: raise it when the same expression gives other code
+CODE_VERSION = 9  # of the generated machine code: raise it when the same expression gives other code
 MAX_TEXT = 16 << 20
 MAX_NODES = 20_000
 MAX_ELEMENTS = 1 << 44

@@ -1259,7 +1259,8 @@ def _reciprocal(b: Builder, x: Value) -> Value:
 
 def _sign(b: Builder, x: Value) -> Value:
     zero = b.like(x, 0.0)
-    negative = b.select(b.fcmp("olt", x, zero), b.like(x, -1.0), x)
+    neither = b.op("fadd", x, zero)  # +0 for either zero, NaN for NaN
+    negative = b.select(b.fcmp("olt", x, zero), b.like(x, -1.0), neither)
     return b.select(b.fcmp("ogt", x, zero), b.like(x, 1.0), negative)
 
 

@@ -144,6 +144,16 @@ def test_odd_functions_keep_the_sign_of_zero(op: str, dtype: str, target: str) -
     np.testing.assert_array_equal(np.signbit(got), np.signbit(data))
 
 
+@pytest.mark.parametrize("target", ["host", "portable"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_sign_of_either_zero_is_zero_without_a_sign(dtype: str, target: str) -> None:
+    data = np.array([0.0, -0.0, np.nan, -2.0, np.inf] * 8, dtype)
+    x = tbe.placeholder(data.shape, dtype)
+    (got,) = run([x], [tbe.unary("sign", x)], {x: data}, target)
+    np.testing.assert_array_equal(got, np.sign(data))
+    assert not np.signbit(got[data == 0]).any()
+
+
 @pytest.mark.parametrize("op", SLOW_ORACLE)
 def test_float64_special_functions(op: str) -> None:
     mp = pytest.importorskip("mpmath")
