@@ -749,3 +749,23 @@ def test_a_code_generator_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     x = sample(11, 3)
     np.testing.assert_allclose(ge.run_operator("Breaking", x), swoosh(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_packages_of_any_folder_that_pip_filled_travel_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    from ge.ops.custom import transfer
+
+    (tmp_path / "offered.py").write_text("def twice(x):\n    return 2 * x\n")
+    if installed:
+        (tmp_path / "offered-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "offered", raising=False)
+    import offered  # type: ignore[import-not-found]
+
+    assert transfer.is_installed(offered.__file__) == installed
+    sent = transfer.packed(offered.twice)
+    assert (b"return" not in sent and len(sent) < 60) == installed
+    assert cloudpickle.loads(sent)(4) == 8
+    monkeypatch.delitem(sys.modules, "offered")

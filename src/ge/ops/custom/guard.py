@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -381,8 +380,7 @@ def user_line(frames: Sequence[tuple[str, int, str]]) -> str:
     from ge.ops.custom import transfer
 
     for file, line, name in reversed(frames):
-        path = os.path.abspath(file)
-        if not path.startswith((*transfer.OURS, *transfer.INSTALLED)):
+        if not transfer.is_installed(file):
             return f"{file}:{line} in {name}"
     return ""
 

@@ -6,6 +6,7 @@ the globals that their code names: they may be local to a function, or in a scri
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -25,14 +26,30 @@ from ge.ir.values import constant_of, desc_of, make_constant, make_value
 from ge.ops.base import NodeView
 from ge.ops.builder import GraphBuilder
 
-__all__ = ["INSTALLED", "OURS", "packed"]
+__all__ = ["is_installed", "packed"]
 
-OURS = tuple(
+_OURS = tuple(
     str(Path(__file__).resolve().parents[3] / name) + os.sep
     for name in ("ge", "tbe", "te", "impl", "topi", "npu_runtime", "tf_adapter", "torchair")
 )
-INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+_STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 _LOCK = threading.Lock()
+
+
+def is_installed(file: str) -> bool:
+    """True for a file of this project, of Python, or in a folder of the search path that pip installed packages into."""
+    path = os.path.abspath(file)
+    if path.startswith((*_OURS, *_STANDARD)):
+        return True
+    return any(
+        path.startswith(os.path.join(entry, "")) and _has_packages(entry) for entry in sys.path if entry
+    )
+
+
+@functools.cache
+def _has_packages(folder: str) -> bool:
+    """Whether a folder holds installed distributions: that of the user, of another environment, of `pip --target`."""
+    return any(Path(folder).glob("*.dist-info"))
 
 
 def packed(thing: Any) -> bytes:
@@ -72,7 +89,7 @@ def _is_users(module: types.ModuleType) -> bool:
     """True for a module that another process may not find by its name, or must not run again."""
     file = getattr(module, "__file__", None)
     if file is not None:
-        return not os.path.abspath(file).startswith((*OURS, *INSTALLED))
+        return not is_installed(file)
     return getattr(module.__spec__, "origin", None) not in ("built-in", "frozen")  # made in notebooks
 
 
