@@ -37,7 +37,7 @@ _LOCK = threading.Lock()
 
 
 def is_installed(file: str) -> bool:
-    """True for a file of this project, of Python, or in a folder of the search path that pip installed packages into."""
+    """True for a file of this project, of Python, or in a folder of the search path that pip filled."""
     path = os.path.abspath(file)
     if path.startswith((*_OURS, *_STANDARD)):
         return True
