@@ -35,7 +35,7 @@ def rows(path: Path, batch: int | str = 2) -> Path:
 def unsupported(path: Path) -> Path:
     """An ONNX model with operators that nobody maps."""
     nodes = [
-        helper.make_node("Gradient", ["x"], ["s"], name="slope", domain="ai.onnx.preview.training"),
+        helper.make_node("Slope", ["x"], ["s"], name="slope", domain="custom"),
         helper.make_node("Nonsense", ["s"], ["t"], name="nonsense_1", domain="custom"),
         helper.make_node("Nonsense", ["t"], ["z"], name="nonsense_2", domain="custom"),
     ]

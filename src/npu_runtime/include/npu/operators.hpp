@@ -290,6 +290,24 @@ inline Value clip(const Value& x, const ClipAttributes& attributes = {}) {
           .put("max", attributes.max), 1)[0];
 }
 
+// The best boxes of every image over all classes, after suppression in each class.
+struct CombinedBoxesAttributes {
+  std::int64_t max_output_boxes;
+  std::int64_t size;
+  double iou_threshold = 0.5;
+  std::optional<double> score_threshold = {};
+  bool clip = true;
+};
+inline std::array<Value, 4> combined_boxes(const Value& boxes, const Value& scores, const CombinedBoxesAttributes& attributes) {
+  const std::vector<Value> made = detail::add("CombinedBoxes", {boxes, scores}, detail::Attributes()
+          .put("max_output_boxes", attributes.max_output_boxes)
+          .put("size", attributes.size)
+          .put("iou_threshold", attributes.iou_threshold)
+          .put("score_threshold", attributes.score_threshold)
+          .put("clip", attributes.clip), 4);
+  return {made[0], made[1], made[2], made[3]};
+}
+
 // The slices of x along axis (the elements of x without one) for which the condition holds.
 struct CompressAttributes {
   std::optional<std::int64_t> axis = {};
@@ -1815,6 +1833,27 @@ inline std::array<Value, 4> unique(const Value& x, const UniqueAttributes& attri
 // The positions of the nonzero elements, an element a row.
 inline Value where(const Value& x) {
   return detail::add("Where", {x}, detail::Attributes(), 1)[0];
+}
+
+// Each place of planes of the given shape gets the values of all windows whose position is that place.
+struct WindowSumAttributes {
+  std::vector<std::int64_t> kernel;
+  OptionalList<std::int64_t> strides = {};
+  OptionalList<std::int64_t> dilations = {};
+  OptionalList<std::int64_t> pads_begin = {};
+  OptionalList<std::int64_t> pads_end = {};
+  std::string data_format = "channels_first";
+  std::vector<std::int64_t> shape;
+};
+inline Value window_sum(const Value& incoming, const Value& positions, const WindowSumAttributes& attributes) {
+  return detail::add("WindowSum", {incoming, positions}, detail::Attributes()
+          .put("kernel", attributes.kernel)
+          .put("strides", attributes.strides)
+          .put("dilations", attributes.dilations)
+          .put("pads_begin", attributes.pads_begin)
+          .put("pads_end", attributes.pads_end)
+          .put("data_format", attributes.data_format)
+          .put("shape", attributes.shape), 1)[0];
 }
 
 // xor(a, b), per element.
