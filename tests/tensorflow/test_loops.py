@@ -257,3 +257,26 @@ def test_loops_whose_body_reads_nothing(name: str) -> None:
             return tf.function(_BODIES[name], autograph=False)(tf.ones((2, 3))).numpy()
 
     equal(run(CPU), run(NPU))
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_loop_that_writes_a_variable_runs_as_often_as_it_says(turns: int, is_read: bool) -> None:
+    """Also not at all: nothing is written then."""
+
+    def run(device: str) -> Any:
+        with tf.device(device):
+            variable = tf.Variable([1.0, 2.0])
+
+            @tf.function(autograph=False)
+            def count(x: Any) -> Any:
+                def body(i: Any, y: Any) -> Any:
+                    return i + 1, y + variable.assign_add(x)
+
+                _, y = tf.while_loop(lambda i, y: i < turns, body, (tf.constant(0), x))
+                return y + variable if is_read else y
+
+            results = [count(tf.constant([3.0, 4.0])).numpy() for _ in range(2)]
+            return np.stack([*results, variable.numpy()])
+
+    equal(run(CPU), run(NPU))

@@ -482,14 +482,17 @@ class Converter:
 
     @contextmanager
     def branch_state(self) -> Iterator[dict[str, ir.Value]]:
-        """Conversion of a nested graph: what it makes of the state is yielded, then forgotten."""
-        before = dict(self.state)
+        """Conversion of a nested graph: what it makes of the state is yielded, then forgotten.
+
+        Whoever keeps the nested graph writes the variables anew: a loop that is known not to run writes none.
+        """
+        before, updated = dict(self.state), dict(self.updated)
         after: dict[str, ir.Value] = {}
         try:
             yield after
             after.update(self.state)
         finally:
-            self.state = before
+            self.state, self.updated = before, updated
 
     # -- reports ---------------------------------------------------------------------------------------------
 
