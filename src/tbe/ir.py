@@ -266,16 +266,18 @@ class Builder:
         )
 
     def load(self, elem: str, lanes: int, address: Value, align: int, mask: Value | None = None) -> Value:
-        """Read consecutive elements; lanes outside the mask are not touched and give zero."""
+        """Read consecutive elements; lanes outside the mask are not touched, and what they give is nobody's.
+
+        A single lane is repeated in the others: for LLVM 22 a quotient of lanes that are known to be zero is zero, and
+        what replaces it by another number, as a sum over the tail does, is left out; it is NaN.
+        """
         ty = vector_type(elem, lanes)
         if mask is None:
             return self.emit(f"load {ty}, ptr {address.name}, align {align}", elem, lanes)
         lane = _only_lane(mask)
         if lane is not None:
             one = self.load(elem, 1, self.gep(elem, address, self.const("i64", 1, lane)), align)
-            return self.emit(
-                f"insertelement {ty} zeroinitializer, {elem} {one.name}, i64 {lane}", elem, lanes
-            )
+            return self.splat(one, lanes)
         function = f"llvm.masked.load.v{lanes}{_MANGLED.get(elem, elem)}.p0"
         self.declared.setdefault(function, f"declare {ty} @{function}(ptr, i32, <{lanes} x i1>, {ty})")
         return self.emit(

@@ -39,6 +39,19 @@ def test_every_axis(axes) -> None:
     check([x], arg, {x: data_for(x)})
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quotients_of_tails(dtype: str, target: str) -> None:
+    """0 / 0 in the lanes behind the last element does not count, however many of a vector's lanes the tail has."""
+    for n in (1, 2, 3, 5, 9, 15, 17, 18, 31, 33):
+        x, y, z = (tbe.placeholder((k,), dtype) for k in (n, n, 2))
+        outputs = [tbe.reduce(op, x / y, 0) for op in ("sum", "prod", "max", "min")]
+        values = {t: np.arange(1, t.shape[0] + 1).astype(dtype) for t in (x, y, z)}
+        for output in outputs:
+            check([x, y], [output], values, target)
+        check([x, y, z], [outputs[0] + tbe.reduce("sum", z, 0)], values, target)  # vectors of two lanes
+
+
 def test_first_and_last_of_equal_elements() -> None:
     x = tbe.placeholder((3, 50), "int32")
     data = np.zeros((3, 50), np.int32)
