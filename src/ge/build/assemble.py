@@ -25,6 +25,9 @@ from ge.plan import Buffer, Plan, Port, Task, View
 
 __all__ = ["build_plan"]
 
+_SMALL = 8 << 20  # bytes of a piece of the arena
+_REST = 32  # tasks: kernels of a GPU's two streams then need not wait for one another's memory
+
 
 def build_plan(
     graph: ir.Graph,
@@ -60,7 +63,7 @@ def build_plan(
         if "in_place" not in options.disabled_passes
         else list(range(len(builder.storages)))
     )
-    memory, offsets = _plan_arena(builder, owner)
+    memory, offsets = _plan_arena(builder, owner, _REST if options.target.kind == "cuda" else 0)
     context.kernels.compile()
     _finish_kernel_tasks(builder, context.kernels)
     kept = [number for number in range(len(builder.tasks)) if number not in builder.dropped]
@@ -137,9 +140,11 @@ def _leave(task: Task, kernels: KernelTable) -> Sequence[tuple[int, int]]:
     return kernels.aliases(task.attrs["kernel"]) if task.kind == "kernel" else ()
 
 
-def _plan_arena(builder: PlanBuilder, owner: list[int]) -> tuple[MemoryPlan, dict[int, int]]:
+def _plan_arena(builder: PlanBuilder, owner: list[int], rest: int) -> tuple[MemoryPlan, dict[int, int]]:
+    """Places in the arena; small pieces rest for some tasks before and after their use."""
     used = _used(builder, owner)
-    pieces = [Piece(s.nbytes, s.first, s.last) for s in used]
+    rests = [rest if s.nbytes <= _SMALL else 0 for s in used]
+    pieces = [Piece(s.nbytes, max(s.first - n, 0), s.last + n) for s, n in zip(used, rests, strict=True)]
     memory = plan_memory(pieces, {i: s.place for i, s in enumerate(used) if s.place >= 0})
     check(pieces, memory.offsets)
     return memory, {s.id: o for s, o in zip(used, memory.offsets, strict=True)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from ge.model.cuda.binding import Binding
 from ge.model.cuda.host import HostPart, runs_on_host
+from ge.model.cuda.streams import Move, schedule
 from ge.plan import Plan, Task, View
 from npu_runtime import UnsupportedTask, cuda
 
@@ -31,10 +32,11 @@ _JOINED_COPIES = 64
 
 @dataclass
 class Step:
-    """What puts a task on the stream."""
+    """What puts a task, or several, on the stream."""
 
     task: Task
     run: Callable[[], None]
+    others: Sequence[Task] = ()  # that run with it
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Steps:
     steps: list[Step]
     shapes: Shapes = field(default_factory=dict)  # of outputs whose lengths are the turns of a loop in it
     graphs: dict[Binding, cuda.Graph] = field(default_factory=dict)
+    moves: list[tuple[int, bool] | Move] | None = None  # the order of launches on two streams
 
     def warm_up(self, program: _Loaded) -> None:
         """Run once: libraries load what they need in a first run, which a capture cannot hold."""
@@ -52,9 +55,26 @@ class Steps:
 
     def capture(self, program: _Loaded) -> None:
         program.stream.begin_capture()
-        for step in self.steps:
-            step.run()
+        self.enqueue(program)
         self.graphs[program.binding] = cuda.Graph(program.stream)
+
+    def enqueue(self, program: _Loaded) -> None:
+        """Put all tasks on the stream, those off the critical path on the side stream (streams.py)."""
+        if self.moves is None:
+            self.moves = schedule(program.plan, [(s.task, *s.others) for s in self.steps])
+        main, side = program.stream, program.side
+        for move in self.moves:
+            if isinstance(move, tuple):
+                number, aside = move
+                program.stream = side if aside else main
+                self.steps[number].run()
+                program.stream = main
+            elif move is Move.FORK:
+                program.forked.record(main)
+                side.wait(program.forked)
+            else:
+                program.joined.record(side)
+                main.wait(program.joined)
 
     def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
         self.graphs[program.binding].launch(program.stream)
@@ -201,7 +221,7 @@ def _join_last_copies(parts: list[Part], program: _Loaded) -> None:
             joined = alike[begin : begin + _JOINED_COPIES]
             tasks = [step.task for step in joined]
             where = last.steps.index(joined[-1])
-            last.steps[where] = Step(tasks[-1], program.joined_copies(tasks))
+            last.steps[where] = Step(tasks[-1], program.joined_copies(tasks), tasks[:-1])
             last.steps = [s for s in last.steps if s not in joined]
 
 

@@ -247,6 +247,8 @@ class _Loaded:
         self.plan, self.device = plan, device
         _check_architecture(plan, device)
         self.own_stream = self.stream = cuda.Stream(device)
+        self.side = cuda.Stream(device)
+        self.forked, self.joined = cuda.Event(device), cuda.Event(device)
         self.done, self.last = cuda.Event(device), -1  # the end of the last run, and the stream it is on
         self.arena = cuda.Memory(device, max(plan.arena_bytes, 1), f"the arena of {plan.name}")
         self.constants = [self._upload(array) for array in plan.constants]
