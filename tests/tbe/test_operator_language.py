@@ -448,8 +448,8 @@ def test_what_is_asked_about_the_processor() -> None:
     assert api_check_support("te.lang.cce.vexp", "float32") and api_check_support(
         "tbe.dsl.cast_to", "f322f16"
     )
-    assert not api_check_support("te.lang.cce.conv2d") and not api_check_support("tik.mmad")
-    assert api_check_support("tik.vadd") and api_check_support("tik.matmul")
+    assert not api_check_support("te.lang.cce.conv2d") and not api_check_support("tik.mmadd")
+    assert api_check_support("tik.vadd") and api_check_support("tik.mmad")
     assert CceProductParams().getParams("Unified_Buffer") > 0
 
 

@@ -172,8 +172,8 @@ def test_what_is_wrong_while_a_file_is_read() -> None:
     x = t.Tensor("float32", (8,), name="x", scope=tik.scope_gm)
     with pytest.raises(tik.TikError, match="has 262144 bytes, the tensors in it need 400000"):
         t.Tensor("float32", (100_000,), name="big", scope=tik.scope_ubuf)
-    with pytest.raises(tik.TikError, match="no instruction 'mmad'"):
-        t.mmad(x, x)
+    with pytest.raises(tik.TikError, match=r"no instruction 'mmadd' here; there are .*mmad"):
+        t.mmadd(x, x)
     with pytest.raises(tik.TikError, match="missing a required argument: 'repeat_times'"):
         t.vec_abs(64, x, x)
     with pytest.raises(tik.TikError, match="use if_scope"), t.for_range(0, 4) as i:
@@ -299,3 +299,88 @@ def test_rules_of_the_cube_unit_are_errors_that_name_the_cause() -> None:
         product("float32", tik.scope_cbuf)
     with pytest.raises(tik.TikError, match=r"is in local\.UB, not in local\.L1"):
         product("float16", tik.scope_ubuf)
+
+
+def fractal_program(write: Callable[[tik.Tik, Any, Any], None], size: int, made: int) -> Any:
+    """A program of float16 whose input is in L1 and whose output is in the Unified Buffer while `write` works."""
+    t = tik.Tik(tik.Dprofile())
+    x = t.Tensor("float16", (size,), name="x", scope=tik.scope_gm)
+    y = t.Tensor("float16", (made,), name="y", scope=tik.scope_gm)
+    held = t.Tensor("float16", (size,), name="held", scope=tik.scope_cbuf)
+    out = t.Tensor("float16", (made,), name="out", scope=tik.scope_ubuf)
+    t.data_move(held, x, 0, 1, size // 16, 0, 0)
+    t.vec_dup(128, out, 0, made // 128, 8)
+    write(t, held, out)
+    t.data_move(y, out, 0, 1, made // 16, 0, 0)
+    return t.BuildCCE(kernel_name="fractals", inputs=[x], outputs=[y])
+
+
+@pytest.mark.parametrize("left", [-1, 1])
+def test_elements_of_a_filter_follow_each_other_in_repeat_mode_0(left: int) -> None:
+    def write(t: tik.Tik, held: Any, out: Any) -> None:
+        t.load3dv1(out, held, [1, 0, 1, 0], 4, 4, 0, 0, 0, left, -1, 2, 1, 2, 2, 1, 1, 1, 0, 8)
+
+    x = half(2, 4, 4, 16)
+    padded = np.pad(x, ((0, 0), (1, 0), (1, 0), (0, 0)))
+    rows = [(i, j) for i in range(4) for j in range(0, 3, 2)][(left + 1) // 2 :]  # the corners of windows
+    wanted = np.zeros((8, 16, 16), np.float16)
+    for repeat, (block, i, j) in enumerate(np.ndindex(2, 2, 2)):
+        for row, (top, side) in enumerate(rows):
+            wanted[repeat, row] = padded[block, top + i, side + j]
+    made = fractal_program(write, x.size, 8 * 256)
+    found = made.run(x.reshape(-1))[0].reshape(8, 16, 16)
+    np.testing.assert_array_equal(found[:, : len(rows)], wanted[:, : len(rows)])
+
+
+def test_windows_added_back_count_how_often_a_pixel_is_read() -> None:
+    def write(t: tik.Tik, held: Any, out: Any) -> None:
+        ones = t.Tensor("float16", (256,), name="ones", scope=tik.scope_ubuf)
+        t.vec_dup(128, ones, 1, 2, 8)
+        for i, j in np.ndindex(3, 3):
+            t.col2img(out, ones, (0, 0, 0, 0), 6, 6, j, i, 0, 0, 1, 1, 3, 3, 1, 1, 1)
+
+    found = fractal_program(write, 256, 1152).run(half(256))[0][: 36 * 16].reshape(6, 6, 16)
+    once = np.minimum(np.minimum(np.arange(1, 7), np.arange(6, 0, -1)), 3)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.outer(once, once)[..., None], (6, 6, 16)))
+
+
+def test_a_part_of_a_matrix_of_windows_is_multiplied() -> None:
+    t = tik.Tik(tik.Dprofile())
+    x = t.Tensor("float16", (1, 6, 6, 16), name="x", scope=tik.scope_gm)
+    w = t.Tensor("float16", (4, 1, 16, 16), name="w", scope=tik.scope_gm)
+    y = t.Tensor("float32", (16, 16), name="y", scope=tik.scope_gm)
+    held = t.Tensor("float16", (1, 6, 6, 16), name="held", scope=tik.scope_cbuf)
+    rows = t.Tensor("float16", (1, 4, 16, 16), name="rows", scope=tik.scope_ca)
+    columns = t.Tensor("float16", (4, 1, 16, 16), name="columns", scope=tik.scope_cb)
+    sums = t.Tensor("float32", (16, 16), name="sums", scope=tik.scope_cc)
+    out = t.Tensor("float32", (16, 16), name="out", scope=tik.scope_ubuf)
+    t.data_move(held, x, 0, 1, 36, 0, 0)
+    t.load3dv2(rows, held, [0, 0, 0, 0], 6, 6, 16, 64, 16, 32, 0, 1, 1, 3, 3, 1, 1)
+    t.load2dv2(columns, w, 0, 4, 0, 1, 0)
+    t.mmad(sums, rows, columns, 16, 64, 16, 0)
+    t.data_move(out, sums, 0, 1, 1, 0, 0)
+    t.data_move(y, out, 0, 1, 32, 0, 0)
+    picture, weights = half(1, 6, 6, 16), half(4, 1, 16, 16)
+    found = t.BuildCCE(kernel_name="part", inputs=[x, w], outputs=[y]).run(picture, weights)[0]
+    windows = np.lib.stride_tricks.sliding_window_view(picture[0], (3, 3), axis=(0, 1)).reshape(16, 16, 9)
+    matrix = windows.transpose(0, 2, 1).reshape(16, 144)[:, 32:96].astype(np.float32)
+    wanted = matrix @ weights.transpose(0, 3, 1, 2).reshape(64, 16).astype(np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("write", "cause"),
+    [
+        (lambda t, held, out: t.load2dv1(out, held, 0, 1, 1, 0), "no fractals from local.L1 to local.UB"),
+        (lambda t, held, out: t.mmad(out, held, held, 16, 16, 16, 0), "no product of float16 and float16"),
+        (lambda t, held, out: t.load3dv1(out, held, [0], 4, 4, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1), "border"),
+        (lambda t, held, out: t.load3dv1(out, held, [0, 0, 0, 0], 9, 9, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1),
+         "needs 1296 elements"),
+        (lambda t, held, out: t.load3dv1(out, held, [0, 0, 0, 0], 2, 2, 0, 0, 0, 0, 0, 1, 1, 3, 3, 1, 1, 1, 1, 1),
+         "reaches over"),
+    ],
+)  # fmt: skip
+def test_rules_of_fractals_are_errors_that_name_the_cause(write: Any, cause: str) -> None:
+    with pytest.raises(tik.TikError, match=r"test_tik\.py:\d+: \w+: ") as caught:
+        fractal_program(write, 256, 1024).run(half(256))
+    assert cause in str(caught.value)

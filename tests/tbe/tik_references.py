@@ -105,6 +105,29 @@ def shuffled(a: Array, b: Array) -> Array:
     return np.stack([a, b], 1).reshape(-1, a.shape[1])
 
 
+def fractals(x: Array) -> Array:
+    """[columns, rows, 16, 16] of a matrix."""
+    rows, columns = x.shape
+    return np.ascontiguousarray(x.reshape(rows // 16, 16, columns // 16, 16).transpose(2, 0, 1, 3))
+
+
+def fractal_product(a: Array, b: Array) -> Array:
+    a, b = (v.transpose(1, 2, 0, 3).reshape(v.shape[1] * 16, -1).astype(np.float32) for v in (a, b))
+    return fractals((a @ b).astype(np.float16))
+
+
+def windows_product(stride: int) -> Callable[[Array, Array, Array], Array]:
+    def run(x: Array, w: Array, bias: Array) -> Array:
+        x = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))[:, ::stride, ::stride]
+        rows = windows.transpose(1, 2, 0, 4, 5, 3).reshape(windows.shape[1] * windows.shape[2], -1)
+        made = rows @ w.astype(np.float64).transpose(0, 1, 2, 4, 3).reshape(-1, w.shape[3]) + bias
+        made = np.maximum(made, 0).astype(np.float32).reshape(len(rows), -1, 16)
+        return np.ascontiguousarray(made.transpose(1, 0, 2))
+
+    return run
+
+
 TABLE, PLACES = real(10, 16), np.asarray([3, 9, 0, 3, 7], np.int32)
 NUMBERS = RNG.integers(-1, 9, 256).astype(np.int32)
 ROWS = (RNG.permutation(16 * 128) % 2048).reshape(16, 128).astype(np.float16) / np.float16(64)
@@ -128,6 +151,10 @@ CASES = (
     _of("movements", "lanes_together", lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3)), half(3, 4, 70, 16)),
     _of("the cube unit", "tiled_product", lambda a, b: (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16),
         half(30, 64), half(64, 48), ulp=1, scale=16.0),
+    _of("the cube unit", "fractal_product", fractal_product, fractals(half(48, 128)), fractals(half(128, 32)), ulp=1,
+        scale=16.0),
+    *(_of("the cube unit", "windows_product", windows_product(s), half(2, 8, 8, 16), half(2, 3, 3, 32, 16), real(32),
+          ulp=8, scale=32.0, stride=s) for s in (1, 2)),
     _of("scalars and control", "running_sum", running_sum, RNG.integers(-20, 30, 64).astype(np.int32)),
     _of("scalars and control", "histogram", lambda x: np.bincount(x[(x >= 0) & (x < 8)], minlength=8).astype(np.int32),
         NUMBERS),

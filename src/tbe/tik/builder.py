@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import difflib
 import inspect
 import math
 import sys
@@ -296,9 +297,7 @@ class Tik:
         """An instruction by name."""
         instruction = INSTRUCTIONS.get(name)
         if instruction is None or name.startswith("_"):
-            raise TikError(
-                f"tik has no instruction {name!r} here; products and convolutions are matmul, conv2d and fixpipe"
-            )
+            raise TikError(f"tik has no instruction {name!r} here; there are {', '.join(_similar(name))}")
         signature = inspect.signature(instruction)
 
         def record(*args: Any, **kwargs: Any) -> None:
@@ -306,7 +305,9 @@ class Tik:
                 bound = signature.bind(None, *args, **kwargs)
             except TypeError as error:
                 raise TikError(f"{name}: {error}") from error
-            self._add(Call(name, instruction, tuple(bound.arguments.items())[1:], _line()))
+            given = dict(list(bound.arguments.items())[1:])
+            given |= given.pop("others", {})
+            self._add(Call(name, instruction, tuple(given.items()), _line()))
 
         return record
 
@@ -325,6 +326,11 @@ class Tik:
         if found is not None:
             found.append(self.program)
         return self.program
+
+
+def _similar(name: str) -> list[str]:
+    """Instructions whose names are like one."""
+    return difflib.get_close_matches(name, INSTRUCTIONS, 6, 0.4) or sorted(INSTRUCTIONS)[:6]
 
 
 def _line(depth: int = 2) -> str:

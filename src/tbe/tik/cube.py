@@ -3,6 +3,8 @@
 Operands are in tiles: [K1, M, K0] and [K1, N, K0] for a product, [C1, H, W, C0] and [C1, Kh, Kw, Cout, C0] for a
 convolution, with 32 bytes in the last axis. Results are [N1, M, 16] in the output buffer of L1, M a multiple of 16;
 `fixpipe` drops the rows that were added for that. Sums of float16 are float32, sums of 8-bit integers int32.
+`mmad` works one level below, on L0A [M1, K1, 16, K0], L0B [K1, N1, 16, K0] and L0C [N1, M1, 16, 16]
+(`tbe.tik.fractals` fills and empties these).
 """
 
 from __future__ import annotations
@@ -18,7 +20,20 @@ from tbe.tik.expression import TikError
 from tbe.tik.machine import Machine
 from tbe.tik.tensor import Tensor
 
-__all__ = ["BLOCK", "QUANTISED", "SUMS", "TILE", "conv2d", "fixpipe", "matmul", "rounded_up"]
+__all__ = [
+    "BLOCK",
+    "QUANTISED",
+    "SUMS",
+    "TILE",
+    "conv2d",
+    "fixpipe",
+    "matmul",
+    "mmad",
+    "part",
+    "refuse_asked",
+    "rounded_up",
+    "sums_of",
+]
 
 BLOCK, TILE = 32, 16
 SUMS = {("float16", "float16"): "float32", ("int8", "int8"): "int32", ("uint8", "int8"): "int32"}
@@ -30,7 +45,7 @@ QUANTISED = {
 }
 
 
-def _part(m: Machine, tensor: Any, shape: Sequence[int], scope: str, what: str) -> np.ndarray:
+def part(m: Machine, tensor: Any, shape: Sequence[int], scope: str, what: str) -> np.ndarray:
     """The elements of an operand from its place on, in a shape; to read and to write."""
     if not isinstance(tensor, Tensor):
         raise TikError(f"{what} has to be a tensor, not {tensor!r:.60}")
@@ -45,16 +60,32 @@ def _part(m: Machine, tensor: Any, shape: Sequence[int], scope: str, what: str) 
     return elements[start : start + count].reshape(tuple(shape))
 
 
+def sums_of(a: Tensor, b: Tensor, dst: Tensor) -> str | None:
+    """The type in which products of two tensors are summed; float16 is a result in L0C only."""
+    wanted = SUMS.get((a.dtype, b.dtype))
+    rounded = dst.scope == "local.L0C" and (wanted, dst.dtype) == ("float32", "float16")
+    return wanted if wanted == dst.dtype or rounded else None
+
+
 def _checked_types(dst: Any, a: Any, b: Any) -> np.dtype:
     """The type in which an instruction sums."""
     for tensor in (dst, a, b):
         if not isinstance(tensor, Tensor):
             raise TikError(f"a tensor is needed, not {tensor!r:.60}")
-    wanted = SUMS.get((a.dtype, b.dtype))
-    if wanted != dst.dtype:
+    wanted = sums_of(a, b, dst)
+    if wanted is None:
         known = ", ".join(f"{x} and {y} to {z}" for (x, y), z in SUMS.items())
         raise TikError(f"no product of {a.dtype} and {b.dtype} to {dst.dtype}; there are {known}")
-    return numpy_dtype(dst.dtype)
+    return numpy_dtype(wanted)
+
+
+def refuse_asked(options: Mapping[str, Any]) -> None:
+    """Refuse options that ask for something: none of these forms is provided."""
+    asked = [
+        f"{k}={v!r:.40}" for k, v in options.items() if not (v is None or (isinstance(v, int) and not v))
+    ]
+    if asked:
+        raise TikError(f"{', '.join(asked)}: this form is not provided")
 
 
 def rounded_up(number: int) -> int:
@@ -79,7 +110,7 @@ def _accumulate(
 def _bias(m: Machine, bias: Any, count: int, dtype: np.dtype) -> np.ndarray | None:
     if bias is None:
         return None
-    found = _part(m, bias, (count,), "local.L1", "bias")
+    found = part(m, bias, (count,), "local.L1", "bias")
     if found.dtype != dtype:
         raise TikError(f"bias is {found.dtype}, sums are {dtype}")
     return found
@@ -99,13 +130,32 @@ def matmul(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, i
     inner = machine.whole(k, "k", 1, 32768 if DTYPES[a.dtype].size == 1 else 16384)
     each = BLOCK // DTYPES[a.dtype].size
     blocks = -(-inner // each)
-    left = _part(machine, a, (blocks, rounded_up(rows), each), "local.L1", "a")
-    right = _part(machine, b, (blocks, rounded_up(columns), each), "local.L1", "b")
+    left = part(machine, a, (blocks, rounded_up(rows), each), "local.L1", "a")
+    right = part(machine, b, (blocks, rounded_up(columns), each), "local.L1", "b")
     shape = (rounded_up(columns) // TILE, rounded_up(rows), TILE)
-    into = _part(machine, dst, shape, "local.L1_out_buffer", "dst")
+    into = part(machine, dst, shape, "local.L1_out_buffer", "dst")
     x, y = (v.transpose(1, 0, 2).reshape(v.shape[1], -1)[:, :inner] for v in (left, right))
     product = _product(x[:rows], y[:columns].T, dtype)
     _accumulate(into, rows, product, init_l1out, _bias(machine, bias, columns, dtype))
+
+
+def mmad(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, is_bias: Any, fm_offset: Any = 0,
+         en_weight_offset: Any = False, smask: Any = None, **others: Any) -> None:  # fmt: skip
+    """dst = a b, or dst + a b where `is_bias` is 1. A single row (m = 1) is k elements one after another."""
+    dtype = _checked_types(dst, a, b)
+    refuse_asked({"fm_offset": fm_offset, "en_weight_offset": en_weight_offset, "smask": smask, **others})
+    rows, inner, columns = (machine.whole(v, name, 1, 4095) for v, name in ((m, "m"), (k, "k"), (n, "n")))
+    each = BLOCK // DTYPES[a.dtype].size
+    blocks, tall, broad = -(-inner // each), rounded_up(rows), rounded_up(columns)
+    if rows == 1:
+        x = part(machine, a, (1, inner), "local.L0A", "a")
+    else:
+        tiles = part(machine, a, (tall // TILE, blocks, TILE, each), "local.L0A", "a")
+        x = tiles.transpose(0, 2, 1, 3).reshape(tall, -1)[:rows, :inner]
+    right = part(machine, b, (blocks, broad, each), "local.L0B", "b")
+    y = right.transpose(1, 0, 2).reshape(broad, -1)[:columns, :inner]
+    into = part(machine, dst, (broad // TILE, tall, TILE), "local.L0C", "dst")
+    _accumulate(into, rows, _product(x, y.T, dtype), not machine.number(is_bias), None)
 
 
 def conv2d(m: Machine, dst: Any, feature_map: Any, weight: Any, fm_shape: Any, kernel_shape: Any, stride: Any, pad: Any,
@@ -119,8 +169,8 @@ def conv2d(m: Machine, dst: Any, feature_map: Any, weight: Any, fm_shape: Any, k
     left, right, top, bottom = (m.whole(v, "pad", 0, 255) for v in pad)
     down, across = (m.whole(v, "stride", 1, 63) for v in stride)
     far, apart = (m.whole(v, "dilation", 1, 255) for v in dilation)
-    x = _part(m, feature_map, (blocks, height, width, each), "local.L1", "feature_map")
-    w = _part(m, weight, (blocks, high, wide, count, each), "local.L1", "weight")
+    x = part(m, feature_map, (blocks, height, width, each), "local.L1", "feature_map")
+    w = part(m, weight, (blocks, high, wide, count, each), "local.L1", "weight")
     border = ((0, 0), (top, bottom), (left, right), (0, 0))
     x = np.pad(x, border, constant_values=x.dtype.type(m.number(pad_value)))
     reach = (far * (high - 1) + 1, apart * (wide - 1) + 1)
@@ -133,7 +183,7 @@ def conv2d(m: Machine, dst: Any, feature_map: Any, weight: Any, fm_shape: Any, k
     size = windows.shape[1] * windows.shape[2]
     rows = windows.transpose(1, 2, 0, 4, 5, 3).reshape(size, -1)
     product = _product(rows, w.transpose(0, 1, 2, 4, 3).reshape(-1, count), dtype)
-    into = _part(m, dst, (count // TILE, rounded_up(size), TILE), "local.L1_out_buffer", "dst")
+    into = part(m, dst, (count // TILE, rounded_up(size), TILE), "local.L1_out_buffer", "dst")
     _accumulate(into, size, product, init_l1out, _bias(m, bias, count, dtype))
 
 
@@ -155,7 +205,7 @@ def fixpipe(m: Machine, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst
     gap = m.whole(dst_stride, "dst_stride", 0, 65535) * BLOCK // DTYPES[dst.dtype].size
     tile = TILE * TILE
     step = -(-length // tile) * tile + m.whole(src_stride, "src_stride", 0, 65535) * tile
-    x = _part(m, src, (step * (pieces - 1) + length,), "local.L1_out_buffer", "src")
+    x = part(m, src, (step * (pieces - 1) + length,), "local.L1_out_buffer", "src")
     x = x[np.arange(pieces)[:, None] * step + np.arange(length)]
     bias = _bias(m, params.get("bias"), pieces * TILE, x.dtype)
     if bias is not None:
@@ -164,7 +214,7 @@ def fixpipe(m: Machine, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst
     x = np.maximum(x, x.dtype.type(0)) if params.get("relu") else x
     if dst.scope not in ("global", "local.UB"):
         raise TikError(f"dst {dst.name} is in {dst.scope}: fixpipe writes to tik.scope_gm or tik.scope_ubuf")
-    into = _part(m, dst, (pieces * length + (pieces - 1) * gap,), dst.scope, "dst")
+    into = part(m, dst, (pieces * length + (pieces - 1) * gap,), dst.scope, "dst")
     into[np.arange(pieces)[:, None] * (length + gap) + np.arange(length)] = x
 
 

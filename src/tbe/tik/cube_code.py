@@ -10,11 +10,13 @@ import numpy as np
 from tbe import convert
 from tbe.dtypes import DTYPES
 from tbe.ir import Value
-from tbe.tik.cube import BLOCK, QUANTISED, SUMS, TILE, rounded_up
+from tbe.tik.cube import BLOCK, QUANTISED, TILE, rounded_up, sums_of
+from tbe.tik.expression import TikError
+from tbe.tik.fractals import FRACTAL, LOADS, MATRIX, OUT_OF_L0C, Window
 from tbe.tik.native import NotNative, Writer
 from tbe.tik.tensor import Tensor
 
-__all__ = ["INSTRUCTIONS"]
+__all__ = ["INSTRUCTIONS", "out_of_l0c"]
 
 
 def _numbers(*values: Any) -> None:
@@ -61,23 +63,53 @@ def _matmul(w: Writer, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, init_l1
             bias: Any = None) -> None:  # fmt: skip
     _tensors(dst, a, b)
     _numbers(m, k, n)
-    if (
-        SUMS.get((a.dtype, b.dtype)) != dst.dtype
-        or bias is not None
-        or not isinstance(init_l1out, bool | int)
-    ):
-        raise NotNative("a product of these types, or with a bias")
+    if bias is not None or not isinstance(init_l1out, bool | int):
+        raise NotNative("a product with a bias")
     if not (1 <= m <= 4096 and 1 <= n <= 4096 and 1 <= k <= (32768 if DTYPES[a.dtype].size == 1 else 16384)):
         raise NotNative("a product of these sizes")
+    tall = rounded_up(m)
+    sizes, each = (int(m), int(k), int(n)), BLOCK // DTYPES[a.dtype].size
+    scopes = ("local.L1", "local.L1", "local.L1_out_buffer")
+    _product(w, dst, a, b, sizes, scopes, bool(init_l1out),
+             lambda block, row: ((block, tall * each), (row, each)))  # fmt: skip
+
+
+def _mmad(w: Writer, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, is_bias: Any, **others: Any) -> None:
+    _tensors(dst, a, b)
+    _numbers(m, k, n, is_bias)
+    if any(others.values()) or not all(1 <= size <= 4095 for size in (m, k, n)):
+        raise NotNative("mmad of this form")
+    each = BLOCK // DTYPES[a.dtype].size
+    blocks = -(-int(k) // each)
+
+    def left(block: Value, row: Value) -> Sequence[tuple[Value, int]]:
+        if m == 1:
+            return ((block, each),)
+        tile, line = w.b.op("lshr", row, w.i64(4)), w.b.op("and", row, w.i64(15))
+        return (tile, blocks * TILE * each), (block, TILE * each), (line, each)
+
+    _product(
+        w, dst, a, b, (int(m), int(k), int(n)), ("local.L0A", "local.L0B", "local.L0C"), not is_bias, left
+    )
+
+
+def _product(w: Writer, dst: Tensor, a: Tensor, b: Tensor, sizes: tuple[int, int, int], scopes: Sequence[str],
+             begin: bool, left_place: Callable[[Value, Value], Sequence[tuple[Value, int]]]) -> None:  # fmt: skip
+    """dst = a b or dst + a b; `left_place` says where a block of a row of a is."""
+    m, k, n = sizes
+    kind = sums_of(a, b, dst)
+    if kind is None:
+        raise NotNative("a product of these types")
     each, tall, broad = BLOCK // DTYPES[a.dtype].size, rounded_up(m), rounded_up(n)
     blocks, whole = -(-k // each), k // each
-    left = _region(w, a, blocks * tall * each, "local.L1")
-    right = _region(w, b, blocks * broad * each, "local.L1")
-    into = _region(w, dst, tall * broad, "local.L1_out_buffer")
-    elem = "float" if dst.dtype == "float32" else "i32"
+    single = scopes[0] == "local.L0A" and m == 1
+    left = _region(w, a, blocks * each if single else blocks * tall * each, scopes[0])
+    right = _region(w, b, blocks * broad * each, scopes[1])
+    into = _region(w, dst, tall * broad, scopes[2])
+    elem = "float" if kind == "float32" else "i32"
 
     def products(block: Value, row: Value, column: Value) -> Value:
-        x = w.load(_at(w, a, left, (block, tall * each), (row, each)), a.dtype, each)
+        x = w.load(_at(w, a, left, *left_place(block, row)), a.dtype, each)
         y = w.load(_at(w, b, right, (block, broad * each), (column, each)), b.dtype, each)
         if elem == "float":
             return w.b.fmul(x, y)
@@ -102,17 +134,195 @@ def _matmul(w: Writer, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, init_l1
         block, lane = w.b.op("lshr", column, w.i64(4)), w.b.op("and", column, w.i64(15))
         place = _at(w, dst, into, (block, tall * TILE), (row, TILE), (lane, 1))
         new = value()
-        w.store(new if init_l1out else _added(w, w.load(place, dst.dtype), new), place, dst.dtype)
+        new = new if begin else _added(w, w.load(place, dst.dtype), new)
+        w.store(convert.rounded(w.b, new, dst.dtype), place, dst.dtype)
 
     def each_row(row: Value) -> None:
         w.times(w.i64(n), lambda column: each_column(row, column, lambda: element(row, column)))
-        if init_l1out and broad > n:
+        if begin and broad > n:
             zero = w.b.const(elem, 1, 0)
-            w.times(
-                w.i64(broad - n), lambda i: each_column(row, w.b.op("add", i, w.i64(int(n))), lambda: zero)
-            )
+            w.times(w.i64(broad - n), lambda i: each_column(row, w.b.op("add", i, w.i64(n)), lambda: zero))
 
     w.times(w.i64(m), each_row)
+
+
+def _load2d(w: Writer, dst: Any, src: Any, index: Any, repeat_times: Any, src_stride: Any, sid: Any = 0,
+            if_transpose: Any = False, addr_mode: Any = None, dst_gap: Any = 0) -> None:  # fmt: skip
+    _tensors(dst, src)
+    b, size = w.b, DTYPES[src.dtype].size
+    if dst.dtype != src.dtype or dst.scope not in LOADS.get(src.scope, ()) or dst.memory is src.memory:
+        raise NotNative("fractals of these types or places")
+    if (
+        addr_mode not in (None, "inc", 0)
+        or not isinstance(if_transpose, bool | int)
+        or (if_transpose and size != 2)
+    ):
+        raise NotNative("fractals in this order")
+    each = FRACTAL // size
+    first, repeats = w.whole(index, 0, 65535), w.whole(repeat_times, 1, 255)
+    steps = w.whole(src_stride, 0, 65535), b.op("add", w.whole(dst_gap, 0, 65535), w.i64(1))
+    last = b.op("sub", repeats, w.i64(1))
+    starts = []
+    for tensor, number, step in ((src, first, steps[0]), (dst, w.i64(0), steps[1])):
+        start = w.start(tensor)
+        w.require(b.icmp("sge", start, w.i64(0)))
+        start = b.op("add", start, b.op("mul", number, w.i64(each)))
+        end = b.op("add", start, b.op("mul", b.op("mul", last, step), w.i64(each)))
+        w.require(b.icmp("sle", end, w.i64(w.count(tensor) - each)))
+        starts.append(start)
+
+    def fractal(repeat: Value) -> None:
+        places = [
+            w.address(t, b.op("add", start, b.op("mul", b.op("mul", repeat, step), w.i64(each))))
+            for t, start, step in zip((src, dst), starts, steps, strict=True)
+        ]
+        if not if_transpose:
+            w.copy(places[1], places[0], w.i64(FRACTAL))
+            return
+        for row in range(TILE):
+            x = b.load("i16", TILE, b.gep("i16", places[0], w.i64(row * TILE)), 2)
+            for column in range(TILE):
+                b.store(b.extract(x, column), b.gep("i16", places[1], w.i64(column * TILE + row)), 2)
+
+    w.times(repeats, fractal)
+
+
+def out_of_l0c(w: Writer, dst: Tensor, src: Tensor, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
+               deqscale: Any = None, relu: Any = False) -> None:  # fmt: skip
+    """Move fractals between L0C and the Unified Buffer, converted on the way out."""
+    b = w.b
+    inner = dst if dst.scope == "local.UB" else src
+    if inner.scope != "local.UB" or (src.dtype, dst.dtype) not in OUT_OF_L0C or dst.memory is src.memory:
+        raise NotNative("a move of L0C of these types")
+    if (dst is not inner and dst.dtype != src.dtype) or (src.dtype, dst.dtype) == ("int32", "float16"):
+        raise NotNative("a move of L0C with a factor")
+    pieces, length = w.whole(nburst, 1, 4095), b.op("mul", w.whole(burst, 1, 65535), w.i64(MATRIX))
+    steps, starts = [], []
+    for tensor, gap in ((src, src_stride), (dst, dst_stride)):
+        unit = MATRIX if tensor.scope == "local.L0C" else BLOCK // DTYPES[inner.dtype].size
+        step = b.op("add", length, b.op("mul", w.whole(gap, 0, 65535), w.i64(unit)))
+        start = w.start(tensor)
+        w.require(b.icmp("sge", start, w.i64(0)))
+        end = b.op("add", start, b.op("mul", b.op("sub", pieces, w.i64(1)), step))
+        w.require(b.icmp("sle", b.op("add", end, length), w.i64(w.count(tensor))))
+        steps.append(step)
+        starts.append(start)
+
+    def tile(piece: Value, at: Value) -> None:
+        places = [
+            w.address(t, b.op("add", b.op("add", start, b.op("mul", piece, step)), at))
+            for t, start, step in zip((src, dst), starts, steps, strict=True)
+        ]
+        x = convert.rounded(b, w.load(places[0], src.dtype, TILE), dst.dtype)
+        w.store(_positive(w, x) if relu else x, places[1], dst.dtype)
+
+    w.times(pieces, lambda piece: w.times(length, lambda at: tile(piece, at), TILE))
+
+
+def _tensor_mov(w: Writer, dst: Any, src: Any, block_mode: Any, nburst: Any, burst: Any, dst_stride: Any,
+                src_stride: Any, deqscale: Any = None, sid_store_mode: Any = 0, relu: Any = False,
+                **others: Any) -> None:  # fmt: skip
+    _tensors(dst, src)
+    if "local.L0C" not in (dst.scope, src.scope) or block_mode != "m" or any(others.values()):
+        raise NotNative("tensor_mov of this form")
+    out_of_l0c(w, dst, src, nburst, burst, src_stride, dst_stride, deqscale, relu)
+
+
+def _broadcast(w: Writer, dst: Any, src: Any, nburst: Any, burst: Any, src_gap: Any, dst_gap: Any) -> None:
+    _tensors(dst, src)
+    _numbers(nburst, burst, src_gap, dst_gap)
+    if dst.dtype != src.dtype or not (1 <= nburst <= 255 and 1 <= burst <= 255):
+        raise NotNative("broadcast_ub_to_l0c of this form")
+    steps = burst * TILE + src_gap * (BLOCK // DTYPES[src.dtype].size), (burst + dst_gap) * MATRIX
+    source = _region(w, src, (nburst - 1) * steps[0] + burst * TILE, "local.UB")
+    target = _region(w, dst, (nburst - 1) * steps[1] + burst * MATRIX, "local.L0C")
+
+    def fractal(piece: Value, number: Value) -> None:
+        x = w.load(_at(w, src, source, (piece, steps[0]), (number, TILE)), src.dtype, TILE)
+        w.times(
+            w.i64(TILE),
+            lambda row: w.store(
+                x, _at(w, dst, target, (piece, steps[1]), (number, MATRIX), (row, TILE)), dst.dtype
+            ),
+        )
+
+    w.times(
+        w.i64(int(nburst)), lambda piece: w.times(w.i64(int(burst)), lambda number: fractal(piece, number))
+    )
+
+
+def _positive(w: Writer, x: Value) -> Value:
+    """The larger of elements and 0."""
+    zero = w.b.like(x, 0)
+    below = w.b.fcmp("olt", x, zero) if x.elem == "float" else w.b.icmp("slt", x, zero)
+    return w.b.select(below, zero, x)
+
+
+def _load3d(w: Writer, dst: Any, src: Any, pad: Any, l1_h: Any, l1_w: Any, c1_index: Any, fetch_filter_w: Any,
+            fetch_filter_h: Any, left_top_w: Any, left_top_h: Any, stride_w: Any, stride_h: Any, filter_w: Any,
+            filter_h: Any, dilation_filter_w: Any, dilation_filter_h: Any, jump_offset: Any, repeat_mode: Any,
+            repeat_time: Any, _csize: Any = 0, pad_value: Any = None) -> None:  # fmt: skip
+    """Windows by sixteen (`repeat_mode` 1); which element of the filter and where they begin may be computed."""
+    _tensors(dst, src)
+    b, dtype = w.b, src.dtype
+    if not isinstance(pad, list | tuple) or len(pad) != 4:
+        raise NotNative("a border of this form")
+    fixed = (*pad, l1_h, l1_w, stride_w, stride_h, filter_w, filter_h, dilation_filter_w, dilation_filter_h,
+             jump_offset, repeat_mode)  # fmt: skip
+    _numbers(*fixed)
+    scopes = ("local.L0A", "local.L0B", "local.UB")
+    if dst.dtype != dtype or dst.scope not in scopes or repeat_mode != 1 or pad_value not in (None, 0):
+        raise NotNative("load3dv1 of this form")
+    try:
+        window = Window(_Constants(), pad, l1_h, l1_w, stride_w, stride_h, filter_w, filter_h, dilation_filter_w,
+                        dilation_filter_h)  # fmt: skip
+    except TikError as error:
+        raise NotNative(str(error)) from None
+    each = BLOCK // DTYPES[dtype].size
+    repeats = w.whole(repeat_time, 1, 255)
+    row, column = w.whole(fetch_filter_h, 0, filter_h - 1), w.whole(fetch_filter_w, 0, filter_w - 1)
+    top, left = w.whole(left_top_h, -255, 32767), w.whole(left_top_w, -255, 32767)
+    size = window.height * window.width * each
+    source = w.start(src)
+    w.require(b.icmp("sge", source, w.i64(0)))
+    source = b.op("add", source, b.op("mul", w.whole(c1_index, 0, 4095), w.i64(size)))
+    w.require(b.icmp("sle", source, w.i64(w.count(src) - size)))
+    target = w.start(dst)
+    w.require(b.icmp("sge", target, w.i64(0)))
+    step = w.i64(int(jump_offset) * TILE * each)
+    end = b.op("add", target, b.op("mul", b.op("sub", repeats, w.i64(1)), step))
+    w.require(b.icmp("sle", end, w.i64(w.count(dst) - TILE * each)))
+    from_left = b.op("add", left, w.i64(window.left))
+    w.require(b.icmp("sge", from_left, w.i64(0)))
+    first = b.op("sdiv", from_left, w.i64(window.stride[1]))
+    shift = b.op("sub", from_left, b.op("mul", first, w.i64(window.stride[1])))
+    down = b.op("add", top, b.op("mul", row, w.i64(window.dilation[0])))
+    right = b.op("sub", b.op("mul", column, w.i64(window.dilation[1])), w.i64(window.left))
+
+    def line(repeat: Value, number: Value) -> None:
+        place = b.op("add", first, b.op("add", b.op("mul", repeat, w.i64(TILE)), number))
+        turn = b.op("sdiv", place, w.i64(window.across))
+        own = b.op("sub", place, b.op("mul", turn, w.i64(window.across)))
+        begun = b.select(b.icmp("eq", turn, w.i64(0)), shift, w.i64(0))
+        y = b.op("add", down, b.op("mul", turn, w.i64(window.stride[0])))
+        x = b.op("add", b.op("add", right, begun), b.op("mul", own, w.i64(window.stride[1])))
+        inside = b.op("and", b.icmp("ult", y, w.i64(window.height)), b.icmp("ult", x, w.i64(window.width)))
+        pixel = b.select(inside, b.op("add", b.op("mul", y, w.i64(window.width)), x), w.i64(0))
+        found = b.load("i8", BLOCK, _at(w, src, source, (pixel, each)), 1)
+        place = b.op("add", b.op("add", target, b.op("mul", repeat, step)), b.op("mul", number, w.i64(each)))
+        b.store(b.select(inside, found, b.const("i8", BLOCK, 0)), w.address(dst, place), 1)
+
+    w.times(repeats, lambda repeat: w.times(w.i64(TILE), lambda number: line(repeat, number)))
+
+
+class _Constants:
+    """Reads numbers of the file as a machine does."""
+
+    @staticmethod
+    def whole(value: Any, what: str, least: int, most: int) -> int:
+        if not isinstance(value, int | np.integer) or not least <= value <= most:
+            raise NotNative(f"{what} of {value!r:.40}")
+        return int(value)
 
 
 def _fixpipe(w: Writer, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst_stride: Any, src_stride: Any,
@@ -149,9 +359,7 @@ def _fixpipe(w: Writer, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst
             x = w.b.fmul(x, w.b.like(x, float(np.float32(np.float16(factor)))))
         x = convert.rounded(w.b, x, dst.dtype)
         if params.get("relu"):
-            zero = w.b.like(x, 0)
-            below = w.b.fcmp("olt", x, zero) if x.elem == "float" else w.b.icmp("slt", x, zero)
-            x = w.b.select(below, zero, x)
+            x = _positive(w, x)
         w.store(x, _at(w, dst, target, (piece, length + gap), (at, 1)), dst.dtype)
 
     w.times(w.i64(pieces), lambda piece: w.times(w.i64(length), lambda at: tile(piece, at), TILE))
@@ -187,6 +395,12 @@ def _trans_scatter(w: Writer, dst_high_half: Any, src_high_half: Any, dst_list: 
 
 INSTRUCTIONS: dict[str, Callable[..., None]] = {
     "matmul": _matmul,
+    "mmad": _mmad,
+    "load2dv1": _load2d,
+    "load2dv2": _load2d,
+    "load3dv1": _load3d,
+    "tensor_mov": _tensor_mov,
+    "broadcast_ub_to_l0c": _broadcast,
     "fixpipe": _fixpipe,
     "vec_trans_scatter": _trans_scatter,
     "vnchwconv": _trans_scatter,

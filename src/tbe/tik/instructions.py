@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tbe.dtypes import DTYPES, numpy_dtype
-from tbe.tik.cube import conv2d, fixpipe, matmul
+from tbe.tik import fractals
+from tbe.tik.cube import conv2d, fixpipe, matmul, mmad, refuse_asked
 from tbe.tik.expression import TikError, Variable
 from tbe.tik.machine import Machine
 from tbe.tik.tensor import Tensor
@@ -603,9 +604,12 @@ def vcpadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep
 
 
 def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
-              *_: Any, **__: Any) -> None:  # fmt: skip
-    """`nburst` pieces of `burst` blocks, `src_stride` and `dst_stride` blocks apart."""
+              deqscale: Any = None, *_: Any, **__: Any) -> None:  # fmt: skip
+    """`nburst` pieces of `burst` blocks, `src_stride` and `dst_stride` blocks apart; out of L0C they are fractals."""
     _tensors(dst, src)
+    if "local.L0C" in (dst.scope, src.scope):
+        fractals.move_out_of_l0c(m, dst, src, nburst, burst, src_stride, dst_stride, deqscale)
+        return
     _same_type(dst, src)
     count = m.whole(nburst, "nburst", 0, 4095)
     length = m.whole(burst, "burst", 0, MOST_STRIDE)
@@ -624,6 +628,20 @@ def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any,
         rows = np.arange(count)[:, None] * (length + gap) * each
         places.append((start + rows + np.arange(length * each)).reshape(-1))
     _move(m, dst, src, places)
+
+
+def tensor_mov(m: Machine, dst: Any, src: Any, block_mode: Any, nburst: Any, burst: Any, dst_stride: Any,
+               src_stride: Any, deqscale: Any = None, sid_store_mode: Any = 0, relu: Any = False,
+               **others: Any) -> None:  # fmt: skip
+    """As data_move, with the strides the other way round; out of L0C in fractals (`block_mode` "m")."""
+    _tensors(dst, src)
+    refuse_asked(others)
+    if "local.L0C" not in (dst.scope, src.scope):
+        data_move(m, dst, src, 0, nburst, burst, src_stride, dst_stride)
+    elif block_mode == "m":
+        fractals.move_out_of_l0c(m, dst, src, nburst, burst, src_stride, dst_stride, deqscale, relu)
+    else:
+        raise TikError(f"block_mode {block_mode!r} of L0C is not provided, 'm' is")
 
 
 def _move(m: Machine, dst: Tensor, src: Tensor, places: Sequence[np.ndarray]) -> None:
@@ -754,8 +772,9 @@ def _table() -> dict[str, Callable[..., None]]:
     for name in ("add", "max", "min"):
         made[f"vcg{name}"] = _by_block(name)
     for function in (vec_axpy, vaxpy, vec_dup, vector_dup, vec_conv, vconv, vec_sel, vsel, vec_reduce_add, vcadd,
-                     vcpadd, data_move, data_move_pad, vec_trans, scalar_conv, set_atomic_add, matmul, conv2d,
-                     fixpipe, vec_trans_scatter):  # fmt: skip
+                     vcpadd, data_move, data_move_pad, vec_trans, scalar_conv, set_atomic_add, matmul, mmad,
+                     conv2d, fixpipe, vec_trans_scatter, tensor_mov, fractals.load2dv1, fractals.load2dv2,
+                     fractals.load3dv1, fractals.load3dv2, fractals.col2img, fractals.broadcast_ub_to_l0c):  # fmt: skip
         made[function.__name__] = function
     scalars: dict[str, Callable[..., Any]] = {"max": max, "min": min, "abs": abs}
     scalars |= {"sqrt": lambda x: float(np.sqrt(x)), "countbit1": lambda x: (x & (2**64 - 1)).bit_count()}

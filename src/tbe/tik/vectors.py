@@ -625,7 +625,10 @@ def _by_block(name: str) -> Callable[..., None]:
 
 
 def _data_move(w: Writer, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
-               **_: Any) -> None:  # fmt: skip
+               deqscale: Any = None, **_: Any) -> None:  # fmt: skip
+    if isinstance(dst, Tensor) and isinstance(src, Tensor) and "local.L0C" in (dst.scope, src.scope):
+        cube_code.out_of_l0c(w, dst, src, nburst, burst, src_stride, dst_stride, deqscale)
+        return
     b, dtype = w.b, _same_types(dst, src)
     size, each = DTYPES[dtype].size, BLOCK // DTYPES[dtype].size
     pieces, length = w.whole(nburst, 0, 4095), w.whole(burst, 0, MOST_STRIDE)

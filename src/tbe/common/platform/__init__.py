@@ -69,7 +69,7 @@ def get_soc_spec(key: str) -> Any:
 def api_check_support(api_name: str, dtype: str = "") -> bool:
     """Whether a function of the DSL works, in a type; conversions are asked for as "f322f16".
 
-    >>> api_check_support("te.lang.cce.vadd", "float32"), api_check_support("tik.mmad", "float32")
+    >>> api_check_support("te.lang.cce.vadd", "float32"), api_check_support("tik.depthwise_conv2d")
     (True, False)
     """
     if api_name.startswith("tik."):
