@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ge
+from ge.build import assemble
 from ge.compiler import compile_graph
 from ge.model.cuda.host import runs_on_host
 from ge.ops.builder import GraphBuilder
@@ -238,3 +239,18 @@ def test_what_products_read_late_is_kept() -> None:
 
     model = check(make, "bfloat16", random(64, 64), random(64, 64) / 8, random(64, 64, seed=1) / 80)
     assert kinds(model).count("kernel") == 1
+
+
+def test_profiles_let_checks_read_what_the_step_computes(monkeypatch) -> None:
+    """Indices whose memory later tasks use again: a check alone would read their values."""
+    monkeypatch.setattr(assemble, "_REST", 0)
+
+    def make(b, x, places):
+        seen = b.op("Checked", b.op("Mul", places, np.array(2)), limits=[9])
+        y = b.op("Gather", x, seen, axis=0)
+        for n in range(3):
+            y = b.op("MatMul", b.op("Exp", y), b.op("Mul", y, np.float32(1e3 + n)), transpose_a=True)
+        return y
+
+    model = check(make, "float32", random(9, 2) / 1e3, np.array([3, 4]))
+    assert len(model.profile([random(9, 2), np.array([3, 4])])) == len(model.plan.tasks)

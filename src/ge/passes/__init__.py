@@ -35,6 +35,7 @@ from ge.passes.fusion.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fusion.fuse_softmax import FuseSoftmax
 from ge.passes.fusion.merge_matmuls import MergeMatmuls
 from ge.passes.fusion.split_reductions import SplitReductions
+from ge.passes.layout.align_products import AlignProducts
 from ge.passes.layout.channels_last import ChannelsLast
 from ge.passes.layout.row_factors import RowFactors
 from ge.passes.layout.sink_slices import SinkSlices
@@ -102,6 +103,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("factors", (RowFactors(), _DEAD_CODE), fixpoint=False),
     Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
     Stage("weight_format", (WeightsLast(), *_TIDY)),
+    Stage("alignment", (AlignProducts(), _DEAD_CODE), fixpoint=False),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
     Stage("batch", (SplitBatch(),), fixpoint=False),

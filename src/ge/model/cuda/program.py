@@ -979,13 +979,18 @@ class _Loaded:
         What is inside branches and loops of the host counts as often as it runs once; a loop in a graph as a whole.
         """
         found: dict[int, float] = {}
-        for part in self.parts:
-            if isinstance(part, HostPart):
-                times = self._times(lambda part=part: part.launch(self, None), repeats)  # type: ignore[misc]
-                found |= {id(t): float(np.median(times)) / 1e3 / len(part.tasks) for t in part.tasks}
+        if any(isinstance(part, HostPart) for part in self.parts):
+            runs = [self._part_times() for _ in range(repeats)]
+            for part, times in zip(self.parts, zip(*runs, strict=True), strict=True):
+                if isinstance(part, HostPart):
+                    found |= {id(t): float(np.median(times)) / 1e3 / len(part.tasks) for t in part.tasks}
         for steps in steps_in(self.parts):
             found |= {id(step.task): self._step_seconds(step, repeats) for step in steps.steps}
         return [found.get(id(task), 0.0) for task in self.plan.tasks]
+
+    def _part_times(self) -> list[float]:
+        """The milliseconds of each part of a run: host parts read what the parts before have written."""
+        return [self._times(functools.partial(part.launch, self, None), 1)[0] for part in self.parts]
 
     def _step_seconds(self, step: Step, repeats: int) -> float:
         launches = 1 if step.task.kind == "while" else _TIMED_LAUNCHES

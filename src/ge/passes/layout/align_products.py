@@ -1,0 +1,131 @@
+"""Aligned rows for large 16-bit products of GPUs, whose tensor cores read 16 bytes at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ge.ir.values import desc_of
+from ge.options import CompileOptions
+from ge.passes.base import Pass
+from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
+
+__all__ = ["AlignProducts"]
+
+_ELEMENTS = 8  # of 16 bits that begin at an address cuBLAS's fast kernels read
+_LEAST_SIDE = 256  # of a product whose time is arithmetic, not memory: the copies cost little beside it
+_LEAST_WORK = 1 << 31  # multiplications
+
+
+@dataclass
+class _Sides:
+    """Rows, columns and depth of a product, and by how much each is padded."""
+
+    operands: list[ir.Value]  # as they are in memory
+    a: str  # their last axes: "mk" or "km"
+    b: str  # "kn" or "nk"
+    more: dict[str, int] = field(default_factory=dict)
+
+    def high(self, rank: int, axes: str) -> list[int]:
+        """The padding of a tensor whose last axes are these."""
+        return [0] * (rank - len(axes)) + [self.more.get(axis, 0) for axis in axes]
+
+
+def _sides(node: ir.Node) -> _Sides | None:
+    """The sides of a product that is worth aligning and is not aligned, None for others."""
+    attrs = attrs_of(node)
+    (first, turned_a), (second, turned_b) = (
+        _in_memory(value, attrs[f"transpose_{name}"]) for name, value in zip("ab", node.inputs, strict=False)
+    )
+    a, b = desc_of(first), desc_of(second)
+    if a.dtype not in ("float16", "bfloat16") or b.dtype != a.dtype or b.rank != 2 or len(node.inputs) > 3:
+        return None
+    if turned_a and a.rank != 2:
+        return None
+    sides = _Sides([first, second, *node.inputs[2:]], "km" if turned_a else "mk", "nk" if turned_b else "kn")  # type: ignore[list-item]
+    sizes = dict(zip(sides.a, a.shape[-2:], strict=True)) | dict(zip(sides.b, b.shape, strict=True))
+    work = math.prod(sizes.values()) * math.prod(a.shape[:-2])
+    if min(sizes["n"], sizes["k"], work // (sizes["n"] * sizes["k"])) < _LEAST_SIDE or work < _LEAST_WORK:
+        return None
+    rows = {sides.a[-1], sides.b[-1], "n"}  # axes along which some tensor's rows are
+    sides.more = {axis: -sizes[axis] % _ELEMENTS for axis in rows if sizes[axis] % _ELEMENTS}
+    return sides if sides.more else None
+
+
+def _in_memory(value: ir.Value | None, turned: bool) -> tuple[ir.Value, bool]:
+    """What a transposed matrix is a view of, and whether it is turned."""
+    assert value is not None
+    node = producer(value, "Transpose")
+    if node is None or desc_of(value).rank != 2:
+        return value, turned
+    assert node.inputs[0] is not None
+    return node.inputs[0], turned != (list(attrs_of(node)["perm"]) == [1, 0])
+
+
+class AlignProducts(Pass):
+    """Let the rows of large 16-bit products begin at multiples of 16 bytes, on GPUs.
+
+    1. An axis that is the last one of an operand or of the result, and no multiple of 8 elements, is padded with
+       zeros; the result is sliced.
+    2. A tensor that is padded for one product is padded for all, and read through a slice elsewhere, so that it is in
+       memory once.
+    3. Small products and those with operands in their epilogues stay.
+    """
+
+    name = "align_products"
+
+    def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
+        if options.target.kind != "cuda":
+            return False
+        padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+        nodes = [(node, sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node))]
+        for node, sides in nodes:
+            _align(graph, options, node, sides, padded)
+        return bool(nodes)
+
+
+def _align(
+    graph: ir.Graph,
+    options: CompileOptions,
+    node: ir.Node,
+    sides: _Sides,
+    padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value],
+) -> None:
+    axes = (sides.a, sides.b, "n")
+    inputs = [
+        _padded(graph, options, value, sides.high(desc_of(value).rank, along), padded)
+        for value, along in zip(sides.operands, axes, strict=False)
+    ]
+    r = Rewriter(graph, node, options)
+    product = r.op_like(node, inputs, transpose_a=sides.a == "km", transpose_b=sides.b == "nk")
+    shape = desc_of(node.outputs[0]).shape
+    if desc_of(product).shape != shape:
+        product = r.op("Slice", product, starts=[0] * len(shape), ends=list(shape))
+    replace_node(graph, node, [product])
+
+
+def _padded(
+    graph: ir.Graph,
+    options: CompileOptions,
+    value: ir.Value,
+    high: list[int],
+    padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value],
+) -> ir.Value:
+    """A value with zeros behind its axes, made where the value is; its other readers get a slice of that."""
+    if not any(high):
+        return value
+    key = value, tuple(high)
+    if key not in padded:
+        maker = value.producer()
+        rest = iter(graph)
+        following = next(rest) if maker is None else next(n for n in rest if n is maker) and next(rest)
+        r = Rewriter(graph, following, options)
+        readers = [use for use in value.uses() if use.node.op_type not in ("MatMul", "Transpose")]
+        padded[key] = r.op("Pad", value, low=[0] * len(high), high=high)
+        if maker is not None and readers and not value.is_graph_output():
+            whole = r.op("Slice", padded[key], starts=[0] * len(high), ends=list(desc_of(value).shape))
+            for use in readers:
+                use.node.replace_input_with(use.idx, whole)
+    return padded[key]

@@ -1,0 +1,79 @@
+"""Rows of large 16-bit products on GPUs begin at multiples of 16 bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ge.passes.layout import align_products
+from tests.model.test_cuda_training import check, kinds, random
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+    monkeypatch.setattr(align_products, "_LEAST_SIDE", 8)
+    monkeypatch.setattr(align_products, "_LEAST_WORK", 1)
+
+
+def pitches(model) -> set[int]:
+    """The distances of rows in memory of all operands and results of products, in elements."""
+    views = [v for t in model.plan.tasks if t.kind == "matmul" for v in (*t.inputs[:2], *t.outputs)]
+    return {max(v.strides[-2:]) for v in views}
+
+
+def test_a_step_of_classification_has_aligned_rows() -> None:
+    """Result, depth and rows that are no multiple of 8, as those of a vocabulary; the bias's gradient reads them too."""
+
+    def make(b, x, w, bias, dy):
+        y = b.op("MatMul", x, b.op("Transpose", w, perm=[1, 0]), bias)
+        slope = b.op("Mul", b.op("Tanh", y), dy)
+        dx = b.op("MatMul", slope, w)
+        dw = b.op("MatMul", b.op("Transpose", slope, perm=[1, 0]), x)
+        return y, dx, dw, b.op("ReduceSum", slope, axes=[0], keepdims=False)
+
+    feeds = random(16, 8), random(13, 8) / 3, random(13), random(16, 13, seed=1)
+    model = check(make, "bfloat16", *feeds)
+    assert pitches(model) == {8, 16}
+    assert "copy" not in kinds(model)
+
+
+@pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True)])
+def test_transposed_operands_are_padded_as_they_are_in_memory(transposed) -> None:
+    a, b = ((11, 9), (9, 13))
+    feeds = [random(*(s[::-1] if t else s)) for s, t in zip((a, b), transposed, strict=True)]
+
+    def make(builder, x, y):
+        return builder.op("MatMul", x, y, transpose_a=transposed[0], transpose_b=transposed[1])
+
+    assert pitches(check(make, "float16", *feeds)) == {16}
+
+
+def test_stacks_of_rows_and_activations() -> None:
+    def make(b, x, w):
+        return b.op("Relu", b.op("MatMul", x, w))
+
+    assert pitches(check(make, "float16", random(2, 8, 16), random(16, 9))) == {16}
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("float32", 13), ("bfloat16", 16)])
+def test_others_stay(dtype, columns) -> None:
+    """float32, whose fast kernels take any rows, and what is aligned."""
+
+    def make(b, x, w):
+        return b.op("MatMul", x, w)
+
+    model = check(make, dtype, random(16, 8), random(8, columns))
+    assert [v.shape for t in model.plan.tasks for v in t.outputs] == [(16, columns)]
+    assert kinds(model) == ["matmul"]
+
+
+def test_small_products_stay(monkeypatch) -> None:
+    """A copy of their operands would take longer than they do."""
+    monkeypatch.setattr(align_products, "_LEAST_WORK", 1 << 31)
+
+    def make(b, x, w):
+        return b.op("MatMul", x, w)
+
+    model = check(make, "bfloat16", random(16, 8), random(8, 13))
+    assert kinds(model) == ["matmul"] and np.shape(model.plan.tasks[0].outputs[0].shape) == (2,)
