@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -54,3 +55,24 @@ def test_symbolic_dimensions_still_have_their_arithmetic() -> None:
 def test_sympy_may_be_loaded_before_or_by_others() -> None:
     assert "sympy" in loaded("import sympy, ge.compiler; assert sympy.Integer(2) + 1 == 3")
     assert "sympy" in loaded("import ge.compiler, sympy.core.numbers; assert sympy.Integer(2) + 1 == 3")
+
+
+COMPILER = {"tbe", "llvmlite", "onnx", "onnx_ir"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_tensorflows_door_loads_the_compiler_with_the_first_function() -> None:
+    """Registering the devices takes little more than the runtime."""
+    assert loaded("import tf_adapter") & COMPILER == set()
+    code = (
+        "import tensorflow as tf, tf_adapter\nassert 'NPU' in tf.function(lambda x: x + 1)(tf.ones(4)).device"
+    )
+    assert loaded(code) >= COMPILER
+
+
+def test_the_compiler_loads_kernels_for_gpus_where_they_are_asked_for() -> None:
+    code = "import ge.compiler, tbe, sys\nassert 'tbe.cuda' not in sys.modules\n"
+    loaded(
+        code
+        + "try:\n    tbe.build([], [], target='sm_1')\nexcept ValueError as error:\n    assert 'sm_90' in str(error)"
+    )

@@ -60,7 +60,7 @@ def _nothing() -> Iterator[Any]:
 def _tensorflow() -> Iterator[Any]:
     def parts() -> Iterator[Part]:
         from tf_adapter import functions
-        from tf_adapter.explain import report
+        from tf_adapter.explanation import report
 
         for known in functions.compiled():
             made = None if functions.is_step(known.name) else report(known.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from npu_runtime.bounded import BoundedCache
-from tbe import cuda, elf
+from tbe import elf
 from tbe import expr as e
 from tbe.llvm import render
 from tbe.processor import Processor
@@ -15,6 +16,9 @@ from tbe.schedule import Schedule, retuned, schedule
 from tbe.serialize import fingerprint, structure
 from tbe.target import compile_ir, machine_for
 from tbe.tuning import Tuning, tuning_of
+
+if TYPE_CHECKING:
+    from tbe.cuda import GridKernel
 
 __all__ = ["Kernel", "build", "forget"]
 
@@ -67,11 +71,13 @@ def build(
     loops. `tuning` overrides the choices kept for the expression. On a GPU, buffers begin at multiples of 16
     bytes unless `aligned` is false.
     """
-    if target in cuda.ARCHITECTURES:
-        return _on_grid(cuda.build(inputs, outputs, target, name, plan, aligned=aligned), target)
-    if target == "simulated":
-        threads = cuda.build(inputs, outputs, "sm_90", name, plan, simulated=True, aligned=aligned)
-        return _on_grid(threads, target)
+    if target == "simulated" or target.startswith("sm_"):
+        from tbe import cuda
+
+        simulated = target == "simulated"
+        architecture = "sm_90" if simulated else target
+        made = cuda.build(inputs, outputs, architecture, name, plan, simulated=simulated, aligned=aligned)
+        return _on_grid(made, target)
     machine = machine_for(target)
     hashed = structure(inputs, outputs)
     identity = fingerprint(inputs, outputs) if tuning is None else f"{hashed} {tuning.given()}"
@@ -107,7 +113,7 @@ def build(
     return _cache.put(key, kernel)
 
 
-def _on_grid(kernel: cuda.GridKernel, target: str) -> Kernel:
+def _on_grid(kernel: GridKernel, target: str) -> Kernel:
     return Kernel(
         kernel.symbol,
         kernel.code,

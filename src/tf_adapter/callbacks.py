@@ -39,7 +39,7 @@ def function_compile(
 
 
 def _explain(name: str) -> None:
-    from tf_adapter.explain import report
+    from tf_adapter.explanation import report
 
     found = report(name)
     if found is not None:

@@ -7,7 +7,10 @@ Devices are registered when the eager context starts, so that `tf.config` can st
 from __future__ import annotations
 
 import functools
+import gc
+import importlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,6 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device_spec
 
 import npu_runtime
-from ge.ops.base import subscribe
 from npu_runtime import tensorflow as native
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "as_default",
     "details",
     "device_name",
+    "everything_on_npu",
     "host_name",
     "is_default",
     "is_npu_device",
@@ -37,6 +40,7 @@ __all__ = [
     "refuse_servers",
     "register",
     "reset_memory_stats",
+    "runs_everything",
     "set_memory_growth",
     "set_memory_limit",
 ]
@@ -48,10 +52,11 @@ _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
 
 
 class _State:
-    """Whether this process has registered, whether the NPU is the default device, and its name in a cluster."""
+    """What this process has registered and chosen, and its name in a cluster."""
 
     registered = False
     default = False
+    everything = False  # operators that gain nothing go to the NPU all the same
     task = "/job:localhost/replica:0/task:0"
 
 
@@ -111,43 +116,77 @@ def refuse_servers(*_: Any, **named: Any) -> None:
 
 
 def _set_callbacks() -> None:
-    from tf_adapter import eager, profiling
-    from tf_adapter.callbacks import function_compile
+    from tf_adapter import profiling
     from tf_adapter.options import options
-    from tf_adapter.parts import part_compile, part_run
     from tf_adapter.variables import assign_function, variable_types
 
     native.set_callbacks(
         _classify,
-        eager.compile_op,
-        function_compile,
-        part_compile,
-        part_run,
+        _of_compiler("eager", "compile_op"),
+        _of_compiler("callbacks", "function_compile"),
+        _of_compiler("parts", "part_compile"),
+        _of_compiler("parts", "part_run"),
         variable_types,
         assign_function,
     )
     options.subscribe(native.forget_all)
     options.subscribe(apply_placement)
     apply_placement()
-    subscribe(native.forget_all)  # other operators, other plans
     profiling.start()
 
 
+def _of_compiler(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that needs the compiler."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(_compiler()[module], name)(*arguments)
+
+    return call
+
+
+@functools.cache
+def _compiler() -> dict[str, Any]:
+    """The modules that compile for the device, loaded by the first operator or function that asks for a plan."""
+    collects = gc.isenabled()
+    gc.disable()  # a full collection in between would walk all objects of TensorFlow, as long as these imports take
+    try:
+        modules = {
+            name: importlib.import_module(f"tf_adapter.{name}") for name in ("eager", "callbacks", "parts")
+        }
+        importlib.import_module("ge.ops.base").subscribe(native.forget_all)  # other operators, other plans
+    finally:
+        if collects:
+            gc.enable()
+    return modules
+
+
 def apply_placement() -> None:
-    """Ask for every operator of the host where some must not run there."""
-    from tf_adapter import eager
+    """Ask for every operator of the host where some must not run there, and compile those at their first call."""
     from tf_adapter.options import options
 
     hard = not context.context().soft_device_placement
     native.set_hard_placement(hard or not options.allow_host_fallback)
-    eager.apply_threshold()
+    at_once = _State.everything or not options.allow_host_fallback
+    native.set_eager_threshold(0 if at_once else options.eager_threshold)
+
+
+def everything_on_npu(on: bool = True) -> None:
+    """Run every operator on the NPU that can, from its first call on: for tests of the operators themselves."""
+    _State.everything = on
+    apply_placement()
+    native.forget_all()
+
+
+def runs_everything() -> bool:
+    """Whether operators that gain nothing go to the NPU all the same."""
+    return _State.everything
 
 
 def _classify(op: str) -> tuple[bool, bool]:
     """What the device asks of an operator; without soft placement, one that the NPU lacks is refused."""
-    from tf_adapter import eager
     from tf_adapter.options import options
 
+    eager = _compiler()["eager"]
     current = context.context()
     if not options.allow_host_fallback and not eager.is_supported(op):
         raise eager.unsupported(op, "no plugin maps it")

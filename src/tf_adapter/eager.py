@@ -23,10 +23,11 @@ from ge.ir.types import TensorDesc
 from ge.ops.plugins import find
 from ge.parsers.tensorflow.parser import Attempt, Parsed, attempt_graph
 from npu_runtime import tensorflow as native
+from tf_adapter.device import runs_everything
 from tf_adapter.gpu import program_of
 from tf_adapter.options import options
 
-__all__ = ["apply_threshold", "classify", "compile_op", "everything_on_npu", "is_supported", "unsupported"]
+__all__ = ["classify", "compile_op", "is_supported", "unsupported"]
 
 SPECIAL_SIZE = 64  # elements of an input whose value may become part of a model
 
@@ -59,18 +60,6 @@ _HANDLES = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 _ON_HOST = _VIEWS | _SLICES | _SHAPES | _INDEXED
 
 
-class _Choice:
-    """Whether operators that gain nothing go to the NPU all the same."""
-
-    everything = False
-
-
-def apply_threshold() -> None:
-    """Set after how many calls an operator is compiled: at once where the host may not run it meanwhile."""
-    at_once = _Choice.everything or not options.allow_host_fallback
-    native.set_eager_threshold(0 if at_once else options.eager_threshold)
-
-
 def unsupported(op: str, reason: str) -> tf.errors.UnimplementedError:
     """The error of an operator that only the host could run, where it must not."""
     return tf.errors.UnimplementedError(
@@ -79,13 +68,6 @@ def unsupported(op: str, reason: str) -> tf.errors.UnimplementedError:
         f"Op type '{op}' is not supported on NPU: {reason}. Place it with tf.device('/CPU:0'), or set "
         "tf_adapter.options.allow_host_fallback = True to run it on the host.",
     )
-
-
-def everything_on_npu(on: bool = True) -> None:
-    """Run every operator on the NPU that can, from its first call on: for tests of the operators themselves."""
-    _Choice.everything = on
-    apply_threshold()
-    native.forget_all()
 
 
 def classify(op: str) -> tuple[bool, bool]:
@@ -97,7 +79,7 @@ def classify(op: str) -> tuple[bool, bool]:
     definition = op_def_registry.get(op)
     if definition is None or definition.is_stateful or not definition.input_arg:
         return False, False
-    if not _Choice.everything and op in _ON_HOST:
+    if not runs_everything() and op in _ON_HOST:
         return False, False
     if find("tensorflow", op) is None:
         return False, False
@@ -133,7 +115,7 @@ def compile_op(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> nat
         if not options.allow_host_fallback and strange.type_number not in _HANDLES:
             raise unsupported(op, f"no engine accepts {tf.dtypes.as_dtype(strange.type_number).name}")
         return None
-    if op in _DIVISIONS and "int" in inputs[0].dtype and not _Choice.everything:
+    if op in _DIVISIONS and "int" in inputs[0].dtype and not runs_everything():
         return None
     try:
         return _compile(op, attrs, inputs)

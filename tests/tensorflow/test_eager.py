@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import npu_runtime
 from npu_runtime import tensorflow as native
 from tests.tensorflow.comparing import needs_bfloat16
-from tf_adapter import eager
+from tf_adapter import device
 from tf_adapter.options import options
 
 CALLS = 6  # more than it takes until an operator is compiled
@@ -24,9 +24,9 @@ CALLS = 6  # more than it takes until an operator is compiled
 
 @pytest.fixture
 def everything() -> Iterator[None]:
-    eager.everything_on_npu()
+    device.everything_on_npu()
     yield
-    eager.everything_on_npu(False)
+    device.everything_on_npu(False)
 
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:

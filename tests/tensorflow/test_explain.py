@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_adapter
 from tests.tensorflow.comparing import NPU
-from tf_adapter.explain import explain
+from tf_adapter.explanation import explain
 from tf_adapter.options import options
 
 X = tf.constant(np.random.RandomState(0).rand(8, 8).astype(np.float32))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.sampling import slow_except
 from tests.tensorflow.comparing import CPU, NPU, equal
-from tf_adapter.explain import explain
+from tf_adapter.explanation import explain
 
 keras = tf.keras
 layers = keras.layers

@@ -367,7 +367,7 @@ def test_conditions_that_shapes_decide_need_no_host() -> None:
         tf.print("small", output_stream="file:///dev/null")
         return x * 2.0
 
-    from tf_adapter.explain import explain
+    from tf_adapter.explanation import explain
 
     assert explain(function, X).steps == ("NPU",)
     with tf.device(NPU):

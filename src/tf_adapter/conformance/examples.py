@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adapter.explain import Explanation, explain
+from tf_adapter.explanation import Explanation, explain
 
 __all__ = ["FAMILIES", "on_host"]
 

@@ -265,7 +265,7 @@ class TensorFlowDoor(PythonDoor):
 
 def door() -> Door:
     """TensorFlow 2, with every operator on the NPU from its first call on."""
-    from tf_adapter.eager import everything_on_npu
+    from tf_adapter.device import everything_on_npu
 
     everything_on_npu()
     return TensorFlowDoor()

@@ -256,7 +256,7 @@ def serve(collect: Callable[[bool], dict[str, Case]], check: Callable[[Case, str
     os.dup2(2, 1)  # whatever a case prints does not disturb the answers
     warnings.simplefilter("ignore")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tf_adapter.eager import everything_on_npu
+    from tf_adapter.device import everything_on_npu
 
     everything_on_npu()
     known = collect(settings["quick"])

@@ -11,7 +11,7 @@ from npu_runtime import tensorflow as native
 from npu_tools.check.drawing import DrawnNode, draw
 from npu_tools.check.observe.patching import around
 from tf_adapter import functions
-from tf_adapter.explain import report
+from tf_adapter.explanation import report
 
 __all__ = ["operators", "spans", "start"]
 
