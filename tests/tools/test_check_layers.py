@@ -8,18 +8,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
+from ge.compiler import compile_graph
 from ge.options import CompileOptions
 from ge.parsers.files import parse_file
 from npu_tools.check import layers, mixlist
 from npu_tools.check.file_references import nodes_of
 from npu_tools.check.observe import batch_sizes
 from npu_tools.check.request import Request
-from tests.tools.test_check_files import chain, overflowing
+from tests.tools.test_check_files import chain, overflowing, save
 
 MODES = ("must_keep_origin_dtype", "force_fp16")
 
@@ -83,7 +86,79 @@ def test_a_framework_that_is_unstable_itself_is_no_fault_of_the_npu(tmp_path: Pa
     assert found["first_unstable"]["layer"] == "first" and found["first_unstable"][
         "framework"
     ] == pytest.approx(0.05)
-    assert found["first_departing"] is None and "float32 is unstable" in found["verdict"]
+    assert found["first_departing"] is None
+    assert "The reference itself is unstable in 4 of 4 layers, first in first" in found["verdict"]
+
+
+def cancelling(path: Path) -> Path:
+    """A network with a sum of terms that cancel each other: what is left is rounding."""
+    weights = {
+        "w": np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32),
+        "axis": np.array([1]),
+        "three": np.float32([3.0]),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("ReduceMean", ["a", "axis"], ["m"], name="mean"),
+        helper.make_node("Sub", ["a", "m"], ["c"], name="centred"),
+        helper.make_node("ReduceSum", ["c", "axis"], ["s"], name="sum"),
+        helper.make_node("Mul", ["s", "three"], ["y"], name="scaled"),
+    ]
+    return save(path, nodes, {"x": ["N", 32], "y": ["N", 1]}, weights)
+
+
+NOISE = 1e-4  # beside terms of 64 × 5; rounding leaves 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, ""),
+        ({"sum": lambda s: s + NOISE, "scaled": lambda y: y + 3 * NOISE}, ""),  # the second one inherits it
+        ({"sum": lambda s: s + 0.5}, "sum"),
+        ({"scaled": lambda y: y + 0.5}, "scaled"),
+        ({"first": lambda a: a * (1 + 1e-4)}, "first"),  # the reference of this one is stable
+    ],
+)
+def test_where_the_reference_is_unstable_a_layer_answers_for_what_it_computes_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], first: str
+) -> None:
+    kept = with_faults(piece(cancelling(tmp_path / "net.onnx")), changes, monkeypatch)
+    assert kept["first_unstable"]["layer"] == "sum" and kept["first_unstable"]["reference"] > 1
+    assert "unstable in 2 of 5 layers, first in sum" in kept["verdict"]
+    assert (kept["first_departing"] or {"layer": ""})["layer"] == first
+    assert (f" is, first in {first} (greatest" if first else "as near to float64 as") in kept["verdict"]
+
+
+def test_an_overflow_is_found_where_the_reference_is_unstable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = with_faults(
+        piece(cancelling(tmp_path / "net.onnx")), {"sum": lambda s: np.full_like(s, math.inf)}, monkeypatch
+    )
+    assert kept["first_overflow"]["layer"] == kept["first_departing"]["layer"] == "sum"
+    assert "values overflow, first in sum" in kept["verdict"]
+
+
+def with_faults(
+    whole: layers.Piece, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """The layers of a piece, as if the NPU had computed some of them in another way."""
+
+    def compiled(graph: Any, *given: Any) -> Any:
+        names = [layers.origin_of(output.producer()) for output in graph.outputs]
+        model = compile_graph(graph, *given)
+        return SimpleNamespace(
+            run=lambda arrays: [
+                changes.get(n, np.asarray)(np.asarray(r))
+                for n, r in zip(names, model.run(arrays), strict=True)
+            ]
+        )
+
+    monkeypatch.setattr(layers, "compile_graph", compiled)
+    found = layers.analyse([whole], request(modes=MODES[:1]))
+    kept: dict[str, Any] = found["precision"]["modes"][MODES[0]]
+    return kept
 
 
 def test_a_framework_that_fails_leaves_the_comparison_with_float64(tmp_path: Path) -> None:

@@ -419,7 +419,10 @@ def _layers(report: Mapping[str, Any], limits: Mapping[str, float], source: Path
 
 
 def _without_npu(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """What a layer loses without the NPU, in words."""
+    """What a layer loses without the NPU, and by itself where its reference is unstable, in words."""
+    if row.get("local") is not None:
+        theirs = f"from what it reads on the NPU {row['local']:.2g}, float32 by itself {row['local_reference']:.2g}"
+        return f"the reference itself is unstable there; {theirs}"
     if row.get("framework") is None:
         return f"float32 by itself {row['reference']:.2g}"
     return f"{report['precision'].get('framework') or 'the framework'} {row['framework']:.2g}"
