@@ -79,3 +79,24 @@ def test_a_missing_suite_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setitem(suite_module.SUITES, "keras", "tests.support.fake_suite")
     result = CliRunner().invoke(app, ["suites", "keras", "--results", str(tmp_path)])
     assert result.exit_code == 1 and "name a folder with --source" in result.output
+
+
+def test_processes_that_share_a_file_run_every_test_once(run: Any, tmp_path: Path) -> None:
+    report = run("--select", "first::good|wrong", "--parts", "3", "--jobs", "3")[1]
+    assert sorted(name.rpartition("::")[2] for name in report["failed"]) == [
+        "test_wrong",
+        "test_wrong_teardown",
+    ]
+    assert report["passed"] == 3
+    lines = (tmp_path / "results" / "keras-1.0" / "npu" / "outcomes.jsonl").read_text().splitlines()
+    names = [json.loads(line)[0].rpartition("::")[2] for line in lines]
+    assert len(names) == len(set(names)) == 5
+    assert "test_wrong_everywhere" not in names  # only what passes on the CPU runs on the NPU
+
+
+def test_a_test_that_runs_when_the_time_is_up_has_no_outcome(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "keras-1.0" / "cpu"
+    folder.mkdir(parents=True)
+    (folder / "outcomes.jsonl").write_text(json.dumps(["first_test.py::Tests::test_hangs", "passed", ""]))
+    report = run("--select", "first::hangs", "--seconds", "100", "--minutes", "0.08")[1]
+    assert not report["failed"] and report["missing"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ def suites(
     seconds: Annotated[float, typer.Option(help="time limit a test")] = 120.0,
     minutes: Annotated[float, typer.Option(help="time limit a suite and device; 0 is none")] = 0.0,
     jobs: Annotated[int, typer.Option(help="processes at a time")] = 1,
+    parts: Annotated[int, typer.Option(help="processes that share the tests of a file")] = 1,
     results: Annotated[Path, typer.Option(help="folder of the outcomes")] = Path("build/conformance"),
     resume: Annotated[
         bool, typer.Option(help="keep the NPU's outcomes of an earlier run too; the CPU's are always kept")
@@ -47,7 +49,7 @@ def suites(
 
     The exit status is 1 if a test passes on the CPU, fails on the NPU and is not in the list of known failures.
     """
-    limits = Limits(select, sample, seconds, minutes, jobs)
+    limits = Limits(select, sample, seconds, minutes, jobs, parts)
     console = Console(soft_wrap=True)
     unexplained = ran = 0
     for name in names:
@@ -81,13 +83,15 @@ def _outcomes(
         shutil.rmtree(folder / "npu", ignore_errors=True)
     progress = Console(stderr=True)
 
-    def run(device: str, side: Side) -> dict[str, Outcome]:
+    def run(device: str, side: Side, among: Collection[str] | None) -> dict[str, Outcome]:
         found = run_suite(
-            suite, side, limits, folder / device, lambda file: progress.print(f"{device}: {file}")
+            suite, side, limits, folder / device, lambda file: progress.print(f"{device}: {file}"), among
         )
         return limits.chosen(found)
 
-    return run("cpu", suite.cpu), run("npu", suite.npu), f"{name} {suite.version}"
+    cpu = run("cpu", suite.cpu, None)
+    npu = run("npu", suite.npu, {test for test, outcome in cpu.items() if outcome.status == "passed"})
+    return cpu, npu, f"{name} {suite.version}"
 
 
 def _print(console: Console, title: str, found: Comparison, show: int) -> None:

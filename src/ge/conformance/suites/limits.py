@@ -29,8 +29,10 @@ class Limits:
     select: str = ""  # FILE or FILE::TEST, two regular expressions
     sample: int = 1  # one test in so many
     seconds: float = 120.0  # a test
-    minutes: float = 0.0  # no new process after that; 0: no limit
+    minutes: float = 0.0  # processes end after that; 0: no limit
     jobs: int = 1
+    parts: int = 1  # processes that share the tests of a file
+    part: int = 0
 
     def wants(self, name: str) -> bool:
         """True if a test is among the selected ones."""
@@ -40,6 +42,10 @@ class Limits:
             and bool(re.search(self.select.partition("::")[2], test))
             and zlib.crc32(name.encode()) % self.sample == 0
         )
+
+    def mine(self, name: str) -> bool:
+        """True if a test belongs to this process's part of its file."""
+        return zlib.crc32(name.encode()) // self.sample % self.parts == self.part
 
     def wants_file(self, file: str) -> bool:
         """True if the selected tests may be in a file."""

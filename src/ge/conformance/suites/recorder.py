@@ -29,7 +29,9 @@ class Settings:
     def __init__(self, text: str) -> None:
         values = json.loads(text)
         self.record: str = values["record"]
-        self.done: frozenset[str] = frozenset(json.loads(Path(values["done"]).read_text()))
+        choice = json.loads(Path(values["choice"]).read_text())
+        self.done = frozenset(choice["done"])
+        self.among = None if choice["among"] is None else frozenset(choice["among"])
         self.renames = [(re.compile(p), r) for p, r in values["renames"]]
         self.only = re.compile(values["only"])
         self.limits = Limits(**values["limits"])
@@ -42,7 +44,13 @@ class Settings:
 
     def wanted(self, node: str) -> bool:
         name = self.name(node)
-        return bool(self.only.search(node)) and name not in self.done and self.limits.wants(name)
+        return (
+            bool(self.only.search(node))
+            and name not in self.done
+            and (self.among is None or name in self.among)
+            and self.limits.wants(name)
+            and self.limits.mine(name)
+        )
 
 
 class Recorder:

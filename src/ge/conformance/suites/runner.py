@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import queue
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ge.conformance.suites.limits import Limits, Outcome
@@ -39,18 +40,29 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def run_suite(
-    suite: Suite, side: Side, limits: Limits, folder: Path, report: Callable[[str], None] = lambda text: None
+    suite: Suite,
+    side: Side,
+    limits: Limits,
+    folder: Path,
+    report: Callable[[str], None] = lambda text: None,
+    among: Collection[str] | None = None,
 ) -> dict[str, Outcome]:
-    """Run a suite on one device and add to the outcomes in `folder`; tests that have one there do not run again."""
+    """Run a suite on one device and add to the outcomes in `folder`; tests that have one there do not run again.
+
+    `among` names the only tests that run; None: all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "outcomes.jsonl"
     outcomes = read_outcomes(results)
-    todo: queue.Queue[tuple[str, ...]] = queue.Queue()
+    todo: queue.Queue[tuple[Limits, tuple[str, ...]]] = queue.Queue()
     files = [file for file in suite.files if limits.wants_file(file)]
     for start in range(0, len(files), suite.files_per_process):
-        todo.put(tuple(files[start : start + suite.files_per_process]))
+        for part in range(limits.parts):
+            group = tuple(files[start : start + suite.files_per_process])
+            todo.put((dataclasses.replace(limits, part=part), group))
     lock = threading.Lock()
-    end = time.monotonic() + 60 * limits.minutes if limits.minutes else None
+    end = time.monotonic() + 60 * limits.minutes if limits.minutes else math.inf
+    run = _Run(suite, side, folder, end, None if among is None else sorted(among))
 
     def keep(found: Mapping[str, Outcome]) -> None:
         with lock, results.open("a") as file:
@@ -59,12 +71,12 @@ def run_suite(
                 file.write(json.dumps([name, outcome.status, outcome.message]) + "\n")
 
     def serve() -> None:
-        while end is None or time.monotonic() < end:
+        while time.monotonic() < end:
             try:
-                files = todo.get_nowait()
+                mine, files = todo.get_nowait()
             except queue.Empty:
                 return
-            _run_files(suite, side, limits, folder, files, outcomes, keep)
+            _run_files(run, mine, files, outcomes, keep)
             report(files[-1])
 
     threads = [threading.Thread(target=serve) for _ in range(max(1, limits.jobs))]
@@ -75,18 +87,27 @@ def run_suite(
     return outcomes
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What all processes of a run have in common."""
+
+    suite: Suite
+    side: Side
+    folder: Path
+    end: float  # by the monotonic clock
+    among: Sequence[str] | None
+
+
 def _run_files(
-    suite: Suite,
-    side: Side,
+    run: _Run,
     limits: Limits,
-    folder: Path,
     files: Sequence[str],
     outcomes: Mapping[str, Outcome],
     keep: Callable[[Mapping[str, Outcome]], None],
 ) -> None:
     """Run files in one process, and after a crash what is left of them in another one."""
     while True:
-        process = _Process(suite, side, limits, folder, files, sorted(outcomes))
+        process = _Process(run, limits, files, sorted(outcomes))
         found, finished = process.outcomes()
         progress = not found.keys() <= outcomes.keys()
         keep(found)
@@ -97,31 +118,26 @@ def _run_files(
                 keep({files[0]: Outcome("crash", f"before its first test: {process.last_words()}")})
                 return
             for file in files:
-                _run_files(suite, side, limits, folder, [file], outcomes, keep)
+                _run_files(run, limits, [file], outcomes, keep)
             return
 
 
 class _Process:
     """One pytest process and its record."""
 
-    def __init__(
-        self,
-        suite: Suite,
-        side: Side,
-        limits: Limits,
-        folder: Path,
-        files: Sequence[str],
-        done: Sequence[str],
-    ) -> None:
+    def __init__(self, run: _Run, limits: Limits, files: Sequence[str], done: Sequence[str]) -> None:
+        suite, side = run.suite, run.side
+        self.end = run.end
         self.work = Path(tempfile.mkdtemp(prefix="conformance-"))
         self.record = self.work / "record.jsonl"
         self.record.touch()
-        self.log = folder / f"{Path(files[0]).stem}.log"
+        self.log = run.folder / f"{Path(files[0]).stem}{f'-{limits.part}' if limits.part else ''}.log"
         self.seconds = limits.seconds
-        (self.work / "done.json").write_text(json.dumps(list(done)))
+        self.late = False  # stopped because the suite's time was up; the running test has no outcome
+        (self.work / "choice.json").write_text(json.dumps({"done": list(done), "among": run.among}))
         settings = {
             "record": str(self.record),
-            "done": str(self.work / "done.json"),
+            "choice": str(self.work / "choice.json"),
             "renames": side.renames,
             "only": side.only,
             "limits": dataclasses.asdict(limits),
@@ -151,7 +167,7 @@ class _Process:
         lines = [json.loads(line) for line in self.record.read_text().splitlines()]
         found = {line[1]: Outcome(line[2], line[3]) for line in lines if line[0] == "outcome"}
         code = self.process.returncode
-        if not hung and code in _PYTEST_FINISHED:
+        if self.late or (not hung and code in _PYTEST_FINISHED):
             return found, True
         started = [line[1] for line in lines if line[0] == "start" and line[1] not in found]
         if started:
@@ -177,7 +193,8 @@ class _Process:
             now = self.record.stat().st_size
             if now != size:
                 size, waited = now, 0.0
-            if waited >= self.seconds and (self._in_a_test() or waited >= _OTHER_SECONDS):
+            self.late = time.monotonic() >= self.end
+            if self.late or (waited >= self.seconds and (self._in_a_test() or waited >= _OTHER_SECONDS)):
                 os.killpg(self.process.pid, 9)
                 self.process.wait()
                 return True
