@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import kept
-from benchmarks.contenders import CONTENDERS, OURS, Case, limit_threads
+from benchmarks.contenders import CONTENDERS, OURS, FileCase, limit_threads
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio, relative_error
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,17 +42,21 @@ Answer = Callable[[Any], list[np.ndarray]]
 # -- in the process of a tree --------------------------------------------------------------------------------
 
 
-def _infer(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
-    from benchmarks.models import zoo
+def _case(model: str, batch: int, precision: str, small: bool) -> FileCase:
+    from benchmarks.models import onnx_file, zoo
 
-    runner = CONTENDERS[OURS](Case(zoo(small)[model], batch, precision))
+    subject = zoo(small)[model]
+    feeds = dict(zip(subject.input_names, subject.inputs(batch), strict=True))
+    return FileCase(onnx_file(subject, batch), feeds, precision)
+
+
+def _infer(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+    runner = CONTENDERS[OURS](_case(model, batch, precision, small))
     return runner.call, runner.answer
 
 
 def _compile(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
-    from benchmarks.models import zoo
-
-    case = Case(zoo(small)[model], batch, precision)
+    case = _case(model, batch, precision, small)
 
     def call() -> Any:
         runner = CONTENDERS[OURS](case)
@@ -123,11 +127,16 @@ def serve(kind: str, model: str, batch: int, precision: str, small: bool) -> Non
 # -- the command ---------------------------------------------------------------------------------------------
 
 
+class RowFailed(Exception):
+    """A process ended before its row was measured."""
+
+
 class Tree:
     """A process that runs a row with the sources of one tree."""
 
     def __init__(self, root: Path, row: list[str]) -> None:
-        path = os.pathsep.join([str(root / "src"), str(ROOT)])
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join([str(root / "src"), str(ROOT), *filter(None, inherited)])
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", *row],
             env={**os.environ, "PYTHONPATH": path},
@@ -136,7 +145,10 @@ class Tree:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.answer = [np.array(a) for a in self._read()]
+
+    def start(self) -> list[np.ndarray]:
+        """The answer of the first call."""
+        return [np.array(a) for a in self._read()]
 
     def burst(self, seconds: float) -> list[float]:
         assert self.process.stdin is not None
@@ -147,12 +159,11 @@ class Tree:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"a row's process ended with status {self.process.wait()}")
+            raise RowFailed(f"its process ended with status {self.process.wait()}")
         return json.loads(line)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.process.kill()
         self.process.wait()
 
 
@@ -160,20 +171,22 @@ def measure(before: Path, row: list[str], rounds: int, seconds: float) -> dict[s
     """Times of both trees and how far their answers are apart."""
     trees = [Tree(root, row) for root in (before, ROOT)]
     times: list[list[float]] = [[], []]
-    for number in range(rounds):
-        for which in (0, 1) if number % 2 else (1, 0):
-            times[which].append(statistics.median(trees[which].burst(seconds)))
-    error = relative_error(trees[1].answer, trees[0].answer)
-    for tree in trees:
-        tree.close()
-    ratios = sorted(old / new for old, new in zip(*times, strict=True))
+    try:
+        old, new = (tree.start() for tree in trees)
+        for number in range(rounds):
+            for which in (0, 1) if number % 2 else (1, 0):
+                times[which].append(statistics.median(trees[which].burst(seconds)))
+    finally:
+        for tree in trees:
+            tree.close()
+    ratios = sorted(before / after for before, after in zip(*times, strict=True))
     return {
         "before": statistics.median(times[0]),
         "after": statistics.median(times[1]),
         "ratio": statistics.median(ratios),
         "least": min(times[0]) / min(times[1]),
         "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
-        "error": error,
+        "error": relative_error(new, old),
     }
 
 
@@ -183,7 +196,7 @@ def rows(given: argparse.Namespace) -> list[list[str]]:
     for kind in given.kinds:
         for precision in given.precisions:
             if kind == "infer":
-                found += [[kind, m, b, precision] for m in MODELS for b in ("1", "32")]
+                found += [[kind, m, b, precision] for m in MODELS for b in given.batches]
             elif kind == "compile":
                 found += [[kind, m, "1", precision] for m in MODELS]
             elif kind == "train":
@@ -206,6 +219,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=list(SAME))
+    parser.add_argument("--batches", nargs="+", default=["1", "32"], help="of the rows of kind infer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--burst", type=float, default=0.2)
     parser.add_argument(
@@ -223,7 +237,12 @@ def main() -> int:
     for row in rows(given):
         title = " ".join(row)
         if title not in known:
-            known[title] = measure(given.before.resolve(), [*row, *small], rounds, burst)
+            try:
+                known[title] = measure(given.before.resolve(), [*row, *small], rounds, burst)
+            except RowFailed as error:
+                console.print(f"{title}: {error}", style="red")
+                wrong.append(title)
+                continue
             kept.write(given.json, known)
         r = known[title]
         found.append(r["ratio"])
@@ -240,9 +259,10 @@ def main() -> int:
         if not r["error"] <= SAME[row[3]]:
             wrong.append(title)
     console.print(table)
-    console.print(f"geometric mean {ratio(geometric_mean(found))}, lowest {ratio(min(found))}")
+    if found:
+        console.print(f"geometric mean {ratio(geometric_mean(found))}, lowest {ratio(min(found))}")
     if wrong:
-        console.print(f"the answers differ: {', '.join(wrong)}", style="red")
+        console.print(f"failed, or the answers differ: {', '.join(wrong)}", style="red")
     return 1 if wrong else 0
 
 
