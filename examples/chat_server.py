@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import json
 import queue
-import sys
 import threading
 import time
 import urllib.request
@@ -517,10 +517,8 @@ def main() -> None:
         ask_once(server.server_port)
         server.shutdown()
         return
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
-    except KeyboardInterrupt:
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ Without a file, a small classifier is served and asked once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
-import sys
 import tempfile
 import threading
 import time
@@ -259,10 +259,8 @@ def main() -> None:
         ask_once(server.server_port)
         server.shutdown()
         return
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
-    except KeyboardInterrupt:
-        sys.exit(0)
 
 
 if __name__ == "__main__":

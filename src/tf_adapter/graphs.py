@@ -15,6 +15,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.versions import GRAPH_DEF_VERSION
 
+from ge.hybrid import in_order
+
 __all__ = [
     "ARGUMENT",
     "FlatGraph",
@@ -188,23 +190,12 @@ class FlatGraph:
 
     def order(self, controls: Callable[[FlatNode], Iterable[str]] = lambda n: n.controls) -> list[str]:
         """All nodes, dependencies first."""
-        done: dict[str, bool] = {}
-        order: list[str] = []
-        for root in self.nodes:
-            stack = [root]
-            while stack:
-                name = stack[-1]
-                if done.get(name):
-                    stack.pop()
-                elif name in done:
-                    stack.pop()
-                    done[name] = True
-                    order.append(name)
-                else:
-                    done[name] = False
-                    node = self.nodes[name]
-                    stack += [n for n in (*(i for i, _ in node.inputs), *controls(node)) if n not in done]
-        return order
+
+        def before(name: str) -> Iterable[str]:
+            node = self.nodes[name]
+            return (*(i for i, _ in node.inputs), *controls(node))
+
+        return in_order(self.nodes, before)
 
     def consumers(self) -> dict[str, list[str]]:
         """Who reads the outputs of each node."""

@@ -53,6 +53,11 @@ class Body:
     effects: list[str] = field(default_factory=list)
 
 
+_BATCH_NORM_OUTPUTS = (
+    *("y", "batch_mean", "batch_variance"),
+    *("reserve_space_1", "reserve_space_2", "reserve_space_3"),
+)
+
 # Output arguments of operators that have more than one, in order; "name*attr" is a list whose length is that
 # attribute (an integer, or a list whose length counts). Functions refer to outputs by these names.
 _OUTPUT_ARGS: dict[str, tuple[str, ...]] = {
@@ -70,24 +75,10 @@ _OUTPUT_ARGS: dict[str, tuple[str, ...]] = {
     "CTCGreedyDecoder": ("decoded_indices", "decoded_values", "decoded_shape", "log_probability"),
     "FractionalAvgPool": ("output", "row_pooling_sequence", "col_pooling_sequence"),
     "FractionalMaxPool": ("output", "row_pooling_sequence", "col_pooling_sequence"),
-    "FusedBatchNorm": ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),
-    "FusedBatchNormV2": ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),
-    "FusedBatchNormV3": (
-        "y",
-        "batch_mean",
-        "batch_variance",
-        "reserve_space_1",
-        "reserve_space_2",
-        "reserve_space_3",
-    ),
-    "_FusedBatchNormEx": (
-        "y",
-        "batch_mean",
-        "batch_variance",
-        "reserve_space_1",
-        "reserve_space_2",
-        "reserve_space_3",
-    ),
+    "FusedBatchNorm": _BATCH_NORM_OUTPUTS[:5],
+    "FusedBatchNormV2": _BATCH_NORM_OUTPUTS[:5],
+    "FusedBatchNormV3": _BATCH_NORM_OUTPUTS,
+    "_FusedBatchNormEx": _BATCH_NORM_OUTPUTS,
     "FusedBatchNormGrad": (
         "x_backprop",
         "scale_backprop",
