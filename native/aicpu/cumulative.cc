@@ -64,8 +64,7 @@ struct LogSumExp {
 template <class T, class Op, class A>
 void scan(const AxisView& view, const T* x, T* y, std::int64_t* where, bool exclusive, bool reverse) {
   const std::int64_t lanes = view.outer * view.inner;
-  const std::int64_t grain = std::max<std::int64_t>((1 << 13) / std::max<std::int64_t>(view.size, 1), 1);
-  parallel_for(lanes, grain, [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(lanes, grain(1 << 13, view.size), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t lane = lo; lane < hi; ++lane) {
       const std::int64_t base = lane / view.inner * view.size * view.inner + lane % view.inner;
       A total = Op::zero();

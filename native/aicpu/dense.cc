@@ -43,25 +43,23 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y) {
   using A = Accumulator<T>;
   const std::int64_t m = y.dims[y.rank() - 2], n = y.dims.back(), k = a.dims.back();
   const std::int64_t rows = n ? y.elements() / n : 0;
-  parallel_for(rows, std::max<std::int64_t>((1 << 14) / std::max<std::int64_t>(n * k, 1), 1),
-               [&](std::int64_t lo, std::int64_t hi) {
-                 std::vector<A> sums(static_cast<std::size_t>(n));
-                 for (std::int64_t row = lo; row < hi; ++row) {
-                   const T* left = a.as<T>() + batch_offset(a, y.dims, row / m) + row % m * k;
-                   const T* right = b.as<T>() + batch_offset(b, y.dims, row / m);
-                   std::fill(sums.begin(), sums.end(), A{});
-                   for (std::int64_t i = 0; i < k; ++i) {
-                     const A factor = static_cast<A>(value_of(left[i]));
-                     for (std::int64_t j = 0; j < n; ++j) {
-                       sums[static_cast<std::size_t>(j)] +=
-                           factor * static_cast<A>(value_of(right[i * n + j]));
-                     }
-                   }
-                   for (std::int64_t j = 0; j < n; ++j) {
-                     y.as<T>()[row * n + j] = static_cast<T>(sums[static_cast<std::size_t>(j)]);
-                   }
-                 }
-               });
+  parallel_for(rows, grain(1 << 14, n * k), [&](std::int64_t lo, std::int64_t hi) {
+    std::vector<A> sums(static_cast<std::size_t>(n));
+    for (std::int64_t row = lo; row < hi; ++row) {
+      const T* left = a.as<T>() + batch_offset(a, y.dims, row / m) + row % m * k;
+      const T* right = b.as<T>() + batch_offset(b, y.dims, row / m);
+      std::fill(sums.begin(), sums.end(), A{});
+      for (std::int64_t i = 0; i < k; ++i) {
+        const A factor = static_cast<A>(value_of(left[i]));
+        for (std::int64_t j = 0; j < n; ++j) {
+          sums[static_cast<std::size_t>(j)] += factor * static_cast<A>(value_of(right[i * n + j]));
+        }
+      }
+      for (std::int64_t j = 0; j < n; ++j) {
+        y.as<T>()[row * n + j] = static_cast<T>(sums[static_cast<std::size_t>(j)]);
+      }
+    }
+  });
 }
 
 Status check_matmul(const Tensor& a, const Tensor& b, const Tensor& y) {

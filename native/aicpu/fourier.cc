@@ -135,7 +135,7 @@ Status transform(Call& call) {
 
   const Transform plan(n, inverse);
   const double scale = inverse ? 1.0 / static_cast<double>(n) : 1.0;
-  parallel_for(lanes, std::max<std::int64_t>((1 << 12) / n, 1), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(lanes, grain(1 << 12, n), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<Complex> work(static_cast<std::size_t>(n));
     for (std::int64_t lane = lo; lane < hi; ++lane) {
       const std::int64_t given = std::min(n, in.view.size);

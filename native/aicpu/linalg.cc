@@ -91,9 +91,7 @@ struct Batch {
 template <class Body>
 Status for_batch(const Batch& batch, const char* message, const Body& body) {
   std::atomic<bool> sound{true};
-  const std::int64_t grain =
-      std::max<std::int64_t>(4096 / std::max<std::int64_t>(batch.n * batch.n * batch.n, 1), 1);
-  parallel_for(batch.count, grain, [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(batch.count, grain(4096, batch.n * batch.n * batch.n), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t i = lo; i < hi; ++i) {
       if (!body(i)) sound = false;
     }

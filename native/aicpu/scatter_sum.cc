@@ -15,7 +15,7 @@ namespace npu::aicpu {
 namespace {
 
 constexpr std::size_t kStreamed = std::size_t{1} << 20;  // tables beyond it are cleared past the caches
-constexpr std::int64_t kShareBytes = 1 << 19;            // that are worth a thread
+constexpr double kShareBytes = 1 << 19;                  // that are worth a thread
 
 // An update: where it goes and which one it is.
 struct Entry {
@@ -125,14 +125,13 @@ Status sum(const Call& call, const std::vector<Entry>& entries, std::int64_t row
   const auto count = static_cast<std::int64_t>(entries.size());
   const std::int64_t work = rows + count;  // a row to clear counts like a row to add
   const auto row_bytes = static_cast<std::int64_t>(static_cast<std::size_t>(width) * sizeof(T));
-  parallel_for(work, std::max<std::int64_t>(kShareBytes / row_bytes, 1),
-               [&](std::int64_t lo, std::int64_t hi) {
-                 const auto share = [work](std::int64_t whole, std::int64_t at) { return whole * at / work; };
-                 clear_others(call.outputs[0], rows, entries, share(rows, lo), share(rows, hi));
-                 const auto from = static_cast<std::size_t>(share(count, lo));
-                 const auto to = static_cast<std::size_t>(share(count, hi));
-                 add_up<T>(call, entries, width, row_start(entries, from), row_start(entries, to));
-               });
+  parallel_for(work, grain(kShareBytes, row_bytes), [&](std::int64_t lo, std::int64_t hi) {
+    const auto share = [work](std::int64_t whole, std::int64_t at) { return whole * at / work; };
+    clear_others(call.outputs[0], rows, entries, share(rows, lo), share(rows, hi));
+    const auto from = static_cast<std::size_t>(share(count, lo));
+    const auto to = static_cast<std::size_t>(share(count, hi));
+    add_up<T>(call, entries, width, row_start(entries, from), row_start(entries, to));
+  });
   return Status::ok();
 }
 

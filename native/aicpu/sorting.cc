@@ -8,7 +8,7 @@
 namespace npu::aicpu {
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 12;
+constexpr double kShare = 1 << 12;  // elements worth a thread
 
 struct Rows {
   std::int64_t count = 1;
@@ -52,21 +52,20 @@ void order_row(std::vector<Item<T>>& items, std::int64_t k, bool descending) {
 template <class T>
 void order_rows(const T* source, Rows rows, std::int64_t k, bool descending, T* values,
                 std::int64_t* indices) {
-  parallel_for(rows.count, std::max<std::int64_t>(kGrain / std::max<std::int64_t>(rows.size, 1), 1),
-               [&](std::int64_t lo, std::int64_t hi) {
-                 std::vector<Item<T>> items(static_cast<std::size_t>(rows.size));
-                 for (std::int64_t r = lo; r < hi; ++r) {
-                   for (std::int64_t i = 0; i < rows.size; ++i) {
-                     items[static_cast<std::size_t>(i)] = {source[r * rows.size + i], i};
-                   }
-                   order_row(items, k, descending);
-                   for (std::int64_t i = 0; i < k; ++i) {
-                     const Item<T>& item = items[static_cast<std::size_t>(i)];
-                     if (values) values[r * k + i] = item.value;
-                     if (indices) indices[r * k + i] = item.index;
-                   }
-                 }
-               });
+  parallel_for(rows.count, grain(kShare, rows.size), [&](std::int64_t lo, std::int64_t hi) {
+    std::vector<Item<T>> items(static_cast<std::size_t>(rows.size));
+    for (std::int64_t r = lo; r < hi; ++r) {
+      for (std::int64_t i = 0; i < rows.size; ++i) {
+        items[static_cast<std::size_t>(i)] = {source[r * rows.size + i], i};
+      }
+      order_row(items, k, descending);
+      for (std::int64_t i = 0; i < k; ++i) {
+        const Item<T>& item = items[static_cast<std::size_t>(i)];
+        if (values) values[r * k + i] = item.value;
+        if (indices) indices[r * k + i] = item.index;
+      }
+    }
+  });
 }
 
 Status order(const Call& call, std::int64_t k, bool descending, const Tensor* values, const Tensor* indices) {

@@ -20,7 +20,8 @@ struct Shape {
   std::int64_t depth;  // columns of q and k
   std::int64_t width;  // columns of v and y
   float scale;
-  bool causal;  // query i sees the keys up to i
+  bool causal;               // query i sees the keys up to i
+  std::int64_t ahead_bytes;  // of the next head, up to which they are asked for early
 };
 
 enum class MaskKind : std::uint8_t { None, Kept, Added };  // false hides a key; a float32 is added

@@ -132,7 +132,8 @@ Shape shape_of(const Lowering& low, const View& q, const View& k, const View& v)
                     q.dims[rank - 1],
                     v.dims[rank - 1],
                     static_cast<float>(low.attrs().real("scale", 1.0)),
-                    low.attrs().flag("causal")};
+                    low.attrs().flag("causal"),
+                    loops().l2_bytes / 2};
   const bool pairs = q.dtype != DType::BFloat16 || (shape.depth % 2 == 0 && shape.width % 2 == 0);
   if (!pairs) low.reject("columns of bfloat16 come in pairs");
   if (shape.queries == 0 || shape.keys == 0 || shape.depth == 0 || shape.width == 0)

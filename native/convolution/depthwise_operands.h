@@ -5,17 +5,17 @@
 #include <cstdint>
 
 #include "convolution/depthwise.h"
-#include "core/caches.h"
 #include "core/half.h"
+#include "core/loops.h"
 #include "runtime/lowering.h"
 
 namespace npu::convolution {
 
 inline constexpr std::int64_t kMinBandRows = 8;  // a band reads rows that its neighbour reads too
-inline constexpr double kMinFlops = 1e5;         // less is not worth waking a second thread
+inline constexpr double kShareFlops = 1e5;       // worth a thread
 
 // Source rows whose channels are worked on in turn.
-inline std::int64_t band_bytes() { return caches().second / 4; }
+inline std::int64_t band_bytes() { return loops().l2_bytes / 4; }
 
 // The convolution of channels-last images `x` to `y`.
 inline Depthwise depthwise_shape(const View& x, const View& y, std::int64_t kernel, std::int64_t stride,

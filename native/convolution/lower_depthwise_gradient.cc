@@ -191,8 +191,8 @@ void share_out(Params& params, const View& x, std::int64_t rows, std::int64_t bu
   params.buffer_bytes = buffer_bytes;
   params.bands =
       std::clamp<std::int64_t>(image_bytes / band_bytes(), 1, std::max<std::int64_t>(rows / kMinBandRows, 1));
-  params.parts =
-      flops_of(params) < kMinFlops ? 1 : std::min<std::int64_t>(omp_get_max_threads(), params.units());
+  const bool shared = flops_of(params) >= worth_a_thread(kShareFlops);
+  params.parts = shared ? std::min<std::int64_t>(omp_get_max_threads(), params.units()) : 1;
 }
 
 // Bytes of every part.

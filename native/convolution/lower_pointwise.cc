@@ -110,6 +110,7 @@ void lower_pointwise(Lowering& low) {
   params.shape = {y.dims[0],    y.dims[2] * y.dims[3], x.dims[1],        y.dims[1],
                   x.strides[3], y.strides[3],          finish->epilogue, finish->residual.has_value(),
                   gated};
+  params.shape.chunk = pointwise_chunk(params.shape, x.dtype);
   const std::int64_t rows = params.shape.rows();
   if (!params.run) low.reject("our 1x1 convolutions need AVX2, for bfloat16 its products of AVX-512");
   if (!pairs || rows == 0) low.reject("channels of bfloat16 come in pairs, and there are results");

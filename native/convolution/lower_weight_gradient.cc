@@ -16,7 +16,7 @@ namespace {
 
 using namespace convolution;
 
-constexpr std::int64_t kMaxSteps = 400;       // of a product: its panels fit into the second-level cache
+constexpr std::int64_t kStepBytes = 2620;     // of the panels of a product
 constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
 constexpr std::int64_t kPixelsOfChannel = 8;  // more than these are shared out rather than the channels
 
@@ -274,7 +274,8 @@ std::optional<Params> make_params(const Lowering& low) {
   const std::int64_t pixels = params.images * params.gradient.height * params.gradient.width;
   params.parts = omp_get_max_threads();
   params.split = split_of(params, pixels);
-  params.block_lines = std::clamp<std::int64_t>(kMaxSteps * params.kernels->depth / params.gradient.width, 1,
+  const std::int64_t steps = loops().l2_bytes / kStepBytes;  // of a product whose panels the cache holds
+  params.block_lines = std::clamp<std::int64_t>(steps * params.kernels->depth / params.gradient.width, 1,
                                                 std::max<std::int64_t>(params.lines(), 1));
   return params;
 }

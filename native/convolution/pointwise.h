@@ -20,6 +20,7 @@ struct Pointwise {
   Epilogue epilogue;
   bool has_residual = false;  // laid out like the target
   bool has_gate = false;      // (images, depth), of the source's type
+  std::int64_t chunk = 8;     // rows worked on together
 
   std::int64_t rows() const { return images * pixels; }
   std::int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
@@ -34,7 +35,7 @@ struct PointwiseData {
   void* target;
 };
 
-// The rows that are worked on together, and the bytes a thread needs for gated ones.
+// The rows that the second-level cache holds, and the bytes a thread needs for gated ones.
 std::int64_t pointwise_chunk(const Pointwise& params, DType type);
 std::int64_t pointwise_buffer_bytes(const Pointwise& params, DType type);
 

@@ -7,7 +7,7 @@
 #include "convolution/pointwise.h"
 #include "convolution/spread.h"
 #include "convolution/weight_gradient.h"
-#include "core/caches.h"
+#include "core/loops.h"
 #include "core/processor.h"
 
 namespace npu::convolution {
@@ -62,13 +62,13 @@ const GradientKernels* weight_gradient(DType type) {
 
 std::int64_t pointwise_chunk(const Pointwise& params, DType type) {
   const std::int64_t row = (params.depth + params.outputs) * static_cast<std::int64_t>(dtype_size(type));
-  const std::int64_t together = caches().second * 3 / 16;  // rows and results, beside packed weights
+  const std::int64_t together = loops().l2_bytes * 3 / 16;  // rows and results, beside packed weights
   return std::max<std::int64_t>(together / row / 8 * 8, 8);
 }
 
 std::int64_t pointwise_buffer_bytes(const Pointwise& params, DType type) {
   const auto size = static_cast<std::int64_t>(dtype_size(type));
-  return params.has_gate ? (pointwise_chunk(params, type) * params.depth + 16) * size : 0;
+  return params.has_gate ? (params.chunk * params.depth + 16) * size : 0;
 }
 
 std::int64_t packed_bytes(DType type, std::int64_t outputs, std::int64_t depth) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/loops.h"
+
 namespace npu {
 
 // Sets the calling thread's team size for a scope.

@@ -72,6 +72,7 @@ Program& LoadedModel::program(std::size_t gear) {
 
 std::unique_ptr<Program> LoadedModel::build(const Plan& plan) const {
   auto program = std::make_unique<Program>(plan.name, device_);
+  program->set_loops(plan.loops());
   std::vector<int> over(plan.outputs.size(), Buffer::kNoInput);
   for (const auto& [output, input] : plan.donated) over[static_cast<std::size_t>(output)] = input;
   for (const Buffer& buffer : plan.buffers) {

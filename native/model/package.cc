@@ -471,6 +471,23 @@ void check_supported(const Plan& plan, const std::string& name) {
 
 std::size_t Port::bytes() const { return static_cast<std::size_t>(element_count(dims)) * dtype_size(dtype); }
 
+Loops Plan::loops() const {
+  const Json* target = report.find("target");
+  const Json* told = target ? target->find("loops") : nullptr;
+  Loops found;
+  if (!told) return found;
+  const auto size = [&](std::string_view name, std::int64_t& place) {
+    const Json* value = told->find(name);
+    if (value && value->whole() && *value->whole() > 0) place = *value->whole();
+  };
+  size("l1_bytes", found.l1_bytes);
+  size("l2_bytes", found.l2_bytes);
+  size("last_bytes", found.last_bytes);
+  const Json* wake = told->find("wake_ns");
+  if (wake && wake->real() && *wake->real() > 0) found.wake_ns = *wake->real();
+  return found;
+}
+
 std::vector<std::size_t> Plan::strides(Buffer::Kind kind) const {
   const std::vector<Port>& ports = kind == Kind::Input ? inputs : outputs;
   std::vector<std::size_t> result(ports.size());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/loops.h"
 #include "core/view.h"
 #include "model/container.h"
 #include "model/json.h"
@@ -54,6 +55,7 @@ struct Plan {
   std::vector<std::pair<int, int>> donated;  // (output, input): one memory
   int steps = 1;
   Json report;
+  Loops loops() const;  // of its target; the default where the report does not tell
 
   std::vector<std::size_t> strides(Buffer::Kind kind) const;
 };

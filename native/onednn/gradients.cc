@@ -59,7 +59,7 @@ class BoundShares : public BoundStep {
 
  private:
   static void add_up(const Sum& sum) {
-    parallel_for(sum.elements, 1 << 14, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(sum.elements, grain(1 << 14), [&](std::int64_t first, std::int64_t last) {
       auto* total = static_cast<float*>(sum.places[0]);
       for (std::size_t part = 1; part < sum.places.size(); ++part) {
         const auto* values = static_cast<const float*>(sum.places[part]);
@@ -131,7 +131,7 @@ class WeightGradient {
     if (team > 1 && images > 1 && even) {
       lower_shares(std::min<std::int64_t>(team, images));
     } else {
-      const TeamScope scope(flops_ < kWaitFlops ? 1 : team);
+      const TeamScope scope(flops_ < worth_a_thread(kWaitFlops) ? 1 : team);
       lower_whole();
     }
   }

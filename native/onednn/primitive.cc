@@ -178,8 +178,9 @@ class PrimitiveStep : public Step {
   std::string task_;
 };
 
-constexpr double kSerialFlops = 3e5;
-constexpr double kSerialBytes = 64 << 10;
+// Of a primitive, worth more than one thread.
+constexpr double kShareFlops = 3e5;
+constexpr double kShareBytes = 64 << 10;
 
 }  // namespace
 
@@ -254,7 +255,8 @@ std::string layout_name(const Desc& desc) {
 bool is_reference(const std::string& impl) { return impl.rfind("ref", 0) == 0; }
 
 int team_for(double flops, double bytes) {
-  return flops < kSerialFlops && bytes < kSerialBytes ? 1 : omp_get_max_threads();
+  const bool small = flops < worth_a_thread(kShareFlops) && bytes < worth_a_thread(kShareBytes);
+  return small ? 1 : omp_get_max_threads();
 }
 
 dnnl::primitive_attr base_attr() {

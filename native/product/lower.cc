@@ -149,8 +149,9 @@ void lower_strassen(Lowering& low, const Matrix& a, const Matrix& b, const Matri
   }
   const std::optional<Finish> finish = read_finish(low, y, posts);
   if (!finish) low.reject("Strassen's algorithm has no such post-operations");
-  const Problem problem{y.dims[0],    y.dims[1],    a.dims[1],    a.strides[0],        a.strides[1],
-                        b.strides[0], b.strides[1], y.strides[0], finish->accumulates, finish->epilogue};
+  const Problem problem{y.dims[0],           y.dims[1],        a.dims[1],    a.strides[0],
+                        a.strides[1],        b.strides[0],     b.strides[1], y.strides[0],
+                        finish->accumulates, finish->epilogue, loops()};
   const Params params(multiply, problem, omp_get_max_threads());
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);

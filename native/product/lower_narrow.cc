@@ -25,8 +25,7 @@ using product::NarrowKernels;
 using product::NarrowOperands;
 using product::NarrowProblem;
 
-constexpr std::int64_t kStreamed = 1 << 18;  // results of a program that the caches are not kept for
-constexpr std::int64_t kShare = 1 << 15;     // elements of it that are worth a thread
+constexpr double kShare = 1 << 15;  // elements of the large operand that are worth a thread
 
 struct Params {
   NarrowProblem problem{};
@@ -90,6 +89,7 @@ std::optional<Params> make_params(const Lowering& low, const Matrix& a, const Ma
   if (!params.run) return std::nullopt;
   const bool clips = !low.attrs().texts("post_ops").empty();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const bool leaves_caches = y.dims[0] * y.dims[1] * 4 >= loops().l2_bytes;
   params.problem = {y.dims[0],
                     y.dims[1],
                     a.dims[1],
@@ -100,9 +100,9 @@ std::optional<Params> make_params(const Lowering& low, const Matrix& a, const Ma
                     y.strides[0],
                     clips ? 0.0f : -kInfinity,
                     kInfinity,
-                    y.dims[0] * y.dims[1] >= kStreamed && low.output_of(low.output(0)) >= 0};
+                    leaves_caches && low.output_of(low.output(0)) >= 0};
   params.units = by_rows ? y.dims[0] : y.dims[1];
-  params.grain = std::max<std::int64_t>(kShare / std::max<std::int64_t>(large / params.units, 1), 1);
+  params.grain = grain(kShare, large / params.units);
   return params;
 }
 

@@ -27,16 +27,13 @@ using product::PackedKernels;
 using product::PackedOperands;
 using product::PackedProblem;
 
-constexpr std::int64_t kShare = 1 << 15;      // weights that are worth a thread
-constexpr std::int64_t kTileBytes = 4 << 20;  // of unpacked weights that the caches hold
+constexpr double kShare = 1 << 15;  // weights that are worth a thread
 
 struct Params {
   PackedProblem problem{};
   const PackedKernels* kernels = nullptr;
 
-  std::int64_t grain() const {
-    return std::max<std::int64_t>(kShare / std::max<std::int64_t>(problem.depth, 1), 1);
-  }
+  std::int64_t grain() const { return npu::grain(kShare, problem.depth); }
 };
 
 // The operands of either step.
@@ -254,7 +251,8 @@ void lower_tiles(Lowering& low) {
   const PackedProblem& p = params.problem;
   check(low, p.groups == 1 || p.group * p.bits % 8 == 0, "groups begin within a byte");
   const std::int64_t row = p.depth * static_cast<std::int64_t>(dtype_size(p.type));
-  params.columns = std::min(std::max<std::int64_t>(kTileBytes / row / 64 * 64, 64), p.columns);
+  const std::int64_t unpacked = loops().last_bytes / 8;  // weights of a tile, which the caches keep
+  params.columns = std::min(std::max<std::int64_t>(unpacked / row / 64 * 64, 64), p.columns);
   params.whole = describe_tile(low, operands, p, params.columns);
   std::size_t scratchpad = params.whole.scratchpad_desc().get_size();
   if (p.columns % params.columns) {

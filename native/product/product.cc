@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/caches.h"
+#include "core/loops.h"
 #include "core/processor.h"
 
 namespace npu::product {
@@ -16,13 +16,15 @@ std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return divide_up(value, to) * to; }
 
 // Depth at which the seven sums of a panel of b take two thirds of the second-level cache.
-std::int64_t max_depth() {
+std::int64_t max_depth(const Loops& loops) {
   const std::int64_t panel = kProducts * kTileColumns * static_cast<std::int64_t>(sizeof(float));
-  return std::max<std::int64_t>(caches().second * 2 / 3 / panel / 64 * 64, 64);
+  return std::max<std::int64_t>(loops.l2_bytes * 2 / 3 / panel / 64 * 64, 64);
 }
 
 // Room for the sums of a in the last-level cache.
-std::int64_t packed_a_floats() { return caches().last * 3 / 16 / static_cast<std::int64_t>(sizeof(float)); }
+std::int64_t packed_a_floats(const Loops& loops) {
+  return loops.last_bytes * 3 / 16 / static_cast<std::int64_t>(sizeof(float));
+}
 
 // The size of equal blocks, each a multiple of `unit`, none larger than `limit` unless it is a unit.
 std::int64_t even_block(std::int64_t total, std::int64_t limit, std::int64_t unit) {
@@ -37,8 +39,8 @@ Blocks::Blocks(const Problem& p) {
   half_rows = round_up(divide_up(p.rows, 2), kRowUnit);
   half_columns = round_up(divide_up(p.columns, 2), kTileColumns);
   half_depth = divide_up(p.depth, 2);
-  depth = even_block(half_depth, max_depth(), 1);
-  rows = even_block(half_rows, packed_a_floats() / kProducts / depth, 2 * kTileRows);
+  depth = even_block(half_depth, max_depth(p.loops), 1);
+  rows = even_block(half_rows, packed_a_floats(p.loops) / kProducts / depth, 2 * kTileRows);
   a_sum = kTileRows * round_up(depth, 16) + kPadding;
   b_sum = depth * kTileColumns + kPadding;
 }

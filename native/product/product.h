@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/loops.h"
+
 namespace npu::product {
 
 inline constexpr std::int64_t kTileRows = 8;
@@ -38,6 +40,7 @@ struct Problem {
   std::int64_t c_row;
   bool accumulates = false;  // c += a b
   Epilogue epilogue;
+  Loops loops;
 };
 
 struct Operands {

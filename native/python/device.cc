@@ -5,8 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "core/caches.h"
 #include "core/errors.h"
+#include "core/loops.h"
 #include "python/module.h"
 #include "runtime/library.h"
 #include "threads/processors.h"
@@ -108,7 +108,11 @@ void bind_device(nb::module_& m) {
   m.def("nan_repairs", &nan_repairs,
         "Products that ran again because their epilogue met NaN, in this process so far");
   m.def(
-      "caches", [] { return nb::make_tuple(caches().first, caches().second, caches().last); },
+      "caches",
+      [] {
+        const Loops& here = host_loops();
+        return nb::make_tuple(here.l1_bytes, here.l2_bytes, here.last_bytes);
+      },
       "Bytes of a core's data cache, of its second level, of the last level.");
   m.def("num_threads", [](int device) { return Device::get(device).threads(); }, "device"_a = 0);
   m.def(

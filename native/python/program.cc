@@ -222,6 +222,14 @@ void bind_program(nb::module_& m) {
           "kind"_a, "name"_a, "inputs"_a, "outputs"_a, "attrs"_a, "block"_a = 0)
       .def("repeat", &Program::repeat, "times"_a, "input_steps"_a, "output_steps"_a,
            "Run the tasks several times a call, inputs and outputs advancing by these bytes each time.")
+      .def(
+          "set_loops",
+          [](Program& self, std::int64_t l1, std::int64_t l2, std::int64_t last, double wake_ns) {
+            self.set_loops({l1, l2, last, wake_ns});
+          },
+          "l1_bytes"_a, "l2_bytes"_a, "last_bytes"_a, "wake_ns"_a,
+          "The caches and the price of a thread that it was compiled for; those of this processor unless "
+          "told.")
       .def("finalize", &finalize, "arena_bytes"_a, "image"_a = nb::none(), "layout"_a = "",
            "Makes primitives and packs constants; or takes the packed constants of an equal program, by "
            "their image "

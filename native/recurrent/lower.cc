@@ -21,7 +21,7 @@ using recurrent::kUnits;
 using recurrent::LstmStep;
 using recurrent::LstmStepFn;
 
-constexpr std::int64_t kMinStepFlops = 50'000;  // of a thread: fewer are not worth it
+constexpr double kShareFlops = 50e3;  // of a step that are worth a thread
 
 // An operand of the caller: location and element type.
 struct Tensor {
@@ -238,7 +238,7 @@ std::optional<Layer> make_layer(const Lowering& low) {
                     layer.steps > 0 && layer.inputs > 0 && v.x.dtype == v.w.dtype && v.w.dtype == v.r.dtype;
   layer.step = recurrent::lstm_step(v.r.dtype);
   const std::int64_t block = 2 * layer.batch * kGates * kUnits * layer.hidden;
-  layer.grain = std::max<std::int64_t>(kMinStepFlops / std::max<std::int64_t>(block, 1), 1);
+  layer.grain = grain(kShareFlops, block);
   return constant && fits && layer.step ? std::optional(layer) : std::nullopt;
 }
 

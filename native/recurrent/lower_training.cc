@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/half.h"
+#include "core/loops.h"
 #include "recurrent/lstm.h"
 #include "recurrent/training.h"
 #include "runtime/lowering.h"
@@ -20,7 +21,7 @@ using recurrent::kKept;
 using recurrent::kUnits;
 using recurrent::TrainingKernels;
 
-constexpr double kMinStepFlops = 250e3;  // of a thread: fewer are not worth it
+constexpr double kShareFlops = 250e3;  // of a step that are worth a thread
 
 enum Place : std::uint8_t {
   kGatesOf,  // forward: what the input adds to the gates; back: gradients of the gates
@@ -189,7 +190,7 @@ class Reader {
     }
     if (layer.steps <= 0 || layer.batch <= 0) low.reject("there are no steps");
     const double block = layer.flops() / static_cast<double>(layer.steps * layer.hidden / kUnits);
-    layer.grain = std::max<std::int64_t>(static_cast<std::int64_t>(kMinStepFlops / block), 1);
+    layer.grain = grain(kShareFlops, static_cast<std::int64_t>(block));
   }
 
   void input(Place place, std::int64_t elements, bool wide = false) {

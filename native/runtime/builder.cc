@@ -39,6 +39,7 @@ class ProgramBuilder : public LoweringHost {
     program_.threads_ = program_.device_.threads();
     const PoolScope pool(program_.device_.index());
     const TeamScope team(program_.threads_);
+    const LoopsScope loops(program_.loops_);
     check_arena();
     program_.preludes_.resize(program_.blocks_.size());
     lower_tasks();

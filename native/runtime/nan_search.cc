@@ -36,7 +36,7 @@ class BoundNanSearch : public BoundStep {
       return;
     }
     std::atomic<bool> found = false;
-    parallel_for(params_.elements, std::int64_t{1} << 14, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(params_.elements, grain(1 << 14), [&](std::int64_t first, std::int64_t last) {
       if (search(first, last)) found.store(true, std::memory_order_relaxed);
     });
     state.suspect = state.suspect || found.load(std::memory_order_relaxed);

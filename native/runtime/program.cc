@@ -100,6 +100,14 @@ void Program::task(TaskDef task) {
   tasks_.push_back(std::move(task));
 }
 
+void Program::set_loops(const Loops& loops) {
+  check_building();
+  if (loops.l1_bytes <= 0 || loops.l2_bytes <= 0 || loops.last_bytes <= 0 || !(loops.wake_ns > 0)) {
+    throw InvalidArgument("program '" + name_ + "': sizes of caches and the price of a thread are positive");
+  }
+  loops_ = loops;
+}
+
 void Program::repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps) {
   check_building();
   if (times < 1 || input_steps.size() != input_bytes_.size() || output_steps.size() != output_bytes_.size()) {
@@ -155,6 +163,7 @@ ShapeReport Program::execute(void* const* inputs, void* const* outputs, TaskCloc
   if (&device != &device_) announce(device);
   const PoolScope pool(device.index());
   const TeamScope team(threads_);  // primitives hold per-thread memory for exactly this team
+  const LoopsScope loops(loops_);
   const ContextLease context(*this);
   const ArenaPool::Lease arena =
       device.arenas().borrow(memory ? 0 : memory_bytes(), context->arena(), arena_requester_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/loops.h"
 #include "core/view.h"
 #include "runtime/step.h"
 #include "runtime/task.h"
@@ -52,6 +53,8 @@ class Program {
   void task(TaskDef task);
   // A run goes through the tasks `times` times; inputs and outputs advance by these bytes after each.
   void repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps);
+  // The caches and the price of a thread that it was compiled for; those of this processor unless told.
+  void set_loops(const Loops& loops);
   // `image`: constants as constant_image() of an equal program gave them, used in place; with it, only
   // the contents of plain_constants() are read. Raises InvalidArgument where the program is not equal.
   void finalize(std::size_t arena_bytes, ConstantSource image = {}, std::size_t image_bytes = 0,
@@ -119,6 +122,7 @@ class Program {
   int activity_ = -1;                      // its place in the page of counters
   Device& device_;
   int threads_ = 1;
+  Loops loops_ = host_loops();
   bool finalized_ = false;
   std::string arena_requester_;
   std::vector<Buffer> buffers_;

@@ -146,7 +146,7 @@ class ShiftStep : public Step {
     Bound(std::int64_t count, float by) : count(count), by(by) {}
     void run(RunState&) override {
       float* const values = static_cast<float*>(block);
-      parallel_for(count, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(count, grain(1 << 14), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) values[i] -= by;
       });
     }

@@ -26,6 +26,8 @@ using winograd::Range;
 using winograd::Tiles;
 using winograd::Transforms;
 
+constexpr std::int64_t kChunkUnit = 6, kLargestChunk = 66;  // tiles
+
 struct Params {
   const Transforms* transforms = nullptr;
   Image source{}, target{};
@@ -130,8 +132,10 @@ Filter filter_of(const View& w, bool transposed) {
 // Few channels: transformed sources and results fit the second-level cache. Many: the weights, which are read
 // once for each chunk, are what counts.
 std::int64_t largest_chunk(const Params& params) {
-  if (params.channels() <= 128) return 36;
-  return params.channels() <= 256 ? 24 : 66;
+  if (params.channels() > 256) return kLargestChunk;
+  const std::int64_t measured = params.channels() <= 128 ? 36 : 24;  // with a cache of 1 MiB
+  const std::int64_t tiles = measured * (loops().l2_bytes >> 10) >> 10;
+  return std::clamp(tiles / kChunkUnit * kChunkUnit, kChunkUnit, kLargestChunk);
 }
 
 Grid grid_of(const Params& params) {

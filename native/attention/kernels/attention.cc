@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "attention/layout.h"
-#include "core/caches.h"
 #include "core/elements.h"
 
 namespace npu::attention {
@@ -278,7 +277,9 @@ class Ahead {
   }
 
   // As many rows as it takes to have asked for all of them after so many calls.
-  void share(std::int64_t calls) { at_once_ = bytes_ > caches().second / 2 ? 0 : divide_up(rows_, calls); }
+  void share(std::int64_t calls, std::int64_t most_bytes) {
+    at_once_ = bytes_ > most_bytes ? 0 : divide_up(rows_, calls);
+  }
 
   void some(std::int64_t size) {
     for (std::int64_t i = 0; i < at_once_ && at_ < count_; ++i) {
@@ -377,7 +378,7 @@ class ForwardHead {
     ahead_.add(next.k, s_.keys, s_.depth * kSize<T>, false);
     ahead_.add(next.v, s_.keys, s_.width * kSize<T>, false);
     ahead_.add(next.y, s_.queries, s_.width * kSize<T>, true);
-    ahead_.share(divide_up(s_.queries, kTileRows) * (divide_up(s_.keys, kPanel) + 1));
+    ahead_.share(divide_up(s_.queries, kTileRows) * (divide_up(s_.keys, kPanel) + 1), s_.ahead_bytes);
   }
 
   void some_queries(std::int64_t row, std::int64_t rows) {
@@ -559,7 +560,7 @@ class BackwardHead {
     ahead_.add(next.dv, s_.keys, width, true);
     ahead_.add(next.dk, s_.keys, depth, true);
     ahead_.add(next.dq, s_.queries, depth, true);
-    ahead_.share(divide_up(s_.keys, kTileRows) * 2 * (divide_up(s_.queries, kPanel) + 1));
+    ahead_.share(divide_up(s_.keys, kTileRows) * 2 * (divide_up(s_.queries, kPanel) + 1), s_.ahead_bytes);
   }
 
   // Sums over queries for the keys of a tile.

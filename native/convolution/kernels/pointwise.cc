@@ -131,10 +131,8 @@ template <class T>
 void rows(const Pointwise& p, const PointwiseData& data, std::int64_t first, std::int64_t last,
           std::int64_t first_panel, std::int64_t last_panel, char* buffer) {
   using Value = typename T::Value;
-  constexpr DType kType = sizeof(Value) == 4 ? DType::Float32 : DType::BFloat16;
-  const std::int64_t chunk = pointwise_chunk(p, kType);
-  for (std::int64_t row = first; row < last; row += chunk) {
-    const std::int64_t count = last - row < chunk ? last - row : chunk;
+  for (std::int64_t row = first; row < last; row += p.chunk) {
+    const std::int64_t count = last - row < p.chunk ? last - row : p.chunk;
     const Value* source = static_cast<const Value*>(data.source) + row * p.source_row;
     std::int64_t source_row = p.source_row;
     if (p.has_gate) {

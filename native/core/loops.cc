@@ -1,11 +1,12 @@
 // Reads what Linux tells about the caches of the first processor.
-#include "core/caches.h"
+#include "core/loops.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace npu {
 namespace {
@@ -33,7 +34,7 @@ std::int64_t size_of(const std::string& text) {
   return value;
 }
 
-Caches read() {
+Loops read() {
   std::array<std::int64_t, kLevels + 1> sizes{};
   for (int index = 0; index < kMostCaches; ++index) {
     const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
@@ -41,18 +42,25 @@ Caches read() {
     if (level < 1 || level > kLevels || word_of(folder + "type") == "Instruction") continue;
     sizes[static_cast<std::size_t>(level)] = size_of(word_of(folder + "size"));
   }
-  Caches found;
+  Loops found;
   const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   if (largest == 0) return found;
   const auto size = [&](std::size_t level) { return sizes[level] ? sizes[level] : largest; };
   return {size(1), size(2), size(3)};
 }
 
+thread_local const Loops* current = nullptr;
+
 }  // namespace
 
-const Caches& caches() {
-  static const Caches found = read();
+const Loops& host_loops() {
+  static const Loops found = read();
   return found;
 }
+
+const Loops& loops() { return current ? *current : host_loops(); }
+
+LoopsScope::LoopsScope(const Loops& loops) : before_(std::exchange(current, &loops)) {}
+LoopsScope::~LoopsScope() { current = before_; }
 
 }  // namespace npu
