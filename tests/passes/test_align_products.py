@@ -23,7 +23,7 @@ def pitches(model) -> set[int]:
 
 
 def test_a_step_of_classification_has_aligned_rows() -> None:
-    """Result, depth and rows that are no multiple of 8, as those of a vocabulary; the bias's gradient reads them too."""
+    """Sides that are no multiple of 8, as a vocabulary's; so are those of the bias's gradient."""
 
     def make(b, x, w, bias, dy):
         y = b.op("MatMul", x, b.op("Transpose", w, perm=[1, 0]), bias)
