@@ -7,7 +7,7 @@ import pytest
 
 from ge.conformance.programs import load_door
 from ge.conformance.programs.hunt import hunt
-from ge.conformance.programs.judge import Reference, check
+from ge.conformance.programs.judge import MANY_RUNS, Reference, check
 from ge.conformance.programs.record import Input, Noise, Program, Role, Statement, Value
 from ge.conformance.programs.sampling import feeds
 
@@ -39,3 +39,19 @@ def test_a_constant_that_is_written_in_place_is_a_state() -> None:
     constant = Input.given("x", np.ones(2, np.float32), Role.CONSTANT)
     reference = Reference(load_door("torch"), Program((constant,), (write,), (tripled,), "eager"))
     assert [int(results[0][0]) for results in reference.exact][:2] == [3, 9]
+
+
+def test_the_order_of_equal_elements_and_the_bits_of_nan_do_not_count() -> None:
+    """PyTorch's topk names any of equal elements; a gradient goes to the one that is named."""
+    given = Input.given("x", np.float32([2.0, 2.0, 1.0, np.nan]))
+    best, number = Value("y", "float32", (2,)), Value("z", "int32", (4,))
+    statements = (
+        Statement("topk", "{0}.gather(-1, largest({0}, 2))", ("x",), (best,), (), Noise.NONE),
+        Statement("bits", "bits({0})", ("x",), (number,), (), Noise.NONE),
+    )
+    program = Program((given,), statements, (best, number), "traced", ("gradient",))
+    reference = Reference(load_door("torch"), program)
+    elements, numbers, slopes = (reference.of(0, position, MANY_RUNS) for position in range(3))
+    assert elements.stable.all() and elements.tolerance.max() < 1e-4
+    assert numbers.stable.tolist() == [True, True, True, False]
+    assert (slopes.tolerance > 1).tolist() == [True, True, False, False]

@@ -40,9 +40,9 @@ _unary(
 )
 # An argument's last digit decides where it is large.
 _unary("sin cos tan", (*FLOATS, *INTEGERS, "bool", *COMPLEX), SUMS, 0.25)
-_unary("log asinh acosh atanh log2 log10", (*FLOATS, *INTEGERS, "bool", *COMPLEX), UNIT, 0.25)
+_unary("log asinh log2 log10", (*FLOATS, *INTEGERS, "bool", *COMPLEX), UNIT, 0.25)
 _unary(
-    "nn.functional.softsign nn.functional.silu nn.functional.leaky_relu erf asin acos frac",
+    "nn.functional.softsign nn.functional.silu nn.functional.leaky_relu erf frac",
     FLOATS,
     weight=0.25,
 )
@@ -63,6 +63,18 @@ def _elu(name: str, d: Draw) -> Call:
 
 for _name in ("nn.functional.elu", "nn.functional.selu"):
     OPERATORS[_name] = (0.25, partial(_elu, _name))
+
+
+def _inverse(name: str, d: Draw) -> Call:
+    """Near one, where the slope is infinite, an argument's last digit decides it."""
+    wide = name in ("acosh", "atanh")
+    noise = SUMS if "gradient" in d.options else UNIT if wide else ROUNDED
+    dtypes = (*FLOATS, *INTEGERS, "bool", *COMPLEX) if wide else FLOATS
+    return Call(f"torch.{name}({{0}})", [d.pick(dtypes)], noise=noise)
+
+
+for _name in ("asin", "acos", "acosh", "atanh"):
+    OPERATORS[_name] = (0.25, partial(_inverse, _name))
 _unary("nn.functional.hardswish", FLOATS, SUMS, 0.25)  # PyTorch's has a product that overflows
 _unary("real imag conj", COMPLEX, EXACT, 0.15)  # views, which noise would cut off
 _unary("angle", COMPLEX, weight=0.15)
@@ -178,8 +190,7 @@ def _sort(d: Draw) -> Call:
 def _topk(d: Draw) -> Call:
     """The elements at the places it names: of equal ones PyTorch names any."""
     x = d.pick(FLOATS, (1, 2, 3), lambda v: v.shape[-1] > 0)
-    places = f"torch.topk({{0}}, {d.integer(1, x.shape[-1])}).indices"
-    return Call(f"{{0}}.gather(-1, {places})", [x], noise=EXACT)
+    return Call(f"{{0}}.gather(-1, largest({{0}}, {d.integer(1, x.shape[-1])}))", [x], noise=EXACT)
 
 
 @_add("matmul", 1.4)
@@ -463,7 +474,7 @@ def _fft(d: Draw) -> Call:
 
 @_add("view_dtype", 0.15)
 def _view_dtype(d: Draw) -> Call:
-    return Call("{0}.view(torch.int32)", [d.pick(("float32",))], noise=SUMS)
+    return Call("bits({0})", [d.pick(("float32",))], noise=SUMS)
 
 
 # -- writes --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 import torch_npu
 import torchair  # noqa: F401  (the backend)
 from ge.conformance.programs.door import Door, Refused, Rounding, Runs
-from ge.conformance.programs.python_door import PythonDoor
+from ge.conformance.programs.python_door import Mode, PythonDoor
 from ge.conformance.programs.record import Program, Role
 from torchair.conformance.random_operators import OPERATORS
 from torchair.conformance.samples import _untraceable
@@ -53,6 +53,16 @@ def branch(flag: Any, then: Any, other: Any) -> Any:
     if plain and type(flag) is torch.Tensor and flag.device.type == "cpu":
         return then() if flag else other()
     return torch.cond(flag, then, other)
+
+
+def largest(x: Any, count: Any) -> Any:
+    """The places of the largest elements of each row; of equal ones any."""
+    return torch.topk(x, count).indices
+
+
+def bits(x: Any) -> Any:
+    """The bits of float32 numbers."""
+    return x.view(torch.int32)
 
 
 def given(arrays: Any, roles: Any, held: Any, options: Any, device: Any) -> Any:
@@ -153,13 +163,16 @@ class TorchDoor(PythonDoor):
     modes = {"traced": 0.75, "eager": 0.4, "compiled": 0.15}  # noqa: RUF012
     options = {"gradient": 0.25}  # noqa: RUF012
     roles = {"fed": 0.8, "constant": 0.1, "state": 0.1}  # noqa: RUF012
-    names = {"torch": torch, "elsewhere": elsewhere, "repeated": repeated, "branch": branch}  # noqa: RUF012
+    names = {  # noqa: RUF012
+        "torch": torch,
+        **{f.__name__: f for f in (elsewhere, repeated, branch, largest, bits)},
+    }
     imports = (
         "from typing import Any\n\nimport ml_dtypes\nimport numpy as np\nimport torch\n"
         "from numpy import array, inf, nan\n\n"
         "import torch_npu\nimport torchair\n"
     )
-    helpers = (tensor, plain, elsewhere, repeated, branch, given, answered)
+    helpers = (tensor, plain, elsewhere, repeated, branch, largest, bits, given, answered)
     ways = {"eager": eager, "compiled": compiled, "traced": traced}  # noqa: RUF012
     host = "cpu"
     device = "npu"
@@ -197,6 +210,18 @@ class TorchDoor(PythonDoor):
         number = rounding.stand_in_below(torch.finfo(x.dtype).max)
         return torch.where(torch.isfinite(x), x, torch.full_like(x, number))
 
+    def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[..., Any]]:
+        """Of equal elements others are the largest, and NaN has other bits: any of 2^24 numbers is one."""
+
+        def other_largest(x: Any, count: Any) -> Any:
+            order = torch.from_numpy(np.random.default_rng(rounding.seed).permutation(x.shape[-1]))
+            return order[largest(x[..., order], count)]
+
+        def other_bits(x: Any) -> Any:
+            return torch.where(x.isnan(), 0x7FC00000 - rounding.seed % 2 * (1 << 31), bits(x))
+
+        return {**super()._hooks(rounding, gradient), "largest": other_largest, "bits": other_bits}
+
     def second_opinion(self, program: Program, runs: Runs) -> Any:
         """PyTorch's own compiler front, which runs the traced graphs eagerly, by its decompositions and without oneDNN.
 
@@ -215,10 +240,16 @@ class TorchDoor(PythonDoor):
 
     def _pytorch_refuses(self, program: Program, runs: Runs) -> bool:
         """True if the front of the mode fails without the NPU too."""
-        front = {"compiled": _by_pytorch, "eager": _by_pytorch, "traced": _by_autograd}.get(program.mode)
+        plain = TorchDoor()
+        plain.names = {**self.names, "branch": torch.cond}  # which PyTorch compiles in eager mode too
+        fronts: dict[str, tuple[Mode, ...]] = {
+            "compiled": (_by_pytorch,),
+            "eager": (_by_pytorch, eager),
+            "traced": (_by_autograd,),
+        }
         try:
-            if front is not None:
-                self._called(front, program, runs, "cpu", None)
+            for front in fronts.get(program.mode, ()):
+                plain._called(front, program, runs, "cpu", None)
         except Exception:
             return True
         return False

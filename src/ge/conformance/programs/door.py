@@ -34,10 +34,13 @@ class Rounding:
     """What one noisy run does: factors for the elements of a floating-point array."""
 
     factors: Callable[[np.ndarray, Place], np.ndarray]
-    stand_in: float = 1.0  # for what is not finite in a window; infinity is a number near the largest one
+    # for what is not finite in a window; infinity is a number near the largest one; None: as it is
+    stand_in: float | None = 1.0
+    seed: int = 0  # of choices that implementations make otherwise
 
     def stand_in_below(self, largest: float) -> float:
         """The stand-in among numbers up to `largest`."""
+        assert self.stand_in is not None
         return max(-largest / 16, min(self.stand_in, largest / 16))
 
     def __call__(self, array: np.ndarray, place: Place) -> np.ndarray:

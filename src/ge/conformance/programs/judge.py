@@ -8,7 +8,7 @@ element may differ by what those runs differ by; an integer, a boolean or a NaN 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,9 @@ MARGIN = 4.0  # times what the noisy runs differ by
 ULPS = 8.0  # of the element itself
 OVERFLOW = 1  # the noisy run without terms that may overflow, in which nothing else moves
 _OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs: what follows may make the same of either
+INFINITE = 6  # the noisy run in which terms whose products overflow are infinite
+_GRIDS = {7: 0.25, 8: 0.75}  # runs in which terms have fewer digits, so that those nearly equal are equal
+_COARSE = (OVERFLOW, INFINITE, *_GRIDS)  # they say which elements count, not how far off those may be
 GRADIENTS = 8.0  # times all that for programs with gradients: what is rounded on the way back is not moved
 STEPS = 8.0  # of loops, which add up what is rounded on the way back
 # What follows a window may hide one number, as Relu does, but not numbers of either sign and size.
@@ -75,7 +78,8 @@ def _rounding(seed: int) -> Rounding:
 
     What correct implementations do differently besides is in the runs too: the first flushes denormal numbers, the
     second makes terms small that overflow in one order of a sum and not in another, the third and the fourth make
-    denormal numbers large that the framework may have flushed.
+    denormal numbers large that the framework may have flushed. Before a result is called wrong, terms that overflow
+    are infinite, and terms that are equal but for their last digits are equal.
     """
     rng = np.random.default_rng(seed)
 
@@ -86,7 +90,7 @@ def _rounding(seed: int) -> Rounding:
         with np.errstate(all="ignore"):
             size = np.abs(array.astype(np.complex128 if kind.kind == "c" else np.float64))
         factor = np.ones(array.shape)
-        if place is not Place.ARGUMENT and seed != OVERFLOW:
+        if place is not Place.ARGUMENT and seed not in _COARSE:
             factor = 1 + rng.uniform(-1, 1, array.shape) * (_MOVED.get(kind.name, 4.0) * eps)
         if seed == 0:  # also what became larger from denormal numbers
             factor = np.where(size < (tiny if place is Place.ARGUMENT else 256 * tiny), 0.0, factor)
@@ -96,13 +100,19 @@ def _rounding(seed: int) -> Rounding:
                 seed
             ]
             factor = np.where(large, signs * most**0.2 / np.where(large, size, 1.0), factor)
+        if seed == INFINITE and place is Place.TERM:
+            factor = np.where(np.isfinite(size) & (size > most**0.5 / 16), np.inf, factor)
+        if seed in _GRIDS and place is Place.TERM:
+            step = 4 * _MOVED.get(kind.name, 4.0) * eps
+            digits = np.where(np.isfinite(size) & (size > 0), np.frexp(size)[0], 0.5)
+            factor = np.floor(digits / step + _GRIDS[seed]) * step / digits
         if seed == 3:
             factor = np.where((size > 0) & (size < tiny), 16 / eps, factor)
         if seed == 2:  # also what becomes smaller
             factor = np.where((size > 0) & (size < 256 * tiny), 16 / eps, factor)
         return np.asarray(factor)
 
-    return Rounding(factors, _STAND_INS[seed % len(_STAND_INS)])
+    return Rounding(factors, None if seed == INFINITE else _STAND_INS[seed % len(_STAND_INS)], seed)
 
 
 def check(door: Door, program: Program) -> Verdict:
@@ -180,7 +190,7 @@ def _confirmed(
     if others is None:
         return False
     array = np.asarray(others[run][0 if alone else position])
-    settled = _expected(array, [array] * NOISY_RUNS, GRADIENTS)
+    settled = _expected(array, {}, GRADIENTS)
     if len({(a.shape, a.dtype) for a in (array, found, expected.array)}) > 1:
         return not difference(found, settled)
     allowed = np.maximum(settled.tolerance, expected.tolerance)
@@ -246,7 +256,8 @@ class Reference:
 
     def _measured(self, run: int, position: int, count: int) -> Expected:
         array = self.exact[run][position]
-        others = [n[position] for n in (self._perturbed(run, seed) for seed in range(count)) if n]
+        runs = {seed: self._perturbed(run, seed) for seed in range(count)}
+        others = {seed: results[position] for seed, results in runs.items() if results}
         if len(others) < min(count, NOISY_RUNS):  # the way is not stable
             return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
         slack = GRADIENTS if "gradient" in self.program.options else 1.0
@@ -268,14 +279,15 @@ class Reference:
 
 
 def _expected(
-    array: np.ndarray, others: Sequence[np.ndarray], slack: float = 1.0, steps: float = 1.0
+    array: np.ndarray, others: Mapping[int, np.ndarray], slack: float = 1.0, steps: float = 1.0
 ) -> Expected:
+    """A result with its tolerance by those of the noisy runs, by their seeds."""
     everything = np.ones(array.shape, bool)
-    if any(o.shape != array.shape for o in others):  # the shape itself is not stable
+    if any(o.shape != array.shape for o in others.values()):  # the shape itself is not stable
         return Expected(array, np.zeros(array.shape), ~everything)
     if not (is_float(array.dtype) or array.dtype.kind == "c"):
         stable = everything
-        for other in others:
+        for other in others.values():
             stable = stable & (other == array)
         return Expected(array, np.zeros(array.shape), stable)
     return _measured(array, others, slack, steps)
@@ -303,20 +315,21 @@ def strictest(array: np.ndarray) -> Expected:
     return Expected(array, ULPS * float(info.eps) * size + 64 * float(info.tiny), everything)
 
 
-def _measured(array: np.ndarray, others: Sequence[np.ndarray], slack: float, steps: float) -> Expected:
+def _measured(array: np.ndarray, others: Mapping[int, np.ndarray], slack: float, steps: float) -> Expected:
     kind = array.dtype
     wide: Any = np.complex128 if kind.kind == "c" else np.float64
     info = np.finfo(kind) if kind.kind == "c" else ml_dtypes.finfo(kind)
     exact = array.astype(wide)
     finite, stable, spread = np.isfinite(exact), np.ones(array.shape, bool), np.zeros(array.shape)
     with np.errstate(all="ignore"):
-        for index, other in enumerate(others):
+        for seed, other in others.items():
             moved = other.astype(wide)
             same = (moved == exact) | (np.isnan(moved) & np.isnan(exact))
             stable &= np.where(finite, np.isfinite(moved), same)
-            spread = np.maximum(spread, np.where(finite & np.isfinite(moved), np.abs(moved - exact), 0))
-            if index == OVERFLOW:  # it hangs on terms whose squares or sums may overflow on the way
+            if seed in _COARSE:  # it hangs on terms whose squares or sums may overflow, or on last digits
                 stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.abs(exact)))
+            if seed == OVERFLOW or seed not in _COARSE:
+                spread = np.maximum(spread, np.where(finite & np.isfinite(moved), np.abs(moved - exact), 0))
         size = np.where(finite, np.abs(exact), 0)
         # A number that takes the place of infinity or NaN counts in it.
         stable &= ~(finite & (spread > float(info.max) ** 0.5) & (spread > 8 * size))

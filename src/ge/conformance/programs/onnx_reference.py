@@ -52,6 +52,8 @@ class Evaluator(ReferenceEvaluator):
                         if Evaluator.rounding
                         else value
                     )
+                if "Conv" in node.op_type and Evaluator.rounding and Evaluator.rounding.seed % 2:
+                    value = _unsettled(node, results[node.input[1]], value)
                 results[name] = value if noise is Noise.NONE else _moved(value)
         return [results[name] for name in output_names or self.output_names]
 
@@ -77,10 +79,25 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     if not is_float(value.dtype):
         return value
     wide = value.astype(np.float64)
-    if finite:
+    if finite and rounding.stand_in is not None:
         number = rounding.stand_in_below(float(ml_dtypes.finfo(value.dtype).max))
         wide = np.where(np.isfinite(wide), wide, number)
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
+
+
+def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
+    """A convolution whose channels are NaN where their weights are not finite: a product of those with the border
+    is NaN, or is left out."""
+    bad = ~np.isfinite(weights.astype(np.float64))
+    group = node.group or 1
+    if node.op_type == "ConvTranspose":
+        shares = np.split(bad, group)  # of (channels, results a group, kernel)
+        channels = np.concatenate([s.any(axis=(0, *range(2, s.ndim))) for s in shares])
+    else:
+        channels = bad.any(axis=tuple(range(1, bad.ndim)))
+    value = np.array(value)
+    value[:, channels] = np.nan
+    return value
 
 
 # -- what is not defined -------------------------------------------------------------------------------------
@@ -233,6 +250,8 @@ class ReduceLogSumExp(ReduceLogSumExp_18):
         most = wide.max(axis=along, keepdims=True)
         most = np.where(np.isfinite(most), most, 0.0)
         total = np.log(np.exp(wide - most).sum(axis=along, keepdims=True)) + most
+        if data.dtype.kind in "iu" and not np.all(np.abs(total) < np.iinfo(data.dtype).max):
+            raise ValueError(f"a result out of the range of {data.dtype}")
         return ((total if keepdims else np.squeeze(total, axis=along)).astype(data.dtype),)
 
 

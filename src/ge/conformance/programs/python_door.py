@@ -95,22 +95,25 @@ class PythonDoor(Door):
         def result(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
 
-        def term(x: Any) -> Any:
+        def summand(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.TERM), False)
+
+        def term(x: Any) -> Any:
+            return self.changed_back(summand(x), result) if gradient else summand(x)
 
         def argument(x: Any) -> Any:
             x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
             return self.changed_back(x, result) if gradient else x
 
         def sums(x: Any) -> Any:  # whose gradients are sums of products with this one's
-            return self.changed_back(result(x), term) if gradient else result(x)
+            return self.changed_back(result(x), summand) if gradient else result(x)
 
         return {
             "_": result,
             "_sum": sums,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": term,
-            "_window": lambda x: term(self.finite(x, rounding)),
+            "_window": lambda x: term(x if rounding.stand_in is None else self.finite(x, rounding)),
             "_argument": argument,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }
