@@ -94,7 +94,7 @@ def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
         shares = np.split(bad, group)  # of (channels, results a group, kernel)
         channels = np.concatenate([s.any(axis=(0, *range(2, s.ndim))) for s in shares])
     else:
-        channels = bad.any(axis=tuple(range(1, bad.ndim)))
+        channels = np.asarray(bad.any(axis=tuple(range(1, bad.ndim))))
     value = np.array(value)
     value[:, channels] = np.nan
     return value
