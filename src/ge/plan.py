@@ -102,7 +102,10 @@ class Task:
 
 @dataclass(slots=True)
 class KernelImage:
-    """A generated kernel: its expression (always) and its machine code per target (a cache of it)."""
+    """A generated kernel: its expression and its machine code per target (a cache of it).
+
+    The machine code of a TIK program has no expression.
+    """
 
     symbol: str
     expression: str  # tbe.to_json

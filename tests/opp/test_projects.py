@@ -103,6 +103,31 @@ def explained(x: np.ndarray, **attrs: object) -> tuple[np.ndarray, str, str]:
     return model(x), row.engine, row.reason
 
 
+def test_a_tik_program_is_a_task_of_a_model(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ge.Graph("g")
+    x = graph.input("x", (4, 128), "float16")
+    graph.output(graph.op("Tripled", x + 1.0) - 1.0)
+    model = ge.compile(graph)
+    array = sample(4, 128, dtype="float16")
+    wanted = (array + np.float16(1)) * np.float16(3) - np.float16(1)
+    np.testing.assert_array_equal(model(array), wanted)
+    assert [task.kind for task in model.plan.tasks] == ["kernel", "kernel", "check", "kernel"]
+    path = model.save(tmp_path / "tripled")
+    np.testing.assert_array_equal(ge.load(path)(array), wanted)
+    monkeypatch.setenv("NPU_KEY_FILE", str(tmp_path / "other.key"))
+    with pytest.raises(ge.GeError, match=r"E11007.*TIK program for another machine, or not trusted"):
+        ge.load(path)
+
+
+def test_a_tik_program_that_breaks_a_rule_fails_the_run(kit: Path) -> None:
+    graph = ge.Graph("g")
+    graph.output(graph.op("Tripled", graph.input("x", (2, 128), "float16"), reach=512))
+    with pytest.raises(ge.GeError, match=r"Tripled.*statement \d+ of the TIK program reaches outside"):
+        ge.compile(graph)(sample(2, 128, dtype="float16"))
+
+
 def test_tbe_comes_before_ai_cpu(kit: Path) -> None:
     x = sample(6, dtype="float16")
     result, engine, reason = explained(x)
@@ -288,7 +313,7 @@ def test_the_rest_of_a_project_is_built_and_every_fault_reported(tmp_path: Path,
         path.write_text(path.read_text().replace(old, new, 1))
     said = command("build", str(project), "--output", str(tmp_path / "out"), folder=tmp_path, code=1)
     for words in (
-        r"installed kit 1\.0 \(Cube\)",
+        r"installed kit 1\.0 \(Cube",
         r"fault: .*'Sign'.*kit\.h:\d+: TensorType::Odd is unknown",
         r"fault: .*'Affine'.*kit/tbe/impl/affine\.py:\d+.*nothing",
         r"fault: .*'WeightedSum'.*has no implementation",

@@ -283,6 +283,35 @@ def test_the_gradients_of_a_convolution() -> None:
     np.testing.assert_allclose(db2, inputs["g"].sum(axis=(0, 2, 3)), rtol=1e-4, atol=1e-5)
 
 
+def test_the_gradients_of_a_batch_normalisation_and_of_a_pool() -> None:
+    body = """
+        h0, nm, nv = BatchNormalization<training_mode=1, epsilon=1e-3>(x, s, b, rm, rv)
+        y0 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(h0)
+        y = Mul(y0, g)
+        h, nm2, nv2, m, i = com.microsoft.BatchNormInternal<epsilon=1e-3>(x, s, b, rm, rv)
+        y2, places = MaxPool<kernel_shape=[2,2], strides=[2,2]>(h)
+        dh = MaxPoolGrad<kernel_shape=[2,2], strides=[2,2]>(g, places)
+        dx2, ds2, db2 = com.microsoft.BatchNormalizationGrad<epsilon=1e-3>(dh, x, s, m, i)
+    """
+    shapes = {"x": (3, 4, 6, 6), "s": (4,), "b": (4,), "rm": (4,), "rv": (4,), "g": (3, 4, 3, 3)}
+    inputs = {n: draw(*shape, seed=i, dtype=np.float32) for i, (n, shape) in enumerate(shapes.items())}
+    model = with_gradients(body, inputs, ["x", "s", "b"])
+    more = ("y2", "dx2", "ds2", "db2", "m", "i")
+    model.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in more)
+    _, dx, ds, db, _, dx2, ds2, db2, mean, inverse = ge.compile(model)(**inputs)
+    for found, wanted in ((dx2, dx), (ds2, ds), (db2, db)):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(mean, inputs["x"].mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(inverse, 1 / np.sqrt(inputs["x"].var((0, 2, 3)) + 1e-3), rtol=1e-4)
+
+
+def test_the_gradient_of_a_pool_that_is_not_there_is_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    net (float[1,1,2,2] g, int64[1,1,2,2] p) => (float[n] dx) { dx = MaxPoolGrad<kernel_shape=[2,2]>(g, p) }"""
+    with pytest.raises(UnsupportedOperatorsError, match="keep the MaxPool in the same graph"):
+        ge.compile(onnx.parser.parse_model(text))
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_the_gradient_of_a_loss_with_a_label_that_is_ignored(reduction: str) -> None:
     labels = np.asarray([0, 2, 1, 2], np.int64)

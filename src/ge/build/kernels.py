@@ -48,6 +48,7 @@ class _Entry:
     aliases: tuple[tuple[int, int], ...]
     isolated: bool = False
     kernel: tbe.Kernel | None = None
+    given: bool = False  # machine code of another compiler: there is no expression
 
 
 @dataclass
@@ -80,6 +81,14 @@ class KernelTable:
             self.entries.append(_Entry(key, name, list(inputs), list(outputs), aliases, isolated))
         return self._index[key]
 
+    def add_code(self, symbol: str, code: bytes) -> int:
+        """The index of a kernel that comes as machine code and runs as one unit."""
+        if symbol not in self._index:
+            self._index[symbol] = len(self.entries)
+            kernel = tbe.Kernel(symbol, code, 1, 1, "", 0, 0, self.target, symbol, ())
+            self.entries.append(_Entry(symbol, symbol, [], [], (), True, kernel, given=True))
+        return self._index[symbol]
+
     def aliases(self, index: int) -> tuple[tuple[int, int], ...]:
         """The (input, output) pairs of a kernel that may share memory."""
         return self.entries[index].aliases
@@ -88,6 +97,8 @@ class KernelTable:
         """Compile what is neither in the cache of this process nor in the store on disk."""
         store = open_store()
         for entry in self.entries:
+            if entry.given:
+                continue
             entry.kernel = self.cache.get(entry.fingerprint, self.target, self.processor)
             if entry.kernel is None:
                 entry.kernel = self._build(entry, store)
@@ -116,7 +127,7 @@ class KernelTable:
         return [
             KernelImage(
                 symbol=self.kernel(i).symbol,
-                expression=tbe.to_json(entry.inputs, entry.outputs),
+                expression="" if entry.given else tbe.to_json(entry.inputs, entry.outputs),
                 total=self.kernel(i).total,
                 grain=self.kernel(i).grain,
                 objects={self.target: self.kernel(i).object},

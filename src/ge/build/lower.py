@@ -26,7 +26,16 @@ from ge.implementations import Operation, choose, takes_late_sum
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, NodeView, has_dynamic_size, is_custom, lookup, plain_type
+from ge.ops.base import (
+    CompiledProgram,
+    Engine,
+    NodeView,
+    has_dynamic_size,
+    is_custom,
+    lookup,
+    plain_type,
+    program_of,
+)
 from ge.options import CompileOptions
 from ge.plan import Task, View
 from ge.target import Target
@@ -207,6 +216,10 @@ class _GraphLowering:
         if unit.nodes[0] in self.aliases.joined:
             self._join(unit.nodes[0])
             return
+        program = program_of(unit.last)
+        if program is not None:
+            self._emit_program(unit, program)
+            return
         kernel = express(unit.nodes, unit.outputs, self.aliases)
         # A large reduction that one core would do on its own.
         target = self.context.options.target
@@ -248,6 +261,27 @@ class _GraphLowering:
             self._run_kernel(unit, index, reads, writes)
         for number, value in zip(parts.outputs, unit.outputs, strict=True):
             self._copy(places[number], self.view(value), unit.name)
+
+    def _emit_program(self, unit: Unit, program: CompiledProgram) -> None:
+        """A user's TIK program, which leaves a status of 0 where all its checks held."""
+        node = unit.last
+        if self.context.options.target.kind == "cuda":
+            cause = "it is a TIK program, which has machine code for processors only"
+            raise GeError("E10503", cause, node=node.name or "", operator=plain_type(node.op_type))
+        index = self.context.kernels.add_code(program.symbol, program.object)
+        wanted = [self.view(v) for v in node.outputs]
+        outputs = [v if v.contiguous else self.builder.arena(v.desc) for v in wanted]
+        status = self.builder.arena(TensorDesc((1,), "int64"))
+        scratch = self.builder.arena(TensorDesc((program.arena,), "uint8"))
+        inputs = [self.contiguous(v) for v in node.inputs if v is not None]
+        self._run_kernel(unit, index, inputs, [*outputs, status, scratch])
+        message = (
+            "statement {value} of the TIK program reaches outside of a tensor, or breaks another rule of TIK"
+        )
+        rule = {"limits": [1], "what": "status", "message": message}
+        self.emit(Task("check", unit.name, [status], [], rule, unit.engine.value, unit.origin))
+        for view, target in zip(outputs, wanted, strict=True):
+            self._copy(view, target, unit.name)
 
     def _kernel(self, unit: Unit, inputs: Sequence[tbe.Tensor], outputs: Sequence[tbe.Tensor]) -> int:
         isolated = any(is_custom(lookup(n.op_type)) for n in unit.nodes)

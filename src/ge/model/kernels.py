@@ -18,7 +18,7 @@ from ge.target import cuda as gpu_targets
 from ge.target import host, processor_of
 from npu_runtime import environment
 
-__all__ = ["add_portable", "machine", "regenerate", "select"]
+__all__ = ["add_portable", "machine", "no_expression", "regenerate", "select"]
 
 HOST, PORTABLE = "host", "portable"
 _MOST_THREADS = 2
@@ -79,7 +79,7 @@ def add_portable(plans: Iterable[Plan]) -> None:
         (image, processor_of(plan.report))
         for plan in cpu
         for image in plan.kernels
-        if PORTABLE not in image.objects
+        if PORTABLE not in image.objects and image.expression
     ]
     _each(missing, build)
 
@@ -117,6 +117,8 @@ def _kernel_tasks(plan: Plan) -> list[Task]:
 def _rebuild(image: KernelImage, target: str) -> tuple[Any, Any, Any]:
     import tbe
 
+    if not image.expression:
+        raise no_expression(image)
     try:
         inputs, outputs = tbe.from_json(image.expression)
         kernel = tbe.build(inputs, outputs, target, image.symbol, processor=host().processor)
@@ -125,6 +127,13 @@ def _rebuild(image: KernelImage, target: str) -> tuple[Any, Any, Any]:
     image.objects = {target: kernel.object}
     image.symbol, image.total, image.grain = kernel.symbol, kernel.total, kernel.grain
     return inputs, outputs, kernel
+
+
+def no_expression(image: KernelImage) -> GeError:
+    """Of a TIK program there is nothing but the machine code."""
+    return _refused(
+        f"{image.symbol[:80]} is the machine code of a TIK program for another machine, or not trusted"
+    )
 
 
 def _match(task: Task, side: str, tensors: Sequence[Any], descs: Sequence[TensorDesc]) -> None:

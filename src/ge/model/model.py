@@ -17,6 +17,7 @@ from ge.errors import GeError, OutOfMemoryError
 from ge.interface import Interface
 from ge.ir.types import numpy_dtype
 from ge.memory_advice import largest_text
+from ge.model.kernels import no_expression
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, recorded_tasks, table, trace
 from ge.target import cuda as gpu_targets
@@ -344,6 +345,8 @@ class _KernelLoader:
             data = image.objects.get(target)
             if data is not None:
                 return npu_runtime.load_object(data, image.symbol)
+        if not image.expression:
+            raise no_expression(image)
         import tbe  # needs the code generator, which a model with its machine code does without
 
         inputs, outputs = tbe.from_json(image.expression)

@@ -60,6 +60,7 @@ __all__ = [
     "node_type",
     "pattern_of",
     "plain_type",
+    "program_of",
     "register",
     "registered",
     "registered_custom",
@@ -182,6 +183,15 @@ def fail(op: NodeView, cause: str, remedy: str = "", code: str = "E10002") -> Ge
     return GeError(code, cause, node=op.name, operator=op.type, remedy=remedy)
 
 
+@dataclass(frozen=True)
+class CompiledProgram:
+    """The machine code of a TIK program (`tbe.tik.native.MachineCode`)."""
+
+    symbol: str
+    object: bytes
+    arena: int  # bytes
+
+
 @dataclass
 class Prototype:
     """What an operator class declares, collected once."""
@@ -243,6 +253,8 @@ class Operator:
 
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
+    # A custom vector operator: its TIK program for a node and the outputs its inference says, None without one.
+    program: ClassVar[Callable[..., Any] | None] = None
     # An AI Core operator: its task for the runtime; the operator permutes or extends the views it is handed.
     task: ClassVar[Callable[..., Task] | None] = None
     # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder);
@@ -668,6 +680,16 @@ def pattern_of(node: ir.Node) -> Pattern:
     from ge.ops.custom import guard
 
     return guard.traced(operator, NodeView.of(node)).pattern
+
+
+def program_of(node: ir.Node) -> CompiledProgram | None:
+    """The machine code of a node whose operator file is a TIK program."""
+    operator = lookup(node.op_type)
+    if not is_custom(operator) or operator.program is None:
+        return None
+    from ge.ops.custom import guard
+
+    return guard.traced(operator, NodeView.of(node)).program
 
 
 _ALIGNED = Aligned()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tbe.tik.tensor import Memory, Tensor
 if TYPE_CHECKING:
     from tbe.tik.builder import Program
 
-__all__ = ["NativeProgram", "NotNative", "Writer"]
+__all__ = ["MachineCode", "NativeProgram", "NotNative", "Writer", "machine_code", "written"]
 
 ALIGNMENT = 64
 
@@ -87,8 +88,9 @@ class Writer:
         if len(results) < len(outputs):
             raise NotNative("a tensor is two outputs")
         self.status = self._argument(count + len(outputs))
+        self.b.line(f"store i64 0, ptr {self.status.name}")
         arena = self._argument(count + len(outputs) + 1)
-        written = set(_written(self.program.body))
+        changed = set(written(self.program.body))
         self.places.update(results)
         filled: set[Memory] = set()
         for number, port in enumerate(inputs):
@@ -101,7 +103,7 @@ class Writer:
             if memory in filled:
                 raise NotNative("a tensor is two inputs")
             filled.add(memory)
-            if memory in results or memory in written:
+            if memory in results or memory in changed:
                 place = self.places.setdefault(memory, self._in_arena(arena, memory))
                 self.copy(place, self._argument(number), self.i64(memory.nbytes))
             else:
@@ -468,7 +470,7 @@ def _calls(body: Sequence[Statement]) -> Iterator[Call]:
     return (s for s in _all(body) if isinstance(s, Call))
 
 
-def _written(body: Sequence[Statement]) -> Iterator[Memory]:
+def written(body: Sequence[Statement]) -> Iterator[Memory]:
     """The memories that statements write."""
     for statement in _all(body):
         if isinstance(statement, Store):
@@ -479,30 +481,50 @@ def _written(body: Sequence[Statement]) -> Iterator[Memory]:
                 yield target.memory
 
 
+@dataclass(frozen=True)
+class MachineCode:
+    """A function `void symbol(void** args, int64_t, int64_t)` of inputs, outputs, a status and an arena.
+
+    The status is 64 bits, 0 where every check held.
+    """
+
+    symbol: str
+    object: bytes
+    arena: int  # bytes
+    ir: str
+
+
+def machine_code(program: Program, target: str = "host") -> MachineCode:
+    """Compile a program; raises NotNative with the reason where there is no machine code for it."""
+    machine = machine_for(target)
+    writer = Writer(program, machine)
+    text = writer.text("@")
+    symbol = f"tik_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    ir = text.replace("@@", f"@{symbol}")
+    made = compile_ir(ir, machine)
+    _, undefined = elf.symbols(made)
+    if undefined:
+        raise NotNative(f"the code refers to {', '.join(sorted(undefined))}")
+    return MachineCode(symbol, made, max(writer.arena, 1), ir)
+
+
 class NativeProgram:
     """The machine code of a program, loaded into the runtime."""
 
     def __init__(self, program: Program, target: str = "host") -> None:
         import npu_runtime
 
-        machine = machine_for(target)
-        writer = Writer(program, machine)
-        text = writer.text("@")
-        symbol = f"tik_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self.ir = text.replace("@@", f"@{symbol}")
-        self.object = compile_ir(self.ir, machine)
-        _, undefined = elf.symbols(self.object)
-        if undefined:
-            raise NotNative(f"the code refers to {', '.join(sorted(undefined))}")
+        code = machine_code(program, target)
+        self.ir, self.object = code.ir, code.object
         self.inputs, self.outputs = list(program.inputs), list(program.outputs)
-        self._assemble(npu_runtime, symbol, writer.arena)
+        self._assemble(npu_runtime, code.symbol, code.arena)
 
     def _assemble(self, rt: Any, symbol: str, arena: int) -> None:
         program = self.program = rt.Program(symbol)
         views = [self._view(program.input(n, _nbytes(p)), _nbytes(p)) for n, p in enumerate(self.inputs)]
         sizes = [*(t.memory.nbytes for t in self.outputs), 8]
         made = [self._view(program.output(n, size), size) for n, size in enumerate(sizes)]
-        made.append(self._view(program.arena(0, max(arena, 1)), max(arena, 1)))
+        made.append(self._view(program.arena(0, arena), arena))
         attrs = {"kernel": rt.load_object(self.object, symbol), "total": 1, "grain": 1}
         program.task("kernel", symbol, views, made, attrs)
         program.finalize(max(arena, ALIGNMENT))

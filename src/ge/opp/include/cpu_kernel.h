@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "npu_opp_abi.h"
+#include "securec.h"
 
 namespace aicpu {
 

@@ -9,6 +9,7 @@ NPU_OPP_TIMEOUT is the time limit in seconds of the processor's time; 0 runs the
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -27,6 +28,7 @@ from ge.errors import GeError, UserCodeError
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of
 from ge.ops.base import (
+    CompiledProgram,
     Engine,
     NodeView,
     Operator,
@@ -62,11 +64,12 @@ _MODULES = ("ge.ops", "tbe.dsl", *(f"ge.ops.custom.{name}" for name in ("search"
 
 @dataclass(frozen=True)
 class Traced:
-    """What an operator's code says about one signature."""
+    """What an operator's code says about one signature: an expression, or the machine code of a TIK program."""
 
     outputs: tuple[TensorDesc, ...]
     expression: str = ""
     pattern: Pattern = Pattern.OPAQUE
+    program: CompiledProgram | None = None
 
     def apply(self, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:
         """The operator's outputs as expressions of given tensors."""
@@ -166,7 +169,10 @@ def _trace(operator: type[Operator], op: NodeView) -> Traced:
     who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
     answer = run_apart(partial(_answer, operator, op), who, _namesakes(operator))
     outputs = tuple(TensorDesc(tuple(shape), dtype) for shape, dtype in answer["outputs"])
-    text = answer["expression"]
+    text, code = answer["expression"], answer.get("program")
+    if code is not None:
+        made = CompiledProgram(code["symbol"], base64.b64decode(code["object"]), code["arena"])
+        return Traced(outputs, program=made)
     return Traced(outputs, text, _pattern(text) if text else Pattern.OPAQUE)
 
 
@@ -204,6 +210,8 @@ def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
         raise _Wrong("declares neither infer nor compute", operator)
     if inferred is not None and refusals(operator, op).get(Engine.VECTOR, "it has none"):
         return {"outputs": _plain(inferred), "expression": ""}  # another implementation runs
+    if operator.program is not None and (program := operator.program(op, inferred)) is not None:
+        return _compiled(operator, op, program, inferred)
     places = [
         None if d is None else tbe.placeholder(d.shape, d.dtype, name=f"x{i}")
         for i, d in enumerate(op.inputs)
@@ -215,6 +223,38 @@ def _answer(operator: type[Operator], op: NodeView) -> dict[str, Any]:
         "outputs": _plain([TensorDesc(tuple(t.shape), t.dtype) for t in results]),
         "expression": text,
     }
+
+
+def _compiled(
+    operator: type[Operator], op: NodeView, program: Any, inferred: list[TensorDesc] | None
+) -> dict[str, Any]:
+    """The answer for a TIK program: its global tensors are the node's, byte for byte."""
+    from tbe.tik.native import NotNative, machine_code, written
+
+    changed = {m.name for m in written(program.body)} & {t.name for t in program.inputs}
+    changed -= {t.name for t in program.outputs}
+    if changed:
+        names = ", ".join(sorted(changed))
+        raise _Wrong(
+            f"the TIK program writes its input {names}, which no model sees: make it an output", operator
+        )
+    made = [TensorDesc(tuple(t.shape), t.dtype) for t in program.outputs]
+    outputs = made if inferred is None else inferred
+    given = [d for d in op.inputs if d is not None]
+    sides = (
+        ("inputs", [TensorDesc(tuple(getattr(t, "shape", ())), t.dtype) for t in program.inputs], given),
+        ("outputs", made, outputs),
+    )
+    for side, own, wanted in sides:
+        if [(d.dtype, d.size) for d in own] != [(d.dtype, d.size) for d in wanted]:
+            said, have = (", ".join(map(str, descs)) for descs in (own, wanted))
+            raise _Wrong(f"the TIK program has the {side} {said}, the node {have}", operator)
+    try:
+        code = machine_code(program)
+    except NotNative as reason:
+        raise _Wrong(f"the TIK program has no machine code ({reason})", operator) from reason
+    fields = {"symbol": code.symbol, "object": base64.b64encode(code.object).decode(), "arena": code.arena}
+    return {"outputs": _plain(outputs), "expression": "", "program": fields}
 
 
 class _Wrong(Exception):

@@ -110,6 +110,7 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
         code = _TbeCode(spec, directory / spec.tbe.file)
         members.update(
             compute=staticmethod(code.compute),
+            program=staticmethod(code.program),
             combinations=spec.tbe.columns,
             file=str(directory / spec.tbe.file),
         )
@@ -239,11 +240,26 @@ class _TbeCode:
         outputs = None if inferred is None else [(d.shape, d.dtype) for d in inferred]
         return trace(entry, self._ports(tensors), outputs, self._attrs(op, entry), self.spec.type.lower())
 
+    def program(self, op: NodeView, inferred: Sequence[TensorDesc] | None = None) -> Any:
+        """The TIK program of the file for a node, None where it has none."""
+        from tbe.dsl.tracing import tik_program
+        from tbe.expr import placeholder
+
+        entry = self.load().entry
+        places = [None if d is None else placeholder(d.shape, d.dtype) for d in op.inputs]
+        outputs = None if inferred is None else [(d.shape, d.dtype) for d in inferred]
+        return tik_program(
+            entry, self._ports(places), outputs, self._attrs(op, entry), self.spec.type.lower()
+        )
+
     def described(self, op: NodeView) -> list[TensorDesc]:
         """The outputs as the file computes them, where nothing else tells their sizes."""
         from tbe.dsl.tracing import trace
         from tbe.expr import placeholder
 
+        program = self.program(op)
+        if program is not None:
+            return [TensorDesc(tuple(t.shape), t.dtype) for t in program.outputs]
         entry = self.load().entry
         places = [None if d is None else placeholder(d.shape, d.dtype) for d in op.inputs]
         made = trace(entry, self._ports(places), None, self._attrs(op, entry), self.spec.type.lower())
@@ -443,10 +459,13 @@ class _Question:
         if status:
             said = message.value.decode(errors="replace") or "its C++ inference function refuses the node"
             raise fail(op, said if status == 1 else "the package has no inference function for it")
-        answer = [found[i] for i in range(len(outputs))]
-        if any(d < 0 for desc in answer for d in desc.shape):  # UNKNOWN_DIM, UNKNOWN_RANK
+        answer = [found[i] for i in range(len(outputs)) if i in found]
+        if len(answer) < len(outputs) or any(d < 0 for desc in answer for d in desc.shape):  # UNKNOWN_DIM
             if self.code is None:
-                raise fail(op, "its C++ inference function leaves a dimension open")
+                which = next((p.name for i, p in enumerate(self.spec.outputs) if i not in found), "")
+                what = f"output '{which}'" if which else "a dimension"
+                remedy = "set it there, or write infer(op) in op_proto/<operator>.py"
+                raise fail(op, f"its C++ inference function leaves {what} open", remedy)
             return self.code.described(op)
         return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.differentiate import differentiate
-from ge.ops.microsoft.standard import DOMAIN, standard
+from ge.ops.microsoft.standard import DOMAIN, VERSION, results_of, standard
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
 
@@ -117,6 +118,64 @@ def _layer_norm_grad(n: Node) -> Results:
     dscale = n.op("ReduceSum", n.op("Mul", dy, normal), axes=outer, keepdims=False)
     dbias = n.op("ReduceSum", dy, axes=outer, keepdims=False)
     return [n.op("Mul", inner, inverse), dscale, dbias][: max(n.outputs, 1)]
+
+
+@plugin(onnx="BatchNormInternal", domain=DOMAIN)
+def _batch_norm(n: Node) -> Results:
+    """As ONNX's own in training, with the mean and the inverse deviation of the batch as well."""
+    if not n.attr("training_mode", 1):
+        raise Unsupported("BatchNormInternal is for training", "use BatchNormalization")
+    attrs = {name: n.attrs[name] for name in ("epsilon", "momentum") if name in n.attrs}
+    results = results_of(n, "BatchNormalization", _given(n, 5), 3, VERSION, training_mode=1, **attrs)
+    mean, inverse = (n.op("Reshape", v, shape=[desc_of(v).size]) for v in _statistics(n, n.inputs[0]))
+    return [*results, mean, inverse][: max(n.outputs, 1)]
+
+
+def _others(n: Node, index: int) -> list[int]:
+    """The axes of an input but that of the channels."""
+    return [axis for axis in range(n.desc(index).rank) if axis != 1]
+
+
+def _statistics(n: Node, x: Any) -> tuple[Any, Any]:
+    """Mean and inverse deviation of each channel."""
+    axes = [axis for axis in range(desc_of(x).rank) if axis != 1]
+    mean = n.op("ReduceMean", x, axes=axes, keepdims=True)
+    spread = n.op("ReduceMean", n.op("Square", n.op("Sub", x, mean)), axes=axes, keepdims=True)
+    return mean, n.op("Rsqrt", n.op("Add", spread, float(n.attr("epsilon", 1e-5))))
+
+
+@plugin(onnx="BatchNormalizationGrad", domain=DOMAIN)
+def _batch_norm_grad(n: Node) -> Results:
+    """dy, x, scale; what is saved of the batch's statistics follows from x."""
+    dy, x, scale = _given(n, 3)
+    axes = _others(n, 1)
+    mean, inverse = _statistics(n, x)
+    normal = n.op("Mul", n.op("Sub", x, mean), inverse)
+    along = n.op("ReduceMean", n.op("Mul", dy, normal), axes=axes, keepdims=True)
+    level = n.op("ReduceMean", dy, axes=axes, keepdims=True)
+    inner = n.op("Sub", n.op("Sub", dy, level), n.op("Mul", normal, along))
+    shape = [1, n.desc(1).shape[1], *[1] * (n.desc(1).rank - 2)]
+    dx = n.op("Mul", n.op("Mul", inner, inverse), n.op("Reshape", scale, shape=shape))
+    dscale = n.op("ReduceSum", n.op("Mul", dy, normal), axes=axes, keepdims=False)
+    return [dx, dscale, n.op("ReduceSum", dy, axes=axes, keepdims=False)][: max(n.outputs, 1)]
+
+
+@plugin(onnx="MaxPoolGrad")
+def _max_pool_grad(n: Node) -> Results:
+    """dy and the places of the maxima in the whole input, whose shape that of the pool before it tells."""
+    dy, places = _given(n, 2)
+    node = places.producer()
+    while node is not None and node.op_type != "MaxPoolIndices":
+        node = next((v.producer() for v in node.inputs if v is not None and v.producer() is not None), None)
+    if node is None:
+        raise Unsupported(
+            "MaxPoolGrad does not tell the shape of its result", "keep the MaxPool in the same graph"
+        )
+    shape = desc_of(node.inputs[0]).shape
+    zeros, count = _zeros(n, [math.prod(shape)], dy), desc_of(dy).size
+    spots, values = (n.op("Reshape", v, shape=[count]) for v in (places, dy))
+    flat = n.op("ScatterElements", zeros, spots, values, axis=0, reduction="add")
+    return n.op("Reshape", flat, shape=list(shape))
 
 
 def _zeros(n: Node, shape: Any, like: Any) -> Any:

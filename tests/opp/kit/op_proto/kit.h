@@ -47,4 +47,11 @@ REG_OP(Cube)
     .ATTR(factor, Int, 2)
     .OP_END_FACTORY_REG(Affine)
 
+    // 3 x, by a TIK program; `reach` elements are read.
+    REG_OP(Tripled)
+    .INPUT(x, TensorType({DT_FLOAT16}))
+    .OUTPUT(y, TensorType({DT_FLOAT16}))
+    .ATTR(reach, Int, 0)
+    .OP_END_FACTORY_REG(Tripled)
+
 }  // namespace ge
