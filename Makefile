@@ -54,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-aarch64 test-cuda test-paddle test-ray test-hosts conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-root test-aarch64 test-x86 test-cuda test-paddle test-ray test-hosts conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -136,6 +136,10 @@ site: $(VENV)/.project ## The documentation as a site, in build/site
 wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try each in an empty environment
 	$(BIN)/python -m tests.packaging.wheels
 
+# Folders of this machine that pip reads, such as a mirror of packages: CLEAN_ROOT="--bind /srv/packages".
+test-root: $(VENV)/.project ## The wheels of dist/ and README's examples in a root with only Python (needs root, debootstrap)
+	$(BIN)/python -m tests.packaging.clean_root $(CLEAN_ROOT)
+
 test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an environment of its own
 	$(BIN_PADDLE)/python -m pytest tests/paddle
 
@@ -144,6 +148,9 @@ test-ray: $(VENV)/.ray ## Ray's trainers on two NPUs of this machine
 
 test-aarch64: $(VENV)/.project ## Cross-compile for aarch64 and run a subset of the tests under qemu
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m tests.aarch64
+
+test-x86: $(VENV)/.project ## Answers on five older x86 processors, under qemu
+	$(BIN)/python -m tests.processors
 
 test-hosts: $(VENV)/.mpi $(VENV_TF215)/.project ## Training over two hosts (network namespaces; needs root), one of which fails
 	$(BIN)/python -m pytest -m exhaustive tests/hosts

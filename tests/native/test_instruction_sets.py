@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,13 @@ def test_kernels_of_avx2() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_emulated_processors_run_every_kind_of_task() -> None:
+    """The table of tests/processors.py names every kind of the runtime, and its files exist."""
+    from tests.processors import KINDS
+
+    source = (HERE.parents[1] / "native" / "runtime" / "lowering.cc").read_text()
+    kinds = set(re.findall(r'^    \{"(\w+)", lower_', source, re.MULTILINE))
+    assert kinds and {kind for named in KINDS.values() for kind in named} == kinds
+    assert all((HERE / f"test_{name}.py").is_file() for name in KINDS)
