@@ -7,7 +7,7 @@ whatever else reads them belongs to another stage.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -27,14 +27,18 @@ class Positions(Opaque):
 
     condition: ir.Value
     flat: bool = False
+    dtype: str = "int64"
     what = "a result whose size is known only after the run"
 
     def tensor(self, b: GraphBuilder) -> ir.Value:
         """As the result of an operator."""
-        if not self.flat:
+        if not self.flat and self.dtype == "int64":
             return b.op("Where", self.condition)
-        count = desc_of(self.condition).size
-        return b.op("Compress", np.arange(count, dtype=np.int64), self.condition, axis=0)
+        shape, count = desc_of(self.condition).shape, desc_of(self.condition).size
+        places = np.arange(count, dtype=np.int64)
+        rows = places if self.flat else np.stack(np.unravel_index(places, shape), axis=1)
+        condition = b.op("Reshape", self.condition, shape=(count,)) if len(shape) != 1 else self.condition
+        return b.op("Compress", b.op("Cast", rows, to=self.dtype), condition, axis=0)
 
 
 def _as_condition(b: GraphBuilder, value: ir.Value) -> ir.Value:
@@ -55,15 +59,28 @@ def _positions(c: Context) -> Positions:
     return next(v for v in c.inputs if isinstance(v, Positions))
 
 
-def _flattened(c: Context) -> Outputs:
+def _flattened(c: Context, to_a_vector: bool) -> Outputs:
     found = _positions(c)
-    if desc_of(found.condition).rank != 1:
-        raise Unsupported("positions in more than one axis are reshaped", _REMEDY, later=True)
-    return [Positions(found.condition, flat=True)]
+    if found.flat or desc_of(found.condition).rank != 1 or not to_a_vector:
+        raise Unsupported("positions get another shape than that of a vector", _REMEDY, later=True)
+    return [replace(found, flat=True)]
 
 
-def _same(c: Context) -> Outputs:
-    return [_positions(c)]
+def _squeezed(c: Context) -> Outputs:
+    """Without axes named, one position would lose both of its axes."""
+    return _flattened(c, list(c.attr("squeeze_dims") or ()) in ([1], [-1]))
+
+
+def _reshaped(c: Context) -> Outputs:
+    return _flattened(c, c.const(1, "the shape").tolist() == [-1])
+
+
+def _cast(c: Context) -> Outputs:
+    """Through two types numbers may lose digits: that is another stage's."""
+    found = _positions(c)
+    if found.dtype != "int64":
+        raise Unsupported("positions are cast twice", _REMEDY, later=True)
+    return [replace(found, dtype=str(c.attr("DstT")))]
 
 
 def _chosen_rows(c: Context) -> Outputs:
@@ -100,9 +117,9 @@ def _identity(c: Context) -> Outputs:
 
 _REMEDY = "run the model with ge.compile, which takes it in stages, or end it with that result"
 _RULES: dict[str, Callable[[Context], Outputs]] = {
-    "Squeeze": _flattened,
-    "Reshape": _flattened,
-    "Cast": _same,
+    "Squeeze": _squeezed,
+    "Reshape": _reshaped,
+    "Cast": _cast,
     "Identity": _identity,
     "IdentityN": _identity,
     "GatherV2": _chosen_rows,
