@@ -29,11 +29,16 @@ __all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "import
 FRAMEWORKS = ("tensorflow", "tensorflow1", "torch", "none")
 _MOST_FILES = 64
 _TASKS = {"explain": "npu_tools.explaining", "profile": "npu_tools.recording"}
-_VERSION1_MODULES = ("tensorflow.compat.v1", "tensorflow.contrib", "npu_bridge", "tf_slim")
+_VERSION1_MODULES = (
+    *("tensorflow.compat.v1", "tensorflow.contrib", "tensorflow.estimator", "tensorflow_estimator"),
+    *("npu_bridge", "tf_slim"),
+)
 _VERSION1_NAMES = frozenset(
     {
         *("Session", "InteractiveSession", "placeholder", "global_variables_initializer", "get_variable"),
-        *("ConfigProto", "disable_v2_behavior", "disable_eager_execution", "contrib"),
+        *("ConfigProto", "disable_v2_behavior", "disable_eager_execution", "contrib", "estimator", "layers"),
+        *("train.MonitoredTrainingSession", "train.MonitoredSession", "train.SingularMonitoredSession"),
+        *("train.Supervisor", "train.SessionManager"),
     }
 )
 
@@ -100,11 +105,25 @@ def framework_of_tree(tree: ast.Module) -> str:
 
 
 def _uses_version1(tree: ast.Module) -> bool:
-    owners = ("tf", "tensorflow", "tf.compat.v1", "tf1")
+    names = {"tf", "tensorflow", "tf1"}  # what a script calls TensorFlow
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname for alias in node.names if alias.asname and alias.name == "tensorflow"}
     return any(
-        isinstance(node, ast.Attribute) and node.attr in _VERSION1_NAMES and ast.unparse(node.value) in owners
+        _member_of(names, node) in _VERSION1_NAMES
         for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
     )
+
+
+def _member_of(owners: set[str], node: ast.Attribute) -> str:
+    """The name of a member of TensorFlow, without `compat.v1`; "" for other expressions.
+
+    >>> _member_of({"tf"}, ast.parse("tf.compat.v1.train.Saver", mode="eval").body)
+    'train.Saver'
+    """
+    owner, _, name = ast.unparse(node).partition(".")
+    return name.removeprefix("compat.v1.") if owner in owners else ""
 
 
 def run_watched(

@@ -95,7 +95,8 @@ def _show(results: list[Ported], written: bool) -> None:
             remarks.print(f"[cyan] hint:[/] {escape(leftover.remedy)}")
     changed, left = sum(r.changed for r in results), sum(len(r.leftovers) for r in results)
     done = "changed" if written else "to change"
-    remarks.print(f"[bold]{changed} of {len(results)} files {done}[/], {left} places left to you")
+    places = "1 place" if left == 1 else f"{left} places"
+    remarks.print(f"[bold]{changed} of {len(results)} files {done}[/], {places} left to you")
 
 
 def _show_diff(screen: Console, diff: str) -> None:
