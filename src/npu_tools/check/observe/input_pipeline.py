@@ -17,25 +17,21 @@ _LINE = "_npu_check_line"
 
 
 def measure(dataset: Any) -> dict[str, Any] | None:
-    """Seconds for a batch, and the stages with their share and line; None for one of fewer than two batches."""
+    """Seconds for a batch, and the stages with their part of it and line; None for one of fewer than two batches."""
     chain = _chain(dataset)
-    factors = _factors(chain)
-    before, stages = 0.0, []
     with tf.device("/CPU:0"):
-        for stage, factor in zip(chain, factors, strict=True):
-            took = _seconds(stage, last=stage is chain[-1])
-            if took is None:
-                return None
-            whole = took * factor
-            stages.append(
-                {
-                    "stage": _name(stage),
-                    "location": getattr(stage, _LINE, ""),
-                    "seconds": max(0.0, whole - before),
-                }
-            )
-            before = whole
-    return {"seconds": before, "stages": stages}
+        until = [_seconds(stage, factor) for stage, factor in zip(chain, _factors(chain), strict=True)]
+    whole = until[-1]
+    if whole is None:
+        return None
+    # What a stage and those before it take is at most what they and all behind them take.
+    bounded = list(itertools.accumulate([t or 0.0 for t in reversed(until)], min))[::-1]
+    parts = [b - a for a, b in itertools.pairwise([0.0, *bounded])]
+    stages = [
+        {"stage": _name(stage), "location": getattr(stage, _LINE, ""), "seconds": part}
+        for stage, part in zip(chain, parts, strict=True)
+    ]
+    return {"seconds": whole, "stages": stages}
 
 
 def _chain(dataset: Any) -> list[Any]:
@@ -58,13 +54,13 @@ def _factors(chain: list[Any]) -> list[int]:
     return list(reversed(factors))
 
 
-def _seconds(dataset: Any, last: bool) -> float | None:
-    """Seconds for an element: the median, of stages that prepare several at once the mean.
+def _seconds(dataset: Any, factor: int) -> float | None:
+    """Seconds for so many elements: the median, of stages that prepare several at once the mean.
 
-    The first element, which starts the pipeline, does not count. A source of one element, from which a later stage
-    makes many, costs nothing; what a pipeline of one element takes is not known.
+    The elements in between are skipped inside TensorFlow: to hand each of them to Python would cost more than most
+    stages do. The first ones, which start the pipeline, do not count. None for a dataset that ends too early to tell.
     """
-    iterator = iter(dataset)
+    iterator = iter(dataset if factor == 1 else dataset.shard(factor, factor - 1))
     ends = [time.perf_counter()]
     for _ in range(_ELEMENTS):
         if next(iterator, None) is None:
@@ -72,11 +68,9 @@ def _seconds(dataset: Any, last: bool) -> float | None:
         ends.append(time.perf_counter())
         if ends[-1] - ends[0] > _SECONDS and len(ends) > 2:
             break
-    if len(ends) < 2:
-        return None
-    if len(ends) == 2:
-        return None if last else 0.0
     taken = [b - a for a, b in itertools.pairwise(ends[1:])]
+    if not taken:
+        return None
     return statistics.fmean(taken) if _name(dataset).startswith("Parallel") else statistics.median(taken)
 
 
