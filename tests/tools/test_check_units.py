@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from npu_tools.check import assemble, child, compare, judge, largest, page, session
+from npu_tools.check.processes import Finished
 from npu_tools.check.rules import FIGURES, broken, parse_rules
 from npu_tools.check.scratch import Scratch
-from npu_tools.check.subject import subject_of
+from npu_tools.check.subject import Subject, subject_of
 from npu_tools.main import main
 from npu_tools.outcome import Failure
 
@@ -269,6 +270,23 @@ def test_whether_the_input_keeps_up_is_on_the_checklist() -> None:
     assert state(pipelines=pipeline(0.001)) == "pass"
     assert state(pipelines=pipeline(0.02)) == "fail"
     assert state(pipelines=pipeline(0.001), spent=spent) == "open"
+
+
+@pytest.mark.parametrize(
+    ("used", "speedup", "state"), [(4, 4.0, "pass"), (1, None, "open"), (0, 4.0, "pass")]
+)
+def test_npus_that_a_script_does_not_use_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: int, speedup: float | None, state: str
+) -> None:
+    runs = iter([record(0.04, npus_used=1), record(0.01, npus_used=used)])
+    monkeypatch.setattr(session.Check, "_run", lambda *_: Finished(next(runs), {}, ""))
+    made = session.Check(Subject(tmp_path / "train.py", "script"), session.Settings(npus=(1, 4)))
+    made._scale(tmp_path)
+    assert made.scaling[1]["speedup"] == (speedup and pytest.approx(speedup))
+    found = report() | {"scaling": made.scaling}
+    judge.judge(found, {}, None)
+    (item,) = [i for i in found["checklist"] if "NPUs" in i["item"]]
+    assert item["state"] == state and (speedup or "uses 1 of 4 NPUs" in item["evidence"])
 
 
 def test_batches_of_both_runs_and_the_largest_that_fits() -> None:

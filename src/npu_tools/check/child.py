@@ -96,6 +96,8 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
         signal.setitimer(signal.ITIMER_REAL, 0)
         recorder.end()
     record = recorder.record() | {"side": request.side, "error": fault, "interrupted": interrupted}
+    if request.side == "npu":
+        record["npus_used"] = _npus_used()
     if request.dumps:
         record["dump"] = dumps.collected(watcher.location)
     if request.trial and not interrupted and not fault:
@@ -105,6 +107,13 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
         with recorder.inside():
             _finish(watcher, record)
     return record, recorder.outputs
+
+
+def _npus_used() -> int:
+    """The NPUs that this process has used; 0 where all work was done in others."""
+    import npu_runtime
+
+    return sum(npu_runtime.memory_info(device)["peak"] > 0 for device in range(npu_runtime.device_count()))
 
 
 def _too_late(number: int, frame: FrameType | None) -> None:

@@ -556,8 +556,9 @@ def _decreases(report: Mapping[str, Any]) -> tuple[str, str]:
 
 def _scales(report: Mapping[str, Any]) -> tuple[str, str]:
     rows = {row["npus"]: row["speedup"] for row in report["scaling"] if row.get("speedup")}
-    if not rows:
-        return "open", "run with --npus 1,2,4 to measure it"
+    notes = [row["note"] for row in report["scaling"] if row.get("note")]
+    if notes or not rows:
+        return "open", notes[0] if notes else "run with --npus 1,2,4 to measure it"
     text = ", ".join(f"{n} NPUs: {s:.2f}×" for n, s in rows.items())
     if 4 not in rows:
         return "open", text

@@ -30,6 +30,7 @@ from npu_tools.check.subject import Subject
 __all__ = ["Check", "Settings"]
 
 _TRIAL_STEPS = 2  # of a script whose step is then tried with another batch
+_SPREAD = "tf.distribute.MirroredStrategy or DistributedDataParallel spreads a step over several"
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,11 @@ class Check:
             step = speed(done.record).get("step_seconds")
             first = step if first is None else first
             row = {"npus": count, "step_seconds": step, "speedup": first / step if first and step else None}
+            used = done.record.get("npus_used", 0)
             if done.record.get("error"):
                 row["note"] = done.record["error"]["message"][:200]
+            elif 0 < used < count:
+                row |= {"speedup": None, "note": f"the script uses {used} of {count} NPUs: {_SPREAD}"}
             self.scaling.append(row)
 
     def _unstable(self, base: Path) -> None:

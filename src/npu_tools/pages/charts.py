@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,11 +173,20 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
     for row in rows:
         width = max(0.3, 100 * (row.value if math.isfinite(row.value) else most) / most)
         made.append(
-            f"<li><span>{escape(row.name)}</span>"
+            f"<li><span>{_breakable(row.name)}</span>"
             f'<svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
             f'<rect class="bar {row.style}" width="{width:.2f}" height="10"/></svg><span>{escape(row.text)}</span></li>'
         )
     return f'<ul class="bars" aria-label="{escape(title)}">{"".join(made)}</ul>'
+
+
+def _breakable(name: str) -> str:
+    """A name of several parts, for HTML: it breaks between these.
+
+    >>> _breakable("Mul+add:a/b")
+    'Mul+<wbr>add:<wbr>a/<wbr>b'
+    """
+    return re.sub(r"([+:/_])(?=.)", r"\1<wbr>", escape(name))
 
 
 def stacked(title: str, rows: Sequence[Bar]) -> str:
@@ -350,7 +360,7 @@ def _box(layer: Mapping[str, Any], x: float, y: float) -> str:
         f"{escape(inside)}{escape(lines)}</title>"
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_TALL}" rx="6"/>'
         f'<text class="label" {middle} y="{y + 16:g}">{escape(_end(layer["name"], 23))}</text>'
-        f'<text class="tick" {middle} y="{y + 31:g}">{escape(_start(inside, 27))}</text></g>'
+        f'<text class="tick" {middle} y="{y + 31:g}">{escape(_start(inside, 23))}</text></g>'
     )
 
 
