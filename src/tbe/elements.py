@@ -378,6 +378,25 @@ class Elements(Scopes):
         value = self._at(depth, lambda: self.b.gather(elem, addresses, size, mask))
         return self._at(depth, lambda: self._from_memory(value, node.dtype)), depth
 
+    def _lookup(self, node: Node, u: int) -> tuple[Value, int]:
+        """Elements of a table of 256 bytes."""
+        b, base = self.b, self.buffers[node.data]
+        index, depth = self._spread(node.args[0], u, self.lanes if self._in_lanes(node.vars) else 1)
+        if index.lanes == 1 or not b.machine.permutes_bytes:
+            return self._at(depth, lambda: _one_by_one(b, base, index)), depth
+        parts = [self._table_part(node.data, number) for number in range(4)]
+        return self._at(depth, lambda: _permuted(b, parts, index)), depth
+
+    def _table_part(self, buffer: int, number: int) -> Value:
+        """A quarter of a table of 256 bytes, loaded once."""
+        key = ("table", buffer, number)
+        found = self.memo.get(key)
+        if found is None:
+            b, base = self.b, self.buffers[buffer]
+            read = self._at(0, lambda: b.load("i8", 64, b.gep("i8", base, self._number(number * 64)), 1))
+            found = self._keep(key, read, 0)
+        return found[0]
+
     def _load_one(self, node: Node, u: int, elem: str, size: int, guard: Node | None) -> tuple[Value, int]:
         b = self.b
         buffer, offset = node.data
@@ -595,9 +614,36 @@ _WRITERS = {  # by operation: the method that writes its value
     "index": "_index_value",
     "cond": "_condition",
     "load": "_load",
+    "lookup": "_lookup",
     "reduction": "_missing",
     "running": "_missing",
 }
+
+
+def _one_by_one(b: Builder, base: Value, index: Value) -> Value:
+    """Look bytes up with a load each."""
+    found = [
+        b.load("i8", 1, b.gep("i8", base, b.convert("zext", b.extract(index, lane), "i64")), 1)
+        for lane in range(index.lanes)
+    ]
+    made = found[0]
+    for lane, value in enumerate(found if index.lanes > 1 else ()):
+        whole = f"{index.ty} {made.name if lane else 'poison'}"
+        made = b.emit(f"insertelement {whole}, i8 {value.name}, i64 {lane}", "i8", index.lanes)
+    return made
+
+
+def _permuted(b: Builder, table: Sequence[Value], index: Value) -> Value:
+    """Look bytes up in a table in four registers: an instruction for each half, and a choice."""
+    wide = b.shuffle(index, None, [lane % index.lanes for lane in range(64)]) if index.lanes < 64 else index
+    function, kind = "llvm.x86.avx512.vpermi2var.qi.512", "<64 x i8>"
+    b.declared.setdefault(function, f"declare {kind} @{function}({kind}, {kind}, {kind})")
+    halves = [
+        b.emit(f"call {kind} @{function}({kind} {x.name}, {kind} {wide.name}, {kind} {y.name})", "i8", 64)
+        for x, y in (table[:2], table[2:])
+    ]
+    found = b.select(b.icmp("slt", wide, b.like(wide, 0)), halves[1], halves[0])
+    return b.shuffle(found, None, range(index.lanes)) if index.lanes < 64 else found
 
 
 def _apply(b: Builder, node: Node, values: list[Value]) -> Value:

@@ -33,6 +33,7 @@ class Node:
 
     Leaves: const (number), index (Index), cond ("lt" or "eq", Index compared with 0),
     load (buffer number, offset Index, guard Node or None), reduction (Reduction), running (Running).
+    The data of a lookup (the element of a table of 256 bytes at the byte it is given) is the table's buffer number.
     """
 
     __slots__ = ("args", "data", "dtype", "op", "stage", "uid", "vars")
@@ -418,6 +419,8 @@ class Lowering:
         x, indices = t.inputs
         count = len(indices.shape) - t.batch_dims
         where = (*at[: t.batch_dims], *at[t.axis : t.axis + count])
+        if _is_byte_table(x, indices) and id(x) in self.buffers:
+            return self.node("lookup", (self.lower(indices, where, guard),), t.dtype, self.buffers[id(x)])
         chosen = self.opaque(self.apply("cast", (self.lower(indices, where, guard),), "int64"))
         extent = x.shape[t.axis]
         if chosen.lo < 0:
@@ -526,6 +529,11 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "any": lambda d: False,
     "all": lambda d: True,
 }
+
+
+def _is_byte_table(x: e.Tensor, indices: e.Tensor) -> bool:
+    """Whether a gather is a function of bytes: a vector instruction or two look it up."""
+    return x.shape == (256,) and x.dtype in ("int8", "uint8") and indices.dtype == "uint8"
 
 
 def _never_positive(x: Node) -> bool:

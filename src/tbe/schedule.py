@@ -766,6 +766,8 @@ def effort(node: Node) -> float:
         return 1.0 if DTYPES[node.dtype].bits >= 32 else 2.0
     if node.op in ("select", "cast"):
         return 1.0
+    if node.op == "lookup":
+        return 4.0
     table = UNARY if len(node.args) == 1 else BINARY
     cost = table[node.op].cost
     if node.dtype == "float64":
@@ -981,6 +983,8 @@ def _in_place(nest: Nest, source: int, target: int) -> bool:
     if nest.tile is not None or nest.shared is not None or not store.full:
         return False
     for node in _reachable([s.value for s in nest.stores]):
+        if node.op == "lookup" and node.data == source:
+            return False
         if node.op == "load" and node.data[0] == source and (node.args or node.data[1] != store.offset):
             return False
     for stage in nest.stages:

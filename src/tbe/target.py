@@ -38,6 +38,11 @@ class Machine:
     quick: bool = False  # a GPU, or its simulation: exp2 and reciprocals to 16 bits are cheap
 
     @property
+    def permutes_bytes(self) -> bool:
+        """Whether an instruction chooses bytes of two registers (AVX-512 VBMI)."""
+        return "+avx512vbmi," in f"{self.features},"
+
+    @property
     def registers(self) -> int:
         """Vector registers."""
         return 32 if self.masks or _ON_ARM else 16

@@ -35,6 +35,7 @@ from ge.passes.fusion.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fusion.fuse_softmax import FuseSoftmax
 from ge.passes.fusion.merge_matmuls import MergeMatmuls
 from ge.passes.fusion.split_reductions import SplitReductions
+from ge.passes.fusion.tabulate import Tabulate
 from ge.passes.layout.align_products import AlignProducts
 from ge.passes.layout.channels_last import ChannelsLast
 from ge.passes.layout.row_factors import RowFactors
@@ -97,7 +98,9 @@ STAGES: tuple[Stage, ...] = (
     Stage("loops", (_SCANS, Fission(), FuseRecurrentTraining(), _ALGEBRA, *_TIDY)),
     Stage("merge", (SinkSlices(), MergeMatmuls(), BroadcastMatmuls(), LowerScans(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
-    Stage("post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), SplitReductions(), *_TIDY)),
+    Stage(
+        "post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), Tabulate(), SplitReductions(), *_TIDY)
+    ),
     Stage("precision", (LowerPrecision(), WidenUnsupported()), fixpoint=False),
     Stage("tidy", (HoistCasts(), SinkCasts(), *_TIDY)),
     Stage("factors", (RowFactors(), _DEAD_CODE), fixpoint=False),

@@ -116,6 +116,36 @@ class Dequantize(Quantisation):
         return tbe.cast(level * tbe.cast(_spread(scale, x, op.axis, op.block_size), "float32"), op.dtype)
 
 
+class OfFirst(Dataflow):
+    """Element by element of the first input; of the others all is needed."""
+
+    def slice(self, op: NodeView, part: Part) -> Sliced | None:
+        return Sliced({0: part})
+
+    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
+        return Reordered(order.perm, first_only=True)
+
+
+@register
+class ByteTable(Operator):
+    """The elements of a table of 256 at the places that the bits of x are, as numbers without sign."""
+
+    x = Input("X", EIGHT_BIT)
+    table = Input("T", EIGHT_BIT)
+    y = Output("T")
+    pattern = Pattern.INJECTIVE
+    dataflow = OfFirst()
+
+    @staticmethod
+    def verify(op: NodeView) -> None:
+        if op.inputs[1].shape != (256,):  # type: ignore[union-attr]
+            raise fail(op, f"the table is {op.inputs[1]}, not of 256 elements")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, table: tbe.Tensor) -> tbe.Tensor:
+        return tbe.take(table, tbe.cast(x, "uint8"), 0)
+
+
 # -- integer products --------------------------------------------------------------------------------------
 
 
