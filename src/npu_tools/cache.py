@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from npu_tools.outcome import Failure, console, print_json
+from npu_tools.outcome import Failure, Misuse, console, print_json
 
 __all__ = ["KINDS", "Entry", "app", "entries"]
 
@@ -83,7 +83,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 def _chosen(folder: Path | None, kinds: list[str] | None, days: float) -> list[Entry]:
     unknown = sorted(set(kinds or ()) - set(KINDS))
     if unknown:
-        raise Failure(f"there is no kind '{unknown[0]}'", f"kinds are {', '.join(KINDS)}")
+        raise Misuse(f"there is no kind '{unknown[0]}'", f"kinds are {', '.join(KINDS)}")
     latest = time.time() - days * _SECONDS_A_DAY
     return [
         entry
@@ -160,7 +160,7 @@ def clear(
     found = _chosen(folder, kind, older)
     total = sum(entry.nbytes for entry in found)
     if json and not yes:
-        raise Failure("--json does not ask", "add --yes")
+        raise Misuse("--json does not ask", "add --yes")
     if found and not yes:
         typer.confirm(f"Remove {len(found)} files ({_size(total)})?", abort=True)
     for entry in found:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Exit", "Failure", "console", "print_json", "report"]
+__all__ = ["Exit", "Failure", "Misuse", "console", "print_json", "report"]
 
 
 class Exit(enum.IntEnum):
@@ -26,9 +26,17 @@ class Exit(enum.IntEnum):
 class Failure(Exception):
     """A command cannot do what it was asked: the cause, and what to do about it."""
 
+    status = Exit.FAILED
+
     def __init__(self, cause: str, remedy: str = "") -> None:
         self.cause, self.remedy = cause, remedy
         super().__init__(f"{cause}. {remedy}" if remedy else cause)
+
+
+class Misuse(Failure):
+    """An option has a value that does not exist."""
+
+    status = Exit.USAGE
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -46,7 +54,7 @@ def report(failure: Failure) -> Exit:
     screen.print(f"[bold red]error:[/] {escape(failure.cause)}")
     if failure.remedy:
         screen.print(f"[cyan] hint:[/] {escape(failure.remedy)}")
-    return Exit.FAILED
+    return failure.status
 
 
 def print_json(data: Any) -> None:

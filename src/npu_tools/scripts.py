@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ge.distributions import ascend
-from npu_tools.outcome import Failure
+from npu_tools.outcome import Failure, Misuse
 
 __all__ = ["FRAMEWORKS", "Outcome", "framework_of", "framework_of_tree", "imported_modules", "run_watched"]
 
@@ -137,7 +137,7 @@ def run_watched(
         raise Failure(f"there is no script '{script}'")
     chosen = framework or framework_of(script)
     if chosen not in FRAMEWORKS:
-        raise Failure(f"there is no framework '{chosen}'", f"choices are {', '.join(FRAMEWORKS)}")
+        raise Misuse(f"there is no framework '{chosen}'", f"choices are {', '.join(FRAMEWORKS)}")
     with tempfile.TemporaryDirectory(prefix="tf-adapter-") as folder:
         result = Path(folder) / "result"
         command = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,9 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
     assert not any(
         compare.changes(old, same)[key] for key in ("figures", "new_findings", "operators", "checklist")
     )
+    session.write(old | {"figures": old["figures"] | {"loss_error": math.nan}}, tmp_path / "old.html")
+    (row,) = compare.changes(compare.load(tmp_path / "old.json"), old)["figures"]
+    assert (row["figure"], row["verdict"]) == ("loss_error", "better") and math.isnan(row["old"])
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(Failure, match="schema"):
         compare.load(tmp_path / "other.json")
@@ -364,7 +368,7 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
 class _Structure(HTMLParser):
     """Checks that tags are closed in order, and remembers what the page loads and shows."""
 
-    VOID = frozenset({"meta", "input", "line", "rect", "circle", "polyline", "path", "br"})
+    VOID = frozenset({"meta", "input", "line", "rect", "circle", "polyline", "path", "br", "wbr"})
 
     def __init__(self) -> None:
         super().__init__()

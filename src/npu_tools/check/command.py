@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from npu_tools.outcome import Exit, Failure, console
+from npu_tools.outcome import Exit, Misuse, console
 
 __all__ = ["app"]
 
@@ -96,7 +96,7 @@ def check(
 
     subject = subject_of(target, tuple(arguments or ()), framework)
     if arguments and not subject.is_script:
-        raise Failure(
+        raise Misuse(
             f"a model file takes no arguments ({' '.join(arguments)})", "options stand before the file"
         )
     limits = {"error": error} | ({} if latency is None else {"latency": latency})
@@ -106,7 +106,7 @@ def check(
     )  # fmt: skip
     page = output or Path(tempfile.mkdtemp(prefix="tf-adapter-report-")) / f"{subject.path.stem}.html"
     if page.suffix != ".html":
-        raise Failure(f"the report cannot be written as '{page.name}'", "name a file that ends with .html")
+        raise Misuse(f"the report cannot be written as '{page.name}'", "name a file that ends with .html")
     with _Progress() as progress:
         report = session.Check(subject, settings, progress.show).run()
     written = session.write(report, page)
@@ -131,16 +131,16 @@ def _modes(text: str) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(PrecisionMode.parse(name).value for name in text.split(",") if name))
     except GeError as error:
-        raise Failure(error.cause, error.remedy) from error
+        raise Misuse(error.cause, error.remedy) from error
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
         found = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError as error:
-        raise Failure(f"'{text}' is not a list of whole numbers", "write 1,2,4") from error
+        raise Misuse(f"'{text}' is not a list of whole numbers", "write 1,2,4") from error
     if any(number < 1 for number in found):
-        raise Failure(f"'{text}' has a number below 1", "write 1,2,4")
+        raise Misuse(f"'{text}' has a number below 1", "write 1,2,4")
     return found
 
 
@@ -154,7 +154,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     for part in filter(None, text.split(";")):
         name, colon, sizes = part.rpartition(":")
         if not colon:
-            raise Failure(f"'{part}' is not a shape", "write x:1,3,224,224")
+            raise Misuse(f"'{part}' is not a shape", "write x:1,3,224,224")
         found[name.strip()] = _numbers(sizes)
     return found
 

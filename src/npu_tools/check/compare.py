@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ __all__ = ["changes", "load"]
 
 _CHANGED = 0.05  # relative change of a figure that is worth a row
 _MORE_IS_BETTER = ("speedup",)
+_NOISE = {  # differences that mean nothing, whatever they are relative to
+    "input_share": 0.02,
+    "memory_growth_kib": 32.0,
+    "device_memory_share": 0.01,
+    **dict.fromkeys(("output_error", "loss_error", "framework_loss_error"), 1e-5),
+}
 _NEUTRAL = ("operators", "plain_step_ms", "plain_first_step_s", "plain_peak_memory_mib")
 
 
@@ -28,7 +35,8 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
         raise Failure(f"{path} has the schema {found!r}, not {SCHEMA!r}", "check again with this version")
-    return data
+    figures = data["figures"].items()  # "nan" and "inf" are no numbers of JSON
+    return data | {"figures": {name: None if value is None else float(value) for name, value in figures}}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,12 +59,22 @@ def _figures(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, A
     rows = []
     for name in new:
         a, b = old.get(name), new[name]
-        if a == b:
-            continue
-        small = a is not None and b is not None and abs(a - b) <= _CHANGED * max(abs(a), abs(b))
-        if not small:
+        if not _same(a, b, _NOISE.get(name, 0.0)):
             rows.append({"figure": name, "old": a, "new": b, "verdict": _verdict(name, a, b)})
     return rows
+
+
+def _same(old: float | None, new: float | None, noise: float) -> bool:
+    """True if a figure has not changed by more than what varies from run to run.
+
+    >>> _same(1.0, 1.04, 0.0), _same(1e-7, 2e-7, 1e-5), _same(None, 1.0, 0.0), _same(math.nan, math.nan, 0.0)
+    (True, True, False, True)
+    """
+    if old is None or new is None:
+        return old is new
+    if not math.isfinite(old) or not math.isfinite(new):
+        return str(old) == str(new)
+    return abs(old - new) <= max(noise, _CHANGED * max(abs(old), abs(new)))
 
 
 def _verdict(name: str, old: float | None, new: float | None) -> str:
@@ -67,6 +85,8 @@ def _verdict(name: str, old: float | None, new: float | None) -> str:
     """
     if name in _NEUTRAL or old is None or new is None:
         return "changed"
+    if math.isnan(old) or math.isnan(new):
+        return "worse" if math.isnan(new) else "better"
     return "better" if (new > old) == (name in _MORE_IS_BETTER) else "worse"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from npu_tools.outcome import Failure
+from npu_tools.outcome import Misuse
 
 __all__ = ["Rule", "broken", "parse_rules"]
 
@@ -67,13 +67,13 @@ def _parse(text: str) -> Rule:
     if condition is None:
         if re.fullmatch(r"[a-z]+(-[a-z]+)*", text):
             return Rule(text, finding=text)
-        raise Failure(
+        raise Misuse(
             f"there is no rule '{text}'",
             "use error, warning, note, checklist, the name of a finding, or speedup<1",
         )
     figure, compare, limit = condition.groups()
     if figure not in FIGURES:
-        raise Failure(f"there is no figure '{figure}'", f"known figures: {', '.join(FIGURES)}")
+        raise Misuse(f"there is no figure '{figure}'", f"known figures: {', '.join(FIGURES)}")
     return Rule(text, figure=figure, compare=compare, limit=float(limit))
 
 

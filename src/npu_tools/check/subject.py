@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_tools.outcome import Failure
+from npu_tools.outcome import Failure, Misuse
 from npu_tools.scripts import FRAMEWORKS as RUNNABLE
 from npu_tools.scripts import framework_of
 
@@ -51,7 +51,7 @@ def subject_of(path: Path, arguments: tuple[str, ...] = (), framework: str = "")
             f"'{path}' is neither a script nor a model file", f"known endings: .py, {', '.join(_FILES)}"
         )
     if framework and framework not in FRAMEWORKS:
-        raise Failure(f"there is no framework '{framework}'", f"use one of {', '.join(FRAMEWORKS)}")
+        raise Misuse(f"there is no framework '{framework}'", f"use one of {', '.join(FRAMEWORKS)}")
     return Subject(path, "script", framework or _framework(path), arguments)
 
 

@@ -336,7 +336,7 @@ class TorchWatcher:
         names = {node: f"{_module_of(node)}{node.name}" for node in nodes}
         return draw(
             DrawnNode(
-                names[node], str(node.target), "host" if node.name in on_host else "NPU",
+                names[node], _operator(node), "host" if node.name in on_host else "NPU",
                 tuple(names[source] for source in node.all_input_nodes if source in names),
                 location=self._line(str(node.meta.get("stack_trace") or "")) if node.name in on_host else "",
             )
@@ -355,6 +355,11 @@ class TorchWatcher:
                     _group(index, "host", "ATen", sum(host.values()), host) | {"locations": lines[:_NAMED]}
                 )
         return groups
+
+
+def _operator(node: Any) -> str:
+    """The name of an operator of PyTorch, or of a function of Python."""
+    return str(node.target) if isinstance(node.target, torch._ops.OpOverload) else node.target.__name__
 
 
 def _module_of(node: Any) -> str:
