@@ -124,6 +124,10 @@ MOVEMENTS = {
         ["Concat"],
     ),
     "broadcast": (lambda b: b.op("Add", b.op("BroadcastTo", x(b, 3), shape=[2, 3]), x(b, name="y")), ["Add"]),
+    "broadcast before a number": (
+        lambda b: b.op("Cast", b.op("Div", b.op("BroadcastTo", x(b, 3), shape=[2, 3]), 49.0), to="float16"),
+        ["Div", "Cast", "BroadcastTo"],
+    ),
     "broadcast of all": (
         lambda b: b.op("Add", b.op("BroadcastTo", x(b, 3), shape=[2, 3]), b.graph.inputs[0]),
         ["BroadcastTo", "Add"],

@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 RESULTS = SOURCES.parents[2] / "src" / "ge" / "model" / "cuda" / "kernels"
 # The oldest architecture and PTX version that know the instructions of a file.
-KERNELS = {"stem": ("80", "7.0"), "bottleneck": ("90a", "8.0")}
+KERNELS = {"stem": ("80", "7.0"), "bottleneck": ("90a", "8.0"), "attention_gradient": ("80", "7.0")}
 
 
 def fingerprint(name: str) -> str:

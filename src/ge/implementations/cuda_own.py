@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from ge.implementations.base import Candidate, Operation
+from ge.plan import View
 from ge.target import Target
 
-__all__ = ["Bottleneck", "Stem"]
+__all__ = ["AttentionGradient", "Bottleneck", "Stem"]
 
 _SHARED_LIMIT = 227 * 1024  # bytes of a block on Hopper
 
@@ -105,3 +106,51 @@ class Bottleneck(_Own):
         """The weights, a pixel of zeros, and for each group the pixels that the windows of a tile read."""
         pixels = 64 + 2 * (op.inputs[0].shape[2] + 1)
         return cls.weight_bytes(op) + 128 + groups * pixels * 128
+
+
+class AttentionGradient(Candidate):
+    """A block for each head, with scores and slopes in registers and shared memory; `mma.sync`."""
+
+    name = "own"
+    device = "cuda"
+    ROWS = 128  # queries and keys of a head
+    _COLUMNS = (32, 64)
+    _VECTOR = 8  # elements that are read at once
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        if target.name in ("sm_86", "sm_89"):
+            return "a block has too little shared memory"
+        return super().refuse(op, target)
+
+    def unfit(self, op: Operation) -> str:
+        matrices = (*op.inputs[:4], *op.outputs)
+        q, k, v = op.inputs[1:4]
+        if q.dtype not in ("float16", "bfloat16") or any(w.dtype != q.dtype for w in matrices):
+            return "it takes float16 or bfloat16 throughout"
+        if len(op.inputs) > 6:
+            return "it takes no mask"
+        if not 2 <= len(q.shape) <= 4 or any(w.shape[:-2] != q.shape[:-2] for w in (k, v)):
+            return "it takes at most two leading axes, the same of all operands"
+        if q.shape[-1] not in self._COLUMNS or v.shape[-1] != q.shape[-1]:
+            return f"heads are not of {' or '.join(map(str, self._COLUMNS))} columns"
+        if 0 in q.shape or not 0 < k.shape[-2] <= self.ROWS or q.shape[-2] > self.ROWS:
+            return f"it takes up to {self.ROWS} queries and keys"
+        if any(w.strides[-1] != 1 or self._is_uneven(w) for w in matrices):
+            return "rows do not begin at multiples of 16 bytes"
+        return ""
+
+    def _is_uneven(self, view: View) -> bool:
+        steps = (s for n, s in zip(view.shape[:-1], view.strides, strict=False) if n > 1)
+        return any(n % self._VECTOR for n in (view.offset, *steps))
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 2.0
+
+    @classmethod
+    def shared_bytes(cls, columns: int) -> int:
+        """Queries, keys, values and slopes of the result, and the weights of all keys.
+
+        >>> AttentionGradient.shared_bytes(64)
+        108544
+        """
+        return 2 * cls.ROWS * (4 * (columns + cls._VECTOR) + cls.ROWS + cls._VECTOR)

@@ -34,6 +34,7 @@ from ge.passes.fusion.fuse_quantised import FuseQuantised
 from ge.passes.fusion.fuse_quantised_sums import FuseQuantisedSums
 from ge.passes.fusion.fuse_softmax import FuseSoftmax
 from ge.passes.fusion.merge_matmuls import MergeMatmuls
+from ge.passes.fusion.one_pass_moments import OnePassMoments
 from ge.passes.fusion.split_reductions import SplitReductions
 from ge.passes.fusion.tabulate import Tabulate
 from ge.passes.layout.align_products import AlignProducts
@@ -98,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("loops", (_SCANS, Fission(), FuseRecurrentTraining(), _ALGEBRA, *_TIDY)),
     Stage("merge", (SinkSlices(), MergeMatmuls(), BroadcastMatmuls(), LowerScans(), *_TIDY), fixpoint=False),
     Stage("format", (ChannelsLast(), SinkTransposes(), *_TIDY)),
+    Stage("moments", (OnePassMoments(),), fixpoint=False),
     Stage(
         "post_ops", (FusePostOps(), FuseGates(), FuseQuantisedSums(), Tabulate(), SplitReductions(), *_TIDY)
     ),

@@ -29,6 +29,7 @@ _ON_GPU = _CONTROL | {
     "deconv",
     "conv_grad_weights",
     "attention",
+    "attention_grad",
     "stem",
     "bottleneck",
 }

@@ -12,9 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from ge.implementations import Operation
-from ge.implementations.cuda_own import Bottleneck, Stem
+from ge.implementations.cuda_own import AttentionGradient, Bottleneck, Stem
+from ge.plan import View
 
-__all__ = ["Launch", "bottleneck_launch", "code", "pack_bottleneck", "pack_stem", "stem_launch"]
+__all__ = [
+    "Launch",
+    "attention_gradient_launch",
+    "bottleneck_launch",
+    "code",
+    "pack_bottleneck",
+    "pack_stem",
+    "stem_launch",
+]
 
 _FOLDER = Path(__file__).with_name("kernels")
 _HALVES = 8  # in 16 bytes
@@ -134,3 +143,33 @@ def pack_bottleneck(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         sums = sums + bias.astype(np.float32)
     biases = [b_middle.astype(np.float32), sums, b_onward.astype(np.float32)]
     return np.concatenate(parts), np.concatenate(biases)
+
+
+# -- gradients of attention ------------------------------------------------------------------------------------
+
+
+def attention_gradient_launch(op: Operation) -> Launch:
+    """A block for each head of each stack."""
+    q, k = op.inputs[1:3]
+    stacks, heads = (1, 1, *q.shape[:-2])[-2:]
+    columns = q.shape[-1]
+    scale = int(np.float32(op.attrs["scale"]).view(np.uint32))
+    sizes = heads, q.shape[-2], k.shape[-2], scale, int(op.flag("causal"))
+    steps = [step for v in (*op.inputs[:4], *op.outputs) for step in _distances(v)]
+    return Launch(
+        "attention_gradient",
+        f"attention_gradient_{q.dtype}_{columns}",
+        stacks * heads,
+        256,
+        AttentionGradient.shared_bytes(columns),
+        (*sizes, *steps),
+    )
+
+
+def _distances(view: View) -> tuple[int, ...]:
+    """The strides of stacks, heads and rows.
+
+    >>> _distances(View(0, "float16", (3, 5, 64), (320, 64, 1)))
+    (0, 320, 64)
+    """
+    return (0, 0, *view.strides[:-1])[-3:]

@@ -385,6 +385,7 @@ class _Loaded:
             "deconv": self._data_gradient,
             "conv_grad_weights": self._weight_gradient,
             "attention": self._attention,
+            "attention_grad": self._attention_gradient,
             "stem": self._stem,
             "bottleneck": self._bottleneck,
             "aicpu": self._row_sums,
@@ -749,6 +750,10 @@ class _Loaded:
         packed = own.pack_bottleneck([self._constant(v) for v in task.inputs[2:]])
         return self._own(task, launch, task.inputs[:2], packed)
 
+    def _attention_gradient(self, task: Task) -> Callable[[], None]:
+        """From the gradient of the result, queries, keys and values; the weights are computed again."""
+        return self._own(task, own.attention_gradient_launch(Operation.of(task)), task.inputs[:4], ())
+
     def _own(
         self, task: Task, how: own.Launch, inputs: Sequence[View], weights: Sequence[np.ndarray]
     ) -> Callable[[], None]:
@@ -774,10 +779,11 @@ class _Loaded:
         return np.lib.stride_tricks.as_strided(flat, view.shape, [s * flat.itemsize for s in view.strides])
 
     def _is_read(self, view: View) -> bool:
-        """Whether any task, or the caller, reads what is in a view's buffer."""
+        """Whether any task, or the caller, reads what is in a view's buffer; gradients of attention do not."""
         if self.plan.buffers[view.buffer].kind != "arena":
             return True
-        return any(v.buffer == view.buffer for task in self.plan.tasks for v in task.inputs)
+        tasks = (task for task in self.plan.tasks if task.kind != "attention_grad")
+        return any(v.buffer == view.buffer for task in tasks for v in task.inputs)
 
     def _channels_last_weights(self, w: View, task: Task) -> tuple[_Operand, tuple[int, ...]]:
         """Constant weights in the order O, kernel, I, which tensor cores read; others as they are."""

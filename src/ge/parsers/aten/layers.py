@@ -608,8 +608,8 @@ def _batch_norm_backward(n: AtenNode) -> Any:
     else:
         variance = n.shaped(n.cast(n.arg("running_var"), dtype), shape)
         inverse = n.op("Rsqrt", n.op("Add", variance, float(n.arg("eps"))))
-    total = n.op("ReduceSum", g, axes=axes, keepdims=True)
     dot = n.op("ReduceSum", n.op("Mul", g, n.op("Sub", x, mean)), axes=axes, keepdims=True)
+    total = n.op("ReduceSum", g, axes=axes, keepdims=True)
     weight = n.arg("weight")
     first = inverse if weight is None else n.op("Mul", inverse, n.shaped(n.cast(weight, dtype), shape))
     by_input = n.op("Mul", g, first)

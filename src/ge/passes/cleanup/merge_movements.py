@@ -19,6 +19,8 @@ __all__ = ["MergeMovements", "holds_exactly"]
 _EXPONENT = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 _MANTISSA = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
+
 
 def holds_exactly(narrow: str, wide: str) -> bool:
     """Whether every value of one element type is a value of another.
@@ -202,6 +204,15 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op_like(node, values)
 
 
+def _late_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Arithmetic of one operand, which is broadcast, and of numbers: before the broadcast it is less work."""
+    source = producer(node.inputs[0], "BroadcastTo")
+    if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]):
+        return None
+    target = desc_of(node.outputs[0]).shape
+    return r.op("BroadcastTo", r.op_like(node, [source.inputs[0], *node.inputs[1:]]), shape=target)
+
+
 class MergeMovements(RewritePass):
     """Merge movements that follow one another.
 
@@ -214,6 +225,7 @@ class MergeMovements(RewritePass):
     7. Gather by constant, evenly spaced indices is a Slice.
     8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, when another operand has the
        full shape.
+    9. BroadcastTo before a Cast, or before arithmetic with a number, comes after it.
     """
 
     name = "merge_movements"
@@ -221,7 +233,7 @@ class MergeMovements(RewritePass):
         "Reshape": (_reshape_of_reshape,),
         "Transpose": (_transpose_of_transpose, _transpose_of_units),
         "Reverse": (_reverse_of_reverse,),
-        "Cast": (_cast_of_cast,),
+        "Cast": (_cast_of_cast, _late_broadcast),
         "Slice": (_slice_of_slice, _slice_of_concat),
         "Concat": (_concat_of_concat, _concat_of_split),
         "Gather": (_gather_of_a_range,),
@@ -232,4 +244,8 @@ class MergeMovements(RewritePass):
         if known is not None or len(node.inputs) < 2:
             return known or ()
         wide = any(producer(v, "BroadcastTo") is not None for v in node.inputs)
-        return (_unneeded_broadcast,) if wide and isinstance(dataflow_of(node), Aligned) else ()
+        if not wide or not isinstance(dataflow_of(node), Aligned):
+            return ()
+        return (
+            (_unneeded_broadcast, _late_broadcast) if node.op_type in _ARITHMETIC else (_unneeded_broadcast,)
+        )

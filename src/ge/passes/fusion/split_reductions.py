@@ -16,6 +16,9 @@ __all__ = ["SplitReductions"]
 
 _LANE = 8  # the last kept axis is what vectors run along
 _COLUMNS_PER_ROW = 16  # of a GPU, which has this many times as many threads as it has rows to keep it busy
+_MORE_PIECES = (
+    4  # times as many where an axis is split anyway: threads that wait for memory need others beside them
+)
 _LEAST_LENGTH = 8  # of a piece of an axis
 
 
@@ -57,12 +60,13 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _outer_extent(extent: int, pieces: int) -> int:
-    """Into how many pieces, at least as many as given, an axis is split; 0 where they would be short.
+    """Into how many pieces, some times as many as given, an axis is split; 0 where they would be short.
 
-    >>> _outer_extent(4096, 11), _outer_extent(101, 2)
-    (16, 0)
+    >>> _outer_extent(4096, 11), _outer_extent(4096, 300), _outer_extent(101, 2)
+    (64, 512, 0)
     """
-    return next((n for n in range(pieces, extent // _LEAST_LENGTH + 1) if extent % n == 0), 0)
+    possible = [n for n in range(pieces, extent // _LEAST_LENGTH + 1) if extent % n == 0]
+    return next((n for n in possible if n >= _MORE_PIECES * pieces), max(possible, default=0))
 
 
 def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -> list[int] | None:
