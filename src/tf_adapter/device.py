@@ -7,7 +7,6 @@ Devices are registered when the eager context starts, so that `tf.config` can st
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import re
 from collections.abc import Callable
@@ -147,16 +146,10 @@ def _of_compiler(module: str, name: str) -> Callable[..., Any]:
 @functools.cache
 def _compiler() -> dict[str, Any]:
     """The modules that compile for the device, loaded by the first operator or function that asks for a plan."""
-    collects = gc.isenabled()
-    gc.disable()  # a full collection in between would walk all objects of TensorFlow, as long as these imports take
-    try:
-        modules = {
-            name: importlib.import_module(f"tf_adapter.{name}") for name in ("eager", "callbacks", "parts")
-        }
-        importlib.import_module("ge.ops.base").subscribe(native.forget_all)  # other operators, other plans
-    finally:
-        if collects:
-            gc.enable()
+    modules = {
+        name: importlib.import_module(f"tf_adapter.{name}") for name in ("eager", "callbacks", "parts")
+    }
+    importlib.import_module("ge.ops.base").subscribe(native.forget_all)  # other operators, other plans
     return modules
 
 
