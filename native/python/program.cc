@@ -227,7 +227,8 @@ void bind_program(nb::module_& m) {
           [](Program& self, std::int64_t l1, std::int64_t l2, std::int64_t last, double wake_ns) {
             self.set_loops({l1, l2, last, wake_ns});
           },
-          "l1_bytes"_a, "l2_bytes"_a, "last_bytes"_a, "wake_ns"_a,
+          "l1_bytes"_a = Loops{}.l1_bytes, "l2_bytes"_a = Loops{}.l2_bytes,
+          "last_bytes"_a = Loops{}.last_bytes, "wake_ns"_a = Loops{}.wake_ns,
           "The caches and the price of a thread that it was compiled for; those of this processor unless "
           "told.")
       .def("finalize", &finalize, "arena_bytes"_a, "image"_a = nb::none(), "layout"_a = "",

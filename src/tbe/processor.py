@@ -21,6 +21,7 @@ class Processor:
     last_bytes: int = 32 << 20  # of the last level
     wake_ns: float = 20_000.0  # work that is worth another thread
     serial_elements: int = 1 << 16  # of a reduction that one core does as fast as all
+    l2_bytes: int = 1 << 20  # of a core; for kernels of the runtime
 
     @property
     def chunk(self) -> int:

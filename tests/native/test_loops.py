@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import npu_runtime as rt
+from ge.compiler import compile_graph
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+from ge.target import host
 from tests.native.native_support import Array, close, needs_own_kernels, needs_wide_vectors, randn, view
 
 WAKE = 20_000.0
@@ -61,3 +67,16 @@ def test_sizes_are_positive() -> None:
         program.set_loops(0, 1, 1, 1.0)
     with pytest.raises(ValueError, match="positive"):
         program.set_loops(1, 1, 1, float("nan"))
+
+
+@needs_wide_vectors
+def test_a_plan_brings_the_caches_of_its_target() -> None:
+    sizes = []
+    for l2 in (256 << 10, 4 << 20):
+        b = GraphBuilder("net")
+        x, w = b.input("x", (2048, 2048), "float32"), b.input("w", (2048, 2048), "float32")
+        b.output(b.op("MatMul", x, w))
+        model = compile_graph(b.graph, CompileOptions(target=replace(host(), l2_bytes=l2)))
+        assert [t["impl"] for t in model.program.task_info()] == ["strassen:avx512"]
+        sizes.append(model.program.scratch_bytes)
+    assert sizes[0] != sizes[1]

@@ -21,7 +21,7 @@ from ge.model.kernels import no_expression
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, recorded_tasks, table, trace
 from ge.target import cuda as gpu_targets
-from ge.target import processor_of
+from ge.target import processor_of, runtime_loops
 from npu_runtime import activity, environment
 
 __all__ = ["Model", "PackedConstants", "cut_to_reported"]
@@ -388,6 +388,7 @@ def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
 
         return CudaProgram(plan)
     program = npu_runtime.Program(plan.name, max(npu_runtime.selected_device(), 0))
+    program.set_loops(**runtime_loops(plan.report))
     over = dict(plan.donated)
     for buffer in plan.buffers:
         if buffer.kind == "constant":

@@ -12,8 +12,9 @@ from ge.target.costs import CostTable
 if TYPE_CHECKING:
     from tbe.processor import Processor
 
-__all__ = ["Target", "processor_of"]
+__all__ = ["Target", "processor_of", "runtime_loops"]
 
+_RUNTIME_LOOPS = ("l1_bytes", "l2_bytes", "last_bytes", "wake_ns")
 _LEAST_PIECES_PER_CORE = 2  # fewer leave cores idle when one piece takes longer
 _ROWS_PER_CORE = 4
 
@@ -97,7 +98,7 @@ class Target:
 
         if self.kind == "cuda":
             return Processor(serial_elements=self.serial_elements)
-        return Processor(self.l1_bytes, self.cache_bytes, self.wake_ns, self.serial_elements)
+        return Processor(self.l1_bytes, self.cache_bytes, self.wake_ns, self.serial_elements, self.l2_bytes)
 
     def report(self) -> dict[str, Any]:
         """What a plan tells of its target."""
@@ -120,11 +121,24 @@ def processor_of(report: Mapping[str, Any]) -> Processor:
     """
     from tbe.processor import Processor
 
+    loops = _loops_of(report)
+    known = {field.name for field in dataclasses.fields(Processor)}
+    return Processor(**loops) if loops.keys() <= known else Processor()
+
+
+def runtime_loops(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the runtime's own kernels: the arguments of `npu_runtime.Program.set_loops`; needs no compiler.
+
+    >>> runtime_loops({"target": {"loops": {"l2_bytes": 65536, "serial_elements": 4096}}})
+    {'l2_bytes': 65536}
+    """
+    return {name: value for name, value in _loops_of(report).items() if name in _RUNTIME_LOOPS}
+
+
+def _loops_of(report: Mapping[str, Any]) -> dict[str, Any]:
     target = report.get("target")
     loops = target.get("loops") if isinstance(target, Mapping) else None
-    known = {field.name for field in dataclasses.fields(Processor)}
-    valid = isinstance(loops, Mapping) and all(
-        name in known and isinstance(value, int | float) and 0 < value < 1 << 40
-        for name, value in loops.items()
-    )
-    return Processor(**loops) if valid and loops is not None else Processor()
+    if not isinstance(loops, Mapping):
+        return {}
+    valid = all(isinstance(value, int | float) and 0 < value < 1 << 40 for value in loops.values())
+    return dict(loops) if valid else {}
