@@ -320,6 +320,7 @@ RUNS = {
     ],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
     "ensembles of trees": ["benchmarks/trees.py", "--quick"],
+    "int8 networks": ["benchmarks/int8.py", "--quick", "--networks", "resnet50", "efficientnetb0"],
     "detectors": ["benchmarks/detectors.py", "--quick"],
     "being watched": ["benchmarks/watching.py", "--quick"],
     "peak memory": ["benchmarks/memory.py", "--quick", "--batch", "4"],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NETWORKS"]
+from tests.torch.torch_zoo import MODELS
+
+__all__ = ["ALL", "NETWORKS", "exported"]
 
 
 class Mixer(nn.Module):
@@ -138,3 +142,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]
     "segmenter": (Segmenter, _picture),
     "autoencoder": (_autoencoder, _picture),
 }
+
+NOT_EXPORTED = {"shufflenet": "PyTorch's exporter has no channel_shuffle"}
+ALL = {name: made for name, made in {**MODELS, **NETWORKS}.items() if name not in NOT_EXPORTED}
+
+
+def exported(name: str, folder: Path) -> Path:
+    """The file of a network, written to a folder."""
+    make, inputs = ALL[name]
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            make().eval(), inputs(), str(folder / f"{name}.onnx"), dynamo=False, opset_version=17
+        )
+    return folder / f"{name}.onnx"

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import onnx
 import pytest
-import torch
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from ge.conformance.__main__ import app
 from ge.conformance.ort import FORMS, run_file
-from tests.conformance.ort_networks import NETWORKS
-from tests.torch.torch_zoo import MODELS
+from tests.conformance.ort_networks import ALL, exported
 
 QUICK = {"resnet": ("all", "qoperator"), "bert": ("extended", "transformers", "dynamic, all", "4 bits")}
-NOT_EXPORTED = {"shufflenet": "PyTorch's exporter has no channel_shuffle"}
-ALL = {name: made for name, made in {**MODELS, **NETWORKS}.items() if name not in NOT_EXPORTED}
-
-
-def exported(name: str, folder: Path) -> Path:
-    make, inputs = ALL[name]
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            make().eval(), inputs(), str(folder / f"{name}.onnx"), dynamo=False, opset_version=17
-        )
-    return folder / f"{name}.onnx"
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -7,8 +7,11 @@ the float model's.
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,18 +217,36 @@ def _feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds
 
 
+def _exported(module: str, folder: Path) -> Iterator[Path]:
+    """The files of a module's networks, each written when its turn comes."""
+    sys.path.insert(0, os.getcwd())
+    found = importlib.import_module(module)
+    for name in found.ALL:
+        yield found.exported(name, folder)
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
 def ort(
-    files: Annotated[list[Path], typer.Argument(help="ONNX files, or folders of them")],
-    forms: Annotated[str, typer.Option(help=f"comma-separated forms of {'; '.join(FORMS)}")] = "",
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="ONNX files, or folders of them; none: those of --networks")
+    ] = None,
+    forms: Annotated[str, typer.Option(help=f"forms of {'; '.join(FORMS)}, with | between them")] = "",
+    networks: Annotated[
+        str, typer.Option(help="a module of a checkout with ALL and exported(name, folder)")
+    ] = "tests.conformance.ort_networks",
 ) -> None:
     """Take models through ONNX Runtime's optimiser and quantisers, and compare every form with ONNX Runtime."""
-    paths = [p for f in files for p in (sorted(f.glob("*.onnx")) if f.is_dir() else [f])]
-    chosen = {k: v for k, v in FORMS.items() if not forms or k in forms.split(",")}
-    outcomes = [outcome for path in paths for outcome in run_file(path, chosen)]
+    chosen = {k: v for k, v in FORMS.items() if not forms or k in forms.split("|")}
+    with tempfile.TemporaryDirectory() as folder:
+        paths: Iterator[Path] = (
+            p for f in files or () for p in (sorted(f.glob("*.onnx")) if f.is_dir() else [f])
+        )
+        if not files:
+            paths = _exported(networks, Path(folder))
+        outcomes = [outcome for path in paths for outcome in run_file(path, chosen)]
     console = Console()
     table = Table("form", "pass", "wrong", "refused", "error", "absent", "operators of ONNX Runtime")
     for form in chosen:
