@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 
 from torch_npu import autocast, devices, layouts, recurrent
-from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu
+from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu, with_bits
 
 __all__ = ["register"]
 
@@ -79,6 +79,12 @@ def _mixed(one: str, other: str) -> RuntimeError:
     return RuntimeError(
         f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
     )
+
+
+def _refuse_host(target: Any) -> None:
+    """Refuse a tensor of the host that an operator of the device would write."""
+    if isinstance(target, torch.Tensor) and target.is_cpu:
+        raise _mixed("cpu", f"npu:{devices.current()}")
 
 
 def _slot(device: torch.device | None) -> int:
@@ -198,13 +204,27 @@ def _run(known: _Operator, to_host: Callable[[Any], Any], args: Any, kwargs: Any
     named = {k: to_host(v) for k, v in kwargs.items()} if kwargs else {}
     if not known.written:
         return _results(known.call(*given, **named), index)
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # a mode that is entered again in its function would see these calls
+        return _run_written(known, to_host, args, kwargs, given, named, index)
+
+
+def _run_written(
+    known: _Operator, to_host: Callable[[Any], Any], args: Any, kwargs: Any, given: list[Any], named: dict[str, Any],
+    index: int,
+) -> Any:  # fmt: skip
+    """Run an operator that writes operands; a number of the host may be read, not written."""
+    operands: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    written = {place: operands.get(place) for place in known.written}
+    if to_host is not _to_host_mixed:
+        for value in written.values():
+            _refuse_host(value)
     _share_storage(known, args, kwargs, given, named)
     result = _written(known, given, named)
     same: dict[int, torch.Tensor] = {}
     _pair([args, list(kwargs.values())], [given, list(named.values())], same)
-    operands: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-    for place in known.written:
-        value: Any = operands.get(place)
+    for place, value in written.items():
         if is_npu(value) and not _is_dense(value):
             layouts.take_over(value, named[place] if isinstance(place, str) else given[place])
     if isinstance(result, torch.Tensor):
@@ -298,10 +318,24 @@ def _resize(self: torch.Tensor, size: list[int], *, memory_format: Any = None) -
     stride = torch.empty(size, dtype=self.dtype, device="meta", memory_format=form).stride()
     storage, offset = self.untyped_storage(), int(self.storage_offset())
     needed = (offset + math.prod(size)) * self.element_size() if math.prod(size) else 0
-    if needed > storage.nbytes():
+    old = storage.nbytes()
+    if needed > old:
         storage = _grown(storage, needed)
     _set(self, storage, offset, size, stride)
+    if needed > old and torch.are_deterministic_algorithms_enabled():
+        _fill_uninitialised(self, old // self.element_size())
     return self
+
+
+def _fill_uninitialised(tensor: torch.Tensor, start: int) -> None:
+    """Write NaN or the largest integer to the new memory of a resized tensor, where PyTorch's settings ask for it."""
+    if not torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
+        return
+    kind, storage = tensor.dtype, tensor.untyped_storage()
+    added = torch.empty(0, dtype=kind, device=tensor.device)
+    _set(added, storage, start, (storage.nbytes() // tensor.element_size() - start,), (1,))
+    floating = kind.is_floating_point or kind.is_complex
+    added.fill_(math.nan if floating else True if kind is torch.bool else torch.iinfo(kind).max)
 
 
 def _set_empty(self: torch.Tensor) -> torch.Tensor:
@@ -355,7 +389,12 @@ def _to_copy(self: torch.Tensor, *, non_blocking: bool = False, **options: Any) 
 
 
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    _to_host_mixed(dst).copy_(_to_host_mixed(self))
+    with torch._C.DisableTorchFunction():  # x.real = y comes here without the modes of the user being left
+        if self.device == dst.device and _is_dense(self) and _is_dense(dst) and _is_alias_of(self, dst):
+            bases: dict[int, Any] = {}  # the CPU's kernel refuses operands that overlap in part
+            with_bits(_over_storage(dst, bases), dst).copy_(with_bits(_over_storage(self, bases), self))
+        else:
+            _to_host_mixed(dst).copy_(_to_host_mixed(self))
     return dst
 
 
@@ -465,6 +504,7 @@ def _in_place(op: Any) -> Callable[..., Any]:
     call, to_host = _callable(op), _converter(op)
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        _refuse_host(self)
         for value in args:
             if isinstance(value, torch.Tensor) and _is_alias_of(self, value):
                 return _fallback(op, self, *args, **kwargs)

@@ -8,7 +8,7 @@ import torch
 
 from npu_runtime import set_dlpack_device
 
-__all__ = ["as_cpu", "as_npu", "host", "is_npu", "lazy_host", "made_npu"]
+__all__ = ["as_cpu", "as_npu", "host", "is_npu", "lazy_host", "made_npu", "with_bits"]
 
 _CPU, _NPU = 1, 12  # device types of DLPack: kDLCPU, kDLExtDev
 _to_dlpack: Any = torch._C._to_dlpack
@@ -52,7 +52,11 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 def lazy_host(tensor: torch.Tensor) -> torch.Tensor:
     """`as_cpu` of a strided tensor that may be the conjugate or the negative of its memory."""
-    found = host(tensor)
+    return with_bits(host(tensor), tensor)
+
+
+def with_bits(found: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor seen as the conjugate or the negative of its memory, as another one is."""
     if tensor.is_conj():
         found = torch._conj(found)
     return torch._neg_view(found) if tensor.is_neg() else found

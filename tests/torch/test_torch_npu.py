@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import torch_npu
 import torchair
@@ -369,3 +370,55 @@ def test_a_tensor_is_set_to_the_same_view_of_its_storage_only() -> None:
 def test_an_empty_tensor_has_no_scalar() -> None:
     with pytest.raises(RuntimeError, match="Empty tensor not supported"):
         torch.ops.aten._local_scalar_dense(torch.empty(0, device="npu"))
+
+
+def test_a_copy_between_parts_of_one_tensor_that_overlap_is_refused() -> None:
+    x = torch.arange(12.0, device="npu")
+    for target, source in ((x[1:10], x[:9]), (x[:1].expand(4), x[:4])):
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            target.copy_(source)
+    x[:3].copy_(x[3:6])
+    assert x[:4].tolist() == [3, 4, 5, 3]
+    z = torch.tensor([1 + 2j, 3 - 4j], device="npu")
+    z.copy_(z.conj())
+    assert z.tolist() == [1 - 2j, 3 + 4j]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: torch.erfc(x, out=torch.tensor(0.0)),
+        lambda x: torch.sub(x, 1, out=torch.tensor(0.0)),
+        lambda x: torch.log_softmax(x, 0, out=torch.tensor(0.0)),
+        lambda x: torch.tensor(1.0).add_(x),
+    ],
+)
+def test_a_number_of_the_host_may_be_read_but_not_written(write: Any) -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        write(torch.tensor(1.0, device="npu"))
+    assert torch.add(torch.ones(2, device="npu"), torch.tensor(1.0)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.bool, torch.complex64])
+def test_memory_that_resizing_adds_is_filled_in_deterministic_mode(dtype: torch.dtype) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = torch.zeros(2, dtype=dtype, device="npu").resize_(4).cpu()
+        wanted = torch.zeros(2, dtype=dtype).resize_(4)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_a_mode_does_not_see_what_a_copy_into_an_attribute_calls() -> None:
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x, z = torch.ones(3, device="npu"), torch.zeros(3, dtype=torch.complex64, device="npu")
+    with Mode():
+        z.real = x
+    assert z.tolist() == [1, 1, 1] and torch.Tensor.is_nested.__get__ not in seen  # type: ignore[attr-defined]
