@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import jsonschema
 import numpy as np
 import pytest
 
-from npu_tools.check import assemble, child, compare, judge, largest, page, session
+from npu_tools.check import assemble, child, compare, judge, largest, page, processes, session
 from npu_tools.check.processes import Finished
+from npu_tools.check.request import Request
 from npu_tools.check.rules import FIGURES, broken, parse_rules
 from npu_tools.check.scratch import Scratch
 from npu_tools.check.subject import Subject, subject_of
@@ -332,6 +334,19 @@ def test_a_failure_on_the_npu_is_an_error_with_its_line() -> None:
     found = report({"error": error, "series": [], "side": "npu"})
     assert found["findings"][0]["id"] == "npu-failed" and found["findings"][0]["location"] == "train.py:4"
     assert page.render(found)
+
+
+def test_a_run_that_was_interrupted_before_its_first_record_has_not_failed(tmp_path: Path) -> None:
+    (tmp_path / "output.txt").write_text("KeyboardInterrupt")
+    asked = Request("npu", "script", "tensorflow", "train.py", (), (), str(tmp_path))
+    found = report(processes._read(tmp_path, -signal.SIGINT, asked, interrupted=True).record)
+    assert not [f for f in found["findings"] if f["level"] == "error"]
+    assert found["checklist"][0] == {
+        "item": "The NPU is there", "state": "open", "evidence": "the NPU run did not end",
+    }  # fmt: skip
+    assert page.render(found)
+    killed = report(processes._read(tmp_path, -signal.SIGKILL, asked, interrupted=False).record)
+    assert killed["findings"][0]["detail"] == "the process was killed by SIGKILL"
 
 
 def test_rules_decide_about_the_exit_status() -> None:

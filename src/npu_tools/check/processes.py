@@ -64,7 +64,7 @@ def run_child(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    finished = _read(folder, process.returncode, request)
+    finished = _read(folder, process.returncode, request, interrupted)
     if interrupted:
         raise KeyboardInterrupt(finished)
     return finished
@@ -95,11 +95,14 @@ def _progress(folder: Path, request: Request) -> tuple[str, int, int]:
         return "steps", 0, request.steps
 
 
-def _read(folder: Path, status: int | None, request: Request) -> Finished:
+def _read(folder: Path, status: int | None, request: Request, interrupted: bool) -> Finished:
+    """What a process left; one that was interrupted before it could write anything has not failed."""
     printed = (folder / "output.txt").read_text(errors="replace")[-_TAIL:]
     for seen, known in request.roots:
         printed = printed.replace(seen, known)
     path = folder / "record.json"
+    if not path.is_file() and interrupted:
+        return Finished({"side": request.side, "error": {}, "series": [], "interrupted": True}, {}, printed)
     if not path.is_file():
         how = (
             f"was killed by {signal.Signals(-status).name}"
