@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from ge.implementations import Operation
+from ge.implementations.cuda_own import AttentionGradient
 from ge.ir.types import TensorDesc
 from ge.model.cuda import own
 from ge.plan import View
+from ge.target.cuda import named
 
 KERNELS = Path(__file__).parents[2] / "native" / "cuda" / "kernels"
 
@@ -26,7 +28,7 @@ def _make() -> object:
     return module
 
 
-@pytest.mark.parametrize("name", ["stem", "bottleneck"])
+@pytest.mark.parametrize("name", ["stem", "bottleneck", "attention_gradient"])
 def test_ptx_was_made_from_the_sources(name) -> None:
     first = own.code(name).decode().splitlines()[0]
     assert first == f"// from sources {_make().fingerprint(name)}", "run native/cuda/kernels/make.py"
@@ -35,7 +37,14 @@ def test_ptx_was_made_from_the_sources(name) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="the CUDA toolkit is not installed")
 @pytest.mark.parametrize(
-    ("name", "architecture"), [("stem", "sm_80"), ("stem", "sm_90"), ("bottleneck", "sm_90a")]
+    ("name", "architecture"),
+    [
+        ("stem", "sm_80"),
+        ("stem", "sm_90"),
+        ("bottleneck", "sm_90a"),
+        ("attention_gradient", "sm_80"),
+        ("attention_gradient", "sm_90"),
+    ],
 )
 def test_ptx_assembles_without_spilling(name, architecture, tmp_path) -> None:
     (tmp_path / "code.ptx").write_bytes(own.code(name))
@@ -45,6 +54,8 @@ def test_ptx_assembles_without_spilling(name, architecture, tmp_path) -> None:
     assert "serialized" not in done.stderr  # products of warpgroups that wait for one another
     if name == "bottleneck":
         assert done.stderr.count(" 0 bytes spill stores") == 6
+    if name == "attention_gradient":
+        assert done.stderr.count(" 0 bytes spill stores") == 4
 
 
 def fragments(packed: np.ndarray) -> np.ndarray:
@@ -137,3 +148,49 @@ def test_bottlenecks_take_the_groups_that_shared_memory_holds(batch, onward, sho
     assert (launch.threads, launch.symbol, launch.numbers) == (threads, symbol, (49 * batch, 56, 56))
     assert launch.shared <= 227 * 1024 and launch.blocks == min(132, -(-49 * batch // (threads // 128)))
     assert f".entry {symbol}(" in own.code("bottleneck").decode()
+
+
+def gradient(shape, keys=None, dtype="bfloat16", mask=False, heads_last=False) -> Operation:
+    """The gradient of attention with dense heads, or with heads where a projection has them."""
+
+    def matrix(number: int, rows: int) -> View:
+        stacks, heads, _, columns = shape
+        if not heads_last:
+            return View.of(number, TensorDesc((stacks, heads, rows, columns), dtype))
+        strides = (rows * heads * columns, columns, heads * columns, 1)
+        return View(number, dtype, (stacks, heads, rows, columns), strides)
+
+    rows, keys = shape[2], keys or shape[2]
+    inputs = [matrix(n, size) for n, size in enumerate((rows, rows, keys, keys, rows))]
+    inputs.append(View.of(5, TensorDesc(shape[:3], "float32")))
+    if mask:
+        inputs.append(View.of(6, TensorDesc((rows, keys), "float32")))
+    outputs = tuple(matrix(7 + n, size) for n, size in enumerate((rows, keys, keys)))
+    return Operation("attention_grad", tuple(inputs), outputs, {"scale": 0.125, "causal": True})
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (gradient((2, 3, 128, 64)), ""),
+        (gradient((2, 3, 77, 32), 5, "float16"), ""),
+        (gradient((2, 3, 128, 64), heads_last=True), ""),
+        (gradient((2, 3, 129, 64)), "up to 128"),
+        (gradient((2, 3, 128, 64), 200), "up to 128"),
+        (gradient((2, 3, 128, 48)), "columns"),
+        (gradient((2, 3, 128, 64), dtype="float32"), "throughout"),
+        (gradient((2, 3, 128, 64), mask=True), "mask"),
+    ],
+)
+def test_what_the_kernel_of_gradients_of_attention_takes(op, reason) -> None:
+    found = AttentionGradient().refuse(op, named("sm_90"))
+    assert reason in found if reason else not found
+    assert "shared memory" in AttentionGradient().refuse(op, named("sm_86"))
+
+
+def test_gradients_of_attention_have_a_block_for_each_head() -> None:
+    launch = own.attention_gradient_launch(gradient((2, 3, 100, 64), heads_last=True))
+    assert (launch.symbol, launch.blocks) == ("attention_gradient_bfloat16_64", 6)
+    assert launch.numbers[:5] == (3, 100, 100, int(np.float32(0.125).view(np.uint32)), 1)
+    assert launch.numbers[5:] == (19200, 64, 192) * 7
+    assert launch.symbol in own.code(launch.file).decode()
