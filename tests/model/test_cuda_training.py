@@ -254,3 +254,15 @@ def test_profiles_let_checks_read_what_the_step_computes(monkeypatch) -> None:
 
     model = check(make, "float32", random(9, 2) / 1e3, np.array([3, 4]))
     assert len(model.profile([random(9, 2), np.array([3, 4])])) == len(model.plan.tasks)
+
+
+@pytest.mark.parametrize(("kernel", "strides", "dilation"), [(3, 1, 2), (2, 3, 1), (3, 2, 3)])
+def test_gradients_of_maxima_of_windows_with_gaps(kernel, strides, dilation) -> None:
+    """Between the elements of a window, and between windows."""
+    window = {"kernel": [kernel] * 2, "strides": [strides] * 2, "dilations": [dilation] * 2}
+    sizes = [(n - (kernel - 1) * dilation - 1) // strides + 1 for n in (9, 8)]
+
+    def make(b, x, dy):
+        return b.op("MaxPoolGrad", dy, b.op("Add", x, x), **window)
+
+    check(make, "float32", np.round(random(2, 4, 9, 8) * 2), random(2, 4, *sizes, seed=1))

@@ -228,25 +228,33 @@ class WindowSum(Windowed):
         sizes = [op.shape[axis] for axis in order[2:]]
 
         def term(n: tbe.Scalar, c: tbe.Scalar, *index: tbe.Scalar) -> tbe.Scalar:
-            place, taps = index[: rank - 2], index[rank - 2 :]
-            rows = zip(place, taps, window.dilations, window.pads_begin, strict=True)
-            shifted = [p + low - k * hole for p, k, hole, low in rows]
-            source = [s // stride for s, stride in zip(shifted, window.strides, strict=True)]
+            place, back = index[: rank - 2], index[rank - 2 :]
+            rows = zip(place, back, window.strides, window.pads_begin, strict=True)
+            source = [
+                (p + low) // stride - j for p, j, stride, low in rows
+            ]  # the last window there, or before
             flat = place[0]
             for p, size in zip(place[1:], sizes[1:], strict=True):
                 flat = flat * size + p
             hit = tbe.binary("eq", spots[(n, c, *source)], tbe.cast(flat, positions.dtype))
-            for s, q, stride, extent in zip(shifted, source, window.strides, values.shape[2:], strict=True):
-                hit = hit & (tbe.binary("eq", s % stride, 0)) & (q >= 0) & (q < extent)
+            for q, extent in zip(source, values.shape[2:], strict=True):
+                hit = hit & (q >= 0) & (q < extent)
             return tbe.select(hit, values[(n, c, *source)], 0)
 
-        terms = tbe.compute((*values.shape[:2], *sizes, *window.kernel), term)
+        terms = tbe.compute((*values.shape[:2], *sizes, *_windows_over_a_place(op)), term)
         total = tbe.reduce("sum", terms, tuple(range(rank, 2 * rank - 2)))
         return tbe.cast(tbe.transpose(total, channels_last_perm(rank, op.data_format)), incoming.dtype)
 
     @staticmethod
     def flops(op: NodeView) -> int:
-        return math.prod(op.shape) * math.prod(op.kernel)
+        return math.prod(op.shape) * math.prod(_windows_over_a_place(op))
+
+
+def _windows_over_a_place(op: NodeView) -> list[int]:
+    """The most windows along each axis that reach over one place."""
+    window = _window(op)
+    sides = zip(window.kernel, window.dilations, window.strides, strict=True)
+    return [-(-((k - 1) * hole + 1) // stride) for k, hole, stride in sides]
 
 
 def _looked_up(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
