@@ -250,6 +250,9 @@ def rows(
         if profile:
             _write_profile(ours, Path(profile) / f"{subject.name}-{subject.batch}-{precision}.txt")
     for mode in peers:
+        if mode == "jax":
+            yield from _jax_rows(subject)
+            continue
         torch._dynamo.reset()
         began = time.perf_counter()
         step = peer(subject, dtype, mode)
@@ -257,6 +260,17 @@ def rows(
         torch.cuda.synchronize()
         yield f"{mode} s", time.perf_counter() - began
         yield mode, measure(step)
+
+
+def _jax_rows(subject: Subject) -> Iterator[tuple[str, Any]]:
+    from benchmarks.jax_training import jax_step
+
+    began = time.perf_counter()
+    run, loss = jax_step(subject)
+    yield "jax s", time.perf_counter() - began
+    yield "jax loss", loss
+    run(5)
+    yield "jax", run(30) * 1e3
 
 
 def _errors(
@@ -295,7 +309,7 @@ def main() -> None:
     )
     parser.add_argument("--precision", default="bf16", choices=("bf16", "fp16", "fp32"))
     parser.add_argument(
-        "--peers", nargs="*", default=["max-autotune"], help="modes of torch.compile, or eager"
+        "--peers", nargs="*", default=["max-autotune"], help="modes of torch.compile, eager, jax"
     )
     parser.add_argument("--tuning", type=float, default=300.0, help="seconds for it, 0 for none")
     parser.add_argument("--profile", default="", help="the folder for the times of all tasks")
