@@ -176,6 +176,15 @@ def _narrow_to_odd(b: Builder, x: Value) -> Value:
 
 
 def _float_to_int(b: Builder, x: Value, kind: str, elem: str) -> Value:
+    """Towards zero, out of range to the nearest limit, NaN to 0."""
+    bits = int(elem[1:])
+    if x.lanes > 1 and bits < 32:  # LLVM would convert lane by lane
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind == "int" else (0, (1 << bits) - 1)
+        if low:
+            x = b.select(b.fcmp("uno", x, x), b.like(x, 0.0), x)
+        x = b.select(b.fcmp("ogt", x, b.like(x, float(low))), x, b.like(x, float(low)))
+        x = b.select(b.fcmp("olt", x, b.like(x, float(high))), x, b.like(x, float(high)))
+        return b.convert("trunc", b.convert("fptosi", x, "i32"), elem)
     name = "fptosi" if kind == "int" else "fptoui"
     lanes = "" if x.lanes == 1 else f"v{x.lanes}"
     suffix = f"{lanes}{elem}.{lanes}{'f32' if x.elem == 'float' else 'f64'}"

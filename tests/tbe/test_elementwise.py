@@ -204,3 +204,10 @@ def test_fused_rounding_casts_are_kept() -> None:
     np.testing.assert_array_equal(
         got, data.astype(tbe.numpy_dtype("bfloat16")).astype(np.float32) * np.float32(3)
     )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_vectors_become_narrow_integers_at_once(dtype: str) -> None:
+    x = tbe.placeholder((64,), "float32")
+    kernel = tbe.build([x], [tbe.cast(x, dtype)])
+    assert ".sat." not in kernel.ir, "LLVM converts with saturation lane by lane"
