@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,16 +107,25 @@ def compile_graphs(
     if sink_slices.NAME not in config.options().disabled_passes:
         sink_slices.sink_slices(module)
     keeper = _Keeper(inference if inference is not None else get_compiler(config, "inference"))
-    run = aot_module_simplified(
-        module,
-        example_inputs,
-        fw_compiler=get_compiler(config, "forward"),
-        bw_compiler=get_compiler(config, "backward"),
-        inference_compiler=keeper,  # type: ignore[arg-type]
-        partition_fn=joint_graph.split_joint_graph,
-        decompositions={**decompositions.table(), **(extra or {})},
-        keep_inference_input_mutations=True,
-    )
+    try:
+        run = aot_module_simplified(
+            module,
+            example_inputs,
+            fw_compiler=get_compiler(config, "forward"),
+            bw_compiler=get_compiler(config, "backward"),
+            inference_compiler=keeper,  # type: ignore[arg-type]
+            partition_fn=joint_graph.split_joint_graph,
+            decompositions={**decompositions.table(), **(extra or {})},
+            keep_inference_input_mutations=True,
+        )
+    except ZeroDivisionError as error:
+        if not traceback.extract_tb(error.__traceback__)[-1].filename.endswith("sym_node.py"):
+            raise
+        # The gradient of torch.var at one row, for one, divides by the number of rows less one.
+        warnings.warn(
+            "A graph runs in eager mode: PyTorch's tracing divides one of its sizes by zero.", stacklevel=2
+        )
+        return module
     return keeper.direct(module, len(example_inputs)) or run
 
 

@@ -384,12 +384,22 @@ def host_runner(step: HostStep) -> Callable[[list[Any]], None]:
     arguments = [getter(a) for a in step.args]
     named = {k: getter(v) for k, v in step.kwargs.items()}
     target, slot = step.target, step.makes
+    if target is operator.truediv:
+        target = _quotient
 
     def run(values: list[Any]) -> None:
         given = [a(values) for a in arguments]
         values[slot] = target(*given, **{k: v(values) for k, v in named.items()})
 
     return host_call(str(target), run)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """A quotient of sizes, by zero too: torch.var's gradient divides by the number of elements less one."""
+    try:
+        return a / b
+    except ZeroDivisionError:
+        return math.copysign(math.inf, a) if a and not math.isnan(a) else math.nan
 
 
 def getter(value: Any) -> Callable[[list[Any]], Any]:

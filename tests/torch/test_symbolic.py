@@ -326,3 +326,13 @@ def test_texts_of_any_length_in_a_batch_of_known_size_are_the_npus(batch: int) -
 )
 def test_rows_of_a_known_batch_are_not_confused(function: Any) -> None:
     same(function, [(4, n, 16) for n in (6, 10, 14, 2, 300)], None)
+
+
+def test_sizes_divided_by_zero() -> None:
+    """The gradient of a variance divides by the number of elements less one: of one element it is NaN, no error."""
+    compiled = torch.compile(lambda x: torch.var(x, dim=0, keepdim=True), backend="npu", dynamic=True)
+    for size in (8, 5, 1):
+        x = torch.randn(size, requires_grad=True)
+        (found,) = torch.autograd.grad(compiled(x), x)
+        (wanted,) = torch.autograd.grad(torch.var(x, dim=0, keepdim=True), x)
+        torch.testing.assert_close(found, wanted, equal_nan=True)

@@ -48,7 +48,7 @@ _unary(
 )
 _unary(
     "nn.functional.elu nn.functional.selu nn.functional.hardsigmoid nn.functional.softplus "
-    "nn.functional.gelu nn.functional.mish nn.functional.logsigmoid erfc lgamma digamma",
+    "nn.functional.mish nn.functional.logsigmoid erfc lgamma digamma",
     FLOATS,
     UNIT,
     0.25,
@@ -63,6 +63,13 @@ def _elu(name: str, d: Draw) -> Call:
 
 for _name in ("nn.functional.elu", "nn.functional.selu"):
     OPERATORS[_name] = (0.25, partial(_elu, _name))
+
+
+@_add("nn.functional.gelu", 0.25)
+def _gelu(d: Draw) -> Call:
+    """The slope at infinity is NaN in PyTorch, infinity times zero, and its limit here."""
+    numbers = ".nan_to_num(float('nan'))" if "gradient" in d.options else ""
+    return Call(f"torch.nn.functional.gelu({{0}}{numbers})", [d.pick(FLOATS)], noise=UNIT)
 
 
 def _inverse(name: str, d: Draw) -> Call:
