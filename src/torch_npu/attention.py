@@ -11,11 +11,13 @@ import torch
 from torch.nn import functional
 
 __all__ = [
+    "npu_attention_update",
     "npu_fused_infer_attention_score",
     "npu_fusion_attention",
     "npu_fusion_attention_v2",
     "npu_incre_flash_attention",
     "npu_prompt_flash_attention",
+    "npu_ring_attention_update",
 ]
 
 _ALL = 2147483647  # tokens: no limit
@@ -482,3 +484,42 @@ def npu_fused_infer_attention_score(
     if not softmax_lse_flag:
         return made, made.new_zeros(1, dtype=torch.float32)
     return made, (top + total.log())[..., :1]
+
+
+# -- attention in parts --------------------------------------------------------------------------------------------
+
+
+def npu_attention_update(
+    lse: Sequence[torch.Tensor], local_out: Sequence[torch.Tensor], update_type: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(attention, logarithm of the sum) over all keys, from those over parts of them."""
+    parts = torch.stack(list(lse))
+    whole = torch.logsumexp(parts, 0)
+    weights = torch.exp(parts - whole)[..., None]
+    out = (torch.stack([part.float() for part in local_out]) * weights).sum(0)
+    return out.to(local_out[0].dtype), whole
+
+
+def npu_ring_attention_update(
+    prev_attn_out: torch.Tensor, prev_softmax_max: torch.Tensor, prev_softmax_sum: torch.Tensor,
+    cur_attn_out: torch.Tensor, cur_softmax_max: torch.Tensor, cur_softmax_sum: torch.Tensor, *,
+    actual_seq_qlen: torch.Tensor | None = None, input_layout: str = "SBH", input_softmax_layout: str = "",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(attention, maximum, sum) over two groups of keys: outputs are (S, B, H), maxima and sums (B, heads, S, 8)."""
+    if input_layout != "SBH":
+        raise NotImplementedError(f"npu_ring_attention_update: layout {input_layout!r}; give SBH")
+    largest = torch.maximum(prev_softmax_max, cur_softmax_max)
+    before = prev_softmax_sum * torch.exp(prev_softmax_max - largest)
+    now = cur_softmax_sum * torch.exp(cur_softmax_max - largest)
+    total = before + now
+    outputs = [
+        out.float() * _by_row(share / total, out)
+        for out, share in ((prev_attn_out, before), (cur_attn_out, now))
+    ]
+    return (outputs[0] + outputs[1]).to(prev_attn_out.dtype), largest, total
+
+
+def _by_row(factor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """A factor (B, heads, S, 8), the same eight times, for the elements of an output (S, B, H)."""
+    heads = factor[..., 0].permute(2, 0, 1)
+    return heads.repeat_interleave(output.shape[-1] // heads.shape[-1], -1)

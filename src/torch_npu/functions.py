@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch.nn import functional
 
 __all__ = [
+    "copy_memory_",
+    "empty_with_format",
     "fast_gelu",
     "halves",
     "npu_add_layer_norm",
@@ -16,9 +19,16 @@ __all__ = [
     "npu_add_rms_norm_cast",
     "npu_apply_rotary_pos_emb",
     "npu_bmmV2",
+    "npu_bounding_box_decode",
+    "npu_bounding_box_encode",
     "npu_broadcast",
     "npu_clipped_swiglu",
     "npu_confusion_transpose",
+    "npu_conv2d",
+    "npu_conv3d",
+    "npu_conv_transpose2d",
+    "npu_convolution",
+    "npu_convolution_transpose",
     "npu_cross_entropy_loss",
     "npu_deep_norm",
     "npu_dropout_with_add_softmax",
@@ -30,6 +40,7 @@ __all__ = [
     "npu_gemma_rms_norm",
     "npu_group_norm_silu",
     "npu_group_norm_swish",
+    "npu_indexing",
     "npu_iou",
     "npu_layer_norm_eval",
     "npu_linear",
@@ -44,6 +55,8 @@ __all__ = [
     "npu_rms_norm",
     "npu_rotary_mul",
     "npu_scaled_masked_softmax",
+    "npu_sign_bits_pack",
+    "npu_sign_bits_unpack",
     "npu_silu",
     "npu_silu_",
     "npu_slice",
@@ -499,3 +512,193 @@ def npu_masked_fill_range(
 def one_(self: torch.Tensor) -> torch.Tensor:
     """Fill a tensor with ones."""
     return self.fill_(1)
+
+
+def copy_memory_(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`dst.copy_(src)` of tensors with one element type."""
+    if dst.dtype != src.dtype:
+        raise ValueError(f"copy_memory_: {dst.dtype} and {src.dtype}, one element type is expected")
+    return dst.copy_(src)
+
+
+def empty_with_format(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    acl_format: int = 2,
+) -> torch.Tensor:
+    """An empty tensor; it has the one format of this device, whatever is asked for."""
+    return torch.empty(tuple(size), dtype=dtype, device="npu" if device is None else device)
+
+
+def npu_indexing(
+    self: torch.Tensor,
+    begin: Sequence[int],
+    end: Sequence[int],
+    strides: Sequence[int],
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> torch.Tensor:
+    """A strided slice; bit i of a mask: entry i has no begin or no end, or is an ellipsis, a new axis or an index.
+
+    >>> npu_indexing(torch.arange(8).view(2, 4), [0, 1], [2, 3], [1, 1])
+    tensor([[1, 2],
+            [5, 6]])
+    """
+    entries: list[Any] = []
+    for i, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):
+        if step < 1:
+            raise ValueError(f"npu_indexing: strides={list(strides)}, positive ones are expected")
+        if ellipsis_mask >> i & 1:
+            entries.append(...)
+        elif new_axis_mask >> i & 1:
+            entries.append(None)
+        elif shrink_axis_mask >> i & 1:
+            entries.append(first)
+        else:
+            low = None if begin_mask >> i & 1 else first
+            entries.append(slice(low, None if end_mask >> i & 1 else last, step))
+    return self[tuple(entries)]
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------
+
+
+def npu_convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """A convolution over two or three axes."""
+    axes, none = list(stride), [0] * (weight.dim() - 2)
+    return torch.convolution(input, weight, bias, axes, list(padding), list(dilation), False, none, groups)
+
+
+def npu_conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """`npu_convolution` over two axes."""
+    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
+
+
+def npu_conv3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """`npu_convolution` over three axes."""
+    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
+
+
+def npu_convolution_transpose(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """A transposed convolution over two or three axes."""
+    return torch.convolution(
+        input, weight, bias, list(stride), list(padding), list(dilation), True, list(output_padding), groups
+    )
+
+
+def npu_conv_transpose2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """`npu_convolution_transpose` over two axes."""
+    return npu_convolution_transpose(input, weight, bias, padding, output_padding, stride, dilation, groups)
+
+
+# -- signs, boxes ------------------------------------------------------------------------------------------------
+
+
+def npu_sign_bits_pack(self: torch.Tensor, size: int) -> torch.Tensor:
+    """Eight signs a byte, the first one in the lowest bit, 1 for numbers from 0 on; `size` rows.
+
+    >>> npu_sign_bits_pack(torch.tensor([5.0, 4, 3, 2, 0, -1, -2, 4, 3, 2, 1, 0, -1, -2]), 2)
+    tensor([[159],
+            [ 15]], dtype=torch.uint8)
+    """
+    bits = functional.pad((self >= 0).to(torch.int32), (0, -self.numel() % 8)).view(-1, 8)
+    weights = 2 ** torch.arange(8, dtype=torch.int32, device=self.device)
+    return (bits * weights).sum(-1).to(torch.uint8).view(size, -1)
+
+
+def npu_sign_bits_unpack(input: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """What `npu_sign_bits_pack` packs, as 1 and -1.
+
+    >>> npu_sign_bits_unpack(torch.tensor([15], dtype=torch.uint8), 1, torch.float32)
+    tensor([[ 1.,  1.,  1.,  1., -1., -1., -1., -1.]])
+    """
+    places = torch.arange(8, dtype=torch.int32, device=input.device)
+    bits = (input.to(torch.int32)[:, None] >> places) & 1
+    return (bits * 2 - 1).to(dtype).view(size, -1)
+
+
+def _centres(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Centres and sizes, in whole pixels, of boxes by their corners."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    return (low + high) * 0.5, high - low + 1
+
+
+def npu_bounding_box_encode(
+    anchor_box: torch.Tensor, ground_truth_box: torch.Tensor, means0: float, means1: float, means2: float,
+    means3: float, stds0: float, stds1: float, stds2: float, stds3: float,
+) -> torch.Tensor:  # fmt: skip
+    """Shifts and logarithms of scales that take anchors to boxes, less their means, by their deviations."""
+    (centre, size), (wanted, wanted_size) = _centres(anchor_box), _centres(ground_truth_box)
+    deltas = torch.cat([(wanted - centre) / size, (wanted_size / size).abs().log()], 1)
+    means, stds = (
+        deltas.new_tensor([means0, means1, means2, means3]),
+        deltas.new_tensor([stds0, stds1, stds2, stds3]),
+    )
+    return (deltas - means) / stds
+
+
+def npu_bounding_box_decode(
+    rois: torch.Tensor, deltas: torch.Tensor, means0: float, means1: float, means2: float, means3: float,
+    stds0: float, stds1: float, stds2: float, stds3: float, max_shape: Sequence[int], wh_ratio_clip: float,
+) -> torch.Tensor:  # fmt: skip
+    """Boxes from regions and what `npu_bounding_box_encode` gives, within an image of (height, width)."""
+    means, stds = (
+        deltas.new_tensor([means0, means1, means2, means3]),
+        deltas.new_tensor([stds0, stds1, stds2, stds3]),
+    )
+    plain = deltas * stds + means
+    centre, size = _centres(rois)
+    limit = abs(math.log(wh_ratio_clip))
+    centre = centre + size * plain[:, :2]
+    half = size * plain[:, 2:].clamp(-limit, limit).exp() * 0.5 - 0.5
+    last = rois.new_tensor([max_shape[1] - 1, max_shape[0] - 1])
+    corners = [torch.minimum(corner.clamp(min=0), last) for corner in (centre - half, centre + half)]
+    return torch.cat(corners, 1)

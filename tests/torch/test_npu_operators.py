@@ -166,6 +166,32 @@ CASES: dict[str, tuple[Formula, Formula, list[tuple[int, ...]]]] = {
         lambda x, a, b: torch.cat((F.silu(x[:2] @ a[0]) @ b[0], F.silu(x[2:] @ a[2]) @ b[2])),
         [(5, 4), (3, 4, 6), (3, 6, 4)],
     ),
+    "convolution": (
+        lambda x, w, b: torch_npu.npu_convolution(x, w, b, [2, 1], [1, 0], [1, 2], 2),
+        lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 0), (1, 2), 2),
+        [(1, 4, 6, 7), (6, 2, 3, 3), (6,)],
+    ),
+    "conv3d": (
+        lambda x, w: torch_npu.npu_conv3d(x, w, None, [1] * 3, [1] * 3, [1] * 3, 1),
+        lambda x, w: F.conv3d(x, w, padding=1),
+        [(1, 2, 3, 4, 4), (3, 2, 3, 3, 3)],
+    ),
+    "convolution_transpose": (
+        lambda x, w, b: torch_npu.npu_conv_transpose2d(x, w, b, [1, 1], [1, 0], [2, 2], [1, 1], 1),
+        lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, (1, 0)),
+        [(1, 3, 4, 5), (3, 2, 3, 3), (2,)],
+    ),
+    "indexing": (
+        lambda x: torch_npu.npu_indexing(x, [1, 0, 0, 2], [3, 0, 0, 0], [1] * 4, 0, 4, 2, 4, 8),
+        lambda x: x[1:3, ..., None, 2],
+        [(4, 2, 5)],
+    ),
+    "attention_update": (
+        lambda a, b, x, y: torch_npu.npu_attention_update([a, b], [x, y], 0)[0],
+        lambda a, b, x, y: torch.stack([a, b]).softmax(0)[0, :, None] * x
+        + torch.stack([a, b]).softmax(0)[1, :, None] * y,
+        [(3,), (3,), (3, 4), (3, 4)],
+    ),
 }  # fmt: skip
 
 
@@ -405,6 +431,52 @@ def test_gradients_pass_packed_weights() -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-3)
 
 
+def test_attention_over_two_groups_of_keys_joins_to_attention_over_all() -> None:
+    q, k, v = torch.randn(3, 2, 3, 8, 4).unbind(0)  # batch, head, token, feature
+
+    def part(keys: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scores = q @ k[:, :, keys].mT
+        largest = scores.amax(-1, keepdim=True)
+        total = (scores - largest).exp().sum(-1, keepdim=True)
+        out = scores.softmax(-1) @ v[:, :, keys]
+        return out.permute(2, 0, 1, 3).flatten(2), largest.expand(-1, -1, -1, 8), total.expand(-1, -1, -1, 8)
+
+    given = [t.npu() for keys in (slice(0, 5), slice(5, 8)) for t in part(keys)]
+    for found, wanted in zip(torch_npu.npu_ring_attention_update(*given), part(slice(0, 8)), strict=True):
+        torch.testing.assert_close(found.cpu(), wanted)
+    with pytest.raises(NotImplementedError, match="layout 'TND'; give SBH"):
+        torch_npu.npu_ring_attention_update(*given, input_layout="TND")
+
+
+def test_boxes_and_their_deltas() -> None:
+    regions = torch.tensor([[1.0, 2, 3, 4], [3, 4, 5, 6]]).npu()
+    deltas = torch.tensor([[5.0, 6, 7, 8], [7, 8, 9, 6]]).npu()
+    found = torch_npu.npu_bounding_box_decode(regions, deltas, 0, 0, 0, 0, 1, 1, 1, 1, (10, 10), 0.1)
+    torch.testing.assert_close(found.cpu(), torch.tensor([[2.5, 6.5, 9, 9], [9, 9, 9, 9]]))
+    boxes = torch.tensor([[2.0, 1, 6, 4], [1, 1, 2, 8]]).npu()
+    settings = (0.1, -0.1, 0.2, 0, 0.1, 0.1, 0.2, 0.2)
+    deltas = torch_npu.npu_bounding_box_encode(regions, boxes, *settings)
+    again = torch_npu.npu_bounding_box_decode(regions, deltas, *settings, (20, 20), 0.01)
+    torch.testing.assert_close(again, boxes)
+
+
+def test_signs_are_packed_and_unpacked() -> None:
+    x = torch.randn(64)
+    for device in ("cpu", "npu"):
+        packed = torch_npu.npu_sign_bits_pack(x.to(device), 2)
+        assert packed.shape == (2, 4) and packed.dtype is torch.uint8
+        signs = torch_npu.npu_sign_bits_unpack(packed.flatten(), 1, torch.float16)
+        assert torch.equal(signs.cpu()[0], torch.where(x >= 0, 1, -1).half())
+
+
+def test_memory_is_copied_and_made_by_the_devices_own_names() -> None:
+    made = torch_npu.empty_with_format((2, 3), dtype=torch.int32, device="npu", acl_format=29)
+    assert made.shape == (2, 3) and made.device.type == "npu"
+    assert torch_npu.copy_memory_(made, torch.ones_like(made)).sum() == 6
+    with pytest.raises(ValueError, match="one element type"):
+        torch_npu.copy_memory_(made, made.float())
+
+
 # -- names -------------------------------------------------------------------------------------------------------
 
 
@@ -423,7 +495,14 @@ def test_operators_are_in_the_namespace_too() -> None:
 
 def test_absent_operators_name_a_way_out() -> None:
     assert not hasattr(torch_npu, "npu_of_nobody")
-    for name in ("npu_mm_all_reduce_base", "npu_mla_prolog", "npu_fusion_attention_grad"):
+    names = (
+        "npu_mm_all_reduce_base",
+        "npu_mla_prolog",
+        "npu_fusion_attention_grad",
+        "npu_get_float_status",
+        "npu_giou",
+    )
+    for name in names:
         with pytest.raises(
             NotImplementedError, match=f"torch_npu.{name} is not available on this device; .*call|write"
         ):
