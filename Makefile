@@ -14,6 +14,8 @@ BIN_TF215 := $(VENV_TF215)/bin
 BIN_MINDSPORE := $(VENV_MINDSPORE)/bin
 VENV_PADDLE := .venv-paddle
 BIN_PADDLE := $(VENV_PADDLE)/bin
+VENV_BESIDE := .venv-beside
+BIN_BESIDE := $(VENV_BESIDE)/bin
 
 NATIVE := $(shell find native src/npu_runtime/include tests/cpp examples/cpp -name '*.cc' -o -name '*.cpp' -o -name '*.h' -o -name '*.hpp' | grep -v /editable/)
 NATIVE_BUILD := CMakeLists.txt pyproject.toml native/exports.map $(wildcard native/*.py) $(filter native/% src/%,$(NATIVE))
@@ -54,7 +56,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONUNBUFFERED := 1
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-root test-aarch64 test-x86 test-cuda test-paddle test-ray test-hosts conformance programs clean help
+.PHONY: run test test-all build build-tf215 build-mindspore test-mindspore environments lint check coverage bench sanitize site wheels test-root test-aarch64 test-x86 test-cuda test-paddle test-beside test-ray test-hosts conformance programs clean help
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -138,11 +140,14 @@ wheels: $(VENV)/.wheels ## Build sdist and wheels for every Python found, try ea
 	$(BIN)/python -m tests.packaging.wheels
 
 # Folders of this machine that pip reads, such as a mirror of packages: CLEAN_ROOT="--bind /srv/packages".
-test-root: $(VENV)/.project ## The wheels of dist/ and README's examples in a root with only Python (needs root, debootstrap)
+test-root: | $(BIN)/python ## The wheels of dist/ and README's examples in a root with only Python (needs root, debootstrap)
 	$(BIN)/python -m tests.packaging.clean_root $(CLEAN_ROOT)
 
 test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an environment of its own
 	$(BIN_PADDLE)/python -m pytest tests/paddle
+
+test-beside: $(VENV_BESIDE)/.project ## Libraries of PyTorch and TensorFlow beside torch_npu, in an environment of their own
+	$(BIN_BESIDE)/python -m pytest -m exhaustive tests/packaging
 
 test-ray: $(VENV)/.ray ## Ray's trainers on two NPUs of this machine
 	$(BIN)/python -m pytest tests/serving/test_ray.py
@@ -260,4 +265,14 @@ $(VENV_PADDLE)/.project: $(VENV)/.project pyproject.toml
 	$(call pip,$(BIN_PADDLE)) install 'paddlepaddle==3.3.*' 'onnx>=1.19' 'onnx_ir>=1.1' 'ml_dtypes>=0.5' 'llvmlite>=0.45' \
 	  typer rich pytest hypothesis scikit-build-core nanobind cloudpickle
 	$(call pip,$(BIN_PADDLE)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
+	@touch $@
+
+$(VENV_BESIDE)/.project: $(VENV)/.project pyproject.toml
+	@echo "Installing libraries of PyTorch and TensorFlow into $(VENV_BESIDE)"
+	$(BIN)/python -c 'import subprocess, sys; subprocess.run([sys._base_executable, "-m", "venv", "$(VENV_BESIDE)"], check=True)'
+	$(call pip,$(BIN_BESIDE)) install torch==2.13.0
+	$(call pip,$(BIN_BESIDE)) install 'tensorflow-cpu==2.21.*' transformers diffusers accelerate lightning timm torchvision \
+	  keras-hub tensorflow-probability tf-keras pytest hypothesis scikit-build-core nanobind 'onnx>=1.19' 'onnx_ir>=1.1' \
+	  'ml_dtypes>=0.5' 'llvmlite>=0.45' typer rich cloudpickle
+	$(call pip,$(BIN_BESIDE)) install --no-deps --no-build-isolation --config-settings=wheel.cmake=false --editable .
 	@touch $@

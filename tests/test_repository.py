@@ -313,6 +313,7 @@ RUNS = {
         *("benchmarks/compile_time.py", "--quick", "--models", "bert", "--peers", "onnxruntime", "openvino")
     ],
     "call overhead": ["benchmarks/overhead.py", "--quick"],
+    "starts": ["benchmarks/start.py", "--quick", "--only", "ONNX file, ResNet50"],
     "shared cores": ["benchmarks/shared_cores.py", "--quick"],
     "two versions": [
         *("benchmarks/versions.py", ".", "--quick", "--kinds", "compile"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import npu_runtime
+from tests.packaging import beside
+from tests.packaging.beside import LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = Path(npu_runtime.__file__).parent
+BUILT = Path(npu_runtime.__file__).parent
 SMOKE = Path(__file__).with_name("smoke.py")
 
 
@@ -44,7 +47,8 @@ def _environment(folder: Path) -> tuple[Path, Path]:
     place = folder / "environment"
     venv.create(place, symlinks=True)
     site = place / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    others = [folder for folder in sys.path if Path(folder).name == "site-packages"]
+    (site / "others.pth").write_text("\n".join(others))
     return place, site
 
 
@@ -139,7 +143,7 @@ def test_both_distributions_have_one_version() -> None:
 def test_a_wheel_carries_its_libraries_and_nothing_is_missing(environment: Path) -> None:
     code = "import npu_runtime, pathlib; print(pathlib.Path(npu_runtime.__file__).parent)"
     place = Path(run(environment, "-c", code).strip())
-    built = {path.name for path in LIBRARIES.glob("*.so")}
+    built = {path.name for path in BUILT.glob("*.so")}
     assert {path.name for path in place.glob("*.so")} == built
     assert "libnpu_dnnl.so" in built
     libraries = [
@@ -156,3 +160,17 @@ def test_commands_and_extras_are_declared(environment: Path) -> None:
     )
     names = run(environment, "-c", code).split()
     assert {"atc", "npu", "ascend", "tensorflow", "torch", "onnx", "cuda", "test", "dev"} <= set(names)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_run_as_before_beside_the_names_of_ascend(
+    with_ascend: Path, library: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    without, _ = _environment(tmp_path)
+    before, after = (
+        run(place, "-W", "ignore", beside.__file__, library).splitlines() for place in (without, with_ascend)
+    )
+    assert before and after[-len(before) :] == before
