@@ -14,7 +14,7 @@ from benchmarks import contenders
 
 NETWORKS = ("resnet50", "mobilenetv2", "efficientnetb0", "bert")
 PEERS = ("onnxruntime", "openvino")
-TOLERANCE = 5e-2  # of the largest element: levels differ where a sum is a little different
+TOLERANCE = 1e-1  # of the largest element: ONNX Runtime's own optimiser moves BERT's result by 0.07
 
 
 def main() -> int:
