@@ -242,3 +242,26 @@ def test_every_float_type_is_compiled(
     for found, want in zip(compile_graph(graph).run(arrays), interpret(graph, arrays), strict=True):
         assert found.dtype == want.dtype
         np.testing.assert_allclose(found.astype(np.float64), want.astype(np.float64), rtol, rtol)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    ("channels", "results", "groups", "kernel"),
+    [(2, 4, 2, 3), (6, 6, 2, 1), (3, 8, 1, 1), (3, 8, 1, 3), (5, 16, 1, 3), (4, 4, 4, 3), (8, 8, 2, 3)],
+)
+def test_infinity_stays_in_its_window(
+    dtype: str, channels: int, results: int, groups: int, kernel: int
+) -> None:
+    """oneDNN's convolutions of bfloat16 multiply a neighbour of an odd number of channels with zero."""
+    rng = np.random.default_rng(0)
+    kind = numpy_dtype(dtype)
+    x = rng.standard_normal((2, channels, 5, 6)).astype(kind)
+    w = rng.standard_normal((results, channels // groups, kernel, kernel)).astype(kind)
+    x[0, 0, 2, 3] = np.inf
+    ends = {"pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2}
+    (y,) = compile_graph(graph_of("Conv", [x, w], groups=groups, **ends)).run([x, w])
+    spread = ~np.isfinite(y.astype(np.float32))
+    reached = np.zeros(y.shape, bool)
+    near = kernel // 2
+    reached[0, : results // groups, 2 - near : 3 + near, 3 - near : 4 + near] = True
+    np.testing.assert_array_equal(spread, reached)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import onnx_ir as ir
 
 __all__ = ["Cost", "Epilogue", "Formula", "ImageFormat", "Precision", "Result", "Sign"]
 
@@ -76,6 +78,8 @@ class Precision:
     normalises: bool = False  # the sums it reads are the residual stream of a transformer
     passes_on: bool = False  # its result is read as sensitively as its inputs: scores and sums on their way
     widens: bool = False  # runs in float32, between casts, where the primitives lack its 16-bit type
+    # True for a node whose primitive of 16 bits multiplies elements that are not its own with zero: NaN would spread
+    spreads: Callable[[ir.Node], bool] = lambda node: False
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
+from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.math.reduce import widened
 from ge.ops.nn.post_ops import apply_post_ops
@@ -112,6 +114,19 @@ def _finished(op: NodeView, y: tbe.Tensor, bias: tbe.Tensor | None, dtype: str) 
     return tbe.cast(tbe.transpose(y, channels_last_perm(rank, op.data_format)), dtype)
 
 
+def _spreads(node: ir.Node) -> bool:
+    """The library takes channels of bfloat16 in pairs: of an odd number, the last with one of the next group or pixel.
+
+    Kernels for pictures of one or three channels, and those for each channel alone, do not.
+    """
+    w, groups = desc_of(node.inputs[1]), node.attributes.get_int("groups", 1)  # type: ignore[arg-type]
+    layout = weight_perm(w.rank, node.attributes.get_string("weight_format", "OI"))
+    outputs, channels, *kernel = (w.shape[p] for p in layout)
+    if groups == 1:
+        return channels % 2 == 1 and (channels > 3 or (channels == 3 and math.prod(kernel) == 1))
+    return channels % 2 == 1 and (channels > 1 or outputs > groups)
+
+
 @register
 class Conv(Convolving):
     """Convolution over 1 to 3 spatial axes.
@@ -121,6 +136,7 @@ class Conv(Convolving):
     """
 
     gated = Attr(bool, False)
+    precision = Precision(narrows=True, product=True, widens=True, spreads=_spreads)
     algorithm_names = ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative")
     # Wider rows are written directly, or at the price of the copy that a Concat would be.
     strided_output = has_wide_rows

@@ -20,17 +20,21 @@ class WidenUnsupported(Pass):
 
     1. Only operators whose precision says `widens` (convolution, matrix product, recurrent layers) are touched.
     2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
-    3. A type the primitives have is left alone.
+    3. A type the primitives have is left alone, but for nodes whose primitive of bfloat16 lets NaN and infinities
+       spread (`Precision.spreads`).
     """
 
     name = "widen_unsupported"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         lacking = {"float16", "bfloat16"} - options.target.narrow_floats
+        spreading = {"bfloat16"} if options.target.library and options.target.kind == "cpu" else set[str]()
         changed = False
-        for node in graph if lacking else ():
-            if lookup(node.op_type).precision.widens and any(_dtype(v) in lacking for v in node.inputs):
-                _widen(graph, node, lacking, options)
+        for node in graph if lacking | spreading else ():
+            precision = lookup(node.op_type).precision
+            narrow = lacking | spreading if precision.widens and precision.spreads(node) else lacking
+            if precision.widens and any(_dtype(v) in narrow for v in node.inputs):
+                _widen(graph, node, narrow, options)
                 changed = True
         return changed
 
