@@ -465,6 +465,15 @@ _RULES = (
 )
 
 
+def _counted(count: int, name: str) -> str:
+    """A number of things.
+
+    >>> _counted(1, "NPU"), _counted(4, "NPU")
+    ('1 NPU', '4 NPUs')
+    """
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
@@ -504,7 +513,7 @@ def _operators(report: Mapping[str, Any]) -> tuple[str, str]:
         return _eager_operators(report)
     host = int(figures["host_operators"])
     if not host:
-        return "pass", f"{int(figures['operators'])} operators"
+        return "pass", _counted(int(figures["operators"]), "operator")
     return (
         "fail",
         f"{host} of {int(figures['operators'])} are not ({figures['host_flops_share']:.1%} of the arithmetic)",
@@ -559,7 +568,7 @@ def _scales(report: Mapping[str, Any]) -> tuple[str, str]:
     notes = [row["note"] for row in report["scaling"] if row.get("note")]
     if notes or not rows:
         return "open", notes[0] if notes else "run with --npus 1,2,4 to measure it"
-    text = ", ".join(f"{n} NPUs: {s:.2f}×" for n, s in rows.items())
+    text = ", ".join(f"{_counted(n, 'NPU')}: {s:.2f}×" for n, s in rows.items())
     if 4 not in rows:
         return "open", text
     return ("pass" if rows[4] > SPEEDUP_OF_FOUR else "fail"), text
