@@ -236,12 +236,18 @@ def test_curves_that_the_framework_does_not_repeat_either_are_unstable() -> None
 def test_an_interruption_after_the_run_keeps_what_was_found_before_it() -> None:
     class Watcher:
         def finish(self, found: dict[str, Any]) -> None:
-            found["operators"] = [operator("MatMul", "NPU")]
+            found |= self.seen()
             raise KeyboardInterrupt
 
-    kept = record(0.01)
-    child._finish(Watcher(), kept)
+        def seen(self) -> dict[str, Any]:
+            return {"operators": [operator("MatMul", "NPU")]}
+
+    kept = record(0.01, interrupted=False)
+    child._finish(Watcher(), kept, "npu")
     assert kept["interrupted"] and kept["series"] and report(kept)["operators"]
+    during = record(0.01, interrupted=True)
+    child._finish(Watcher(), during, "npu")
+    assert during["interrupted"] and report(during)["operators"]
 
 
 @pytest.mark.parametrize(("place", "state"), [("NPU", "pass"), ("host", "open")])

@@ -103,9 +103,9 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if request.trial and not interrupted and not fault:
         with recorder.inside():
             record["trial"] = attempt(watcher.repeatable(), request.trial)
-    if not interrupted and not request.brief:
+    if not request.brief:
         with recorder.inside():
-            _finish(watcher, record)
+            _finish(watcher, record, request.side)
     return record, recorder.outputs
 
 
@@ -121,10 +121,16 @@ def _too_late(number: int, frame: FrameType | None) -> None:
     raise _Late
 
 
-def _finish(watcher: Any, record: dict[str, Any]) -> None:
-    """Add what a watcher knows after the run; a fault in it or an interruption does not lose what was there before."""
+def _finish(watcher: Any, record: dict[str, Any], side: str) -> None:
+    """Add what a watcher knows after the run; a fault in it or an interruption does not lose what was there before.
+
+    Of a run that was interrupted only what is known already is added, nothing further is measured.
+    """
     try:
-        watcher.finish(record)
+        if not record["interrupted"]:
+            watcher.finish(record)
+        elif side == "npu":
+            record |= watcher.seen()
     except KeyboardInterrupt:
         record["interrupted"] = True
     except Exception as error:

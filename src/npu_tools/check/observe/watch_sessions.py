@@ -147,7 +147,7 @@ class SessionWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu() | {"asked": self.captured.asked}
+            found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
         found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
         if self.captured is not None:
@@ -162,7 +162,8 @@ class SessionWatcher:
         series = self.recorder.main_series()
         return None if series is None else self._steps.get(series.name)
 
-    def _npu(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, Any]:
+        """What the NPU has run so far: devices, operators, memory, times."""
         import npu_runtime
         from npu_tools.check.observe.recorded import Recorded
 

@@ -61,7 +61,7 @@ class TensorFlowWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu() | {"asked": self.captured.asked}
+            found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
         # Models and datasets of several NPUs belong to the threads of their devices.
         if not (int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1):
@@ -84,7 +84,8 @@ class TensorFlowWatcher:
         measured = [measure(dataset) for dataset in self.hooks.datasets[:2]]
         return [m for m in measured if m is not None]
 
-    def _npu(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, Any]:
+        """What the NPU has run so far: devices, operators, memory, times."""
         import tensorflow as tf
 
         from npu_runtime import tensorflow as native

@@ -249,7 +249,7 @@ class TorchWatcher:
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
         if self.request.side == "npu":
-            found |= self._npu() | {"asked": self.captured.asked}
+            found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
         found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
         if self.captured is not None:
@@ -263,7 +263,8 @@ class TorchWatcher:
         """The step that can be done again with another batch."""
         return next(iter(self._steps.values()), None)
 
-    def _npu(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, Any]:
+        """What the NPU has run so far: devices, operators, memory, times."""
         import npu_runtime
         from npu_tools.check.observe.recorded import Recorded
 
