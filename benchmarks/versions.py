@@ -25,8 +25,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from benchmarks import kept
-from benchmarks.contenders import CONTENDERS, OURS, FileCase, limit_threads
+from benchmarks import contenders, kept
+from benchmarks.contenders import CONTENDERS, OURS, THREADS, FileCase, limit_threads
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio, relative_error
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,7 +80,7 @@ def _torch(mode: str) -> Callable[..., tuple[Call, Answer]]:
 
         from benchmarks import pytorch
 
-        torch.set_num_threads(2)
+        torch.set_num_threads(contenders.THREADS)
         options = argparse.Namespace(quick=small, batch=batch)
         module, args = pytorch.subject(model, precision, mode, options)
         call = pytorch.MAKERS[mode](module, args, pytorch.OURS)
@@ -98,11 +98,13 @@ MAKERS = {
 }
 
 
-def serve(kind: str, model: str, batch: int, precision: str, small: bool) -> None:
+def serve(kind: str, model: str, batch: int, precision: str, threads: int, small: bool) -> None:
     """Answer each line of standard input with the seconds of one burst of calls."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
-    limit_threads()
+    limit_threads(threads)
+    contenders.THREADS = threads
+    clock = time.perf_counter if threads > 1 else time.process_time
     # An editable install's import hook would find the installed tree before the one that PYTHONPATH names.
     sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildInplaceFinder"]
     import ge
@@ -117,9 +119,9 @@ def serve(kind: str, model: str, batch: int, precision: str, small: bool) -> Non
         call()
         begin = time.perf_counter()
         while not taken or time.perf_counter() - begin < seconds:
-            start = time.perf_counter()
+            start = clock()
             call()
-            taken.append(time.perf_counter() - start)
+            taken.append(clock() - start)
         print(json.dumps(taken), file=stream, flush=True)
     os._exit(0)  # skip the libraries' tear-down
 
@@ -209,8 +211,8 @@ def rows(given: argparse.Namespace) -> list[list[str]]:
 def main() -> int:
     """Measure and print; the exit status says whether both trees gave the same answers."""
     if sys.argv[1:2] == ["--serve"]:
-        kind, model, batch, precision, *small = sys.argv[2:]
-        serve(kind, model, int(batch), precision, bool(small))
+        kind, model, batch, precision, threads, *small = sys.argv[2:]
+        serve(kind, model, int(batch), precision, int(threads), bool(small))
         return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -220,6 +222,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=list(SAME))
     parser.add_argument("--batches", nargs="+", default=["1", "32"], help="of the rows of kind infer")
+    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--burst", type=float, default=0.2)
     parser.add_argument(
@@ -238,7 +241,9 @@ def main() -> int:
         title = " ".join(row)
         if title not in known:
             try:
-                known[title] = measure(given.before.resolve(), [*row, *small], rounds, burst)
+                known[title] = measure(
+                    given.before.resolve(), [*row, str(given.threads), *small], rounds, burst
+                )
             except RowFailed as error:
                 console.print(f"{title}: {error}", style="red")
                 wrong.append(title)
