@@ -912,6 +912,31 @@ def _narrow_normal_share(b: Builder, x: Value) -> Value:
     return b.select(b.fcmp("ogt", x, b.like(x, 0.0)), b.fsub(one, tail), tail)
 
 
+def _narrow_gelu_slope(b: Builder, x: Value) -> Value:
+    """The derivative of GELU, to 2^-16, also of small ones left of its zero at -0.75."""
+    if not b.machine.quick or x.elem != "float":
+        return b.fadd((_SINGLE if x.elem == "float" else _DOUBLE)["gelu_slope"](b, x), b.like(x, 0.5))
+    a, one = _at_most(b, _abs(b, x), 40.0), b.like(x, 1.0)
+    t = _quick_reciprocal(b, b.muladd(a, b.like(x, _NARROW_SCALE), one))
+    power = _quick_exp2(b, b.fmul(b.fmul(a, b.like(x, -0.5 * _LOG2E)), a))
+    tail = b.fmul(b.polynomial(t, _NARROW_TAIL), t)
+    rest = b.fmul(b.muladd(a, b.like(x, -1 / math.sqrt(2 * math.pi)), tail), power)
+    return b.select(b.fcmp("ogt", x, b.like(x, 0.0)), b.fsub(one, rest), rest)
+
+
+def _narrow_tanh_gelu_slope(b: Builder, x: Value) -> Value:
+    """The same of GELU by tanh: with e = exp(-2 u) and s = 1 / (1 + e), (1 + tanh u) / 2 is s, its slope 2 e s s u'."""
+    if not b.machine.quick or x.elem != "float":
+        return b.fadd((_SINGLE if x.elem == "float" else _DOUBLE)["tanh_gelu_slope"](b, x), b.like(x, 0.5))
+    a, one = _at_most(b, _abs(b, x), 40.0), b.like(x, 1.0)
+    root = 2 * math.sqrt(2 / math.pi)
+    slope = b.muladd(b.fmul(a, a), b.like(x, 3 * _GELU_CUBE * root), b.like(x, root))
+    e = _quick_exp2(b, _near_erf(b, a, -2.0 * _LOG2E))
+    share = _quick_reciprocal(b, b.fadd(one, e))
+    rest = b.fmul(b.fmul(e, share), b.fsub(one, b.fmul(b.fmul(a, slope), share)))
+    return b.select(b.fcmp("ogt", x, b.like(x, 0.0)), b.fsub(one, rest), rest)
+
+
 def _quick_exp2(b: Builder, x: Value) -> Value:
     """2 to the power of x <= 0, to 2^-20 of itself; 0 where it is no normal number."""
     return _exp2(b, x) if b.machine.name == "simulated" else _by_lane(b, "nvvm.ex2.approx.ftz", x)
@@ -1295,7 +1320,9 @@ _SINGLE: dict[str, Function] = {
     "erfc": _erfc32,
     "gelu_slope": _odd_by_table(6.1, _GELU_SLOPE_STEP, _GELU_SLOPE_TABLE, _gelu_slope),
     "normal_excess": _odd_by_table(5.6, _NORMAL_STEP, _NORMAL_TABLE, _normal_excess),
+    "narrow_gelu_slope": _narrow_gelu_slope,
     "narrow_normal_share": _narrow_normal_share,
+    "narrow_tanh_gelu_slope": _narrow_tanh_gelu_slope,
     "tanh_gelu_slope": _odd_by_table(5.38, _TANH_GELU_SLOPE_STEP, _TANH_GELU_SLOPE_TABLE, _tanh_gelu_slope),
     "tanh_normal_excess": _odd_by_table(5.08, _TANH_NORMAL_STEP, _TANH_NORMAL_TABLE, _tanh_normal_excess),
 }

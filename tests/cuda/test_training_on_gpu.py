@@ -105,3 +105,45 @@ def test_gradients_of_pools(dtype) -> None:
         return most, b.op("AvgPoolGrad", dy, shape=[2, 64, 16, 16], **window)
 
     assert not on_host(same(make, dtype, random(2, 64, 16, 16), random(2, 64, 8, 8, seed=1)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "columns"), [(128, 128, 64), (77, 77, 64), (40, 120, 32)])
+def test_gradients_of_attention(queries, keys, columns, causal, dtype) -> None:
+    """By the kernel of our own, heads and rows that do not fill it included."""
+
+    def make(b, dy, q, k, v):
+        y, sums = b.op("Attention", q, k, v, scale=0.125, causal=causal)
+        return tuple(b.ops("AttentionGrad", [dy, q, k, v, y, sums], scale=0.125, causal=causal))
+
+    if causal and queries != keys:
+        pytest.skip("keys are hidden only where there are as many as queries")
+    rows = (queries, queries, keys, keys)
+    model = same(make, dtype, *(random(2, 3, n, columns, seed=i) for i, n in enumerate(rows)))
+    assert "attention_grad" in [t.kind for t in model.plan.tasks]
+
+
+@pytest.mark.parametrize("columns", [2501, 2506])
+def test_products_with_odd_columns(columns) -> None:
+    """Rows of operands and results that are padded to multiples of 16 bytes."""
+
+    def make(b, x, w, dy):
+        y = b.op("MatMul", x, b.op("Transpose", w, perm=[1, 0]))
+        slope = b.op("Mul", y, dy)
+        return y, b.op("MatMul", slope, w), b.op("MatMul", b.op("Transpose", slope, perm=[1, 0]), x)
+
+    feeds = random(2048, 768), random(columns, 768, seed=1) / 28, random(2048, columns, seed=2)
+    model = same(make, "bfloat16", *feeds)
+    pitches = {max(v.strides) for t in model.plan.tasks if t.kind == "matmul" for v in t.inputs[:2]}
+    assert all(n % 8 == 0 for n in pitches)
+
+
+def test_moments_of_columns_with_a_large_mean() -> None:
+    def make(b, x):
+        mean = b.op("ReduceMean", x, axes=[0, 1, 2], keepdims=True)
+        squares = b.op("Square", b.op("Sub", x, mean))
+        return mean, b.op("ReduceMean", squares, axes=[0, 1, 2], keepdims=True)
+
+    x = random(64, 28, 28, 64) + np.linspace(-100, 100, 64, dtype=np.float32)
+    same(make, "float32", x)

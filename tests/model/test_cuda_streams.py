@@ -77,7 +77,7 @@ def test_an_output_in_the_memory_of_an_input_is_that_input() -> None:
 
 def test_large_kernels_and_library_calls_stay() -> None:
     buffers = [*arena(0), Buffer("output", 256), Buffer("input", 256)]
-    large = View(1, "float32", (8 << 20,), (1,))
+    large = View(1, "float32", (streams.SIDE_BYTES,), (1,))
     made = [Task("matmul", "", [view(2)], [view(1)]), Task("kernel", "", [view(2)], [large])]
     plan = Plan("step", [], [], buffers, made)
     assert schedule(plan, [[t] for t in made]) == [(0, False), (1, False)]

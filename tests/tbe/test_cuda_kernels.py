@@ -246,3 +246,21 @@ def test_the_normal_distribution_function_is_right_to_16_bits_on_a_gpu() -> None
     numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
     (found,) = simulate([special], [tbe.unary("narrow_normal_share", special)], {special: numbers})
     np.testing.assert_allclose(found, [np.nan, 1.0, 0.0, 0.5, 0.5], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gelu_slope", "tanh_gelu_slope"])
+def test_slopes_of_gelu_are_right_to_16_bits_on_a_gpu(name) -> None:
+    """Also small ones where x is negative; near the zero at -0.75 to 2^-16."""
+    x = np.concatenate([np.linspace(-12, 12, 20001), np.linspace(-0.8, -0.7, 1000)]).astype(np.float32)
+    given = tbe.placeholder(x.shape, "float32")
+    slope = tbe.unary(f"narrow_{name}", given)
+    (got,) = simulate([given], [slope], {given: x})
+    want = tbe.evaluate([tbe.unary(f"narrow_{name}", tbe.cast(given, "float64"))], {given: x})[0]
+    assert np.abs(got - want).max() < 2.0**-15
+    far = (np.abs(x + 0.75) > 0.25) & (np.abs(want) > 1e-9)
+    assert (np.abs(got - want)[far] / np.abs(want[far])).max() < 2.0**-11
+    special = tbe.placeholder((5,), "float32")
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+    (found,) = simulate([special], [tbe.unary(f"narrow_{name}", special)], {special: numbers})
+    np.testing.assert_allclose(found, [np.nan, 1.0, 0.0, 0.5, 0.5], rtol=1e-4)
+    assert "ex2.approx.ftz" in gpu.build([given], [slope], "sm_90").code.decode()

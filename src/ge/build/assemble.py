@@ -26,7 +26,7 @@ from ge.plan import Buffer, Plan, Port, Task, View
 __all__ = ["build_plan"]
 
 _SMALL = 8 << 20  # bytes of a piece of the arena
-_REST = 32  # tasks: kernels of a GPU's two streams then need not wait for one another's memory
+_REST = 32  # tasks of a step that updates state: kernels of a GPU's two streams then do not wait for memory
 
 
 def build_plan(
@@ -63,7 +63,7 @@ def build_plan(
         if "in_place" not in options.disabled_passes
         else list(range(len(builder.storages)))
     )
-    memory, offsets = _plan_arena(builder, owner, _REST if options.target.kind == "cuda" else 0)
+    memory, offsets = _plan_arena(builder, owner, _REST if options.target.kind == "cuda" and pairs else 0)
     context.kernels.compile()
     _finish_kernel_tasks(builder, context.kernels)
     kept = [number for number in range(len(builder.tasks)) if number not in builder.dropped]

@@ -348,7 +348,7 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "deconv": (PointwiseDataGradient(), CudnnDataGradient()),
     "conv_grad_weights": (PointwiseWeightGradient(), CudnnWeightGradient()),
     "attention": (CudnnAttention(), _Decomposed()),
-    "attention_grad": (_Decomposed(),),
+    "attention_grad": (cuda_own.AttentionGradient(), _Decomposed()),
     "rnn": (_Decomposed(),),
     "lstm_steps": (_Decomposed(),),
     "lstm_steps_grad": (_Decomposed(),),

@@ -96,11 +96,15 @@ class GeluSlope(Activation):
     """The derivative of Gelu."""
 
     approximate = Attr(str, "none", choices=("none", "tanh"))
+    narrow = Attr(bool, False)  # as precise as a reader that rounds to 16 bits needs it
     cost = Cost.SLOW
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        return tbe.cast(tbe.unary(_GELU_SLOPE[op.approximate], widened(x)) + 0.5, x.dtype)
+        wide = widened(x)
+        if op.narrow or wide.dtype != x.dtype:
+            return tbe.cast(tbe.unary(f"narrow_{_GELU_SLOPE[op.approximate]}", wide), x.dtype)
+        return tbe.unary(_GELU_SLOPE[op.approximate], wide) + 0.5
 
 
 @register

@@ -542,5 +542,8 @@ def _elu_backward(n: AtenNode) -> Any:
 
 @aten("gelu_backward")
 def _gelu_backward(n: AtenNode) -> Any:
-    g, x = n.wide(n.arg("grad_output")), n.wide(n.arg("self"))
-    return n.back(n.op("Mul", g, n.op("GeluSlope", x, approximate=n.arg("approximate", "none"))))
+    g, given = n.wide(n.arg("grad_output")), n.arg("self")
+    x = n.wide(given)
+    narrow = desc_of(given).dtype != desc_of(x).dtype  # the product is rounded
+    slope = n.op("GeluSlope", x, approximate=n.arg("approximate", "none"), narrow=narrow)
+    return n.back(n.op("Mul", g, slope))

@@ -232,6 +232,11 @@ inline Value broadcast_to(const Value& x, const BroadcastToAttributes& attribute
           .put("shape", attributes.shape), 1)[0];
 }
 
+// The elements of a table of 256 at the places that the bits of x are, as numbers without sign.
+inline Value byte_table(const Value& x, const Value& table) {
+  return detail::add("ByteTable", {x, table}, detail::Attributes(), 1)[0];
+}
+
 // x converted to another element type; floats to integers truncate, anything to bool is x != 0.
 struct CastAttributes {
   std::string to;
@@ -665,10 +670,12 @@ inline Value gelu(const Value& x, const GeluAttributes& attributes = {}) {
 // The derivative of Gelu.
 struct GeluSlopeAttributes {
   std::string approximate = "none";
+  bool narrow = false;
 };
 inline Value gelu_slope(const Value& x, const GeluSlopeAttributes& attributes = {}) {
   return detail::add("GeluSlope", {x}, detail::Attributes()
-          .put("approximate", attributes.approximate), 1)[0];
+          .put("approximate", attributes.approximate)
+          .put("narrow", attributes.narrow), 1)[0];
 }
 
 // gt(a, b), per element.
