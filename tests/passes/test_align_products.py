@@ -77,3 +77,18 @@ def test_small_products_stay(monkeypatch) -> None:
 
     model = check(make, "bfloat16", random(16, 8), random(8, 13))
     assert kinds(model) == ["matmul"] and np.shape(model.plan.tasks[0].outputs[0].shape) == (2,)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_few_channels_of_a_first_convolution_are_padded(size) -> None:
+    """Images and weights that the step computes, and the gradient of the weights, from the same padded images."""
+
+    def make(b, x, w, dy):
+        image, weight = b.op("Add", x, x), b.op("Add", w, w)
+        y = b.op("Conv", image, weight, pads_begin=[size // 2] * 2, pads_end=[size // 2] * 2)
+        window = {"kernel": [size] * 2, "pads_begin": [size // 2] * 2, "pads_end": [size // 2] * 2}
+        return y, b.op("ConvGradWeight", image, dy, **window)
+
+    model = check(make, "bfloat16", random(2, 3, 6, 6), random(8, 3, size, size), random(2, 8, 6, 6, seed=1))
+    images = [t.inputs[0] for t in model.plan.tasks if t.kind in ("conv", "conv_grad_weights")]
+    assert [v.shape[1] for v in images] == [8, 8] and images[0].buffer == images[1].buffer

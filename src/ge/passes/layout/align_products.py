@@ -1,4 +1,4 @@
-"""Aligned rows for large 16-bit products of GPUs, whose tensor cores read 16 bytes at a time."""
+"""Aligned rows for large 16-bit products and convolutions of GPUs, whose tensor cores read 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
@@ -17,6 +17,9 @@ __all__ = ["AlignProducts"]
 _ELEMENTS = 8  # of 16 bits that begin at an address cuBLAS's fast kernels read
 _LEAST_SIDE = 256  # of a product whose time is arithmetic, not memory: the copies cost little beside it
 _LEAST_WORK = 1 << 31  # multiplications
+_PADDED_READERS = frozenset(
+    {"MatMul", "Transpose", "Conv", "ConvGradWeight"}
+)  # of a value, or of views of it
 
 
 @dataclass
@@ -64,14 +67,33 @@ def _in_memory(value: ir.Value | None, turned: bool) -> tuple[ir.Value, bool]:
     return node.inputs[0], turned != (list(attrs_of(node)["perm"]) == [1, 0])
 
 
+def _missing_channels(node: ir.Node) -> int:
+    """How many input channels a large convolution, or the gradient of its weights, lacks to a multiple of 8."""
+    x, other = (desc_of(v) for v in node.inputs[:2])  # type: ignore[arg-type]
+    attrs = attrs_of(node)
+    last = attrs["data_format"] == "channels_last" and attrs["weight_format"] == "OKI"
+    if x.dtype not in ("float16", "bfloat16") or other.dtype != x.dtype or not last or attrs["groups"] != 1:
+        return 0
+    if constant_of(node.inputs[1]) is not None:  # the program packs it
+        return 0
+    result = desc_of(node.outputs[0])
+    gradient = node.op_type == "ConvGradWeight"
+    weight, places = (
+        (result, other.size // other.shape[-1]) if gradient else (other, result.size // result.shape[-1])
+    )
+    work = places * weight.size
+    return -x.shape[-1] % _ELEMENTS if work >= _LEAST_WORK else 0
+
+
 class AlignProducts(Pass):
-    """Let the rows of large 16-bit products begin at multiples of 16 bytes, on GPUs.
+    """Let the rows of large 16-bit products, and pixels of convolutions, begin at multiples of 16 bytes, on GPUs.
 
     1. An axis that is the last one of an operand or of the result, and no multiple of 8 elements, is padded with
        zeros; the result is sliced.
     2. A tensor that is padded for one product is padded for all, and read through a slice elsewhere, so that it is in
        memory once.
-    3. Small products and those with operands in their epilogues stay.
+    3. So are the input channels of convolutions and gradients of weights that the graph computes.
+    4. Small ones, and products with operands in their epilogues, stay.
     """
 
     name = "align_products"
@@ -83,7 +105,14 @@ class AlignProducts(Pass):
         nodes = [(node, sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node))]
         for node, sides in nodes:
             _align(graph, options, node, sides, padded)
-        return bool(nodes)
+        windows = [
+            (node, missing)
+            for node in graph
+            if node.op_type in ("Conv", "ConvGradWeight") and (missing := _missing_channels(node))
+        ]
+        for node, missing in windows:
+            _align_channels(graph, options, node, missing, padded)
+        return bool(nodes or windows)
 
 
 def _align(
@@ -106,6 +135,28 @@ def _align(
     replace_node(graph, node, [product])
 
 
+def _align_channels(
+    graph: ir.Graph,
+    options: CompileOptions,
+    node: ir.Node,
+    missing: int,
+    padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value],
+) -> None:
+    def wider(value: ir.Value | None) -> ir.Value:
+        assert value is not None
+        return _padded(graph, options, value, [0] * (desc_of(value).rank - 1) + [missing], padded)
+
+    x, other, *rest = node.inputs
+    shape = desc_of(node.outputs[0]).shape
+    gradient = node.op_type == "ConvGradWeight"
+    x, other = wider(x), other if gradient else wider(other)
+    r = Rewriter(graph, node, options)
+    result = r.op_like(node, [x, other, *rest])
+    if gradient:
+        result = r.op("Slice", result, starts=[0] * len(shape), ends=list(shape))
+    replace_node(graph, node, [result])
+
+
 def _padded(
     graph: ir.Graph,
     options: CompileOptions,
@@ -122,7 +173,7 @@ def _padded(
         rest = iter(graph)
         following = next(rest) if maker is None else next(n for n in rest if n is maker) and next(rest)
         r = Rewriter(graph, following, options)
-        readers = [use for use in value.uses() if use.node.op_type not in ("MatMul", "Transpose")]
+        readers = [use for use in value.uses() if use.node.op_type not in _PADDED_READERS]
         padded[key] = r.op("Pad", value, low=[0] * len(high), high=high)
         if maker is not None and readers and not value.is_graph_output():
             whole = r.op("Slice", padded[key], starts=[0] * len(high), ends=list(desc_of(value).shape))
