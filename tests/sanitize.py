@@ -51,6 +51,7 @@ def pytest_sessionfinish(session):
 _TESTS = {
     "address": (
         "tests/native",
+        "tests/model/test_tensor_dump.py",
         "tests/tensorflow/test_device.py",
         "tests/tensorflow/test_device_models.py",
         "tests/tensorflow/test_device_variables.py",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import npu_runtime as rt
+from npu_runtime import _native
 from tests.native.native_support import BF16, Array, constant, randn, single, view
 
 
@@ -76,6 +77,33 @@ def test_many_threads_run_one_program() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+def test_the_observer_of_tasks_changes_while_threads_run() -> None:
+    """Each run is told as a whole or not at all; nobody calls an observer that is gone."""
+    program, x, expected = _chain(16)
+    stop = threading.Event()
+
+    def work(_: int) -> bool:
+        y, right = np.zeros_like(x), True
+        while not stop.is_set():
+            program.run([x], [y])
+            right = right and np.array_equal(y, expected)
+        return right
+
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(work, range(2))
+        try:
+            for _ in range(40):
+                seen: list[int] = []
+                _native.set_observer(lambda *told, seen=seen: seen.append(len(told)))
+                program.run([x], [np.zeros_like(x)])
+                _native.set_observer(None)
+                assert len(seen) >= 4  # two tasks, before and after each
+        finally:
+            _native.set_observer(None)
+            stop.set()
+        assert all(found)
 
 
 def test_programs_run_at_once_on_different_threads() -> None:
