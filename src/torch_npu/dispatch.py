@@ -216,7 +216,7 @@ def _run_written(
 ) -> Any:  # fmt: skip
     """Run an operator that writes operands; a number of the host may be read, not written."""
     operands: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-    written = {place: operands.get(place) for place in known.written}
+    written: dict[Any, Any] = {place: operands.get(place) for place in known.written}
     if to_host is not _to_host_mixed:
         for value in written.values():
             _refuse_host(value)

@@ -11,7 +11,7 @@ import torch
 
 from torch_npu import attention, caches, device, experts, functions, quantisation
 
-__all__ = ["OPERATORS", "register"]
+__all__ = ["OPERATORS", "absent", "register"]
 
 Function = Callable[..., Any]
 
@@ -82,7 +82,7 @@ _ABSENT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _absent(name: str, why: str) -> Function:
+def absent(name: str, why: str) -> Function:
     """A function that says, when it is called, that the device does not have it."""
 
     def function(*args: Any, **kwargs: Any) -> NoReturn:
@@ -97,7 +97,7 @@ def _table() -> dict[str, Function]:
     found |= {
         name: getattr(device, name) for name in ("get_npu_format", "npu_format_cast", "npu_format_cast_")
     }
-    found |= {name: _absent(name, why) for why, names in _ABSENT.items() for name in names}
+    found |= {name: absent(name, why) for why, names in _ABSENT.items() for name in names}
     found["_npu_reshape_and_cache"] = _reshape_and_cache
     return dict(sorted(found.items()))
 

@@ -1,1 +1,9 @@
-"""Help for scripts written for other devices."""
+"""What scripts written for other devices, or for the device's own modules, import."""
+
+from __future__ import annotations
+
+from torch_npu.contrib import function, module
+from torch_npu.contrib.function import *  # noqa: F403
+from torch_npu.contrib.module import *  # noqa: F403
+
+__all__ = [*function.__all__, *module.__all__]

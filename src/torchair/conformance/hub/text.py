@@ -39,6 +39,7 @@ _OWN: dict[str, dict[str, Any]] = {  # what is not tiny by name alone
     "swin": {"num_heads": [2, 4], "embed_dim": 16, "window_size": 2, "patch_size": 4},
     "segformer": {"num_attention_heads": [1, 2], "num_encoder_blocks": 2},
     "convnext": {"patch_size": 4},
+    "t5": {"decoder_start_token_id": 1},
     "squeezebert": {"q_groups": 1, "k_groups": 1, "v_groups": 1, "post_attention_groups": 1,
                     "intermediate_groups": 1, "output_groups": 1},
 }  # fmt: skip
