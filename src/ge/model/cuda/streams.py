@@ -16,9 +16,7 @@ from ge.plan import Plan, Task, View
 
 __all__ = ["Move", "Regions", "schedule"]
 
-SIDE_BYTES = (
-    4 << 20
-)  # read and written by a task of the side stream; larger ones leave it no idle multiprocessors
+SIDE_BYTES = 64 << 20  # that a task of the side stream reads and writes
 _BATCH = 12  # tasks that the side stream takes at a time: each time costs the main stream an event
 _PATIENCE = 6  # tasks of the main stream that the first of a batch waits for
 _AHEAD = 24  # tasks by which a cast of weights runs ahead of its place
