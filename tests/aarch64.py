@@ -28,7 +28,7 @@ DEBIAN = [
 ]  # fmt: skip
 WHEELS = [
     "numpy", "ml_dtypes>=0.5", "onnx>=1.19", "onnx_ir>=1.1", "llvmlite>=0.45", "typer", "rich", "protobuf",
-    "cloudpickle", "pytest", "hypothesis",
+    "cloudpickle", "pillow", "pytest", "hypothesis",
 ]  # fmt: skip
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_27", "manylinux_2_28")
 TESTS = (
