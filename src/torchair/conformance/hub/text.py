@@ -40,6 +40,8 @@ _OWN: dict[str, dict[str, Any]] = {  # what is not tiny by name alone
     "segformer": {"num_attention_heads": [1, 2], "num_encoder_blocks": 2},
     "convnext": {"patch_size": 4},
     "t5": {"decoder_start_token_id": 1},
+    "mamba": {"conv_kernel": 4},
+    "deepseek_v3": {"head_dim": 8, "qk_rope_head_dim": 8, "num_key_value_heads": 4},
     "squeezebert": {"q_groups": 1, "k_groups": 1, "v_groups": 1, "post_attention_groups": 1,
                     "intermediate_groups": 1, "output_groups": 1},
 }  # fmt: skip
