@@ -467,7 +467,11 @@ def _row_sum(w: Writer, src: Operand, lanes: Lanes, r: Value) -> Value:
     values = []
     for first in range(0, lanes.width, size):
         m = lanes.mask(w, first, size)
-        values.append(zero if isinstance(m, bool) else src.load(r, w.i64(first), size, m))
+        if isinstance(m, bool):  # no lane of these
+            values.append(zero)
+            continue
+        x = src.load(r, w.i64(first), size, m)
+        values.append(x if m is None else w.b.select(m, x, zero))
     return _tree(w, values, "add", src.dtype)
 
 
