@@ -64,7 +64,9 @@ def inside(processor: str, every: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--every", type=int, default=6, help="one in so many of the runtime's tests")
-    parser.add_argument("--qemu", default="qemu-x86_64", help="the emulator; 7.2 crashes where a Haswell does not")
+    parser.add_argument(
+        "--qemu", default="qemu-x86_64", help="the emulator; 7.2 crashes where a Haswell does not"
+    )
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("processors", nargs="*", default=[*PROCESSORS])
     arguments = parser.parse_args()
