@@ -3,7 +3,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -93,6 +95,21 @@ std::vector<NpuOppTensor> inputs_of(const Call& call) {
   return inputs;
 }
 
+// An output with the name of an input is that input, changed: a kernel finds the input's elements in the
+// memory of the output, under both names. Attribute "_shared": for each output the position of that input, or
+// -1.
+void share_memory(const Call& call, std::vector<NpuOppTensor>& inputs,
+                  const std::vector<NpuOppTensor>& outputs) {
+  const Dims shared = call.attrs.integers("_shared", {});
+  for (std::size_t i = 0; i < std::min(shared.size(), outputs.size()); ++i) {
+    if (shared[i] < 0 || shared[i] >= static_cast<std::int64_t>(inputs.size())) continue;
+    NpuOppTensor& input = inputs[static_cast<std::size_t>(shared[i])];
+    if (!input.data || input.nbytes != outputs[i].nbytes) continue;
+    if (input.data != outputs[i].data) std::memcpy(outputs[i].data, input.data, input.nbytes);
+    input.data = outputs[i].data;
+  }
+}
+
 void set_shape(void* runtime, std::uint64_t output, const std::int64_t* dims, std::int32_t rank) {
   Call& call = *static_cast<Call*>(runtime);
   if (output < call.outputs.size() && rank >= 0) call.set_shape(output, Dims(dims, dims + rank));
@@ -151,9 +168,9 @@ const ForeignKernel* find_foreign(std::string_view name) {
 }
 
 Status run_foreign(Call& call) {
-  const std::vector<NpuOppTensor> inputs = inputs_of(call);
-  std::vector<NpuOppTensor> outputs;
+  std::vector<NpuOppTensor> inputs = inputs_of(call), outputs;
   for (const Tensor& tensor : call.outputs) outputs.push_back(plain(tensor));
+  share_memory(call, inputs, outputs);
   AttrStore store;
   for (const auto& [name, value] : call.attrs) store.add(name, value);
   std::array<char, 1024> message{};

@@ -81,6 +81,30 @@ def test_any_number_of_inputs_and_lists_of_attributes(kit: Path) -> None:
         ge.run_operator("WeightedSum", *arrays)
 
 
+def test_an_output_with_the_name_of_an_input_is_its_memory(kit: Path, tmp_path: Path) -> None:
+    table, row = sample(4, 3), np.ones(3, np.float32)
+    wanted = table.copy()
+    wanted[2] = row
+    kept = table.copy()
+    np.testing.assert_array_equal(ge.run_operator("PutRow", table, row, at=2), wanted)
+    graph = ge.Graph("rows")
+    old, new = graph.input("table", (4, 3)), graph.input("row", (3,))
+    relu, weights = graph.op("Relu", old), graph.constant(table)
+    graph.output(graph.op("PutRow", relu, new, at=2) - relu)  # the former table is read as well
+    graph.output(graph.op("PutRow", old, new, at=2))
+    graph.output(graph.op("PutRow", weights, new, at=2) + weights)
+    graph.output(graph.op("PutRow", weights, graph.constant(row), at=2) + old)  # folded
+    positive = np.maximum(table, 0)
+    changed = positive.copy()
+    changed[2] = row
+    expected = [changed - positive, wanted, wanted + table, wanted + table]
+    for model in (found := ge.compile(graph), ge.load(found.save(tmp_path / "rows"))):
+        for _ in range(2):
+            for y, reference in zip(model(table, row), expected, strict=True):
+                np.testing.assert_allclose(y, reference, rtol=1e-6)
+            np.testing.assert_array_equal(table, kept)
+
+
 def test_error_status_of_a_kernel(kit: Path) -> None:
     x = np.array([1, 2, -5], np.float32)
     with pytest.raises(ge.GeError, match=r"Checked.*status 1: element 2 is -5, below 0"):

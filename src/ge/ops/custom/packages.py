@@ -118,6 +118,10 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
             members["unsuitable"] = staticmethod(code.unsuitable)
     if spec.aicpu:
         members["aicpu"] = kernel_name(package.name, spec.aicpu)
+        if shared := _shared(spec):
+            members["kernel_attrs"] = staticmethod(
+                lambda op: {**Operator.kernel_attrs(op), "_shared": shared}
+            )
     members.update(_inference(package, directory, spec, code))
     operator: type[Operator] = type(spec.type, (Operator,), members)
     # Set apart from the class, whose own names a port may have.
@@ -127,6 +131,15 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
         {a.name: _attr(a) for a in spec.attrs},
     )
     return operator
+
+
+def _shared(spec: OperatorSpec) -> list[int]:
+    """For each output the position of the input of its name, whose memory it is, or -1; [] where there is none."""
+    ports = [*spec.inputs, *spec.outputs]
+    inputs = [p.name for p in spec.inputs]
+    if any(p.kind == "dynamic" for p in ports) or not {p.name for p in spec.outputs} & set(inputs):
+        return []
+    return [inputs.index(p.name) if p.name in inputs else -1 for p in spec.outputs]
 
 
 def _input(port: PortSpec) -> Input:

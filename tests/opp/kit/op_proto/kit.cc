@@ -29,6 +29,8 @@ COMMON_INFER_FUNC_REG(WeightedSum, WeightedSumInfer);
 IMPLEMT_COMMON_INFERFUNC(AffineInfer) { return op.UpdateOutputDesc("y", op.GetInputDesc("x")); }
 COMMON_INFER_FUNC_REG(Affine, AffineInfer);
 
+COMMON_INFER_FUNC_REG(PutRow, ELMTWISE_INFER_SHAPEANDTYPE("table", "table"));
+
 // Leaves the shape to the operator file.
 IMPLEMT_COMMON_INFERFUNC(TripledInfer) { return GRAPH_SUCCESS; }
 COMMON_INFER_FUNC_REG(Tripled, TripledInfer);

@@ -47,6 +47,14 @@ REG_OP(Cube)
     .ATTR(factor, Int, 2)
     .OP_END_FACTORY_REG(Affine)
 
+    // A table with one row replaced. The kernel changes its input, whose memory the output is.
+    REG_OP(PutRow)
+    .INPUT(table, TensorType({DT_FLOAT}))
+    .INPUT(row, TensorType({DT_FLOAT}))
+    .ATTR(at, Int, 0)
+    .OUTPUT(table, TensorType({DT_FLOAT}))
+    .OP_END_FACTORY_REG(PutRow)
+
     // 3 x, by a TIK program; `reach` elements are read.
     REG_OP(Tripled)
     .INPUT(x, TensorType({DT_FLOAT16}))

@@ -97,4 +97,15 @@ class AffineKernel : public CpuKernel {
 };
 REGISTER_CPU_KERNEL("Affine", AffineKernel);
 
+class PutRowKernel : public CpuKernel {
+ public:
+  uint32_t Compute(CpuKernelContext& ctx) override {
+    const int64_t columns = ctx.Input(1)->NumElements();
+    float* row = ctx.Input(0)->Data<float>() + ctx.GetAttr("at")->GetInt() * columns;
+    for (int64_t i = 0; i < columns; ++i) row[i] = ctx.Input(1)->Data<float>()[i];
+    return KERNEL_STATUS_OK;
+  }
+};
+REGISTER_CPU_KERNEL("PutRow", PutRowKernel);
+
 }  // namespace aicpu
