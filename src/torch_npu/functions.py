@@ -583,30 +583,7 @@ def npu_convolution(
     return torch.convolution(input, weight, bias, axes, list(padding), list(dilation), False, none, groups)
 
 
-def npu_conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """`npu_convolution` over two axes."""
-    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
-
-
-def npu_conv3d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """`npu_convolution` over three axes."""
-    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
+npu_conv2d = npu_conv3d = npu_convolution  # which takes either number of axes
 
 
 def npu_convolution_transpose(
@@ -625,18 +602,7 @@ def npu_convolution_transpose(
     )
 
 
-def npu_conv_transpose2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """`npu_convolution_transpose` over two axes."""
-    return npu_convolution_transpose(input, weight, bias, padding, output_padding, stride, dilation, groups)
+npu_conv_transpose2d = npu_convolution_transpose
 
 
 # -- signs, boxes ------------------------------------------------------------------------------------------------

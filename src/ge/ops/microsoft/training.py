@@ -131,14 +131,14 @@ def _batch_norm(n: Node) -> Results:
     return [*results, mean, inverse][: max(n.outputs, 1)]
 
 
-def _others(n: Node, index: int) -> list[int]:
-    """The axes of an input but that of the channels."""
-    return [axis for axis in range(n.desc(index).rank) if axis != 1]
+def _others(x: Any) -> list[int]:
+    """The axes of a value but that of its channels."""
+    return [axis for axis in range(desc_of(x).rank) if axis != 1]
 
 
 def _statistics(n: Node, x: Any) -> tuple[Any, Any]:
     """Mean and inverse deviation of each channel."""
-    axes = [axis for axis in range(desc_of(x).rank) if axis != 1]
+    axes = _others(x)
     mean = n.op("ReduceMean", x, axes=axes, keepdims=True)
     spread = n.op("ReduceMean", n.op("Square", n.op("Sub", x, mean)), axes=axes, keepdims=True)
     return mean, n.op("Rsqrt", n.op("Add", spread, float(n.attr("epsilon", 1e-5))))
@@ -148,7 +148,7 @@ def _statistics(n: Node, x: Any) -> tuple[Any, Any]:
 def _batch_norm_grad(n: Node) -> Results:
     """dy, x, scale; what is saved of the batch's statistics follows from x."""
     dy, x, scale = _given(n, 3)
-    axes = _others(n, 1)
+    axes = _others(x)
     mean, inverse = _statistics(n, x)
     normal = n.op("Mul", n.op("Sub", x, mean), inverse)
     along = n.op("ReduceMean", n.op("Mul", dy, normal), axes=axes, keepdims=True)
