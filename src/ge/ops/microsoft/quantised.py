@@ -171,7 +171,7 @@ def _sum_integer(n: Node) -> Results:
 # -- weights of few bits -----------------------------------------------------------------------------------
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Unsigned numbers of a few bits, packed along the last axis, the lowest bits of a byte first."""
     if 8 % bits:
         raise Unsupported(f"weights of {bits} bits", "quantise to 2, 4 or 8 bits")
@@ -194,7 +194,7 @@ def _matmul_n_bits(n: Node) -> Results:
     zeros = _zero_points(n, columns, blocks, bits)
     x: Any = n.inputs[0]
     if n.input(4) is not None and (order := _order_of_groups(n, depth, block)) is not None:
-        packed = pack_levels(_unpacked(packed, bits)[:, order], bits)
+        packed = pack_levels(unpacked(packed, bits)[:, order], bits)
         x = n.op("Gather", x, n.builder.constant(order), axis=desc_of(x).rank - 1)
     if bits in (4, 8):
         packed = np.ascontiguousarray(packed[:, : -(-depth * bits // 8)])
@@ -202,7 +202,7 @@ def _matmul_n_bits(n: Node) -> Results:
         middles = None if zeros is None else n.builder.constant(zeros)
         return packed_product(n.builder, x, weights, steps, middles, n.input(5), bits=bits, group=block)
     middle = 0.0 if zeros is None else zeros[..., None]
-    levels = _unpacked(packed, bits).reshape(columns, blocks, -1).astype(np.float32) - float(1 << (bits - 1))
+    levels = unpacked(packed, bits).reshape(columns, blocks, -1).astype(np.float32) - float(1 << (bits - 1))
     weight = ((levels - middle) * scales[..., None]).reshape(columns, -1)[:, :depth]
     turned = np.ascontiguousarray(weight.T).astype(numpy_dtype(n.desc().dtype))
     y = standard(n, "MatMul", x, n.builder.constant(turned))
@@ -215,7 +215,7 @@ def _zero_points(n: Node, columns: int, blocks: int, bits: int) -> np.ndarray | 
         return None
     given = n.const(3, "the zero points")
     if given.dtype == np.uint8:
-        given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
+        given = unpacked(given.reshape(columns, -1), bits)[:, :blocks]
     return given.astype(np.float32).reshape(columns, blocks) - np.float32(1 << (bits - 1))
 
 
@@ -259,11 +259,11 @@ def _gather_quantised(n: Node) -> Results:
     bits, block = int(n.attr("bits", 4)), int(n.attr("block_size", 128))
     if data.dtype != np.uint8:
         raise Unsupported(f"GatherBlockQuantized of {data.dtype}", "use uint8 data")
-    levels = _unpacked(data, bits).astype(np.float32)
+    levels = unpacked(data, bits).astype(np.float32)
     axis = int(n.attr("quantize_axis", 1)) % levels.ndim
     zero: Any = np.float32(1 << (bits - 1))
     if n.input(3) is not None:
-        zero = _unpacked(n.const(3, "the zero points"), bits).astype(np.float32)
+        zero = unpacked(n.const(3, "the zero points"), bits).astype(np.float32)
         zero = np.repeat(zero, block, axis=axis).take(range(levels.shape[axis]), axis=axis)
     step = np.repeat(scales.astype(np.float32), block, axis=axis).take(range(levels.shape[axis]), axis=axis)
     table = ((levels - zero) * step).astype(scales.dtype)
