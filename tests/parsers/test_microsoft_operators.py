@@ -580,3 +580,48 @@ def test_refusals_of_mixtures_name_the_way_out() -> None:
         ge.compile(model_of("MoE", operands, 1, activation_type="tanh"))
     with pytest.raises(ge.GeError, match="plain routing"):
         ge.compile(model_of("MoE", operands, 1, use_sparse_mixer=1))
+
+
+# -- linear attention --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 40])  # unrolled, then a loop
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (2, 4)])
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_linear_attention(tokens: int, heads: int, groups: int, rule: str) -> None:
+    keys = min(heads, groups)
+    operands: list[Operand] = [
+        *(real(2, tokens, heads * 8), real(2, tokens, keys * 8, scale=0.3), real(2, tokens, groups * 12)),
+        real(2, groups, 8, 12),
+        -np.abs(real(2, tokens, groups)) if "gated" in rule else None,
+        np.abs(real(2, tokens, groups, scale=0.3)) if "delta" in rule else None,
+    ]
+    while operands[-1] is None:
+        operands.pop()
+    check("LinearAttention", operands, 2, q_num_heads=heads, kv_num_heads=groups, update_rule=rule)
+
+
+def test_linear_attention_without_a_past_and_with_a_decay_for_every_key() -> None:
+    decay, beta = -np.abs(real(1, 5, 16)), np.abs(real(1, 5, 1, scale=0.3))
+    operands = [real(1, 5, 16), real(1, 5, 16, scale=0.3), real(1, 5, 24), None, decay, beta]
+    check("LinearAttention", operands, 2, q_num_heads=2, kv_num_heads=2, scale=0.5)
+
+
+def test_gates_and_norms_of_linear_attention() -> None:
+    check("LinearAttentionGate", [real(1, 4, 3), real(3), real(3), real(1, 4, 3)], 2)
+    check("LinearAttentionGate", [real(1, 4, 3), real(3), real(3)])
+    for activation in ("silu", "swish", "sigmoid"):
+        check("GatedRMSNorm", [real(2, 4, 24), real(8), real(2, 4, 24)], activation=activation, epsilon=1e-5)
+    check("GatedAdd", [real(2, 4, 24), real(2, 4, 24), real(2, 4, 1)])
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_causal_convolutions_with_a_state(dilation: int, activation: str) -> None:
+    attrs: dict[str, Any] = {"activation": activation, "dilation": dilation}
+    weight, bias, held = real(6, 1, 4), real(6), 3 * dilation
+    check("CausalConvWithState", [real(2, 6, 9), weight, bias, real(2, 6, held)], 2, **attrs)
+    check("CausalConvWithState", [real(2, 6, 1), weight, bias, real(2, 6, held)], 2, **attrs)
+    check("CausalConvWithState", [real(2, 6, 9), weight], 2, **attrs)
+    last = [real(2, 9, 2, 3), weight, bias, real(2, held, 2, 3)]
+    check("CausalConvWithState", last, 2, channels_last=1, **attrs)
