@@ -134,7 +134,6 @@ def test_packages_of_ge_are_drawn_as_they_are() -> None:
 _CHANGE_FRAMEWORKS = {
     "src/torch_npu/contrib/transfer_to_npu.py": "`cuda` means `npu`: what its import is for",
     "src/npu_bridge/contrib.py": "a name that tf_slim looks for",
-    "src/npu_bridge/version1.py": "`python -m npu_bridge run` imports TensorFlow 1's names",
 }
 _PATCHED = FRAMEWORKS | {"builtins", "threading"}
 

@@ -25,6 +25,7 @@ from ge.explanation import placements
 from ge.hybrid.cuts import Halves, halves
 from ge.ir import facts
 from ge.ir.values import desc_of
+from ge.memory_advice import out_of_memory
 from ge.model.model import Model
 from ge.open_model import OpenModel
 from ge.ops.base import Engine, lookup
@@ -192,6 +193,7 @@ def _plan(
     dump_graph(graph, "place", options, name)
     plan = build_plan(graph, options, name, donated, resident)
     plan.report["placement"] = placements(graph)
+    _check_memory(plan, options.target)
     plan.report["packages"] = _packages(plan)
     plan.report["target"] = options.target.report()
     if interface is not None:
@@ -212,6 +214,17 @@ def _check_names(options: CompileOptions) -> list[str]:
     environment.check_names("NPU_DUMP", stages)
     environment.check_names("NPU_DISABLE_PASSES", switch_names())
     return sorted(options.disabled_passes - set(switch_names()))
+
+
+def _check_memory(plan: Plan, target: Target) -> None:
+    """Refuse a plan that the target's memory cannot hold, instead of letting the system end the process."""
+    needed = plan.arena_bytes + int(plan.report["constant_bytes"])
+    if target.memory_bytes and needed > target.memory_bytes:
+        raise out_of_memory(
+            f"{plan.name} needs {needed} bytes of memory, target {target.name} has {target.memory_bytes}",
+            *(plan.report.get("peak", []), needed, target.memory_bytes),
+            "a smaller batch, in training the option recompute, or a target with more memory",
+        )
 
 
 def _log_plan(plan: Plan) -> None:

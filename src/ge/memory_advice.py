@@ -1,11 +1,13 @@
-"""What to say when memory runs out: the largest tensors, and the batch that would fit."""
+"""Errors that say why memory runs out: the largest tensors, and the batch that would fit."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
-__all__ = ["fitting_batch", "largest_text"]
+from ge.errors import OutOfMemoryError
+
+__all__ = ["fitting_batch", "largest_text", "out_of_memory"]
 
 NAMED = 4  # tensors named in an error
 
@@ -19,6 +21,16 @@ def largest_text(peak: Sequence[dict[str, Any]]) -> str:
     return ", ".join(
         f"{t['name']} {t['dtype']}[{','.join(map(str, t['shape']))}] {t['nbytes'] / 2**20:.1f} MiB"
         for t in peak[:NAMED]
+    )
+
+
+def out_of_memory(
+    cause: object, peak: Sequence[dict[str, Any]], requested: int, available: int, remedy: str
+) -> OutOfMemoryError:
+    """The error of a plan that needs more memory than there is; peak: what a plan's report says of it."""
+    named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
+    return OutOfMemoryError(
+        "E10030", f"{cause}{named}", remedy=remedy, requested=requested, available=available, peak=peak
     )
 
 

@@ -1,8 +1,8 @@
 """Measures the costs of the current machine: `python -m ge.tune` times implementations against each other.
 
 Each entry of a cost table is a crossover: the size from which, or up to which, one implementation is faster than those
-after it in its operator's list. A small graph is compiled at several sizes, once with the implementation forced on and
-once forced off; the size that would have lost the least time is the crossover.
+after it in its operator's list, or all threads are faster than one. A small graph is compiled at several sizes, once
+with the choice forced on and once forced off; the crossover is the size that would have lost the least time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+import tbe
 from ge.compiler import compile_graph
 from ge.implementations.product import predicted_gain
 from ge.ir.types import numpy_dtype
 from ge.model.model import Model
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
+from ge.plan import Plan
 from ge.target import CostTable, Target, costs_file, host
+from tbe.processor import Processor
+from tbe.schedule import schedule
 
-__all__ = ["SWEEPS", "Sweep", "crossover", "main", "measure"]
+__all__ = ["SWEEPS", "Sweep", "choices", "crossover", "main", "measure"]
 
-_NEVER, _ALWAYS = 1 << 40, 1  # bounds that every size misses, and that every size meets
+_NEVER, _ALWAYS = (1 << 40) - 1, 1  # bounds that every size misses, and that every size meets
 _ROUNDS = 7
 _SECONDS = 0.02  # of one timing
 
@@ -100,12 +104,29 @@ def _attention(b: GraphBuilder, queries: int) -> ir.Value:
     return b.op("Attention", q, k, v, scale=0.125)[0]
 
 
+def _exponentials(units: int) -> int:
+    """Elements of so many units of parallel work on a named target."""
+    return units * Processor().chunk
+
+
+def _share_ns(units: int, target: Target) -> float:
+    """The estimated time of a core's share of the exponentials."""
+    x = tbe.placeholder((_exponentials(units),), "float32")
+    return schedule([x], [tbe.unary("exp", x)], target.processor).nanoseconds / target.cores
+
+
 def _tiles(count: int) -> tuple[int, int]:
     """Height and width of one image with so many tiles of 4x4."""
     return 4, 4 * count
 
 
 SWEEPS: tuple[Sweep, ...] = (
+    Sweep(
+        "wake_ns",
+        (2, 4, 6, 8, 12, 16, 24, 32, 48, 64),
+        lambda b, n: b.op("Exp", b.input("x", (_exponentials(n),), "float32")),
+        _share_ns,
+    ),
     Sweep("strassen_depth", (128, 256, 512, 1024), lambda b, n: _product(b, 1024, n, 1024, False)),
     Sweep(
         "strassen_gain",
@@ -204,13 +225,17 @@ def crossover(quantities: Sequence[float], speedups: Sequence[float], at_most: b
     return min([*(q for q, _ in points), beyond], key=lost)
 
 
+def choices(plan: Plan) -> list[tuple[Any, Any]]:
+    """What the costs decide of each task: its implementation, and how much of it is worth a thread."""
+    return [(task.attrs.get("implementation"), task.attrs.get("grain")) for task in plan.tasks]
+
+
 def measure(sweep: Sweep, target: Target, rounds: int = _ROUNDS) -> float | None:
     """The crossover of one entry; None where the target never has the implementation."""
     quantities, speedups = [], []
     for size in sweep.sizes:
         models = [_compiled(sweep, size, target, on) for on in (True, False)]
-        names = [[t.attrs.get("implementation") for t in m.plan.tasks] for m in models]
-        if names[0] == names[1]:
+        if choices(models[0].plan) == choices(models[1].plan):
             continue
         quantities.append(sweep.quantity(size, target))
         speedups.append(_speedup(models, rounds))

@@ -6,22 +6,24 @@
 
 from __future__ import annotations
 
-import builtins
+import ast
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
-import runpy
 import sys
 import sysconfig
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from npu_bridge import contrib
 
-__all__ = ["disable_v2_behavior", "install", "run_script", "tensorflow_v1"]
+__all__ = ["disable_v2_behavior", "install", "run_main", "run_script", "tensorflow_v1"]
 
+_ALIAS = "npu_bridge.tensorflow_v1"  # by which rewritten modules import the version-1 module
 _LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
@@ -72,46 +74,86 @@ _module: types.ModuleType | None = None
 
 
 def install() -> None:
-    """From now on, `import tensorflow` outside installed packages gives version-1 names."""
+    """From now on, `import tensorflow` in modules outside installed packages gives version-1 names."""
     global _installed
     if _installed:
         return
     if "tensorflow" not in sys.modules and importlib.util.find_spec("tf_keras") is not None:
         os.environ.setdefault(_LEGACY_KERAS, "1")  # tf.layers and sessions need Keras 2
-    version1 = tensorflow_v1()
+    sys.modules[_ALIAS] = tensorflow_v1()
     disable_v2_behavior()
-    original = builtins.__import__
-
-    def version1_import(
-        name: str,
-        globals: Mapping[str, Any] | None = None,
-        locals: Mapping[str, Any] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> types.ModuleType:
-        result = original(name, globals, locals, fromlist or (), level)
-        top = name == "tensorflow" or (name.startswith("tensorflow.") and not fromlist)
-        return version1 if top and level == 0 and _is_script(globals) else result
-
-    builtins.__import__ = version1_import
+    sys.meta_path.insert(0, _Finder())
     _installed = True
 
 
 _installed = False
 
 
-def _is_script(names: Mapping[str, Any] | None) -> bool:
-    """Whether the importing module is the user's own, not part of an installed package."""
-    file = (names or {}).get("__file__")
-    if not file:
-        return (names or {}).get("__name__") == "__main__"
-    return not str(Path(file).resolve()).startswith(_LIBRARIES)
+class _Imports(ast.NodeTransformer):
+    """Rewrites a module's imports of `tensorflow` to imports of the version-1 module.
+
+    Imports from TensorFlow's submodules (`from tensorflow.python import …`) stay as they are.
+    """
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        return [ast.copy_location(made, node) for alias in node.names for made in _version1_import(alias)]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if node.module == "tensorflow" and node.level == 0:
+            node.module = _ALIAS
+        return node
+
+
+def _version1_import(alias: ast.alias) -> list[ast.stmt]:
+    """The statements in place of `import NAME [as OTHER]`.
+
+    >>> print(*map(ast.unparse, _version1_import(ast.alias("tensorflow.nn.rnn_cell", "cells"))), sep="; ")
+    __import__('tensorflow.nn.rnn_cell'); from npu_bridge.tensorflow_v1 import nn as cells; cells = cells.rnn_cell
+    """
+    top, *rest = alias.name.split(".")
+    if top != "tensorflow":
+        return [ast.Import([alias])]
+    name = alias.asname or top
+    loaded: list[ast.stmt] = [ast.parse(f"__import__({alias.name!r})").body[0]] if rest else []
+    if not rest or alias.asname is None:
+        return [*loaded, ast.Import([ast.alias(_ALIAS, name)])]
+    first, *further = rest
+    walked = ast.parse(f"{name} = {'.'.join([name, *further])}").body if further else []
+    return [*loaded, ast.ImportFrom(_ALIAS, [ast.alias(first, name)], 0), *walked]
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module of a version-1 program; its rewritten code is not written to Python's bytecode files."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return _compiled(self.get_data(path), path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that Python would find, and has those of the program itself loaded by `_Loader`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader:
+            return None
+        if str(Path(spec.loader.path).resolve()).startswith(_LIBRARIES):
+            return None
+        spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+def _compiled(source: bytes, path: str) -> types.CodeType:
+    tree = ast.fix_missing_locations(_Imports().visit(ast.parse(source, path)))
+    return compile(tree, path, "exec", dont_inherit=True)
 
 
 def _library_folders() -> tuple[str, ...]:
     installed = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     ours = Path(__file__).resolve().parent.parent
-    packages = ("npu_bridge", "npu_device", "tf_adapter", "ge", "tbe", "hccl")
+    packages = ("npu_bridge", "npu_device", "npu_runtime", "npu_tools", "tf_adapter", "ge", "tbe", "hccl")
     return (*(str(Path(p).resolve()) for p in installed if p), *(str(ours / name) for name in packages))
 
 
@@ -125,4 +167,15 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
 
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
-    runpy.run_path(path, run_name="__main__")
+    run_main(path)
+
+
+def run_main(path: str) -> None:
+    """Run a file as the main module of a version-1 program."""
+    main, before = types.ModuleType("__main__"), sys.modules["__main__"]
+    main.__file__ = path
+    sys.modules["__main__"] = main
+    try:
+        exec(_compiled(Path(path).read_bytes(), path), vars(main))
+    finally:
+        sys.modules["__main__"] = before

@@ -161,6 +161,11 @@ class Schedule:
     streams: bool = False  # whether aligned outputs bypass the caches
     processor: Processor = field(default_factory=Processor)
 
+    @property
+    def nanoseconds(self) -> float:
+        """Estimated time on one core."""
+        return _nanoseconds(self.nests)
+
 
 def schedule(
     inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor], processor: Processor | None = None
@@ -582,8 +587,12 @@ class _Planner:
 def _pieces(nests: Sequence[Nest], processor: Processor) -> tuple[int, int]:
     """Units of parallel work, and how many of them are worth a thread."""
     total = sum(n.units for n in nests)
-    time = sum(n.row_ns * n.rows for n in nests)
-    return total, max(1, min(total, math.ceil(processor.wake_ns * total / max(time, 1.0)))) if total else 1
+    time = max(_nanoseconds(nests), 1.0)
+    return total, max(1, min(total, math.ceil(processor.wake_ns * total / time))) if total else 1
+
+
+def _nanoseconds(nests: Sequence[Nest]) -> float:
+    return sum(n.row_ns * n.rows for n in nests)
 
 
 def retuned(plan: Schedule, tuning: Tuning) -> Schedule:

@@ -142,17 +142,6 @@ def _brought_back(original: Function) -> Function:
     return copied
 
 
-def _in_new_threads(original: Function) -> Function:
-    """TensorFlow keeps the current device per thread, and offers no way to set what a new thread starts with."""
-
-    def run(self: Any) -> None:
-        if device.is_default():
-            device.apply_default()
-        original(self)
-
-    return run
-
-
 _MEMORY = "tf.config's questions about memory do not know the NPU"
 
 PATCHES = PatchTable(
@@ -191,8 +180,12 @@ PATCHES = PatchTable(
             without="MultiWorkerMirroredStrategy trains on the host",
         ),
         Patch(f"{_CONTEXT}:Context.soft_device_placement", _setter(_soft_placement_changed)),
-        # Python's own class, for want of a hook in TensorFlow (`_in_new_threads`).
-        Patch("threading:Thread._bootstrap_inner", _in_new_threads),
+        Patch(
+            f"{_CONTEXT}:Context.__init__",
+            _after(lambda self, *_, **__: device.start_threads_on_default(self)),
+            without="new threads start on the host: use tf.device('/NPU:0') in them",
+            needs=("tensorflow.python.pywrap_tfe:EagerContextThreadLocalData",),
+        ),
         # Random numbers and functions
         Patch(f"{_CONTEXT}:Context._set_global_seed", _after(lambda *_: native.reset_random())),
         Patch(

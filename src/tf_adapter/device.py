@@ -9,6 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device_spec
 
 import npu_runtime
+from ge.compatibility import CompatibilityWarning
 from npu_runtime import tensorflow as native
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "runs_everything",
     "set_memory_growth",
     "set_memory_limit",
+    "start_threads_on_default",
 ]
 
 TYPE = "NPU"
@@ -93,7 +98,10 @@ def register() -> None:
     compatibility.PATCHES.apply()
     compatibility.add_names()
     _set_callbacks()
+    created = context._context is not None  # before `Context.__init__` was patched
     running = context.context()
+    if created:
+        start_threads_on_default(running)
     if running._initialized:
         add_physical_devices(running)
         add_devices(running)
@@ -393,10 +401,76 @@ def as_default(on: bool = True) -> None:
     apply_default()
 
 
-def apply_default() -> None:
+def apply_default(current: context.Context | None = None) -> None:
     """Make NPU:0 the device of this thread if it is the default and the thread names none."""
-    current = context.context()
+    current = current or context.context()
     if _State.default and not current.device_name:
         current._set_device(device_name(), device_spec.DeviceSpecV2.from_string(device_name()))
     elif not _State.default and current.device_name == device_name():
         current._set_device("", device_spec.DeviceSpecV2.from_string(""))
+
+
+class _StartsEagerly:
+    """TensorFlow's question whether a thread that uses a context for the first time runs eagerly.
+
+    TensorFlow offers no starting device. It sets the thread's device to "" after it has asked, and releases the answer
+    last: that is when the default device can be set.
+    """
+
+    def __init__(self, of: weakref.ref[context.Context]) -> None:
+        self._of = of
+
+    def __bool__(self) -> bool:
+        return bool(context.default_execution_mode == context.EAGER_MODE)
+
+    def __del__(self) -> None:
+        current = self._of()
+        if current is not None and _State.default and _is_python_thread():
+            apply_default(current)
+
+
+def _is_python_thread() -> bool:
+    """True in threads that Python started; TensorFlow's own run dataset functions, which stay on the host."""
+    here = threading.get_ident()
+    return any(t.ident == here and not isinstance(t, threading._DummyThread) for t in threading.enumerate())
+
+
+_THREAD_STATE = (
+    "is_eager",
+    "device_name",
+    "device_spec",
+    "scope_name",
+    "function_call_options",
+    "executor",
+    "op_callbacks",
+)
+
+
+def start_threads_on_default(created: context.Context) -> None:
+    """Let threads that use this context for the first time start on the default device.
+
+    A context has one such question. The record that holds it is made anew, with the state of the current thread; other
+    threads keep theirs.
+    """
+    old = created._thread_local_data
+    state = {name: getattr(old, name) for name in _THREAD_STATE}
+    released = weakref.ref(old)
+    del old
+    created._thread_local_data = None
+    if (held := released()) is not None:
+        created._thread_local_data = held
+        warnings.warn(
+            "another thread is using TensorFlow: new threads start on the host. Import tf_adapter before threads "
+            "start, or use tf.device('/NPU:0') in them",
+            CompatibilityWarning,
+            stacklevel=3,
+        )
+        return
+    data = pywrap_tfe.EagerContextThreadLocalData(
+        created,
+        is_eager=functools.partial(_StartsEagerly, weakref.ref(created)),
+        device_spec=device_spec.DeviceSpecV2.from_string(""),
+    )
+    for name, value in state.items():
+        setattr(data, name, value)
+    created._thread_local_data = data

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ge.build.memory import ALIGNMENT, Piece, check, lower_bound, plan_memory
+from ge.compiler import compile_plan
+from ge.errors import OutOfMemoryError
+from ge.ops.builder import GraphBuilder
+from ge.options import CompileOptions
+from ge.target import cpu, named
 
 
 def random_pieces(count: int, seed: int, longest: int = 20) -> list[Piece]:
@@ -94,3 +101,26 @@ def test_ten_thousand_pieces_take_seconds():  # about one; all pairs of them wou
     plan = plan_memory(pieces)
     assert time.thread_time() - start < 30
     check(pieces, plan.offsets)
+
+
+def test_a_plan_that_the_target_cannot_hold_is_refused_with_its_largest_tensors() -> None:
+    b = GraphBuilder("too_large")
+    x = b.input("x", (64, 1024), "float32")
+    b.output(b.op("ReduceSum", b.op("MatMul", x, np.zeros((1024, 1024), np.float32)), axes=[0]))
+    target = named("avx2")
+    assert compile_plan(b.graph, CompileOptions(target=target)).tasks, "an unknown size refuses nothing"
+    with pytest.raises(
+        OutOfMemoryError, match=r"target avx2 has 65536; the largest tensors are .*\[64,1024\]"
+    ) as found:
+        compile_plan(b.graph, CompileOptions(target=replace(target, memory_bytes=1 << 16)))
+    assert found.value.available == 1 << 16 < found.value.requested
+
+
+def test_the_memory_of_this_machine_is_a_containers_where_that_is_less(tmp_path, monkeypatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(cpu, "_MEMORY_LIMITS", (str(limit), str(tmp_path / "nothing")))
+    physical = cpu._memory_bytes.__wrapped__()
+    limit.write_text("max\n")
+    assert cpu._memory_bytes.__wrapped__() == physical
+    limit.write_text("4096\n")
+    assert cpu._memory_bytes.__wrapped__() == 4096

@@ -12,7 +12,7 @@ from ge import tune
 from ge.compiler import compile_plan
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
-from ge.target import CostTable, costs_file, host, named
+from ge.target import CostTable, costs_file, host, named, runtime_loops
 
 
 def test_a_crossover_is_where_least_time_is_lost() -> None:
@@ -38,8 +38,7 @@ def test_a_sweep_forces_its_implementation_on_and_off(sweep: tune.Sweep) -> None
         compile_plan(b.graph, CompileOptions(target=replace(target, costs=sweep.forced(target.costs, on))))
         for on in (True, False)
     ]
-    names = [[t.attrs.get("implementation") for t in plan.tasks] for plan in plans]
-    assert names[0] != names[1]
+    assert tune.choices(plans[0]) != tune.choices(plans[1])
 
 
 def test_the_command_writes_what_plans_are_made_by(
@@ -58,3 +57,16 @@ def test_unknown_entries_are_named_with_the_choices(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         tune.main(["--only", "nothing"])
     assert "there is no entry nothing" in capsys.readouterr().err
+
+
+def test_measured_thresholds_of_threads_reach_kernels_and_the_runtime() -> None:
+    b = GraphBuilder("exponentials")
+    b.output(b.op("Exp", b.input("x", (1 << 18,), "float32")))
+    target = named("avx2")
+    plans = [
+        compile_plan(b.graph, CompileOptions(target=replace(target, costs=CostTable.of({"wake_ns": wake}))))
+        for wake in (5_000, 80_000)
+    ]
+    quick, slow = (plan.tasks[0].attrs["grain"] for plan in plans)
+    assert quick < slow <= 16 * quick
+    assert [runtime_loops(plan.report)["wake_ns"] for plan in plans] == [5_000, 80_000]

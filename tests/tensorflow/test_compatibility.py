@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ge.compatibility import Patch
-from tf_adapter.compatibility import PATCHES
+from tf_adapter.compatibility import _KERAS_PATCHES, PATCHES
 
 
 def test_the_installed_version_was_tried() -> None:
@@ -16,3 +16,8 @@ def test_the_installed_version_was_tried() -> None:
 @pytest.mark.parametrize("patch", PATCHES.patches, ids=lambda patch: patch.place)
 def test_tensorflow_has_what_a_patch_needs(patch: Patch) -> None:
     assert patch.missing() == []
+
+
+def test_python_itself_is_not_patched() -> None:
+    places = [p.place for table in (PATCHES, _KERAS_PATCHES) for p in table.patches]
+    assert [place for place in places if not place.startswith("tensorflow")] == []

@@ -134,6 +134,70 @@ def test_threads_started_later_have_the_default_too() -> None:
     with ThreadPoolExecutor(2) as pool:
         found += pool.map(lambda _: tf.constant(1.0).device, range(4))
     assert found == [NPU] * 5
+    assert threading.Thread._bootstrap_inner.__module__ == "threading"
+
+
+@pytest.mark.parametrize("context_exists", [False, True])
+def test_threads_have_the_default_of_the_time_they_first_use_tensorflow(context_exists: bool) -> None:
+    code = f"""
+        import threading
+        import tensorflow as tf
+        if {context_exists}:
+            with tf.device("/CPU:0"):
+                tf.constant(1.0)
+
+        found, ready, imported = [], threading.Event(), threading.Event()
+
+        def use():
+            found.append(tf.constant(1.0).device)
+            with tf.device("/CPU:0"):
+                found.append(tf.constant(1.0).device)
+            found.append(tf.constant(1.0).device)
+
+        def wait():
+            ready.set()
+            imported.wait()
+            use()
+
+        def run(target):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+
+        early = threading.Thread(target=wait)
+        early.start()
+        ready.wait()
+        import tf_adapter
+        imported.set()
+        early.join()
+        run(use)
+        tf_adapter.as_default(False)
+        run(use)
+        tf_adapter.as_default()
+        with tf.Graph().as_default():
+            run(use)
+        elements = tf.data.Dataset.range(1).map(
+            lambda x: tf.py_function(lambda x: found.append(tf.constant(1.0).device) or x, [x], tf.int64)
+        )
+        list(elements)
+        print(" ".join(name.rpartition(":")[0][-3:] for name in found))
+    """
+    npu, cpu = ["NPU", "CPU", "NPU"], ["CPU"] * 3
+    assert _in_new_process(code).split() == [*npu, *npu, *cpu, *npu, "CPU"]
+
+
+def test_an_import_while_another_thread_holds_the_state_of_threads_says_so() -> None:
+    code = """
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+        held = context.context()._thread_local_data
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import tf_adapter
+        print(any("new threads start on the host" in str(w.message) for w in caught), tf.constant(1.0).device)
+    """
+    assert _in_new_process(code).split() == ["True", NPU]
 
 
 def test_an_npu_that_is_not_there() -> None:

@@ -40,3 +40,10 @@ def test_the_command_line_says_how_it_is_used() -> None:
 
     assert main([]) == 2
     assert main(["run", "no_such_script.py"]) == 2
+
+
+def test_every_form_of_import_gives_version_1_names_to_the_program_only(run_v1: Callable[..., Any]) -> None:
+    found = run_v1("imports.py")
+    assert found.pop("line of an error") == 3
+    assert found.pop("bytecode") == []
+    assert found == dict.fromkeys(found, True)

@@ -13,10 +13,10 @@ import numpy as np
 
 import npu_runtime
 from ge import tensor_dump
-from ge.errors import GeError, OutOfMemoryError
+from ge.errors import GeError
 from ge.interface import Interface
 from ge.ir.types import numpy_dtype
-from ge.memory_advice import largest_text
+from ge.memory_advice import out_of_memory
 from ge.model.kernels import no_expression
 from ge.plan import KernelImage, Plan, Port, Task
 from ge.profile import TaskProfile, recorded_tasks, table, trace
@@ -369,19 +369,6 @@ def _require_packages(plan: Plan) -> None:
             search.require(name, str(versions.get(name[4:].partition("/")[0], "")))
 
 
-def _out_of_memory(plan: Plan, error: npu_runtime.OutOfDeviceMemory) -> OutOfMemoryError:
-    peak = plan.report.get("peak", [])
-    named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
-    return OutOfMemoryError(
-        "E10030",
-        f"{error}{named}",
-        remedy="a smaller batch, a higher memory limit, or in training the option recompute",
-        requested=error.requested,
-        available=error.available,
-        peak=peak,
-    )
-
-
 def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
     if gpu_targets.architecture_of(plan.report):
         from ge.model.cuda import CudaProgram
@@ -417,5 +404,7 @@ def _load(plan: Plan, packed: PackedConstants | None = None) -> Any:
         else:
             program.finalize(plan.arena_bytes, packed.image, packed.layout)
     except npu_runtime.OutOfDeviceMemory as error:
-        raise _out_of_memory(plan, error) from error
+        remedy = "a smaller batch, a higher memory limit, or in training the option recompute"
+        peak = plan.report.get("peak", [])
+        raise out_of_memory(error, peak, error.requested, error.available, remedy) from error
     return program

@@ -1,4 +1,4 @@
-"""Measured costs: from which size on one implementation is faster than those after it in its operator's list."""
+"""Measured costs: the sizes from which one implementation is faster than the next, and work is worth a thread."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class CostTable:
     32768
     """
 
+    # Threads: work of one core, in nanoseconds, that is worth waking another
+    wake_ns: float = 20_000.0
     # Matrix products by Strassen's algorithm
     strassen_depth: int = 512  # terms of a sum
     strassen_gain: float = 1.05  # least ratio of arithmetic saved to packing added

@@ -108,4 +108,18 @@ def _version() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Physical memory, or what the control group of a container leaves of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *(limit for path in _MEMORY_LIMITS if (limit := _limit(path)))])
+
+
+# Of the whole container; "max" is no limit.
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def _limit(path: str) -> int:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 0

@@ -64,8 +64,12 @@ class Target:
     kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
     reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
     serial_elements: int = 1 << 16  # of a generated reduction that one core does as fast as all
-    wake_ns: float = 20_000.0  # work that is worth another thread
     costs: CostTable | None = None  # None: a model of operations and bytes decides
+
+    @property
+    def wake_ns(self) -> float:
+        """Work of one core that is worth waking another."""
+        return (self.costs or CostTable()).wake_ns
 
     @property
     def features(self) -> frozenset[str]:

@@ -30,7 +30,7 @@ from ge.implementations.cuda import (
     weight_gradient_rows,
 )
 from ge.ir.types import numpy_dtype
-from ge.memory_advice import largest_text
+from ge.memory_advice import out_of_memory
 from ge.model.cuda import own
 from ge.model.cuda.binding import Binding, Bindings
 from ge.model.cuda.control import Part, Step, parts_of_block, steps_in
@@ -1020,16 +1020,8 @@ def _check_architecture(plan: Plan, device: int) -> None:
 
 
 def _out_of_memory(plan: Plan, error: OutOfDeviceMemory) -> OutOfMemoryError:
-    peak = plan.report.get("peak", [])
-    named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
-    return OutOfMemoryError(
-        "E10030",
-        f"{error}{named}",
-        remedy="a smaller batch, or a GPU with more memory",
-        requested=error.requested,
-        available=error.available,
-        peak=peak,
-    )
+    remedy = "a smaller batch, or a GPU with more memory"
+    return out_of_memory(error, plan.report.get("peak", []), error.requested, error.available, remedy)
 
 
 def _activation(op: Operation) -> str:

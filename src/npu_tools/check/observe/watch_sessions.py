@@ -6,7 +6,6 @@ apart by what they fetch; the one that takes the most time is the step. Its loss
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -46,7 +45,6 @@ class SessionWatcher:
         ascend("npu_bridge.version1").install()
         import tensorflow as tf
 
-        self.tf = tf
         if request.side == "npu":
             import npu_bridge.npu_init  # noqa: F401  (sessions offload from here on)
             from npu_bridge import session
@@ -142,7 +140,7 @@ class SessionWatcher:
     def run(self, path: str) -> None:
         """Run the script as `python -m npu_bridge run` would."""
         sys.path.insert(0, str(Path(path).parent))
-        runpy.run_path(path, run_name="__main__")
+        ascend("npu_bridge.version1").run_main(path)
 
     def finish(self, found: dict[str, Any]) -> None:
         """Add what is known once the script has ended, the longest measurements last."""
