@@ -253,6 +253,11 @@ void check_steps(const FunctionPlan& plan) {
     const int stage = plan.steps[i].stage;
     while (stage >= 0 && first > 0 && plan.steps[first - 1].stage == stage) --first;
     for (const StepSource& source : plan.steps[i].inputs) check(source, first);
+    if (plan.steps[first].share.has_value() != plan.steps[i].share.has_value()) {
+      throw InvalidArgument("plan " + plan.name + ": only some steps of a stage have a share");
+    }
+    if (!plan.steps[i].share) continue;
+    for (const StepSource& source : plan.steps[i].share->inputs) check(source, first);
   }
   for (const StepSource& source : plan.step_results) check(source, plan.steps.size());
 }
@@ -296,13 +301,23 @@ std::vector<StepSource> to_sources(const Sources& sources) {
   return result;
 }
 
+using ShareParts = std::tuple<std::string, Sources, std::vector<std::tuple<int, std::vector<int>, bool>>>;
+
+std::optional<StepShare> to_share(const std::optional<ShareParts>& parts) {
+  if (!parts) return std::nullopt;
+  const auto& [function, inputs, mirrored] = *parts;
+  StepShare share{function, to_sources(inputs), {}};
+  for (const auto& [own, others, written] : mirrored) share.mirrored.push_back({own, others, written});
+  return share;
+}
+
 std::shared_ptr<FunctionPlan> steps_plan(
-    const std::vector<std::tuple<std::string, Sources, int, int, int>>& steps, const Sources& results,
-    std::vector<int> specialised, std::string name) {
+    const std::vector<std::tuple<std::string, Sources, int, int, int, std::optional<ShareParts>>>& steps,
+    const Sources& results, std::vector<int> specialised, std::string name) {
   auto plan = std::make_shared<FunctionPlan>();
   plan->name = std::move(name);
-  for (const auto& [function, inputs, count, device, stage] : steps) {
-    plan->steps.push_back({function, to_sources(inputs), count, device, stage});
+  for (const auto& [function, inputs, count, device, stage, share] : steps) {
+    plan->steps.push_back({function, to_sources(inputs), count, device, stage, to_share(share)});
   }
   plan->step_results = to_sources(results);
   plan->specialised = std::move(specialised);
@@ -623,6 +638,8 @@ void bind_tensorflow(nb::module_& parent) {
   m.def("set_log_placement", &set_log_placement, "on"_a);
   m.def("set_hard_placement", &set_hard_placement, "on"_a,
         "Whether `classify` is asked at every call of an operator that the host would run.");
+  m.def("shared_updates", &shared_update_count,
+        "How often NPUs divided an update that all of them would have computed alike.");
   m.def("host_operators", &HostOp::count,
         "How many operators and functions the device has had TensorFlow run, since the process began.");
   m.def("take_counts", &counts,

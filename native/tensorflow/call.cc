@@ -502,8 +502,10 @@ class WriteLocks {
     std::sort(variables_.begin(), variables_.end(), by_id);
     variables_.erase(std::unique(variables_.begin(), variables_.end()), variables_.end());
   }
-  void lock() {
-    for (Variable* variable : variables_) locks_.emplace_back(variable->mutex());
+  // Together with others that are not the program's.
+  void lock(std::vector<Variable*> others) {
+    others.insert(others.end(), variables_.begin(), variables_.end());
+    locks_ = lock_all(std::move(others));
   }
   bool covers(const Variable* variable) const {
     return std::binary_search(variables_.begin(), variables_.end(), variable, by_id);
@@ -513,6 +515,41 @@ class WriteLocks {
   static bool by_id(const Variable* a, const Variable* b) { return a->id() < b->id(); }
   std::vector<Variable*> variables_;
   std::vector<std::unique_lock<std::mutex>> locks_;
+};
+
+// Variables that have the memory of another, which is written: they let go of it meanwhile, so that it can be
+// written in place, and follow it at the end, whatever became of it.
+class Followers {
+ public:
+  using Groups = std::vector<std::pair<Variable*, std::vector<Variable*>>>;
+  Followers(const Groups& groups, TF_Status* status) : status_(status) {
+    for (const auto& [written, others] : groups) {
+      for (Variable* other : others) {
+        if (other->lets_go(*written)) following_.push_back({other, written, written->memory()});
+      }
+    }
+  }
+  ~Followers() {
+    const Status own;  // a failure before this is the one to report
+    TF_Status* status = ok(status_) ? status_ : static_cast<TF_Status*>(own);
+    for (const auto& [other, written, before] : following_) other->follow(*written, before, status);
+  }
+  Followers(const Followers&) = delete;
+  Followers& operator=(const Followers&) = delete;
+  static std::vector<Variable*> all(const Groups& groups) {
+    std::vector<Variable*> found;
+    for (const auto& [written, others] : groups) found.insert(found.end(), others.begin(), others.end());
+    return found;
+  }
+
+ private:
+  struct Following {
+    Variable* other;
+    Variable* written;
+    std::weak_ptr<Storage> before;
+  };
+  std::vector<Following> following_;
+  TF_Status* status_;
 };
 
 // Below this it is cheaper to copy a new value over the old one than to hand TensorFlow another tensor.
@@ -575,7 +612,8 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
   for (const Port& port : plan.inputs) read_first(port);
   for (const OtherResult& other : plan.others) read_first(other.port);
   if (!ok()) return;
-  locks.lock();
+  locks.lock(Followers::all(followers_));
+  const Followers followers(std::exchange(followers_, {}), status_);
 
   Generators::Drawn drawn = generators.draw(plan);
   std::vector<Place> in;
@@ -745,6 +783,17 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
         break;
     }
     if (!ok()) return;
+  }
+}
+
+void Call::follow() {
+  for (const auto& [written, others] : std::exchange(followers_, {})) {
+    std::vector<Variable*> all = others;
+    all.push_back(written);
+    const auto locks = lock_all(std::move(all));
+    for (Variable* other : others) {
+      if (ok()) other->follow(*written, {}, status_);
+    }
   }
 }
 

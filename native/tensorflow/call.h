@@ -81,6 +81,13 @@ class Call {
   Call(const Call& whole, CustomDevice& device, TF_Status* status, const char* name,
        const std::vector<TFE_TensorHandle*>& inputs, int* count, TFE_TensorHandle** outputs);
 
+  // Other variables that have the memory of one that the call writes; they have its new value afterwards.
+  void add_followers(Variable* written, std::vector<Variable*> others) {
+    followers_.emplace_back(written, std::move(others));
+  }
+  // After a way other than a program's, which does it itself.
+  void follow();
+
   bool ok() const { return tf::ok(status_); }
   const char* name() const { return name_; }
   TFE_Context* context() const { return context_; }
@@ -157,6 +164,7 @@ class Call {
   bool has_variables_ = false;
   bool host_wanted_ = false;
   bool has_foreign_resources_ = false;
+  std::vector<std::pair<Variable*, std::vector<Variable*>>> followers_;
 };
 
 }  // namespace npu::tf

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 
@@ -266,14 +267,8 @@ std::vector<std::unique_lock<std::mutex>> locked(const Call& call, Each each) {
   for (Variable* variable : call.variables()) {
     if (variable) variables.push_back(variable);
   }
-  const auto by_id = [](const Variable* a, const Variable* b) { return a->id() < b->id(); };
-  std::sort(variables.begin(), variables.end(), by_id);
-  variables.erase(std::unique(variables.begin(), variables.end()), variables.end());
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (Variable* variable : variables) {
-    locks.emplace_back(variable->mutex());
-    each(*variable);
-  }
+  auto locks = lock_all(variables);
+  for (Variable* variable : variables) each(*variable);
   return locks;
 }
 
@@ -324,6 +319,8 @@ void run_freely(Call& call, const char* function, bool keeps) {
 
 void run_function(Call& call, Entry& entry);
 
+std::atomic<std::uint64_t> shared_updates = 0;
+
 // The results of a plan's steps so far.
 using StepResults = std::vector<std::vector<TFE_TensorHandle*>>;
 
@@ -333,19 +330,60 @@ TFE_TensorHandle* handle_of(const Call& call, const StepResults& results, const 
                          : results[static_cast<std::size_t>(source.step)][index];
 }
 
-void run_step(Call& call, CustomDevice& device, TF_Status* status, const FunctionStep& step,
+// The variable among the inputs of a call; null for anything else.
+Variable* variable_of(const Call& call, int input) {
+  const Object* object = call.inputs()[static_cast<std::size_t>(input)].object;
+  return object ? object->variable.get() : nullptr;
+}
+
+std::vector<Variable*> variables_of(const Call& call, const Mirrored& mirrored) {
+  std::vector<Variable*> found = {variable_of(call, mirrored.own)};
+  for (const int other : mirrored.others) found.push_back(variable_of(call, other));
+  return found;
+}
+
+// Whether each of several steps can run its share: the variables of all NPUs have the same values. Those that
+// the shares write then are in the same memory too.
+bool can_share(const Call& call, std::span<const FunctionStep> steps) {
+  const Status status;
+  for (const FunctionStep& step : steps) {
+    if (!step.share) return false;
+    for (const Mirrored& mirrored : step.share->mirrored) {
+      const auto variables = variables_of(call, mirrored);
+      if (std::any_of(variables.begin(), variables.end(), [](const Variable* v) { return !v; })) return false;
+      const bool same = mirrored.written ? Variable::share_value(variables, status)
+                                         : Variable::same_value(variables, status);
+      if (!same) return false;
+    }
+  }
+  shared_updates.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void run_step(Call& call, CustomDevice& device, TF_Status* status, const FunctionStep& step, bool share,
               const StepResults& results, std::vector<TFE_TensorHandle*>& made) {
+  const std::string& function = share ? step.share->function : step.function;
   std::vector<TFE_TensorHandle*> inputs;
-  for (const StepSource& source : step.inputs) inputs.push_back(handle_of(call, results, source));
+  for (const StepSource& source : share ? step.share->inputs : step.inputs) {
+    inputs.push_back(handle_of(call, results, source));
+  }
   int count = step.results;
-  Call part(call, device, status, step.function.c_str(), inputs, &count, made.data());
-  if (part.ok()) run_function(part, Entries::get().find(call.context(), step.function));
+  Call part(call, device, status, function.c_str(), inputs, &count, made.data());
+  if (!part.ok()) return;
+  for (const Mirrored& mirrored : share ? step.share->mirrored : std::vector<Mirrored>()) {
+    if (!mirrored.written) continue;
+    auto variables = variables_of(call, mirrored);
+    part.add_followers(variables[0], {variables.begin() + 1, variables.end()});
+  }
+  run_function(part, Entries::get().find(call.context(), function));
+  if (part.ok()) part.follow();
 }
 
 // Runs the steps [first, last), each on its device, at the same time; the first failure is the call's.
 void run_stage(Call& call, const FunctionPlan& plan, std::size_t first, std::size_t last,
                StepResults& results) {
   std::vector<Status> statuses(last - first);
+  const bool share = can_share(call, std::span(plan.steps).subspan(first, last - first));
   DeviceThreads::Group group;
   for (std::size_t i = first; i < last; ++i) {
     const FunctionStep& step = plan.steps[i];
@@ -356,9 +394,9 @@ void run_stage(Call& call, const FunctionPlan& plan, std::size_t first, std::siz
       break;
     }
     TF_Status* status = statuses[i - first];
-    const auto run = [&call, &step, &results, device, status, i] {
+    const auto run = [&call, &step, &results, device, status, share, i] {
       try {
-        run_step(call, *device, status, step, results, results[i]);
+        run_step(call, *device, status, step, share, results, results[i]);
       } catch (const std::exception& error) {
         api.TF_SetStatus(status, kInternal, error.what());
       }
@@ -382,7 +420,7 @@ void run_steps(Call& call, const FunctionPlan& plan) {
     const FunctionStep& step = plan.steps[i];
     std::size_t end = i + 1;
     if (step.stage < 0) {
-      run_step(call, call.device(), call.status(), step, results, results[i]);
+      run_step(call, call.device(), call.status(), step, false, results, results[i]);
     } else {
       while (end < plan.steps.size() && plan.steps[end].stage == step.stage) ++end;
       run_stage(call, plan, i, end, results);
@@ -581,6 +619,16 @@ std::shared_ptr<FunctionPlan> checked(std::shared_ptr<FunctionPlan> plan, const 
   for (const FunctionStep& step : plan->steps) {
     for (const StepSource& source : step.inputs) {
       if (source.step < 0 && source.index >= inputs) refuse("step " + step.function);
+    }
+    if (!step.share) continue;
+    for (const StepSource& source : step.share->inputs) {
+      if (source.step < 0 && source.index >= inputs) refuse("step " + step.share->function);
+    }
+    for (const Mirrored& mirrored : step.share->mirrored) {
+      const auto known = [&](int index) { return index >= 0 && index < inputs; };
+      if (!known(mirrored.own) || !std::all_of(mirrored.others.begin(), mirrored.others.end(), known)) {
+        refuse("a mirrored variable of step " + step.share->function);
+      }
     }
   }
   if (const HostOperator* made = plan->host_operator.get()) {
@@ -891,5 +939,7 @@ std::map<std::string, Counts> take_counts() {
   });
   return result;
 }
+
+std::uint64_t shared_update_count() { return shared_updates.load(std::memory_order_relaxed); }
 
 }  // namespace npu::tf

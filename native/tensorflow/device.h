@@ -37,4 +37,7 @@ struct Counts {
 };
 std::map<std::string, Counts> take_counts();
 
+// How often the steps of a stage ran their shares so far.
+std::uint64_t shared_update_count();
+
 }  // namespace npu::tf

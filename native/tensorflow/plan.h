@@ -58,6 +58,21 @@ struct StepSource {
   int index = 0;
 };
 
+// Variables of several NPUs that must have the same value, by the function's inputs.
+struct Mirrored {
+  int own = 0;
+  std::vector<int> others;
+  bool written = false;  // then all have the memory of the first
+};
+
+// What an NPU runs in place of a step where the mirrored variables have the same values: its share of what
+// all NPUs would compute alike.
+struct StepShare {
+  std::string function;
+  std::vector<StepSource> inputs;
+  std::vector<Mirrored> mirrored;
+};
+
 // A function that is called as a part of another.
 struct FunctionStep {
   std::string function;
@@ -65,6 +80,7 @@ struct FunctionStep {
   int results = 0;
   int device = -1;  // the NPU that runs it; -1: the one that runs the whole
   int stage = -1;   // steps of one stage follow one another and run at the same time; -1: alone
+  std::optional<StepShare> share = std::nullopt;  // all steps of a stage have one, or none
 };
 
 // An input of a loop or branch: an input of the function, or a constant.

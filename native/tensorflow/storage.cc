@@ -493,6 +493,58 @@ std::shared_ptr<Storage> Variable::unshare(std::shared_ptr<Storage> value, std::
   return ok(status) && takes_memory_ == true ? own : nullptr;
 }
 
+std::vector<std::unique_lock<std::mutex>> lock_all(std::vector<Variable*> variables) {
+  std::sort(variables.begin(), variables.end(),
+            [](const Variable* a, const Variable* b) { return a->id() < b->id(); });
+  variables.erase(std::unique(variables.begin(), variables.end()), variables.end());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (Variable* variable : variables) locks.emplace_back(variable->mutex());
+  return locks;
+}
+
+bool Variable::same(const std::vector<Variable*>& variables, TF_Status* status) {
+  const auto first = variables[0]->value(status);
+  return first && std::all_of(variables.begin() + 1, variables.end(), [&](Variable* variable) {
+           const auto other = variable->value(status);
+           return other &&
+                  (other == first || (other->dtype() == first->dtype() &&
+                                      std::ranges::equal(other->shape().dims(), first->shape().dims()) &&
+                                      !std::memcmp(other->data(), first->data(), first->bytes())));
+         });
+}
+
+bool Variable::same_value(const std::vector<Variable*>& variables, TF_Status* status) {
+  const auto locks = lock_all(variables);
+  return same(variables, status);
+}
+
+bool Variable::share_value(const std::vector<Variable*>& variables, TF_Status* status) {
+  const auto locks = lock_all(variables);
+  const auto seen_by_host = [](const Variable* variable) { return variable->open_to_host(); };
+  if (std::any_of(variables.begin(), variables.end(), seen_by_host) || !same(variables, status)) return false;
+  const auto first = variables[0]->value_;
+  for (Variable* variable : variables) {
+    if (variable->value_ != first) variable->assign(first, status);
+    if (!ok(status) || variable->takes_memory_ == false) return false;
+  }
+  return true;
+}
+
+bool Variable::lets_go(const Variable& other) {
+  if (!value_ || value_ != other.value_) return false;
+  value_.reset();
+  return true;
+}
+
+void Variable::follow(Variable& other, const std::weak_ptr<Storage>& before, TF_Status* status) {
+  if (other.value_ && other.value_ == before.lock()) {
+    value_ = other.value_;
+    written();
+  } else if (const auto value = other.value(status)) {
+    assign(value, status);
+  }
+}
+
 bool Variable::writable(const std::shared_ptr<Storage>& value) const {
   // One reference is the record's, one the caller's.
   return !escaped() && takes_memory_ == true && value == value_ && value.use_count() == 2 &&

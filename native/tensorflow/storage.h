@@ -222,6 +222,15 @@ class Variable {
   void settle() const {
     if (value_) value_->settle();
   }
+  // Gives all the value and the memory of the first, where theirs are the same; false, with nothing of what
+  // they hold changed, where they differ or host code may change one unseen. Takes the locks itself.
+  static bool share_value(const std::vector<Variable*>& variables, TF_Status* status);
+  // Whether all have the same value. Takes the locks itself.
+  static bool same_value(const std::vector<Variable*>& variables, TF_Status* status);
+  // Whether it has the memory of another, and lets go of it, to follow the other in what becomes of it.
+  bool lets_go(const Variable& other);
+  void follow(Variable& other, const std::weak_ptr<Storage>& before, TF_Status* status);
+  std::weak_ptr<Storage> memory() const { return value_; }
   // Whether host code can come to the value without asking here.
   bool open_to_host() const {
     return escaped() || access_ != Access::Handle || lent_ > 0 || takes_memory_ == false;
@@ -234,6 +243,7 @@ class Variable {
   TFE_TensorHandle* read(TF_Status* status) const;
   void hand_to_host(Storage& value, TF_Status* status);
   bool claim(Storage& value, TF_Status* status);
+  static bool same(const std::vector<Variable*>& variables, TF_Status* status);
 
   std::mutex mutex_;
   Device& device_;
@@ -251,6 +261,9 @@ class Variable {
   // instead, and memory written in place would not be its own. Not known until a value was handed over.
   std::optional<bool> takes_memory_;
 };
+
+// The locks of variables, in the order of their numbers, which all who take several keep to.
+std::vector<std::unique_lock<std::mutex>> lock_all(std::vector<Variable*> variables);
 
 // An operator of the host device, deleted at the end.
 class HostOp {

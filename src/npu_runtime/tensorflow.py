@@ -17,6 +17,7 @@ host_operators = _native.host_operators
 load = _native.load
 new_part = _native.new_part
 reset_random = _native.reset_random
+shared_updates = _native.shared_updates
 set_callbacks = _native.set_callbacks
 set_eager_threshold = _native.set_eager_threshold
 set_host_device = _native.set_host_device

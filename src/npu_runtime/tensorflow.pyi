@@ -113,15 +113,18 @@ class FunctionPlan:
         """
     @staticmethod
     def steps(
-        steps: Sequence[tuple[str, Sequence[tuple[str, int, int]], int, int, int]],
+        steps: Sequence[tuple[str, Sequence[tuple[str, int, int]], int, int, int, tuple[Any, ...] | None]],
         results: Sequence[tuple[str, int, int]],
         *,
         specialised: Sequence[int] = ...,
         name: str = "",
     ) -> FunctionPlan:
-        """Call functions one after the other, each with its own plan: (name, inputs, number of results, NPU, stage).
+        """Call functions one after the other, each with its own plan.
 
-        NPU -1 is the one that is called. Steps of a stage other than -1 run at the same time, each on its NPU.
+        A step is (name, inputs, number of results, NPU, stage, share). NPU -1 is the one that is called. Steps of a
+        stage other than -1 run at the same time, each on its NPU. A share is a function that runs in place of the
+        step where variables of the NPUs have the same values: (name, inputs, those variables), each of them as
+        (input of the function, the inputs that must have its value, whether the share writes it).
 
         Inputs of a step and results of the whole are ("input", i, 0), an input of the function, or ("step", s, j),
         result j of an earlier step s.
@@ -238,6 +241,9 @@ def set_hard_placement(on: bool) -> None:
 def set_log_placement(on: bool) -> None: ...
 def host_operators() -> int:
     """How many operators and functions the device has had TensorFlow run, since the process began."""
+
+def shared_updates() -> int:
+    """How often NPUs divided an update that all of them would have computed alike, since the process began."""
 
 def take_counts() -> dict[str, tuple[int, int]]:
     """Calls on the NPU and on the host by name of operator or function, since this was last asked."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from tf_adapter import over_npus, partition, structure
 from tf_adapter.graphs import ARGUMENT, FlatGraph, Functions, read_function, settle
 from tf_adapter.lowering import Described, Lowered, Refused, lower
 from tf_adapter.options import options
+from tf_adapter.shares import Mirrored, Share
 
 __all__ = ["FunctionRun", "HostRun", "NpuRun", "StepsRun", "StructureRun", "forget", "plan_function"]
 
@@ -63,6 +66,8 @@ class CalledStep(NamedTuple):
     results: int
     npu: int = -1  # the NPU that runs it; -1: the one that runs the whole
     stage: int = -1  # steps of one stage run at the same time; -1: alone
+    # What runs instead where all NPUs' variables have the same values: a function, its sources, those variables.
+    share: tuple[str, tuple[partition.Source, ...], tuple[Mirrored, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -342,12 +347,28 @@ def _mixed(
         nodes = settled.graph.nodes
         asked = {name: why for name, why in refused.items() if name in nodes and nodes[name].npu is not None}
         _complain(asked, "Call tf.config.set_soft_device_placement(True) to run them on the host.")
-    return _cached_cut(function, settled, refused, inputs, _cut)
+    return _cached_cut(function, settled, refused, inputs, _cut, "mixed")
 
 
 def _over_npus(function: Known, settled: Settled, inputs: Sequence[Described]) -> FunctionRun:
     """A function whose nodes are on several NPUs: their steps run at the same time."""
-    return _cached_cut(function, settled, {}, inputs, _cut_over_npus)
+
+    def make(
+        function: Known, settled: Settled, refused: Mapping[str, Refusal]
+    ) -> tuple[FunctionRun, Mapping[str, Refusal]]:
+        shared = options.compile_options().target.kind == "cpu"  # GPUs have memory of their own
+        done, shares = over_npus.cut(settled.graph, _bytes_of_variables(inputs) if shared else {})
+        return _steps_run(function, settled, done, shares), refused
+
+    return _cached_cut(function, settled, {}, inputs, make, "over NPUs")
+
+
+def _bytes_of_variables(inputs: Sequence[Described]) -> dict[int, int]:
+    return {
+        i: math.prod(d.shape) * tf.as_dtype(d.dtype).size
+        for i, d in enumerate(inputs)
+        if d.kind == "variable"
+    }
 
 
 def _cached_cut(
@@ -356,8 +377,9 @@ def _cached_cut(
     refused: Mapping[str, Refusal],
     inputs: Sequence[Described],
     make: Callable[[Known, Settled, Mapping[str, Refusal]], tuple[FunctionRun, Mapping[str, Refusal]]],
+    kind: str,
 ) -> FunctionRun:
-    key = (make, settled.choices, frozenset(refused), options.fingerprint())
+    key = (kind, settled.choices, frozenset(refused), options.fingerprint())
     plan, why = function.cuts.program(key, lambda: make(function, settled, refused))
     return _reported(function, plan, why, inputs, settled.graph)
 
@@ -373,17 +395,18 @@ def _cut(
     return _steps_run(function, settled, done), done.refused
 
 
-def _cut_over_npus(
-    function: Known, settled: Settled, refused: Mapping[str, Refusal]
-) -> tuple[FunctionRun, Mapping[str, Refusal]]:
-    return _steps_run(function, settled, over_npus.cut(settled.graph)), refused
-
-
-def _steps_run(function: Known, settled: Settled, done: partition.Cut) -> StepsRun:
+def _steps_run(
+    function: Known, settled: Settled, done: partition.Cut, shares: Mapping[int, Share] = MappingProxyType({})
+) -> StepsRun:
     steps = []
-    for step in done.steps:
+    for number, step in enumerate(done.steps):
         name = _register(step, function.functions)
-        steps.append(CalledStep(name, step.sources, len(step.graph.results), step.npu, step.stage))
+        share = shares.get(number)
+        instead = None
+        if share is not None:
+            part = replace(step, graph=share.graph, sources=share.sources)
+            instead = (_register(part, function.functions), share.sources, share.mirrored)
+        steps.append(CalledStep(name, step.sources, len(step.graph.results), step.npu, step.stage, instead))
     special = tuple(sorted(settled.specialised))
     return StepsRun(function.name, tuple(steps), done.sources, special)
 

@@ -149,6 +149,110 @@ print(operators(1), operators(9))
 """
 
 
+# Each NPU updates a share of the variables once, for all of them, while all have the same values. The arithmetic is
+# exact, so every way must give the numbers of the model below.
+SHARED = """
+import threading
+import numpy as np
+import tensorflow as tf
+import tf_adapter
+from npu_runtime import tensorflow as native
+
+strategy = tf.distribute.MirroredStrategy()
+count = strategy.num_replicas_in_sync
+with strategy.scope():
+    weights = [tf.Variable(tf.fill([64, 256], 1.0 + i)) for i in range(4)]
+    sums = [tf.Variable(tf.zeros([64, 256])) for _ in weights]
+    rate = tf.Variable(0.5)
+
+def replica(x):
+    for weight, total in zip(weights, sums):
+        total.assign(0.5 * total + tf.distribute.get_replica_context().all_reduce("sum", x * weight))
+        weight.assign_sub(rate * total)
+    rate.assign(-rate)
+
+rows = strategy.experimental_distribute_values_from_function(
+    lambda given: tf.constant(2.0 ** -(2 + given.replica_id_in_sync_group))
+)
+step = tf.function(lambda: strategy.run(replica, args=(rows,)))
+
+class Model:
+    w = np.array([[1.0 + i for i in range(4)]] * count, np.float32)
+    s = np.zeros([count, 4], np.float32)
+    r = np.full([count, 1], 0.5, np.float32)
+
+    def step(self):
+        self.s = np.float32(0.5) * self.s + sum(np.float32(2.0 ** -(2 + k)) * self.w[k] for k in range(count))
+        self.w = self.w - self.r * self.s
+        self.r = -self.r
+
+model = Model()
+
+def after(times, shared):
+    before = native.shared_updates()
+    for _ in range(times):
+        step()
+        model.step()
+    ran = native.shared_updates() - before
+    assert shared is None or ran == (times if shared else 0), f"{ran} of {times} steps were shared"
+    for variables, numbers in ((weights, model.w), (sums, model.s)):
+        for i, variable in enumerate(variables):
+            for k, value in enumerate(variable.values):
+                found = value.numpy()
+                assert (found == numbers[k][i]).all(), (i, k, found.ravel()[:2], numbers[k][i])
+
+after(1, True)
+step(); model.step()  # those that were read have memory of their own from here on
+before = native.host_operators()
+step(); model.step()
+print(native.host_operators() - before)
+after(1, True)
+held = [v.read_value() for v in weights[1].values]
+old = model.w[:, 1].copy()
+after(1, True)
+assert all((h.numpy() == o).all() for h, o in zip(held, old)), "a value that was read has changed"
+weights[2].assign(tf.fill([64, 256], 4.0))
+model.w[:, 2] = 4
+after(2, True)
+weights[0].values[1].assign(tf.fill([64, 256], 0.5))  # the replicas are not the same any more
+model.w[1, 0] = 0.5
+after(2, False)
+weights[0].assign(tf.ones([64, 256]))
+sums[0].assign(tf.ones([64, 256]))
+model.w[:, 0] = model.s[:, 0] = 1
+after(2, True)
+rate.values[0].assign(0.25)  # which is only read
+model.r[0] = 0.25
+after(1, False)
+for v, t in zip(weights, sums):
+    v.assign(tf.ones([64, 256])); t.assign(tf.zeros([64, 256]))
+rate.assign(0.25)
+model.w[:], model.s[:], model.r[:] = 1, 0, 0.25
+after(1, True)
+with tf.device("/CPU:0"):  # TensorFlow then copies the variable whenever it is read or assigned
+    row = weights[3].values[1][:1]
+    tf.raw_ops.ResourceScatterUpdate(resource=weights[3].values[1].handle, indices=[0], updates=row)
+after(1, None)
+after(1, False)
+print("right")
+
+done = threading.Event()
+torn = []
+def look():
+    while not done.is_set():
+        for v in weights[0].values:
+            found = v.read_value().numpy()
+            if (found != found[0, 0]).any():
+                torn.append(found)
+reader = threading.Thread(target=look)
+reader.start()
+for _ in range(30):
+    step()
+done.set()
+reader.join()
+print(len(torn))
+"""
+
 # What is in use after a thousand steps is what was in use after a hundred.
 THOUSAND = """
 import os
@@ -219,6 +323,11 @@ def test_replicas_run_at_the_same_time_and_update_their_own_variables() -> None:
 def test_variables_are_written_in_place_unless_others_refer_to_their_memory() -> None:
     (counts,) = on_npus(WRITTEN)
     assert counts == "0 0", "TensorFlow runs operators for the variables of a step"
+
+
+@pytest.mark.parametrize("npus", [2, 3])
+def test_npus_update_a_share_each_while_all_have_the_same_values(npus: int) -> None:
+    assert on_npus(SHARED, npus) == ["0", "right", "0"]
 
 
 @pytest.mark.slow
