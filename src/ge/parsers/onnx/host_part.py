@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 from ge.errors import GeError
 from ge.interface.host import HostPart
+from ge.parsers.onnx import large_tensors
 from ge.parsers.onnx.model import ModelFile, reads_of, sorted_nodes
 
 __all__ = ["HostParts", "has_text", "split"]
@@ -214,7 +215,8 @@ def _extracted(
     made = {o for n in nodes for o in n.output}
     read = {r for n in nodes for r in reads_of(n)} - made
     graph = file.proto.graph
-    constants = [t for t in graph.initializer if t.name in read]
+    arrays = file.folder.arrays if file.folder else ()
+    constants = [large_tensors.restored(t, arrays) for t in graph.initializer if t.name in read]
     stored = {t.name for t in constants}
     inputs = [onnx.ValueInfoProto(name=r) for r in sorted(read - stored)]
     results = [onnx.ValueInfoProto(name=o) for o in sorted(outputs)]

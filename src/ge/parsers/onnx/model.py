@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from ge.errors import GeError
 from ge.ops.builder import DOMAIN as GE_DOMAIN
+from ge.parsers.onnx import large_tensors
 
 __all__ = [
     "MAX_BYTES",
@@ -49,6 +50,7 @@ class DataFolder:
 
     beside: Path
     bounds: Path
+    arrays: Sequence[np.ndarray] = ()  # data of the model file itself (`large_tensors`)
 
 
 @dataclass
@@ -70,8 +72,8 @@ def load(source: Any) -> ModelFile:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         name = path.name
-        source = _read(path)
-        folder = _data_folder(path)
+        source, arrays = _read(path)
+        folder = replace(_data_folder(path), arrays=arrays)
     if isinstance(source, ir.Model):
         source = ir.to_proto(source)
     proto = _decode(source, name) if isinstance(source, (bytes, bytearray, memoryview)) else source
@@ -100,9 +102,10 @@ def _data_folder(path: Path) -> DataFolder:
     return DataFolder(real.parent, real.parent)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[bytes, list[np.ndarray]]:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return large_tensors.read(file)
     except OSError as error:
         raise GeError(
             "E10021", f"cannot read {path}: {error.strerror}", remedy="check the path of the model"
@@ -183,13 +186,13 @@ def array_of(tensor: onnx.TensorProto, folder: DataFolder | None, name: str = ""
     try:
         return onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise GeError(
-            "E10014", f"the data of tensor {name} does not fit its shape {list(shape)}: {error}"
-        ) from error
+        raise _misfit(tensor, name, error) from error
 
 
 def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dtype: np.dtype) -> np.ndarray:
     facts = {entry.key: entry.value for entry in tensor.external_data}
+    if folder is not None and (own := large_tensors.data_of(tensor, folder.arrays)) is not None:
+        return _of_bytes(tensor, own, name, dtype)
     path = _inside(folder, facts.get("location", ""), name)
     bits = _NARROW.get(tensor.data_type, dtype.itemsize * 8)
     count = math.prod(tensor.dims)
@@ -207,15 +210,8 @@ def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dt
         )
     if not count:
         return np.zeros(tuple(tensor.dims), dtype)
-    if tensor.data_type in _NARROW:
-        copy = onnx.TensorProto()
-        copy.CopyFrom(tensor)
-        copy.ClearField("external_data")
-        copy.data_location = onnx.TensorProto.DEFAULT
-        copy.raw_data = _bytes_at(path, offset, need, name).tobytes()
-        return onnx.numpy_helper.to_array(copy)
-    if need < _SHARED_BYTES:
-        return _bytes_at(path, offset, need, name).view(dtype).reshape(tuple(tensor.dims))
+    if tensor.data_type in _NARROW or need < _SHARED_BYTES:
+        return _of_bytes(tensor, _bytes_at(path, offset, need, name), name, dtype)
     stat = path.stat()
     key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, size, offset, dtype, tuple(tensor.dims))
     found = _shared.get(key)
@@ -224,6 +220,20 @@ def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dt
         found.flags.writeable = False
         _shared[key] = found
     return found
+
+
+def _of_bytes(tensor: onnx.TensorProto, data: np.ndarray, name: str, dtype: np.dtype) -> np.ndarray:
+    """The value of a tensor whose data is in an array of bytes."""
+    if tensor.data_type not in _NARROW:
+        try:
+            return data.view(dtype).reshape(tuple(tensor.dims))
+        except ValueError as error:
+            raise _misfit(tensor, name, error) from error
+    return array_of(large_tensors.with_data(tensor, data), None, name)
+
+
+def _misfit(tensor: onnx.TensorProto, name: str, error: Exception) -> GeError:
+    return GeError("E10014", f"the data of tensor {name} does not fit its shape {list(tensor.dims)}: {error}")
 
 
 def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
