@@ -6,6 +6,7 @@ no way to run a case raises `NotApplicable` with the reason.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import time
@@ -25,13 +26,16 @@ __all__ = [
     "FileCase",
     "NotApplicable",
     "Runner",
+    "add_threads_option",
+    "clock",
     "limit_threads",
     "reference",
+    "rows_take",
     "start_tensorflow",
     "timed",
 ]
 
-THREADS = 2
+THREADS = int(os.environ.get("BENCHMARK_THREADS", "2"))
 OURS = "ours"
 Arrays = list[np.ndarray]
 
@@ -98,6 +102,21 @@ class Runner:
 
     call: Callable[[], Any]
     answer: Callable[[Any], Arrays]
+
+
+def add_threads_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--threads` of a benchmark whose rows are processes of their own."""
+    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
+
+
+def rows_take(threads: int) -> None:
+    """Give the processes of rows a number of threads."""
+    os.environ["BENCHMARK_THREADS"] = str(threads)
+
+
+def clock(threads: int = THREADS) -> Callable[[], float]:
+    """What times a call: the processor's time on one thread, where other processes do not disturb it."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def limit_threads(threads: int = THREADS) -> None:

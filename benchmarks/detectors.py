@@ -6,13 +6,12 @@ import argparse
 import itertools
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.contenders import THREADS, limit_threads
+from benchmarks.contenders import add_threads_option, clock, limit_threads
 
 
 def common(ours: Any, theirs: Any) -> float:
@@ -28,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--quick", action="store_true", help="small pictures, two detectors, a few rounds")
-    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
+    add_threads_option(parser)
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
 
@@ -59,8 +58,8 @@ def main() -> int:
             "ours": lambda m=ours, t=turn["ours"]: m.run([next(t)]),
             "theirs": lambda s=session, t=turn["theirs"]: s.run(None, {"x": next(t)}),
         }
-        clock = time.process_time if arguments.threads == 1 else time.perf_counter
-        times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.05, clock)
+        timer = clock(arguments.threads)
+        times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.05, timer)
         medians = {key: statistics.median(values) for key, values in times.items()}
         ratios.append(medians["theirs"] / medians["ours"])
         row = [f"{medians[key] * 1e3:.2f}" for key in ("ours", "theirs")]

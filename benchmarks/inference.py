@@ -1,7 +1,7 @@
 """Inference speed against ONNX Runtime, OpenVINO, TensorFlow, TF-XLA and torch.compile.
 
 Each row (model, batch, precision) runs in a process of its own with all contenders interleaved on two
-threads, every answer checked. A ratio above 1 means ours is faster.
+threads (`--threads 1`: the processor's time of one), every answer checked. A ratio above 1 means ours is faster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import instruction_sets, kept
-from benchmarks.contenders import CONTENDERS, LABELS, OURS, THREADS
+from benchmarks.contenders import CONTENDERS, LABELS, OURS, add_threads_option, rows_take
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio
 from benchmarks.row import TOLERANCE
 
@@ -128,11 +128,11 @@ def cases(arguments: argparse.Namespace) -> Iterator[Row]:
             yield Row(model, batch, precision)
 
 
-def report(rows: list[Row], peers: list[str], isa: str | None) -> None:
+def report(rows: list[Row], peers: list[str], isa: str | None, threads: int) -> None:
     """The table, what failed and why, and the geometric means."""
     names = [OURS, *peers]
     title = (
-        f"Inference, milliseconds (median), {THREADS} threads, "
+        f"Inference, milliseconds (median), {threads} threads, "
         f"{platform.processor() or platform.machine()}{f', capped to {isa}' if isa else ''}"
     )
     table = new_table(title, ["case", *(LABELS[n] for n in names), "vs best", "vs tf.function", "error"])
@@ -198,6 +198,7 @@ def parse_arguments() -> argparse.Namespace:
         "--peers", nargs="*", default=list(PEERS), choices=[c for c in CONTENDERS if c != OURS]
     )
     instruction_sets.add_option(parser)
+    add_threads_option(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
@@ -209,6 +210,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small models, batch 2, three rounds")
     arguments = parser.parse_args()
     arguments.peers = instruction_sets.limit(arguments.isa, arguments.peers)
+    rows_take(arguments.threads)
     if arguments.quick:
         arguments.batches, arguments.rounds = [2], min(arguments.rounds, 3)
     return arguments
@@ -228,7 +230,7 @@ def main() -> int:
             known[row.title] = row
             kept.write(arguments.json, {title: asdict(row) for title, row in known.items()})
         console.print(f"[dim]{' '.join(f'{n}={milliseconds(s)}' for n, s in row.medians.items())}[/]")
-    report(rows, arguments.peers, arguments.isa)
+    report(rows, arguments.peers, arguments.isa, arguments.threads)
     return int(any(OURS in row.failures for row in rows))
 
 

@@ -6,12 +6,13 @@ import argparse
 import os
 from collections.abc import Sequence
 
-# The variables of ours, oneDNN's, PyTorch's (inductor's width too) and XLA's. ONNX Runtime and OpenVINO have none.
+# The variables of ours, oneDNN's, PyTorch's (inductor's width too), MKL's (PyTorch's products) and XLA's. ONNX Runtime
+# and OpenVINO have none.
 CAPS = {
-    "avx2": ("avx2", "AVX2", "avx2", "AVX2"),
-    "avx512": ("avx512", "AVX512_CORE_VNNI", "avx512", "AVX512"),
+    "avx2": ("avx2", "AVX2", "avx2", "AVX2", "AVX2"),
+    "avx512": ("avx512", "AVX512_CORE_VNNI", "avx512", "AVX512", "AVX512"),
 }
-_VARIABLES = ("NPU_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "XLA_FLAGS")
+_VARIABLES = ("NPU_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "XLA_FLAGS")
 UNCAPPED = frozenset({"onnxruntime", "openvino"})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -24,9 +23,7 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="small networks, a few rounds")
-    parser.add_argument(
-        "--threads", type=int, default=contenders.THREADS, help="with 1, times are the processor's"
-    )
+    contenders.add_threads_option(parser)
     arguments = parser.parse_args()
     contenders.THREADS = arguments.threads
     contenders.limit_threads(arguments.threads)
@@ -34,7 +31,7 @@ def main() -> int:
     from benchmarks.measure import console, interleave, new_table, ratio, relative_error
     from benchmarks.models import zoo
 
-    clock = time.process_time if arguments.threads == 1 else time.perf_counter
+    clock = contenders.clock(arguments.threads)
     columns = [
         "network",
         "batch",

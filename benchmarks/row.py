@@ -14,7 +14,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.contenders import CONTENDERS, OURS, Case, NotApplicable, limit_threads, reference, timed
+from benchmarks.contenders import (
+    CONTENDERS,
+    OURS,
+    Case,
+    NotApplicable,
+    clock,
+    limit_threads,
+    reference,
+    timed,
+)
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2, "int8": 5e-2}
 
@@ -83,7 +92,7 @@ def main() -> None:
     case = Case(zoo(arguments.small)[arguments.model], arguments.batch, arguments.precision)
     calls = prepare(case, arguments.contenders, stream)
     emit(stream, "timing")
-    times = interleave(calls, arguments.rounds)
+    times = interleave(calls, arguments.rounds, clock=clock())
     if arguments.profile:
         write_trace(case, arguments.profile)
     emit(stream, "done", medians={name: statistics.median(values) for name, values in times.items()})

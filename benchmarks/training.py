@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import instruction_sets, kept
-from benchmarks.contenders import LABELS, OURS, limit_threads
+from benchmarks.contenders import LABELS, OURS, add_threads_option, clock, limit_threads, rows_take
 from benchmarks.measure import console, geometric_mean, interleave, milliseconds, new_table, ratio
 from benchmarks.memory import reset_peak, status
 from benchmarks.training_steps import CONTENDERS, Step, Subject, start
@@ -100,7 +100,7 @@ def measure_steps(row: Row, contenders: list[str], rounds: int, small: bool) -> 
                 raise
             steps.pop(name, None)
             row.failures[name] = f"{type(error).__name__}: {error}"[:300]
-    times = interleave(steps, rounds)
+    times = interleave(steps, rounds, clock=clock())
     row.found = {name: statistics.median(taken) / subject.steps for name, taken in times.items()}
 
 
@@ -241,6 +241,7 @@ def main() -> int:
     parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--contenders", nargs="*", choices=list(CONTENDERS), default=list(CONTENDERS))
     instruction_sets.add_option(parser)
+    add_threads_option(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="instead of the usual batches")
     parser.add_argument("--quick", action="store_true", help="small models, batch 2, three rounds")
@@ -251,7 +252,8 @@ def main() -> int:
     parser.add_argument("--row", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.contenders = instruction_sets.limit(given.isa, given.contenders)
-    limit_threads()
+    rows_take(given.threads)
+    limit_threads(given.threads)
     if given.row:
         row = Row(**json.loads(given.row))
         measure(row, given.contenders, given.rounds, given.quick)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.contenders import THREADS, limit_threads
+from benchmarks.contenders import add_threads_option, clock, limit_threads
 
 FEATURES = 30
 
@@ -44,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="small forests, a few rounds")
-    parser.add_argument("--threads", type=int, default=THREADS, help="with 1, times are the processor's")
+    add_threads_option(parser)
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
 
@@ -60,7 +59,7 @@ def main() -> int:
         "Ensembles of trees", ["model", "batch", "ours, µs", "ONNX Runtime, µs", "ratio", "error"]
     )
     worst = 0.0
-    clock = time.process_time if arguments.threads == 1 else time.perf_counter
+    timer = clock(arguments.threads)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = arguments.threads
     for name, estimator in estimators(arguments.quick).items():
@@ -82,7 +81,7 @@ def main() -> int:
             )  # labels may differ where scores are equal
             error = relative_error([scores], calls["theirs"]()[-1:])
             worst = max(worst, error)
-            times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.02, clock)
+            times = interleave(calls, 2 if arguments.quick else arguments.rounds, 0.02, timer)
             medians = {key: statistics.median(values) for key, values in times.items()}
             row = [f"{medians[key] * 1e6:.1f}" for key in ("ours", "theirs")]
             table.add_row(name, str(batch), *row, ratio(medians["theirs"] / medians["ours"]), f"{error:.0e}")

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "c/acl_state.h"
+#include "core/condition.h"
 #include "core/device.h"
 #include "core/processor.h"
 
@@ -67,13 +68,13 @@ void synchronise(Stream& stream, std::optional<std::chrono::milliseconds> limit 
 struct Report {
   aclrtCallback function;
   void* data;
-  std::shared_ptr<std::condition_variable> done;
+  std::shared_ptr<npu::Condition> done;
   std::shared_ptr<bool> finished;
 };
 
 struct Reports {
   std::mutex mutex;
-  std::condition_variable changed;
+  npu::Condition changed;
   std::map<const Stream*, std::uint64_t> thread_of;
   std::map<std::uint64_t, std::deque<Report>> waiting;
 };
@@ -423,7 +424,7 @@ aclError aclrtLaunchCallback(aclrtCallback fn, void* userData, aclrtCallbackBloc
     }
     const bool blocks = blockType == ACL_CALLBACK_BLOCK;
     wanted.submit([fn, userData, thread, blocks, &all] {
-      Report item{fn, userData, std::make_shared<std::condition_variable>(), std::make_shared<bool>(false)};
+      Report item{fn, userData, std::make_shared<npu::Condition>(), std::make_shared<bool>(false)};
       std::unique_lock lock(all.mutex);
       all.waiting[thread].push_back(item);
       all.changed.notify_all();

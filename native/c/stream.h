@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "c/status.h"
+#include "core/condition.h"
 
 namespace npu {
 
@@ -35,7 +35,7 @@ class Stream {
   void serve();
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::deque<Work> work_;
   std::uint64_t submitted_ = 0, done_ = 0;
   bool closing_ = false;
@@ -59,7 +59,7 @@ class Event {
  private:
   struct Mark {
     std::mutex mutex;
-    std::condition_variable changed;
+    Condition changed;
     std::optional<Clock::time_point> time;
   };
   std::shared_ptr<Mark> mark();

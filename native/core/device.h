@@ -1,13 +1,14 @@
 // Devices: their memory accounts, thread counts and the arenas that programs share.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <vector>
+
+#include "core/condition.h"
 
 namespace npu {
 
@@ -90,7 +91,7 @@ class ArenaPool {
 
   Device& device_;
   std::mutex mutex_;
-  std::condition_variable returned_;
+  Condition returned_;
   std::vector<DeviceMemory> idle_;
   std::multiset<std::size_t> needs_;
   int busy_ = 0;

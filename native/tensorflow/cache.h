@@ -1,7 +1,6 @@
 // The plans of one operator or function, found by the types, shapes and values of its inputs.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/condition.h"
 #include "tensorflow/plan.h"
 
 namespace npu::tf {
@@ -77,7 +77,7 @@ class PlanCache {
   std::size_t most_signatures_;
   std::size_t most_variants_;
   std::mutex mutex_;
-  std::condition_variable compiled_;
+  Condition compiled_;
   std::unordered_multimap<std::uint64_t, std::shared_ptr<Signature>> signatures_;
   std::uint64_t clock_ = 0;
 };

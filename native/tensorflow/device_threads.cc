@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 
-#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "core/condition.h"
 #include "core/device.h"
 #include "threads/team.h"
 
@@ -58,7 +58,7 @@ class Thread {
   }
 
   std::mutex mutex_;
-  std::condition_variable filled_;
+  Condition filled_;
   std::deque<std::function<void()>> queue_;
 };
 
@@ -103,7 +103,7 @@ class Countdown {
 
  private:
   std::mutex mutex_;
-  std::condition_variable ended_;
+  Condition ended_;
   int left_;
 };
 

@@ -12,9 +12,9 @@ from ge.deferred import defer
 
 if TYPE_CHECKING:
     from ge import opp, ops
-    from ge.compiler import compile
     from ge.errors import GeError, OutOfMemoryError, UnsupportedOperatorsError
     from ge.explanation import explain
+    from ge.front_door import compile
     from ge.model.model import Model
     from ge.model.om import load, save
     from ge.ops.graph import Graph, Tensor
@@ -58,7 +58,7 @@ _MODULES = {
     "Session": "ge.session",
     "Tensor": "ge.ops.graph",
     "UnsupportedOperatorsError": "ge.errors",
-    "compile": "ge.compiler",
+    "compile": "ge.front_door",
     "describe_operator": "ge.running",
     "explain": "ge.explanation",
     "load": "ge.model.om",

@@ -1,25 +1,17 @@
-"""Compiled models by content: `compile_graph` finds on disk what an earlier process has compiled of the same graph.
+"""Compiled models on disk: a compile finds what an earlier process has compiled of the same graph or file.
 
-The key is made of everything a compile depends on: the graph with its names, facts and constants, donated memory,
-options and target, operators of users, versions and sources of the compiler, and the settings of the process. A graph
-with something in it that has no stable text is not kept. NPU_CACHE_DIR moves the folder, NPU_CACHE_DIR=off ends it.
+The key is made of everything a compile depends on: the graph with its names, facts and constants (or the bytes of the
+file), donated memory, options and target, operators of users, versions and sources of the compiler, and the settings of
+the process. What has no stable text is not kept. NPU_CACHE_DIR moves the folder, NPU_CACHE_DIR=off ends it.
+
+This module loads neither the operator library nor the kernel generator, so that a model that is found starts fast.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
-import onnx_ir as ir
-
-import npu_runtime
-from ge.identity import compile_identity
-from ge.ir.types import TensorDesc
 from ge.model import om
 from ge.model.model import Model
 from ge.model.store import ModelStore
@@ -27,12 +19,10 @@ from ge.options import CompileOptions
 from ge.plan import Plan
 from npu_runtime import UnsupportedTask, environment
 
-__all__ = ["Counters", "cached", "counters", "graph_key"]
-
-_SERIAL = re.compile(r"(?<=\.)\d+$|(?<=^v)\d+$")  # as ge.ops.builder numbers constants, nodes and values
+__all__ = ["Counters", "counters", "find", "keep", "keeps"]
 
 
-@dataclasses.dataclass
+@dataclass
 class Counters:
     """What this process has compiled, and what it found compiled."""
 
@@ -43,157 +33,31 @@ class Counters:
 counters = Counters()
 
 
-def cached(
-    graph: ir.Graph, options: CompileOptions, facts: Sequence[object], compile_plan: Callable[[], Plan]
-) -> Model:
-    """The model of a graph, from disk or by a compile whose plan is kept; `facts` decide the outcome as well."""
-    folder = environment.compile_cache()
-    if folder is None or options.target.kind != "cpu" or options.dump_stages or environment.names("NPU_DUMP"):
-        return Model(compile_plan())
-    named = bool(options.op_precision or options.op_implementation)
-    key = graph_key(graph, (compile_identity(options), npu_runtime.num_threads(), *facts), named=named)
-    store = ModelStore(folder)
-    package = None if key is None else store.read(key)
-    if package is not None:
-        try:
-            model = Model(_with_names(package.plans[0], graph))
-        except UnsupportedTask:
-            pass  # another machine wrote it under the same names
-        else:
-            counters.loaded += 1
-            return model
-    plan = compile_plan()
-    model = Model(plan)
-    if key is not None:
-        store.write(key, om.Package([plan]))
+def keeps(options: CompileOptions) -> bool:
+    """True if models compiled with these options are kept on disk."""
+    dumps = options.dump_stages or environment.names("NPU_DUMP")
+    return environment.compile_cache() is not None and options.target.kind == "cpu" and not dumps
+
+
+def find(key: str, adapt: Callable[[Plan], Plan] = lambda plan: plan) -> Model | None:
+    """The model of a key, its plan adapted to the caller; None where there is none that runs here."""
+    package = _store().read(key)
+    if package is None:
+        return None
+    try:
+        model = Model(adapt(package.plans[0]))
+    except UnsupportedTask:
+        return None  # another machine wrote it under the same names
+    counters.loaded += 1
     return model
 
 
-def _with_names(plan: Plan, graph: ir.Graph) -> Plan:
-    """The plan with the names of this graph's inputs and outputs; those of the graph that was compiled may differ."""
-    for ports, values in ((plan.inputs, graph.inputs), (plan.outputs, graph.outputs)):
-        ports[:] = [
-            dataclasses.replace(port, name=value.name or port.name)
-            for port, value in zip(ports, values, strict=True)
-        ]
-    return plan
+def keep(key: str, plan: Plan) -> None:
+    """Keep a plan for later processes."""
+    _store().write(key, om.Package([plan]))
 
 
-class _NoText(Exception):
-    """A value without a stable text."""
-
-
-def graph_key(graph: ir.Graph, facts: Sequence[object] = (), *, named: bool = False) -> str | None:
-    """A digest of a graph's content and of facts; None when the graph has values that cannot be written down.
-
-    The numbers at the end of names count only where options call nodes by name (`named`): the graph builder numbers
-    nodes and values throughout a process. A model that is found takes the names of the graph's inputs and outputs.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"ge": 1}, name="net")
-    >>> graph_key(graph) == graph_key(graph.clone()), graph_key(graph) == graph_key(graph, ["other"])
-    (True, False)
-    """
-    content = _Content(named)
-    try:
-        content.add("facts", repr(facts))
-        content.graph(graph)
-    except _NoText:
-        return None
-    return content.hasher.hexdigest()
-
-
-class _Content:
-    """Feeds a graph to a hash; values are numbered in the order in which they are met."""
-
-    def __init__(self, named: bool) -> None:
-        self.named = named
-        self.hasher = hashlib.blake2b(digest_size=24)
-        self.numbers: dict[int, int] = {}
-
-    def add(self, *parts: object) -> None:
-        self.hasher.update(repr(parts).encode())
-
-    def name(self, text: str | None) -> str | None:
-        return text if self.named or text is None else _SERIAL.sub("", text)
-
-    def graph(self, graph: ir.Graph) -> None:
-        self.add(
-            "graph", graph.name, sorted(graph.opset_imports.items()), sorted(graph.metadata_props.items())
-        )
-        self.plain(dict(graph.meta))
-        for value in graph.inputs:
-            self.value(value)
-        for value in graph.initializers.values():
-            self.value(value)
-            self.tensor(value.const_value)
-        for node in graph:
-            self.node(node)
-        self.add("outputs", [self.numbers.get(id(value)) for value in graph.outputs])
-
-    def node(self, node: ir.Node) -> None:
-        inputs = [None if value is None else self.numbers.get(id(value), -1) for value in node.inputs]
-        if -1 in inputs:
-            raise _NoText  # a value of a graph around this one that was not met
-        named = (node.domain, node.op_type, node.overload, node.version, self.name(node.name))
-        self.add("node", named, inputs, sorted(node.metadata_props.items()), len(node.outputs))
-        self.plain(dict(node.meta))
-        for name, attr in sorted(node.attributes.items()):
-            self.add(name)
-            self.attribute(attr)
-        for value in node.outputs:
-            self.value(value)
-            if value.const_value is not None:
-                self.tensor(value.const_value)
-
-    def value(self, value: ir.Value) -> None:
-        self.numbers[id(value)] = len(self.numbers)
-        self.add(
-            self.name(value.name), repr(value.type), repr(value.shape), sorted(value.metadata_props.items())
-        )
-        self.plain(dict(value.meta))
-
-    def attribute(self, attr: Any) -> None:
-        if attr.type == ir.AttributeType.GRAPH:
-            self.graph(attr.value)
-        elif attr.type == ir.AttributeType.GRAPHS:
-            for graph in attr.value:
-                self.graph(graph)
-        elif attr.type == ir.AttributeType.TENSOR:
-            self.tensor(attr.value)
-        else:
-            self.add(str(attr.type))
-            self.plain(attr.value)
-
-    def tensor(self, tensor: Any) -> None:
-        if tensor is None:
-            self.add(None)
-            return
-        self.add("tensor", str(tensor.dtype), tuple(map(str, tensor.shape)))
-        self.plain(tensor.numpy())
-
-    def plain(self, value: object) -> None:
-        """A value of plain parts."""
-        if value is None or isinstance(
-            value, (bool, int, float, complex, str, bytes, TensorDesc, os.PathLike)
-        ):
-            self.add(value)
-        elif isinstance(value, (np.ndarray, np.generic)):
-            array = np.asarray(value, order="C")
-            self.add(str(array.dtype), array.shape)
-            if array.dtype.hasobject:
-                self.plain(array.reshape(-1).tolist())
-            else:
-                self.hasher.update(array.reshape(-1).view(np.uint8).data)
-        elif isinstance(value, Mapping):
-            self.add("mapping", len(value))
-            for key in sorted(value, key=repr):
-                self.plain(key)
-                self.plain(value[key])
-        elif isinstance(value, (frozenset, set)):
-            self.plain(sorted(value, key=repr))
-        elif isinstance(value, (tuple, list)):
-            self.add("sequence", len(value))
-            for item in value:
-                self.plain(item)
-        else:
-            raise _NoText
+def _store() -> ModelStore:
+    folder = environment.compile_cache()
+    assert folder is not None, "nothing is kept without a folder"
+    return ModelStore(folder)

@@ -12,17 +12,21 @@ from typing import Any
 
 import onnx_ir as ir
 
+import npu_runtime
+from ge import compile_cache
 from ge.build.assemble import build_plan
 from ge.build.donate import Donation
 from ge.build.resident import NOTHING, ResidentValues
 from ge.collection import compile_scope
-from ge.compile_cache import cached, counters
+from ge.compile_cache import counters
 from ge.dump import dump_graph, dump_plan
 from ge.engines import place
 from ge.engines.algorithms import unknown_names
-from ge.errors import GeError, OpenSizesError, typed
+from ge.errors import GeError, OpenSizesError
 from ge.explanation import placements
+from ge.graph_key import graph_key
 from ge.hybrid.cuts import Halves, halves
+from ge.identity import compile_identity
 from ge.ir import facts
 from ge.ir.values import desc_of
 from ge.memory_advice import out_of_memory
@@ -39,7 +43,7 @@ from ge.staged_model import StagedModel
 from ge.target import Target
 from npu_runtime import UnsupportedTask, activity, environment
 
-__all__ = ["compile", "compile_graph", "compile_plan"]
+__all__ = ["compile_graph", "compile_plan", "compile_source"]
 
 _log = logging.getLogger(__name__)
 _MOST_LIGHT = 1 << 20  # elements that the nodes of a stage may give for it to be interpreted
@@ -49,24 +53,17 @@ _LIGHT_KERNELS = frozenset({
 })  # fmt: skip
 
 
-@typed
-def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
-    """Compile a model: a path (.onnx, .pb, .air, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
-
-    >>> model = ge.compile("resnet50.onnx")      # doctest: +SKIP
-    """
-    options = options if options is not None else CompileOptions.from_environment()
+def compile_source(source: Any, options: CompileOptions, name: str, key: str | None = None) -> Model:
+    """Compile a path, an ONNX ModelProto or a graph; a model without open sizes is kept under `key`."""
     search.add_paths(options.opp_path)
     if isinstance(source, ir.Graph):
         return compile_graph(source, options, name or source.name or "model")
     if isinstance(source, (str, os.PathLike)):
         name = name or Path(source).stem
-        if Path(source).suffix == ".om":
-            return _load_om(Path(source))
-    return _compile_model(source, options, name)
+    return _compile_model(source, options, name, key)
 
 
-def _compile_model(source: Any, options: CompileOptions, name: str) -> Model:
+def _compile_model(source: Any, options: CompileOptions, name: str, key: str | None) -> Model:
     """A model of a framework; one whose sizes are open is compiled for those of each call."""
     parse = parse_file if isinstance(source, (str, os.PathLike)) else _parse_object
 
@@ -93,8 +90,8 @@ def _compile_model(source: Any, options: CompileOptions, name: str) -> Model:
         if not error.later:
             raise
         return staged()
-    model = compile_graph(graph, options, name or graph.name or "model")
     sizes = facts.open_inputs(graph)
+    model = compile_graph(graph, options, name or graph.name or "model", key=None if sizes else key)
     return OpenModel(compiled, sizes, model.name, model) if sizes else model
 
 
@@ -137,18 +134,48 @@ def compile_graph(
     options: CompileOptions | None = None,
     name: str = "model",
     donated: Sequence[Donation] = (),
+    key: str | None = None,
 ) -> Model:
     """Compile a GE graph (left as it is) and load it; what the compile cache has is not compiled again.
 
     donated: pairs (output, input) of positions. The output is the input's new value and takes its memory:
     callers that pass addresses pass the same one for both.
+    key: under which the caller did not find the model, instead of the graph's own.
     """
     options = options if options is not None else CompileOptions.from_environment()
-    facts = (name, tuple(donated), sorted(switched_off(options.disabled_passes)))
     try:
-        return cached(graph, options, facts, lambda: compile_plan(graph, options, name, donated))
+        if not compile_cache.keeps(options):
+            return Model(compile_plan(graph, options, name, donated))
+        found = None
+        if key is None:
+            key = _graph_key(graph, options, name, donated)
+            found = key and compile_cache.find(key, lambda plan: _with_names(plan, graph))
+        if found:
+            return found
+        plan = compile_plan(graph, options, name, donated)
+        model = Model(plan)
     except UnsupportedTask as error:
         raise GeError("E10506", f"the runtime refuses {name}: {error}") from error
+    if key is not None:
+        compile_cache.keep(key, plan)
+    return model
+
+
+def _graph_key(
+    graph: ir.Graph, options: CompileOptions, name: str, donated: Sequence[Donation]
+) -> str | None:
+    off = sorted(switched_off(options.disabled_passes))
+    settings = (compile_identity(options), npu_runtime.num_threads(), name, tuple(donated), off)
+    return graph_key(graph, settings, named=bool(options.op_precision or options.op_implementation))
+
+
+def _with_names(plan: Plan, graph: ir.Graph) -> Plan:
+    """The plan with the names of this graph's inputs and outputs; those of the graph that was compiled may differ."""
+    for ports, values in ((plan.inputs, graph.inputs), (plan.outputs, graph.outputs)):
+        ports[:] = [
+            replace(port, name=value.name or port.name) for port, value in zip(ports, values, strict=True)
+        ]
+    return plan
 
 
 @compile_scope()
@@ -257,9 +284,3 @@ def _parse_object(source: Any, options: CompileOptions) -> ir.Graph:
     raise GeError(
         "E10021", f"cannot compile a {type(source).__name__}", remedy="give a path, a ModelProto or a graph"
     )
-
-
-def _load_om(path: Path) -> Any:
-    from ge.model import om
-
-    return om.load(path)

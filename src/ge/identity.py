@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
-from types import ModuleType
+import sys
 
-import ge
 import npu_runtime
-import tbe
-from ge import ops, versions
+from ge import versions
 from ge.model import kernels
 from ge.options import CompileOptions
 from ge.options.table import raw_environment
@@ -28,33 +27,40 @@ def compile_identity(options: CompileOptions) -> str:
     known = sorted(versions.versions().items())
     facts = (
         options.fingerprint(),
-        ops.fingerprint(),
+        _operators(),
         known,
-        sources(ge, tbe, npu_runtime),
+        sources("ge", "tbe", "npu_runtime"),
         kernels.machine(),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 @functools.cache
-def sources(*packages: ModuleType) -> str:
+def sources(*packages: str) -> str:
     """A digest of the sizes and times of packages' files: an edited source tree is another version.
 
-    >>> sources(ge) == sources(tbe)
+    >>> sources("ge") == sources("tbe")
     False
     """
     found = []
     for package in packages:
-        root = os.path.dirname(package.__file__ or "")
-        for folder, _, names in os.walk(root):
-            for name in names:
-                if name.endswith((".py", ".so")):
-                    status = os.stat(os.path.join(folder, name))
-                    found.append((folder[len(root) :], name, status.st_size, status.st_mtime_ns))
+        spec = importlib.util.find_spec(package)  # not loaded for this
+        for root in (spec and spec.submodule_search_locations) or ():
+            for folder, _, names in os.walk(root):
+                for name in names:
+                    if name.endswith((".py", ".so")):
+                        status = os.stat(os.path.join(folder, name))
+                        found.append((folder[len(root) :], name, status.st_size, status.st_mtime_ns))
     return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def _operators() -> str:
+    """The operators of users in force; there are none before the operator library is loaded."""
+    library = sys.modules.get("ge.ops.base")
+    return library.fingerprint() if library is not None else ""
 
 
 def process_identity() -> tuple[object, ...]:
     """What may change within a process and decides a compile with the environment's options; cheap to find."""
     device = environment.text("NPU_DEVICE")
-    return (raw_environment(), device, ops.fingerprint(), npu_runtime.num_threads())
+    return (raw_environment(), device, _operators(), npu_runtime.num_threads())

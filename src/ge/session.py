@@ -58,7 +58,7 @@ class Session:
 
     def build_graph(self, graph_id: int) -> Model:
         """Compile a graph now; does nothing when it is compiled."""
-        from ge.compiler import compile
+        from ge.front_door import compile
 
         entry = self._entry(graph_id)
         with entry.lock:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import tf_adapter
 from ge.compile_cache import counters
 from ge.identity import compile_identity, sources
 from ge.ir.types import numpy_dtype
@@ -77,7 +76,7 @@ def key(request: Request, functions: Functions, options: CompileOptions) -> str 
     counters = [(c.argument, c.key, c.high, c.moved) for c in request.counters]
     variables = (sorted(request.bind), sorted(request.kept))
     named = list(request.graph.nodes) if options.op_precision or options.op_implementation else []
-    facts = (described, counters, variables, named, compile_identity(options), sources(tf_adapter))
+    facts = (described, counters, variables, named, compile_identity(options), sources("tf_adapter"))
     hasher.update(repr(facts).encode())
     for given in bound:
         hasher.update(np.ascontiguousarray(given.numpy()).view(np.uint8).data)

@@ -1,7 +1,8 @@
 """Builds the sdist and the wheels and tries each in an environment of its own: ``python -m tests.packaging.wheels``.
 
 1. The sdist is made of this tree, and every wheel of the unpacked sdist: one a version of Python up to 3.11, one of the
-   stable ABI for all newer ones, and one of the names of the Ascend ecosystem (ascend/) for all.
+   stable ABI for all newer ones, and one of the names of the Ascend ecosystem (ascend/) for all. The runtime's library,
+   which does not depend on Python, is compiled for the first of them only.
 2. auditwheel gives a wheel the oldest manylinux tag that it fulfils; no library is added to it.
 3. Each supported Python that is found installs its wheel with its dependencies into an empty environment, away from
    this tree, and runs the doors whose frameworks are there (`--extras torch` installs one); then once more with the
@@ -75,7 +76,9 @@ def make_wheel(python: str, source: Path, dist: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
         pip = environment(python, made / "environment")
-        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", "-w", made, source)
+        built = sorted((source / "build").glob("*/libnpu.so"))  # for another Python
+        settings = [f"--config-settings=cmake.define.NPU_LIBRARY={path}" for path in built[:1]]
+        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", *settings, "-w", made, source)
         (wheel,) = made.glob("*.whl")
         audited = made / "audited"
         call(sys.executable, "-m", "auditwheel", "repair", "-w", audited, wheel, path=True)

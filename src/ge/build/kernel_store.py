@@ -52,7 +52,7 @@ class KernelStore:
 
 
 def _name(fingerprint: str, target: str, processor: tbe.Processor | None) -> str:
-    deciding = (fingerprint, sources(tbe), tbe.code_identity(target), repr(processor or tbe.Processor()))
+    deciding = (fingerprint, sources("tbe"), tbe.code_identity(target), repr(processor or tbe.Processor()))
     return hashlib.sha256("\n".join(deciding).encode()).hexdigest()
 
 

@@ -1,30 +1,27 @@
 """The search path of custom operators: operators found there are loaded, and reloaded when they change.
 
-Searched are the directories of NPU_OPP_PATH, those given with the option `opp_path`, and the directory into which
-`python -m ge.opp build` installs. Each may hold operator files (`*.py`) and packages (directories with a
-`package.json`), or be a package itself. What is found first wins.
+Each directory (`ge.opp_paths`) may hold operator files (`*.py`) and packages (directories with a `package.json`), or be
+a package itself. What is found first wins.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from ge.errors import GeError, UserCodeError
+from ge.opp_paths import MANIFEST, add_paths, entries, home, roots
 from ge.ops import plugins
 from ge.ops.base import Operator, is_custom, register, registered_custom, unregister
 from ge.ops.custom import guard, packages
-from ge.ops.custom.spec import MANIFEST, PackageSpec, read_manifest
-from npu_runtime import environment
+from ge.ops.custom.spec import PackageSpec, read_manifest
 
 __all__ = ["Found", "add_paths", "find_package", "home", "installed", "refresh", "require", "roots"]
 
@@ -49,37 +46,6 @@ class Found:
 
 _lock = threading.RLock()
 _loaded: dict[Path, Found] = {}
-_given: list[Path] = []
-
-
-def home() -> Path:
-    """Where packages are installed: the first directory of NPU_OPP_PATH, else the user's data directory."""
-    named = _environment()
-    if named:
-        return named[0]
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "tf_adapter" / "opp"
-
-
-def _environment() -> list[Path]:
-    return [Path(p) for p in environment.text("NPU_OPP_PATH").split(os.pathsep) if p]
-
-
-def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Search further directories from now on."""
-    with _lock:
-        for path in paths:
-            if Path(path) not in _given:
-                _given.append(Path(path))
-
-
-def roots() -> list[Path]:
-    """The directories that are searched, first ones first."""
-    found = dict.fromkeys(p.absolute() for p in (*_environment(), *_given))
-    if not _environment():
-        with contextlib.suppress(RuntimeError):  # a user without a home directory
-            found.setdefault(home().absolute())
-    return list(found)
 
 
 def refresh() -> None:
@@ -105,24 +71,12 @@ def refresh() -> None:
 
 def _there() -> Iterator[tuple[Path, tuple[int, int]]]:
     for root in roots():
-        for path in _entries(root):
+        for path in entries(root):
             try:
                 status = (path / MANIFEST if path.is_dir() else path).stat()
             except OSError:
                 continue
             yield path, (status.st_mtime_ns, status.st_size)
-
-
-def _entries(root: Path) -> list[Path]:
-    if (root / MANIFEST).is_file():
-        return [root]
-    try:
-        names = sorted(os.listdir(root))
-    except OSError:
-        return []
-    files = [root / n for n in names if n.endswith(".py") and not n.startswith(("_", "."))]
-    folders = [root / n for n in names if not n.startswith(".") and (root / n / MANIFEST).is_file()]
-    return files + folders
 
 
 def _load(path: Path, stamp: tuple[int, int]) -> Found:
@@ -186,7 +140,7 @@ def _run(path: Path) -> None:
 
 def installed() -> list[tuple[Path, PackageSpec]]:
     """The packages of the search path, first ones first."""
-    return [(path, read_manifest(path)) for root in roots() for path in _entries(root) if path.is_dir()]
+    return [(path, read_manifest(path)) for root in roots() for path in entries(root) if path.is_dir()]
 
 
 def find_package(name: str) -> tuple[Path, PackageSpec] | None:

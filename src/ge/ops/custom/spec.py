@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ge.errors import GeError
+from ge.opp_paths import MANIFEST
 
 __all__ = [
-    "MANIFEST",
     "AttrSpec",
     "OperatorSpec",
     "PackageSpec",
@@ -21,7 +21,6 @@ __all__ = [
     "write_manifest",
 ]
 
-MANIFEST = "package.json"
 FORMAT = 1
 
 

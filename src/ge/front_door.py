@@ -1,0 +1,66 @@
+"""The engine's own front door, `ge.compile`: a file that was compiled before starts without the compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import npu_runtime
+from ge import compile_cache, opp_paths
+from ge.errors import typed
+from ge.identity import compile_identity
+from ge.model import om, store
+from ge.options import CompileOptions
+from ge.options.table import raw_environment
+
+if TYPE_CHECKING:
+    from ge.model.model import Model
+
+__all__ = ["compile"]
+
+_EXTERNAL = b"location"  # what the name of another file with weights is kept under in an ONNX file
+
+
+@typed
+def compile(source: Any, options: CompileOptions | None = None, name: str = "") -> Model:
+    """Compile a model: a path (.onnx, .pb, .air, a SavedModel folder, .om), an ONNX ModelProto, or a graph.
+
+    >>> model = ge.compile("resnet50.onnx")      # doctest: +SKIP
+    """
+    options = options if options is not None else CompileOptions.from_environment()
+    key = None
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if path.suffix == ".om":
+            return om.load(path)  # type: ignore[return-value]
+        key = _file_key(path, options, name)
+    found = None if key is None else compile_cache.find(key)
+    if found is not None:
+        return found
+    from ge.compiler import compile_source
+
+    return compile_source(source, options, name, key)
+
+
+def _file_key(path: Path, options: CompileOptions, name: str) -> str | None:
+    """The key of an ONNX file: of its bytes, not of its graph, which only the compiler reads.
+
+    None where more than the file decides the model (weights in other files, custom operators), or it is not kept.
+    """
+    if path.suffix != ".onnx" or not compile_cache.keeps(options) or options.opp_path:
+        return None
+    if any(opp_paths.entries(root) for root in opp_paths.roots()):
+        return None
+    settings = (compile_identity(options), npu_runtime.num_threads(), raw_environment(), name or path.stem)
+    hasher = hashlib.blake2b(repr(("file", settings)).encode(), digest_size=24)
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if len(content) > store.LARGEST_MODEL or content.find(_EXTERNAL) >= 0:
+                return None
+            hasher.update(content)
+    except (OSError, ValueError):  # the parser says what is wrong with the file
+        return None
+    return hasher.hexdigest()
