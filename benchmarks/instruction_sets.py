@@ -12,7 +12,13 @@ CAPS = {
     "avx2": ("avx2", "AVX2", "avx2", "AVX2", "AVX2"),
     "avx512": ("avx512", "AVX512_CORE_VNNI", "avx512", "AVX512", "AVX512"),
 }
-_VARIABLES = ("NPU_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "XLA_FLAGS")
+_VARIABLES = (
+    "NPU_MAX_ISA",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "XLA_FLAGS",
+)
 UNCAPPED = frozenset({"onnxruntime", "openvino"})
 
 
