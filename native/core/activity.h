@@ -33,7 +33,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 class Activity {
  public:
-  // Where the counters of this process are; nullptr: nobody reads them.
+  // Where the counters of this process are; nullptr: there is no reader.
   static ActivityPage* page() { return page_.load(std::memory_order_acquire); }
   // Makes the file and counts there from now on, once a process; raises InvalidArgument. A fork does not
   // count.

@@ -65,7 +65,7 @@ class ArenaPool {
       if (pool_) pool_->give_back(std::move(memory_));
     }
     char* data() const { return memory_.data(); }
-    // The arena, for longer than a run; nobody waits for it until accept() has it back.
+    // Lends the arena for longer than a run; no run waits for it until accept() returns it.
     DeviceMemory keep();
 
    private:
@@ -73,7 +73,7 @@ class ArenaPool {
     DeviceMemory memory_;
   };
 
-  // A program announces its need while it lives; idle arenas that nobody needs are freed.
+  // A program announces its need while it lives; idle arenas that no program needs are freed.
   void add_user(std::size_t bytes);
   void remove_user(std::size_t bytes);
 

@@ -118,7 +118,7 @@ class RepairedPrimitive : public BoundPrimitive {
       args.push_back(given);
       if (given.arg == DNNL_ARG_DST) {
         values = dnnl::memory(desc_of(given.memory), onednn_engine());
-        // What lies between the rows of a view belongs to others, and is not NaN here.
+        // The gaps between the rows of a view belong to other buffers and are not NaN here.
         std::memset(values.get_data_handle(), 0, values.get_desc().get_size());
         std::copy(addend.begin(), addend.end(), static_cast<char*>(values.get_data_handle()));
         args.back().memory = values.get();

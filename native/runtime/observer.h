@@ -25,7 +25,7 @@ class Observer {
   using Function = std::function<void(const Observation&)>;
 
   static bool on() { return on_.load(std::memory_order_relaxed); }
-  // Empty: nobody observes any more.
+  // Empty: the observer has been removed.
   static void set(Function function);
   // The function in force, which may be gone by now.
   static std::shared_ptr<const Function> get();

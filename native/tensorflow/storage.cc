@@ -442,7 +442,7 @@ void Variable::hand_to_host(Storage& value, TF_Status* status) {
   api.TFE_OpSetAttrType(assign, "dtype", dtype_);
   api.TFE_OpAddInput(assign, resource_, status);
   // TensorFlow's variable takes the memory itself; the handle made for that goes away again.
-  // Its contents may come later: whoever asks for them comes by here.
+  // Its contents may arrive later; every reader of them calls this function.
   TF_Tensor* tensor = open_to_host() ? value.tensor(status) : value.unsettled_tensor(status);
   TFE_TensorHandle* handle = ok(status) ? api.TFE_NewTensorHandle(tensor, status) : nullptr;
   if (!ok(status)) return;

@@ -15,8 +15,8 @@ void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, Step
 
 // Calls body(step, first, last) for ranges that cover [0, blocks) in each step; every range of a step has
 // ended before the next step begins. Each member of the team has its range, of `grain` blocks or more; one
-// that its member has not begun, because it is off its core, is done by whoever waits for it. `body` must not
-// throw.
+// that its member has not begun, because it is off its core, is done by the thread that waits for it. `body`
+// must not throw.
 template <class Body>
 void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, Body&& body) {
   using Function = std::remove_reference_t<Body>;

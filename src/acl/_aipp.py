@@ -51,7 +51,7 @@ class Settings:
     each: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def config(self, image: int) -> AippConfig:
-        """The configuration of an image; what is set for the first alone holds for all."""
+        """The configuration of an image; values set only for the first image apply to all."""
         from ge.aipp import AippConfig
 
         return AippConfig(**self.common, **(self.each.get(image) or self.each.get(0, {})))

@@ -1,4 +1,4 @@
-"""Memory of compiles: what they leave is returned to the system; Python's collector may be paused while they run."""
+"""Returns the memory of a finished compile to the system, and can pause Python's garbage collector during a compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled models on disk: a compile finds what an earlier process has compiled of the same graph or file.
+"""The compile cache: finds models on disk that an earlier process compiled from the same graph or file.
 
 The key is made of everything a compile depends on: the graph with its names, facts and constants (or the bytes of the
 file), donated memory, options and target, operators of users, versions and sources of the compiler, and the settings of

@@ -1,4 +1,4 @@
-"""The compile driver: a graph through the passes, engines and build stages to a model in memory."""
+"""The compile driver: takes a graph through passes, placement and build to a model in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Imports that a dependency makes but hardly ever needs, put off until something of them is used.
+"""Deferred imports: modules that a dependency imports but rarely uses are loaded on first use.
 
 onnx_ir imports sympy for symbolic dimensions, which takes longer than the rest of a start. While onnx_ir is imported
-for the first time, a stand-in is in sympy's place; it is gone from `sys.modules` afterwards, so nobody else sees it.
+for the first time, a stand-in replaces sympy; it leaves `sys.modules` afterwards, so other modules do not see it.
 """
 
 from __future__ import annotations

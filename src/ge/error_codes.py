@@ -1,4 +1,4 @@
-"""The page of errors, made from the sources: `python -m ge.error_codes` prints it, the documentation site has it."""
+"""Generates the page of error codes from the sources: `python -m ge.error_codes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Internal errors of the compiler: counted, shown once as a warning, and fatal where `NPU_INTERNAL_ERRORS=raise` asks.
+"""Internal compiler errors: counted, reported once as a warning, and fatal under `NPU_INTERNAL_ERRORS=raise`.
 
 A front door may send work to the host for two reasons. A typed refusal (`GeError`, `UnsupportedTask`) is part of the
 contract. Any other exception is a defect of ours: the host runs the work so that the user's program goes on, and

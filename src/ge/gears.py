@@ -1,4 +1,4 @@
-"""Gears: one model compiled for several input shapes, the one that fits chosen at each run."""
+"""Gears: one model compiled for several input shapes; each run selects the one that fits."""
 
 from __future__ import annotations
 

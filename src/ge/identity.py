@@ -1,4 +1,4 @@
-"""What decides the outcome of a compile besides the graph: the part that the keys of all caches share."""
+"""The compile inputs besides the graph (options, versions, sources, machine): the common part of all cache keys."""
 
 from __future__ import annotations
 

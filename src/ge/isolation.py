@@ -1,4 +1,4 @@
-"""A process of its own for what may break one: users' operators, and the code generator on their expressions.
+"""The sandbox process for code that may crash: custom operators and the code generator on their expressions.
 
 The process is spawned when first needed and kept. It has one thread. Kernels are compiled in it; a user's code runs in
 a child that it forks for each call, with limits of time and memory. Requests are lines of JSON, each followed by as

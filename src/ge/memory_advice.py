@@ -1,4 +1,4 @@
-"""Errors that say why memory runs out: the largest tensors, and the batch that would fit."""
+"""Out-of-memory errors that name the largest tensors and the batch that would fit."""
 
 from __future__ import annotations
 

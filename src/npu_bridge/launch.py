@@ -48,7 +48,7 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of this machine that nobody else is given; the first rank may still listen on it.
+    """A port of this machine reserved for this caller; the first rank may still listen on it.
 
     The system hands out no port that a socket is bound to, but lets a server that reuses addresses, as those of PyTorch
     and TensorFlow do, share it with a socket that does not listen.

@@ -21,7 +21,7 @@ class _GlobalOptions(Section):
         self.__dict__["_applied"] = {}
 
     def _apply(self, path: str) -> None:
-        """Set the options of the process that the changed one decides, alone or together with others."""
+        """Set the process options that depend on the changed option, by itself or together with others."""
         if path == "mix_compile_mode":
             self._allow_host_fallback()
         given = {option.name: value for option, value in self._given()}

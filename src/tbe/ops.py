@@ -1,4 +1,4 @@
-"""The scalar operations of the language: what each accepts, what it gives and what it costs."""
+"""The scalar operations of the language, with operand types, result types and costs."""
 
 from __future__ import annotations
 

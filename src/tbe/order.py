@@ -1,4 +1,4 @@
-"""The order in which an expression is computed."""
+"""The evaluation order of an expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loops of a kernel depend on of a processor, beside its instructions: caches, and the price of a thread."""
+"""The properties of a processor, besides its instructions, that kernel loops depend on: caches and thread costs."""
 
 from __future__ import annotations
 

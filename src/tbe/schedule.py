@@ -1,4 +1,4 @@
-"""The loop nest of a kernel: which loops run in parallel, which vectorised, which values are kept in between.
+"""Schedules kernels: parallel loops, vectorised loops, and the temporaries between them.
 
 The iteration space is split into kept variables (one value of each output or reduction for every
 combination) and inner variables (those that reductions run over). A *row* is one combination of the kept variables. One

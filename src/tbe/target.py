@@ -1,4 +1,4 @@
-"""Machines code is generated for, and the way from LLVM IR text to object code."""
+"""Code generation targets, and the compilation of LLVM IR text to object code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of loops found by measurement, kept between processes.
+"""Measured choices of loops, cached between processes.
 
 The generator chooses unrolling, pieces and stores by rules. `tbe.bench --tune` measures other choices; what is faster
 is kept in `tuning.json` in the folder that NPU_CACHE_DIR names (or the user's cache folder), by the structure of the

@@ -1,4 +1,4 @@
-"""The same computation in double precision, to measure the error of a kernel against."""
+"""Widens a computation to double precision as the reference for a kernel's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy arrays that become tensors of the device: copied once.
+"""Converts NumPy arrays to device tensors with a single copy.
 
 TensorFlow copies an array, so that the tensor does not change with it, and copies the copy into memory of its own where
 its address suits no tensor. Most large NumPy arrays have such addresses: for them the second copy is enough.

@@ -1,4 +1,4 @@
-"""Compiled functions kept by content: some in memory, all of them on disk, in the compile cache.
+"""The cache of compiled functions by content: some in memory, all on disk in the compile cache.
 
 The key is made of everything a compile depends on: the graph and the functions it calls (names of functions do
 not count), descriptions of the inputs, contents of the variables that become part of the model, options, and the

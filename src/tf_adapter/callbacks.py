@@ -1,4 +1,4 @@
-"""What the device asks when it meets a function or a part of a graph that it has no plan for."""
+"""Callbacks of the native device for functions and graph parts that have no plan yet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Calls of `tf.function` objects that repeat: straight to the traced function.
+"""Shortens repeated calls of `tf.function` objects: they go straight to the traced function.
 
 TensorFlow binds and types the arguments of every call in Python before it finds the function it traced for them, which
 takes several times as long as the call of a small function on the NPU. Here the function that was found is remembered
 for the types and shapes of the arguments. That holds where nothing else can matter: eager code with the NPU as current
-device, arguments that are all tensors given by position or an iterator alone, no tape, no strategy, no profiler.
+device, positional arguments that are all tensors, or a single iterator, no tape, no strategy, no profiler.
 Everything else takes TensorFlow's own way.
 """
 

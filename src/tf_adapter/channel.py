@@ -1,4 +1,4 @@
-"""The channel between datasets and the device: batches are prepared while the step before them runs.
+"""The channel between datasets and the device: prepares the next batches while a step runs.
 
 The device shares the host's memory, so that handing a batch over costs nothing; what remains is to have it ready. The
 queue is tf.data's own: bounded, in order, with the end of the data and errors where they belong. TensorFlow

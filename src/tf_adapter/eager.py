@@ -1,4 +1,4 @@
-"""Eager operators on the NPU: which ones are worth a model of one node, and the making of it.
+"""Eager operators on the NPU: decides which are worth compiling, and compiles them as single-node models.
 
 The device calls `classify` once for every operator type and `compile_op` once for every signature that comes back often
 enough (`options.eager_threshold` calls); it keeps the answers. What gains nothing from the NPU runs with TensorFlow's

@@ -1,4 +1,4 @@
-"""Explain: which node of a function runs where and why, how much of the work that is, and what would raise it.
+"""Explain: where each node of a function runs and why, the NPU's share of the work, and how to raise it.
 
     print(tf_adapter.explain(model, images))
     tf_adapter.explain(train_step, batch).save("report.html")

@@ -1,4 +1,4 @@
-"""How much arithmetic the nodes of a function ask for, estimated from TensorFlow's own shapes."""
+"""Estimates the arithmetic of a function's nodes from TensorFlow's shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many training steps Keras makes in one call of the device.
+"""The number of training steps that Keras runs per device call.
 
 Loops that a program writes itself (`for _ in tf.range(n)` inside a function) have the length it says. Keras has a loop
 of its own, `steps_per_execution`; where `compile()` does not name it, `options.loop_size` does.

@@ -1,4 +1,4 @@
-"""From a flat function and a description of its inputs to a compiled model and the ports around it."""
+"""Lowers a flat function for given inputs to a compiled model and its ports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ class Lowered:
 
     model: Model
     ports: Ports
-    result_count: int = 0
     left: Layout = ()  # results that stay in the device's memory for another part
 
 
@@ -185,7 +184,7 @@ def lower(
     found = cache.find(key)
     if found is not None:
         model, ports = found
-        return Lowered(model, ports, len(graph.results))
+        return Lowered(model, ports)
     attempt = _attempt(request, functions, host or {}, name or graph.name)
     while attempt.refused and attempt.needs:
         wanted = {request.graph.args.index(n) for n in attempt.needs if n in request.graph.args}
@@ -208,7 +207,7 @@ def lower(
     ]
     ports = _without(ports, resident)
     model = cache.store(None if ports.specialised else key, plan, ports)
-    return Lowered(model, ports, len(graph.results), tuple(places))
+    return Lowered(model, ports, tuple(places))
 
 
 def _resident(request: Request, ports: Ports) -> ResidentValues:

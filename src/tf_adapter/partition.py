@@ -227,7 +227,7 @@ def old_control_flow(graph: FlatGraph) -> dict[str, Refusal]:
 
 
 def _follow_lists(graph: FlatGraph, refused: dict[str, Refusal]) -> None:
-    """Whoever shares a list with the host joins it."""
+    """Nodes that share a list with the host go to the host as well."""
     shared: dict[str, list[str]] = {name: [] for name in graph.nodes}
     todo = []
     for node in graph.nodes.values():

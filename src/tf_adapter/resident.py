@@ -1,4 +1,4 @@
-"""Layouts of the values that one part of a graph leaves to another in a shared arena, known by number."""
+"""Layouts of the values that graph parts pass to each other in a shared arena, by number."""
 
 from __future__ import annotations
 

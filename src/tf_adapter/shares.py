@@ -1,4 +1,4 @@
-"""Updates that every NPU of a stage would compute alike: each NPU computes a share of them once, for all.
+"""Shards updates that all NPUs of a stage would compute alike: each NPU computes its share for all.
 
 The steps of a stage are compared node by node. Where they update variables in the same way from the same tensors (the
 sum of all gradients, say), and the variables of the NPUs have the same value, one NPU does the work and all of them

@@ -1,4 +1,4 @@
-"""Making the device known: the name `npu`, `torch.npu`, methods of tensors and modules, storage formats."""
+"""Registers the device: the name `npu`, `torch.npu`, methods of tensors and modules, storage formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NPUs there are for tensors, and which one each thread uses."""
+"""The available NPUs, and the current NPU of each thread."""
 
 from __future__ import annotations
 

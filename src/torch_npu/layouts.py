@@ -1,4 +1,4 @@
-"""Sparse and nested tensors on the NPU: their parts are NPU tensors, and the CPU's kernels compute with them."""
+"""Sparse and nested tensors on the NPU: their components are NPU tensors, computed by the CPU's kernels."""
 
 from __future__ import annotations
 

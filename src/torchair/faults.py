@@ -1,4 +1,4 @@
-"""Failed runs as the errors that PyTorch raises for the same data."""
+"""Translates failed runs to the errors that PyTorch raises for the same data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Dynamo traces for this backend: graphs hold for open sizes of 0 and 1 as well, the garbage collector waits.
+"""How Dynamo traces for this backend: graphs also hold for open sizes of 0 and 1.
 
 By default an open size of one is a graph of its own, so that an open batch and an open sequence are up to four graphs.
 PyTorch can trace without that assumption, for the whole process; here it does so while a frame is traced for this

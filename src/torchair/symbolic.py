@@ -1,4 +1,4 @@
-"""Graphs of symbolic sizes on the NPU, without a program for each size.
+"""Runs graphs of symbolic sizes on the NPU without one program per size.
 
 1. Calls that keep rows apart (`torchair.rows`) are parts of the NPU; a part has programs for a few numbers of rows and
    runs them over as many rows as there are. The other calls, and all arithmetic of sizes, stay with ATen.

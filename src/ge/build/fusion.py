@@ -184,7 +184,7 @@ class _Fusion:
         return self._one_kernel(nodes, outputs, max(other.size, group.size))
 
     def _goes_with_product(self, other: Group, group: Group) -> bool:
-        """Whether a group that begins with a product is followed by elementwise work on its result alone."""
+        """True if only elementwise operators on its result follow a group that begins with a product."""
         if not any(self._is_product(n) for n in other.nodes):
             return not any(self._is_product(n) for n in group.nodes)
         return group.uniform and group.size == other.size

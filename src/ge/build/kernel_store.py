@@ -1,4 +1,4 @@
-"""Kernels kept on disk between processes: in the user's cache folder, in that of NPU_CACHE_DIR, or nowhere (`off`).
+"""The kernel cache on disk: in the user's cache folder or NPU_CACHE_DIR; `off` disables it.
 
 A file is named by what decides the machine code: expression (its fingerprint), sources of the generator, target,
 processor with its caches, compiler.

@@ -1,4 +1,4 @@
-"""Memory plan: offsets in one arena for pieces of memory with lifetimes; several orders are tried, the smallest kept.
+"""Memory planning: assigns arena offsets to buffers by lifetime; tries several orders and keeps the smallest arena.
 
 Pieces that are in use at the same time never overlap (`check` proves it). Some may have their place already: what
 another program has left in the same memory. The lower bound is the most memory in use

@@ -1,4 +1,4 @@
-"""The tensors that are live at a model's memory peak, by the nodes that make them."""
+"""The tensors that are live at a model's memory peak, with the nodes that produce them."""
 
 from __future__ import annotations
 

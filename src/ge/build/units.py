@@ -1,4 +1,4 @@
-"""Units: the pieces of a graph that become one task each, in execution order."""
+"""Units: subgraphs that become one task each, in execution order."""
 
 from __future__ import annotations
 

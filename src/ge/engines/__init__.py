@@ -1,4 +1,4 @@
-"""Engines: what can run a node. Asked in order of preference; the first that accepts gets it, with a reason."""
+"""Engines run nodes. Placement queries them in order of preference; the first that accepts a node runs it."""
 
 from ge.engines.placement import ENGINES, EngineRule, place, placement_of
 

@@ -1,4 +1,4 @@
-"""Which products may save arithmetic at the cost of rounding errors: the choice for each node."""
+"""Decides for each node whether algorithms that trade accuracy for speed (Winograd, Strassen) are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement: every node gets the first engine, in one list of preference, that does not refuse it."""
+"""Placement: assigns every node to the first engine in the preference list that accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divides a graph between host and device and specialises it, for all front doors; nodes are whatever a door has."""
+"""Partitions graphs between host and device and specialises them; independent of the front door's node type."""
 
 from ge.hybrid.specialise import Patience, Specialiser
 from ge.hybrid.stages import Groups, assign_levels, assign_stages, follow, in_order

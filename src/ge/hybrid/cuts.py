@@ -1,4 +1,4 @@
-"""Models in stages: what can run with the values known so far, and what has to wait for its results.
+"""Cuts a model into stages: nodes that can run with the values known so far, and nodes that need their results.
 
 1. A stage takes every node whose sizes follow from the known values' shapes; operators whose result sizes depend on
    data may end it.

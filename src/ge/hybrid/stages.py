@@ -1,4 +1,4 @@
-"""Stages of a graph that host and device run in turns.
+"""Assigns graph nodes to stages that host and device run alternately.
 
 1. The side of a stage is its number modulo the number of sides; all nodes of a stage of the device can be one part.
 2. A node's stage is at least that of every node it waits for, so parts and host calls run in the order of stages.

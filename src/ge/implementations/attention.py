@@ -1,4 +1,4 @@
-"""Implementations of attention and its gradient: one task that works a head at a time, or products and a softmax."""
+"""Implementations of attention and its gradient: one task that processes a head at a time, or products and softmax."""
 
 from __future__ import annotations
 

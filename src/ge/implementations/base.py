@@ -1,4 +1,4 @@
-"""Candidates: the ways to run one cube operation, what each refuses, what it costs, and the choice between them."""
+"""Candidates: the implementations of a cube operation, with refusals and costs, and the choice among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of our own on NVIDIA GPUs (native/cuda/kernels), for what libraries do in several steps through memory."""
+"""Our own kernels for NVIDIA GPUs (native/cuda/kernels), which fuse several library calls."""
 
 from __future__ import annotations
 

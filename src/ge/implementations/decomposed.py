@@ -1,4 +1,4 @@
-"""Candidates that are no task: an operator's expression as a generated kernel, and its decomposition."""
+"""Candidates without a runtime task: a generated kernel of the operator's expression, and its decomposition."""
 
 from __future__ import annotations
 

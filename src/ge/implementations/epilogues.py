@@ -1,4 +1,4 @@
-"""Post-operations of an operation as the epilogues of our own kernels: what each kernel can apply before it writes."""
+"""Maps post-ops to the epilogues of our own kernels and states which of them each kernel supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice for every cube task of a plan, written into the task."""
+"""Selects the implementation of every cube task of a plan and writes it into the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds the plan of a model that takes or gives more than tensors of numbers.
+"""Converts inputs and outputs that are not numeric tensors (strings, sequences, optionals, dictionaries).
 
 Tensors of strings cross into the plan as 64-bit identifiers (`strings`), sequences and optionals as one port an
 element, and the parts of a model that compute on text run on the host, before and after the plan (`host`).

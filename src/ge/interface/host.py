@@ -1,4 +1,4 @@
-"""The part of a model that computes on text (or decodes images), run by the host through ONNX's own evaluator."""
+"""Runs the nodes that compute on text or decode images on the host, with ONNX's reference evaluator."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def set_passed_over(node: ir.Node | None, text: str) -> None:
 
 
 def keep_dtype(node: ir.Node) -> bool:
-    """Whether precision modes must leave this node's element types alone."""
+    """True if precision modes must not change this node's element types."""
     return _KEEP_DTYPE in node.metadata_props
 
 

@@ -1,4 +1,4 @@
-"""Folders of what compiles keep on disk between processes: kernels, models and graphs, all in sealed files of sections.
+"""Size-bounded cache folders of sealed container files: kernels, models and graphs.
 
 Files are written aside and moved into place (`ge.model.container`), so that several processes may use one folder; code
 from elsewhere, or damaged code, is not run but generated again. The files unused for longest go when a folder outgrows

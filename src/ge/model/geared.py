@@ -1,4 +1,4 @@
-"""A model with gears: a plan for each, loaded when first used, all over the same weights."""
+"""A model with gears: one plan per gear, loaded on first use, all sharing the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code of generated kernels in model files: which of it fits this machine, and regenerating the rest."""
+"""Generated kernels in model files: uses the machine code that fits this machine and regenerates the rest."""
 
 from __future__ import annotations
 

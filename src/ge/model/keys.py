@@ -1,4 +1,4 @@
-"""The user's own key: machine code inside a model file runs only when the file was sealed with it."""
+"""The user's key: machine code in a model file runs only if the file is sealed with this key."""
 
 from __future__ import annotations
 

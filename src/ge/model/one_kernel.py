@@ -1,4 +1,4 @@
-"""Runs the AI CPU kernel of one node at once, without a plan: a program of one task."""
+"""Runs the AI CPU kernel of a single node immediately, as a program of one task."""
 
 from __future__ import annotations
 

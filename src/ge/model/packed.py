@@ -1,4 +1,4 @@
-"""Programs with their packed constants in a file: loading reads them and packs nothing.
+"""Stores a program's packed constants in a file, so that loading does not pack them again.
 
 Such a file is for the machine, the versions and the number of threads that wrote it, and for its user: it is read only
 where the seal is this user's. Constants and their packed image have fast checksums, which tell damage and not forgery;

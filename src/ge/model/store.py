@@ -1,4 +1,4 @@
-"""Compiled models kept on disk between processes, as sealed `.om` files named by what they were compiled from.
+"""The store of compiled models on disk: sealed `.om` files named by content key.
 
 1. A file that is damaged, or not sealed with the user's key, is compiled anew; a warning names it.
 2. Files are written aside and moved into place, so that several processes may use one folder.

@@ -1,4 +1,4 @@
-"""Operators that people write themselves: operator files, operator projects, packages, and their search path."""
+"""Custom operators: operator files, operator projects, packages, and their search path."""
 
 from __future__ import annotations
 

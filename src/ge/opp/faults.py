@@ -1,4 +1,4 @@
-"""What is wrong with the parts of an operator project, collected so that the other parts are built."""
+"""Collects the errors in parts of an operator project, so that the other parts are still built."""
 
 from __future__ import annotations
 

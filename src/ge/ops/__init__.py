@@ -1,4 +1,4 @@
-"""The operator library: a module a family, an operator with its prototype, computation and plugins."""
+"""The operator library: one module per family; each operator declares prototype, computation and plugins."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The form of an operator: prototype, verification, inference, information and computation in one class.
+"""The base class of operators: prototype, verification, inference, information and computation.
 
 A class body is the specification; built-in and user operators share it:
 

@@ -1,4 +1,4 @@
-"""Building graphs: each new node is checked, its outputs inferred and, with constant inputs, folded at once.
+"""The graph builder: checks each new node, infers its outputs, and folds it if its inputs are constant.
 
 Parsers, passes and the public graph API all build through GraphBuilder: there is one way a node comes to be.
 """

@@ -1,4 +1,4 @@
-"""Dataflow: which places of its inputs an operator's outputs depend on, declared with the operator.
+"""The dataflow trait: which elements of the inputs an operator's outputs depend on.
 
 Passes that cut batches into steps, push slices toward the inputs, move transposes or take work out of loops ask an
 operator's `dataflow` three questions: which parts of the inputs does a part of the outputs need, how does the operator

@@ -3,7 +3,7 @@
 1. The reference is the graph before any optimisation, evaluated operator by operator in float64; an operator that reads
    bits, or has no float64 form, is evaluated in its own type.
 2. The framework computes the same nodes from the same inputs. "float32 by itself" is the evaluation of rule 1 in
-   float32: what rounding costs, whoever does it.
+   float32: the cost of rounding in any implementation.
 3. The NPU runs the graph with the result of every layer as an additional output. That keeps some fusions from
    happening, as dumps of tensors do on every device.
 4. A layer departs where its error is ten times that of the framework and of float32 by itself.
@@ -82,7 +82,7 @@ Drawn = Callable[[str], np.ndarray | None]
 
 
 class Framework(Protocol):
-    """Whoever else can compute the nodes of a graph: the framework of a script, the reference of a model file."""
+    """A second implementation of a graph's nodes: the framework of a script, the reference of a model file."""
 
     name: str
 

@@ -134,7 +134,7 @@ Ran = tuple[list[np.ndarray] | None, str, str]
 
 
 def _graph(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
-    """Through the Graph Engine alone, without the device."""
+    """Through the Graph Engine only, without the device."""
     import tensorflow as tf
 
     from ge.compiler import compile_graph

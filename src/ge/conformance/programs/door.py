@@ -86,7 +86,7 @@ def adder(operators: dict[str, tuple[float, Maker]]) -> Adder:
 
 
 class Door(ABC):
-    """Runs programs through one front door, and on its framework alone."""
+    """Runs programs through one front door, and on the framework without it."""
 
     name: str
     operators: Mapping[str, tuple[float, Maker]]  # weight and maker by name

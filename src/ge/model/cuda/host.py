@@ -73,7 +73,6 @@ class _Buffer:
     """A buffer of the plan as the host program has it."""
 
     number: int  # in the plan
-    number_on_host: int
     memory: np.ndarray
 
 
@@ -109,13 +108,12 @@ class HostPart:
         memory = _aligned(buffer.nbytes)
         source = -2  # of an output that holds nothing before
         if number not in written or not self._is_overwritten(number):
-            on_host = self.program.input(len(self.reads), buffer.nbytes)
-            self._numbers[number] = on_host
+            self._numbers[number] = self.program.input(len(self.reads), buffer.nbytes)
             source = len(self.reads)
-            self.reads.append(_Buffer(number, on_host, memory))
+            self.reads.append(_Buffer(number, memory))
         if number in written:
             self._numbers[number] = self.program.output(len(self.writes), buffer.nbytes, source)
-            self.writes.append(_Buffer(number, self._numbers[number], memory))
+            self.writes.append(_Buffer(number, memory))
 
     def _is_overwritten(self, number: int) -> bool:
         """Whether the tasks write all of a buffer before they read any of it."""

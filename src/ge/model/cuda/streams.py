@@ -1,6 +1,6 @@
 """Two streams for the tasks of a graph: kernels off the critical path run beside the others.
 
-Weight updates, sums that only they read, and casts of weights wait for nothing and nobody waits for them. On a stream
+Weight updates, sums that only they read, and casts of weights have no dependences and no dependents. On a stream
 of their own they fill multiprocessors that the main chain of products leaves idle, and their launches take no time of
 it. What must follow what is found from the bytes that tasks read and write.
 """

@@ -1,1 +1,1 @@
-"""Operators that users wrote: found on the search path, loaded from packages, run in a process of their own."""
+"""Custom operators: found on the search path, loaded from packages, and run in a sandbox process."""

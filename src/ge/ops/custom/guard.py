@@ -1,4 +1,4 @@
-"""The code of custom operators, run in a process of its own (`ge.isolation`), so that its faults stay there.
+"""Runs the code of custom operators in the sandbox process (`ge.isolation`), so that crashes stay there.
 
 A child of that process runs verification, inference and computation of an operator for one signature and hands
 back plain data: descriptions, and the tensor expression as text. Code that raises, does not end, breaks the

@@ -1,4 +1,4 @@
-"""Which implementation of an operator type takes a node: the user's newest first, the built-in one last."""
+"""Selects the operator class of a node: the newest custom operator first, the built-in one last."""
 
 from __future__ import annotations
 

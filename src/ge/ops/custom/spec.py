@@ -1,4 +1,4 @@
-"""What an operator package says about itself: plain records, kept as JSON beside its files."""
+"""The description of an operator package: plain records, stored as JSON beside its files."""
 
 from __future__ import annotations
 

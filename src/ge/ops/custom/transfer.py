@@ -1,4 +1,4 @@
-"""Users' operators as bytes for the process that tries them.
+"""Serialises custom operators for the sandbox process.
 
 Functions and classes of installed libraries and of this project travel by name. Those of users travel by value, with
 the globals that their code names: they may be local to a function, or in a script that must not run twice.

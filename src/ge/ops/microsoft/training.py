@@ -291,7 +291,7 @@ def _broadcast_axes(n: Node) -> Results:
 
 @plugin(onnx="InPlaceAccumulatorV2", domain=DOMAIN)
 def _accumulate(n: Node) -> Results:
-    """The flag that it was updated, and the sum, or the value alone where the old sum is to be overwritten."""
+    """The flag that it was updated, and the sum, or only the value where the old sum is overwritten."""
     total = n.op("Add", n.inputs[0], n.inputs[1])
     if n.input(2) is not None:
         total = n.op("Select", n.op("Reshape", n.inputs[2], shape=[]), n.inputs[1], total)

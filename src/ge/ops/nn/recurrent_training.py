@@ -1,7 +1,7 @@
 """Recurrent layers in training: a layer that keeps what its gradient needs, and that gradient.
 
 What does not wait for the step before is one large product over all steps: the input's part of the gates before the
-steps, the gradients of weights, biases and input after them. A step multiplies by the recurrent weights alone. The
+steps, the gradients of weights, biases and input after them. A step multiplies only by the recurrent weights. The
 steps are an operator where the cell has one, else a loop.
 """
 

@@ -201,7 +201,7 @@ class Converter:
             self.values[port.number] = self.builder.input(name, self._shape(name, port), port.dtype)
 
     def _shape(self, name: str, port: Port) -> list[int]:
-        """The shape of an input; an open first dimension alone is taken as 1, with a note."""
+        """The shape of an input; if only the first dimension is open, it is 1, with a note."""
         given = list(self.shapes.get(name, port.shape))
         fits = len(given) == len(port.shape) and all(
             d in (-1, g) for d, g in zip(port.shape, given, strict=True)

@@ -484,7 +484,7 @@ class Converter:
     def branch_state(self) -> Iterator[dict[str, ir.Value]]:
         """Conversion of a nested graph: what it makes of the state is yielded, then forgotten.
 
-        Whoever keeps the nested graph writes the variables anew: a loop that is known not to run writes none.
+        The caller writes the variables if it keeps the nested graph: a loop that is known not to run writes none.
         """
         before, updated = dict(self.state), dict(self.updated)
         after: dict[str, ir.Value] = {}

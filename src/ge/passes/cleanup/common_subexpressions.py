@@ -21,7 +21,7 @@ class CommonSubexpressions(Pass):
 
     1. Nodes of one type with the same inputs and attributes become one.
     2. Equal small constants count as the same input; large ones only when they are the same tensor.
-    3. Operators with fresh results (random numbers) and nodes with nested graphs are left alone.
+    3. Operators with fresh results (random numbers) and nodes with nested graphs are not merged.
     4. A node that gives an output of the graph is kept when its twin gives one too.
     """
 

@@ -219,7 +219,7 @@ class MergeMovements(RewritePass):
     1. Reshape of Reshape is one Reshape; Transpose of Transpose one Transpose; Reverse of Reverse one Reverse or none.
     2. A Transpose that moves only axes of one element is a Reshape.
     3. Cast of Cast is one Cast when the middle type holds every value of the first.
-    4. Slice of Slice is one Slice; a Slice within one part of a Concat reads that part. Negative steps are left alone.
+    4. Slice of Slice is one Slice; a Slice within one part of a Concat reads that part. Negative steps are not merged.
     5. Concat of Concat along the same axis is one Concat, when the inner one has no other reader.
     6. Concat of all pieces of a Split, in order, is the Split's input.
     7. Gather by constant, evenly spaced indices is a Slice.

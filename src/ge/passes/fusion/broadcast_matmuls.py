@@ -69,7 +69,7 @@ class BroadcastMatmuls(RewritePass):
     1. A right-hand operand that is a stack of matrices repeated along a new batch axis, which was then merged with the
        one before it (and perhaps transposed), is taken unrepeated: the left operand's batch axis is split instead, and
        the product broadcasts.
-    2. Products with bias or post-ops, and repeats along other axes, are left alone.
+    2. Products with bias or post-ops, and repeats along other axes, are not changed.
     """
 
     name = "broadcast_matmuls"

@@ -21,7 +21,7 @@ class Decompose(Pass):
        of a layer normalisation) becomes its decomposition where every implementation refuses it or costs more. A note
        of the graph says why.
     2. So does, on a GPU, a node of the AI CPU that can be taken apart there: it would run on the host.
-    3. Others are left alone. Parsers know no target: they leave all such operators whole.
+    3. Other operators stay. Parsers know no target and leave all such operators whole.
     """
 
     name = "decompose"

@@ -323,7 +323,7 @@ class FoldWeights(RewritePass):
     5. A number that multiplies a rearranged operand of a product of two computed values multiplies the product (where
        it becomes a post-op), so that the operand is a mere view.
     6. A constant right-hand matrix is kept untransposed and without batch axes of one element.
-    7. Factors of grouped transposed convolutions and of grouped inputs (except single numbers) are left alone.
+    7. Factors of grouped transposed convolutions and of grouped inputs (except scalars) are not folded.
     """
 
     name = "fold_weights"

@@ -223,7 +223,7 @@ class FuseActivations(RewritePass):
        HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that function's values at probe points:
        within 3e-6, or half a rounding of a 16-bit type.
     2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with 0 < a <= 1 is LeakyRelu.
-    3. A region with a reader outside is left alone.
+    3. A region with an outside reader is not fused.
     """
 
     name = "fuse_activations"

@@ -262,7 +262,7 @@ class FusePostOps(RewritePass):
        reads (its operator `takes_epilogues`), if the AI Core runs the product and it has no other reader.
     2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
        one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
-       one: the operand is computed for this node alone, and several read the result, elementwise work among them
+       one: only this node reads the operand, and several nodes read the result, elementwise work among them
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
     4. At most four post-ops; they are applied in the order of the graph.

@@ -22,7 +22,7 @@ class ChannelsLast(Pass):
        channels-last one between Transposes (what Ascend calls TransData); so does every pooling beside them.
     2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
        stands where a tensor is visible to the user or an operator needs channels first.
-    3. Graphs without convolutions are left alone; inputs and outputs keep their format.
+    3. Graphs without convolutions do not change; inputs and outputs keep their format.
     """
 
     name = "channels_last"

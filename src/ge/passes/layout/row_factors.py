@@ -38,7 +38,7 @@ class RowFactors(RewritePass):
     1. On a target without oneDNN a product is a generated kernel, whose vectors run along the last axis of the result:
        a MatMul reads its second operand, a channels-last convolution its weights (as kernel, I, O) in that order.
        Transposes of constants are folded; others are kernels of their own.
-    2. Other targets are left alone: the library packs weights itself.
+    2. On other targets the library packs weights itself, and nothing changes.
     """
 
     name = "row_factors"

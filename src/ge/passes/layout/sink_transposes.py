@@ -112,7 +112,7 @@ class SinkTransposes(RewritePass):
     3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have
        post-ops); so do DepthToSpace and SpaceToDepth.
     4. A Reshape of a transposed value comes first where the axes it merges are neighbours in the source.
-    5. An operator with an operand of full size in another order is left alone.
+    5. An operator with a full-size operand in another order does not change.
     """
 
     name = "sink_transposes"

@@ -20,7 +20,7 @@ class WidenUnsupported(Pass):
 
     1. Only operators whose precision says `widens` (convolution, matrix product, recurrent layers) are touched.
     2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
-    3. A type the primitives have is left alone, but for nodes whose primitive of bfloat16 lets NaN and infinities
+    3. A type that the primitives support stays, except for nodes whose primitive of bfloat16 lets NaN and infinities
        spread (`Precision.spreads`).
     """
 

@@ -123,7 +123,7 @@ class RaiseLoops(RewritePass):
     1. A Loop that only its known number of steps ends is a Scan. What it reads at a place that moves by one row a step,
        forward or back, are the Scan's rows; most of them decide in which direction it goes.
     2. Other uses of the counter read a row of the numbers of the steps.
-    3. Loops that can end early, or whose number of steps is computed, are left alone; so are all while `lower_scans`,
+    3. Loops that can end early, or whose number of steps is computed, stay Loops; so do all while `lower_scans`,
        without which nothing runs a Scan, is switched off.
     """
 

@@ -58,7 +58,7 @@ class FlatFunction:
         return {node: array for node, array in made.items() if array.dtype.kind in "fV"}
 
     def _with_arguments(self, drawn: Drawn) -> tuple[Any, list[np.ndarray]]:
-        """The graph with arguments in place of random nodes, without what the host alone has; and its arguments."""
+        """The graph with arguments in place of random nodes and without host-only nodes, and these arguments."""
         import tensorflow as tf
 
         from tf_adapter.graphs import ARGUMENT

@@ -10,7 +10,7 @@ __all__ = ["around"]
 
 
 def around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put `make(original)` in the place of `owner.name`; a missing name is left alone."""
+    """Put `make(original)` in the place of `owner.name`; a missing name is ignored."""
     original = getattr(owner, name, None)
     if original is not None:
         setattr(owner, name, functools.wraps(original)(make(original)))
