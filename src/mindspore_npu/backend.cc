@@ -18,6 +18,7 @@
 #include "ir/scalar.h"
 #include "ir/tensor.h"
 #include "ir/tensor_new.h"
+#include "mindspore/ccsrc/include/runtime/pipeline/pipeline.h"
 #include "mindspore/include/custom_backend_api.h"
 
 namespace py = pybind11;
@@ -174,6 +175,7 @@ class NpuBackend : public BackendBase {
     if (compiled == nullptr) {
       return kRunningFailure;
     }
+    Wait();
     py::gil_scoped_acquire gil;
     RunCompiled(*compiled, inputs, outputs);
     return kRunningSuccess;
@@ -199,6 +201,16 @@ class NpuBackend : public BackendBase {
   }
 
  private:
+  // MindSpore's eager operators run in threads of its own: arguments may not have their values, or their
+  // memory, yet.
+  static void Wait() {
+    std::optional<py::gil_scoped_release> released;  // those threads may call Python
+    if (PyGILState_Check() != 0) {
+      released.emplace();
+    }
+    runtime::Pipeline::Get().WaitAll();
+  }
+
   static std::shared_ptr<Compiled> Compile(const FuncGraphPtr& graph) {
     py::list names;
     for (const auto& node : graph->parameters()) {

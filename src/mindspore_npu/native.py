@@ -24,7 +24,7 @@ _INCLUDES = (
     "third_party/include",
     "third_party/robin_hood_hashing",
 )
-_LIBRARIES = ("mindspore_core", "mindspore_common", "mindspore_backend_manager")
+_LIBRARIES = ("mindspore_core", "mindspore_common", "mindspore_backend_manager", "mindspore_runtime_pipeline")
 # MindSpore's packages are built with the old ABI of libstdc++.
 _FLAGS = ("-O1", "-w", "-D_GLIBCXX_USE_CXX11_ABI=0", "-DENABLE_FAST_HASH_TABLE=1")
 

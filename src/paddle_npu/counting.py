@@ -13,9 +13,13 @@ __all__ = ["STATE", "Counts", "counts", "reset_counts"]
 
 @dataclass
 class Counts:
-    """Programs on the NPU, programs that PaddlePaddle ran itself, and eager operators on the NPU; the reasons."""
+    """Programs on the NPU, programs that PaddlePaddle ran itself, and eager operators on the NPU; the reasons.
+
+    `mixed` of the programs on the NPU have parts that PaddlePaddle ran.
+    """
 
     npu: int = 0
+    mixed: int = 0
     paddle: int = 0
     compiled: int = 0
     eager: int = 0
@@ -28,7 +32,7 @@ class State:
 
     counts: Counts = field(default_factory=Counts)
     strict: bool = False
-    models: list[Any] = field(default_factory=list)  # of the last program
+    sides: list[Any] = field(default_factory=list)  # of the last program, forward and backward
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def refused(self, what: str, reason: str) -> None:

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle.jit.dy2static.pir_partial_program import PartialProgramLayer
 
 import ge
-from ge.compiler import compile_graph
-from ge.errors import GeError
+from ge.errors import GeError, UnsupportedOperatorsError
 from ge.faults import absorb
 from ge.hybrid import Specialiser
-from ge.parsers.paddle.parser import Draw, convert
 from paddle_npu.counting import STATE
-from paddle_npu.draws import drawn
+from paddle_npu.parts import Parts, divided, further_results
 from paddle_npu.programs import from_pir
+from paddle_npu.sides import Side, compiled
 
 __all__ = ["disable", "enable", "explain"]
 
@@ -39,11 +37,13 @@ def disable() -> None:
 
 def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
     """Call a function of `to_static` and tell where each operator of its last program runs, and why."""
-    STATE.models = []
+    STATE.sides = []
     before = STATE.counts.reasons.copy()
     function(*arguments, **keywords)
-    if STATE.models:
-        return "\n".join(str(ge.explain(model)) for model in STATE.models)
+    if STATE.sides:
+        parts = [str(ge.explain(model)) for side in STATE.sides for model in side.models]
+        parts += [f"PaddlePaddle runs {s.refused}" for s in STATE.sides if isinstance(s, Parts)]
+        return "\n".join(parts)
     refused = STATE.counts.reasons - before
     return "PaddlePaddle ran it: " + (
         "; ".join(refused) or "the function has no program (is it of to_static?)"
@@ -54,72 +54,41 @@ def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
 
 
 @dataclass
-class _Side:
-    """One program as a model: its inputs and outputs by name, and what the tensors of the outputs are like.
-
-    `updates` are the parameters that it writes, by the output that holds each; the output has the parameter's memory.
-    """
-
-    model: Any
-    inputs: list[str]
-    outputs: list[str]
-    forms: list[tuple[list[int], Any]]
-    draws: list[Draw]
-    updates: dict[str, str]
-    constants: dict[str, np.ndarray]
-
-    def run(self, values: dict[str, Any], place: Any) -> None:
-        """Add the outputs to the tensors by name."""
-        for draw in self.draws:
-            values[draw.name] = drawn(draw)
-        for name, value in self.constants.items():
-            values[name] = paddle.to_tensor(value, place=place)
-        if self.model is None:
-            return
-        for name, (shape, dtype) in zip(self.outputs, self.forms, strict=True):
-            updated = self.updates.get(name)
-            values[name] = values[updated] if updated else paddle._C_ops.empty(shape, dtype, place)
-        self.model.run_addresses(
-            [values[name].data_ptr() for name in self.inputs],
-            [values[name].data_ptr() for name in self.outputs],
-        )
-
-
-@dataclass
 class _Step:
     """The forward program of a call, and the backward one where gradients are needed."""
 
-    forward: _Side
-    backward: _Side | None
+    forward: Side | Parts
+    backward: Side | Parts | None
     names: dict[str, list[str]]
     stop_gradients: list[bool]
 
 
-def _side(program: Any, name: str, shapes: dict[str, Any], constants: dict[str, np.ndarray]) -> _Side:
-    read = from_pir(program, name)
-    known = {*read.arguments, *(o.attrs["name"] for o in read.block.operations if "name" in o.attrs)}
-    made = convert(read, {k: v for k, v in shapes.items() if k in known}, constants)
-    graph = made.graph
-    updates = {output: parameter for parameter, output in made.updates.items()}
-    inputs, outputs = ([str(v.name) for v in side] for side in (graph.inputs, graph.outputs))
-    read_too = [(output, parameter) for output, parameter in updates.items() if parameter in inputs]
-    donated = [(outputs.index(output), inputs.index(parameter)) for output, parameter in read_too]
-    model = compile_graph(graph, None, name, donated) if outputs else None
-    ports = model.outputs if model is not None else ()
-    forms = [(list(p.desc.shape), getattr(paddle, p.desc.dtype)) for p in ports]
-    return _Side(model, inputs, outputs, forms, made.draws, updates, made.constants)
+def _side(program: Any, name: str, shapes: dict[str, Any], before: Side | Parts | None) -> Side | Parts:
+    """A program on the NPU, in part where the engine refuses some of it; `before` is the forward one."""
+    written = from_pir(program, name)
+    constants = before.constants if before else {}
+    try:
+        made = compiled(written.program, shapes, constants)
+        made.further = further_results(written.program)
+        return made
+    except UnsupportedOperatorsError as error:
+        if STATE.strict:
+            raise
+        parts = divided(written, shapes, constants, before.further if before else {})
+        STATE.refused("a part of a program", error.cause)
+        return parts
 
 
 def _compile(layer: Any, tensors: dict[str, Any]) -> _Step:
     runnable = layer.program
     names = {key: list(found) for key, found in runnable.program_name_attr.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    forward = _side(runnable.forward_program, "forward", shapes, {})
+    forward = _side(runnable.forward_program, "forward", shapes, None)
     backward = None
     if len(runnable.backward_program.global_block().ops):
-        shapes |= {n: tuple(form[0]) for n, form in zip(forward.outputs, forward.forms, strict=True)}
+        shapes |= forward.shapes
         shapes |= {g: shapes[o] for o, g in zip(names["fo"], names["bo_g"], strict=True) if o in shapes}
-        backward = _side(runnable.backward_program, "backward", shapes, forward.constants)
+        backward = _side(runnable.backward_program, "backward", shapes, forward)
     return _Step(forward, backward, names, list(runnable.out_stop_gradients))
 
 
@@ -236,7 +205,9 @@ def _run(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any)
         STATE.counts.paddle += 1
         return run(inputs, parameters, attrs)
     STATE.counts.npu += 1
-    STATE.models = [side.model for side in (step.forward, step.backward) if side and side.model]
+    sides = [side for side in (step.forward, step.backward) if side]
+    STATE.counts.mixed += any(isinstance(side, Parts) for side in sides)
+    STATE.sides = sides
     call = _Call(step, tensors, values)
     if step.backward is None or not paddle.is_grad_enabled() or all(t.stop_gradient for t in tensors):
         return call.run()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,31 @@ import paddle
 from ge.errors import GeError
 from ge.parsers.paddle.program import Block, Port, Program, read
 
-__all__ = ["from_pir"]
+__all__ = ["Written", "from_pir"]
 
 
-def from_pir(program: Any, name: str) -> Program:
+@dataclass(frozen=True)
+class Written:
+    """A program, and the text that PaddlePaddle wrote of it."""
+
+    program: Program
+    text: str
+
+    @cached_property
+    def operations(self) -> list[dict[str, Any]]:
+        """The written form of each operation of the outermost block."""
+        (region,) = json.loads(self.text)["program"]["regions"]
+        return list(region["blocks"][0]["ops"])
+
+
+def from_pir(program: Any, name: str) -> Written:
     """A program in memory. PaddlePaddle writes it; what its block takes by name is matched operand by operand."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.json"
         paddle.base.core.serialize_pir_program(program, str(path), 0, True, False, True)
-        made = read(path.read_text(), name)
-    return Program(name, made.block, {}, _arguments(program.global_block(), made.block))
+        text = path.read_text()
+    made = read(text, name)
+    return Written(Program(name, made.block, {}, _arguments(program.global_block(), made.block)), text)
 
 
 def _arguments(block: Any, read_block: Block) -> dict[str, Port]:

@@ -31,7 +31,8 @@ class Bottleneck(nn.Cell):
         self.conv1, self.norm1 = nn.Conv2d(inner, width, 1, has_bias=False), nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, stride=stride, pad_mode="pad", padding=1, has_bias=False)
         self.norm2 = nn.BatchNorm2d(width)
-        self.conv3, self.norm3 = nn.Conv2d(width, outer, 1, has_bias=False), nn.BatchNorm2d(outer)
+        self.conv3 = nn.Conv2d(width, outer, 1, has_bias=False)
+        self.norm3 = nn.BatchNorm2d(outer, gamma_init="zeros")  # a block begins as its shortcut
         self.relu, self.down = nn.ReLU(), None
         if stride != 1 or inner != outer:
             convolution = nn.Conv2d(inner, outer, 1, stride=stride, has_bias=False)

@@ -191,3 +191,20 @@ def test_levels_of_mixed_precision_train_as_on_mindspore(
         found.append([float(jitted(*arguments).asnumpy()) for _ in range(4)])
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5 if level == "O0" else 1e-3)
     assert mindspore_npu.counts() == mindspore_npu.Counts(compiled=1, runs=4)
+
+
+def test_results_of_eager_operators_are_waited_for() -> None:
+    """MindSpore runs eager operators in threads of its own: their results may have no memory when they are passed."""
+
+    @ms.jit(backend="npu")
+    def total(x: Any) -> Any:
+        return x.sum()
+
+    start = Tensor(np.full((600, 600), 1 / 600, np.float32))
+    total(start)
+    for _ in range(5):
+        late = start
+        for _ in range(6):
+            late = ops.matmul(late, start)
+        np.testing.assert_allclose(total(late).asnumpy(), 600, rtol=1e-4)
+    assert mindspore_npu.counts() == mindspore_npu.Counts(compiled=1, runs=6)

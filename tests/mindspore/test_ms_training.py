@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ import mindspore_npu  # noqa: E402
 from tests.mindspore import ms_networks  # noqa: E402
 
 STEPS = 20
-SMALL = {"resnet50": {"blocks": (1, 1), "width": 8}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "resnet50": {"batch": 4, "make": lambda parameters: ms.nn.Momentum(parameters, 1e-3, 0.9)}
+}
 
 
 def losses(name: str, backend: str) -> np.ndarray:
-    step, arguments = ms_networks.TRAINING[name](**SMALL.get(name, {}))
+    step, arguments = ms_networks.TRAINING[name](**SETTINGS.get(name, {}))
     jitted = ms.jit(step, backend=backend)
     return np.array([float(jitted(*arguments).asnumpy()) for _ in range(STEPS)])
 

@@ -21,6 +21,8 @@ import ge
 import paddle_npu
 from tests.paddle.pd_networks import NETWORKS, Recogniser
 
+_kept: list[Any] = []  # see tests/paddle/support.py
+
 
 def losses(
     make: Callable[[], nn.Layer],
@@ -29,6 +31,7 @@ def losses(
     steps: int = 10,
     device: str = "cpu",
     static: bool = True,
+    rate: float = 1e-2,
 ) -> list[float]:
     """The losses of training steps and, last, of an evaluation."""
     if npu:
@@ -38,7 +41,7 @@ def losses(
     paddle.set_device(device)
     paddle.seed(0)
     network = make()
-    optimizer = paddle.optimizer.Momentum(1e-2, parameters=network.parameters())
+    optimizer = paddle.optimizer.Momentum(rate, parameters=network.parameters())
     compiled = paddle.jit.to_static(network, full_graph=True) if static else network
     labels, data = paddle.to_tensor(np.arange(len(x)) % 5), paddle.to_tensor(x)
     found = []
@@ -74,6 +77,42 @@ def test_training_steps_on_the_device_have_paddles_losses(name: str, static: boo
     assert counted.npu == (11 if static else 0) and counted.paddle == 0 and not counted.reasons
     assert static or counted.eager > 50
     np.testing.assert_allclose(ours, losses(make, x, npu=False, static=False), rtol=2e-4, atol=2e-5)
+
+
+def _resnet50() -> nn.Layer:
+    """ResNet50 whose blocks begin as their shortcuts, as it is trained: rounding does not grow from block to block."""
+    network = paddle.vision.models.resnet50(num_classes=5)
+    for block in network.sublayers():
+        if isinstance(block, paddle.vision.models.resnet.BottleneckBlock):
+            block.bn3.weight.set_value(paddle.zeros_like(block.bn3.weight))
+    return network
+
+
+# With the rate of their steps and a tolerance: the roundings of a MobileNet grow soon, PaddlePaddle's own too.
+VISION: dict[str, tuple[Callable[[], nn.Layer], tuple[int, ...], float, float]] = {
+    "resnet50": (_resnet50, (4, 3, 32, 32), 1e-3, 2e-4),
+    "mobilenet_v1": (
+        lambda: paddle.vision.models.mobilenet_v1(scale=0.25, num_classes=5),
+        (8, 3, 96, 96),
+        1e-5,
+        5e-3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("device", "static"), [("cpu", True), ("npu", True), ("npu", False)])
+@pytest.mark.parametrize("name", VISION)
+def test_networks_of_vision_infer_and_train(name: str, device: str, static: bool) -> None:
+    make, shape, rate, tolerance = VISION[name]
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    paddle_npu.reset_counts()
+    ours = losses(make, x, npu=True, device=device, static=static, rate=rate)
+    counted = paddle_npu.counts()
+    assert counted.npu == (11 if static else 0) and counted.paddle == 0 and not counted.reasons
+    assert static or counted.eager > 50
+    theirs = losses(make, x, npu=False, static=False, rate=rate)
+    assert theirs[9] < 0.5 * theirs[0]
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=2e-5)
 
 
 def recognised(npu: bool, device: str, static: bool) -> list[float]:
@@ -149,6 +188,48 @@ def test_saved_models_compile_without_paddle(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ge.load(tmp_path / "net.om")(x), model(x))
 
 
+class Padded(nn.Layer):
+    """A recurrent layer over sequences of different lengths: its outputs and last states."""
+
+    def __init__(self, kind: str, direction: str) -> None:
+        super().__init__()
+        cells = {"relu": ("SimpleRNN", {"activation": "relu"}), "tanh": ("SimpleRNN", {})}
+        name, settings = cells.get(kind, (kind, {}))
+        self.layer = getattr(nn, name)(3, 4, num_layers=2, direction=direction, **settings)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        y, states = self.layer(x, sequence_length=lengths)
+        return [y, *(states if isinstance(states, tuple) else [states])]
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirect"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "tanh", "relu"])
+def test_recurrent_layers_take_sequences_of_different_lengths(kind: str, direction: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 6, 3)).astype(np.float32)
+    found = []
+    for npu in (True, False):
+        if npu:
+            paddle_npu.enable(strict=True)
+        else:
+            paddle_npu.disable()
+        paddle.seed(0)
+        network = Padded(kind, direction)
+        compiled = paddle.jit.to_static(network, full_graph=True)
+        _kept.append(compiled)
+        given = paddle.to_tensor(x, stop_gradient=False)
+        paddle_npu.reset_counts()
+        results = compiled(given, paddle.to_tensor(np.array([6, 1, 4, 2])))
+        assert paddle_npu.counts().npu == npu
+        weights = np.random.default_rng(1)
+        sum(
+            (r * paddle.to_tensor(weights.random(r.shape).astype(np.float32))).sum() for r in results
+        ).backward()
+        gradients = [given.grad, *(p.grad for p in network.parameters())]
+        found.append([t.numpy() for t in (*results, *gradients)])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_other_shapes_are_compiled_once_each() -> None:
     paddle_npu.enable(strict=True)
     paddle_npu.reset_counts()
@@ -161,22 +242,6 @@ def test_other_shapes_are_compiled_once_each() -> None:
             compiled(x).numpy(), (x @ network.weight + network.bias).numpy(), rtol=1e-5
         )
     assert (paddle_npu.counts().npu, paddle_npu.counts().compiled) == (4, 2)
-
-
-def test_what_the_engine_refuses_stays_with_paddle_and_is_named() -> None:
-    def function(x: Any) -> Any:
-        return paddle.linalg.qr(x)[1] + 1
-
-    x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
-    paddle_npu.enable()
-    paddle_npu.reset_counts()
-    with pytest.warns(UserWarning, match=r"pd_op\.qr"):
-        found = paddle.jit.to_static(function, full_graph=True)(paddle.to_tensor(x))
-    np.testing.assert_allclose(found.numpy(), paddle.linalg.qr(paddle.to_tensor(x))[1].numpy() + 1, rtol=1e-5)
-    assert (paddle_npu.counts().npu, paddle_npu.counts().paddle) == (0, 1)
-    paddle_npu.enable(strict=True)
-    with pytest.raises(RuntimeError, match=r"pd_op\.qr"):
-        paddle.jit.to_static(function, full_graph=True)(paddle.to_tensor(x))
 
 
 def test_explain_names_the_operators() -> None:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.flow.control import repeat
 
@@ -200,11 +203,12 @@ def layer(
     biases: Sequence[Any],
     states: Sequence[Any],
     reverse: bool = False,
+    held: Any = None,
 ) -> tuple[Any, list[Any], Any]:
     """All hidden states (T, N, H), the last states (N, H), and what the gradient needs (T, N, cell.kept * H).
 
     x (T, N, I); weights (G * H, I) and (G * H, H); biases two vectors of G * H, or none. In reverse the steps begin
-    with the last one.
+    with the last one. A cell state (not a hidden one) stays as it is in the steps that `held` (T, N, 1) marks.
     """
     dtype, (steps, batch, _) = desc_of(x).dtype, desc_of(x).shape
     w, r = weights
@@ -214,11 +218,24 @@ def layer(
         bias, recurrent_bias = b.op("Add", bias, recurrent_bias), None
     projected = _product(b, _flat(b, x), w, bias, transpose_b=True)
     rows = b.op("Reshape", projected, shape=[steps, batch, desc_of(projected).shape[-1]])
+    if held is not None and cell.states == 2:
+        rows = _held(b, rows, held)
     if cell.operator:
         y, kept, *last = b.ops(cell.operator, [rows, r, *states], reverse=reverse)
     else:
         y, kept, *last = steps_forward(b, cell, rows, r, recurrent_bias, states, reverse)
     return y, [_as(b, s, dtype) for s in last], kept
+
+
+def _held(b: Any, rows: Any, held: Any) -> Any:
+    """Gates (input, forget, cell, output) with a closed input and an open forget gate where `held` says so: their
+    sigmoids are 0 and 1 exactly, and so have no slopes.
+    """
+    desc = desc_of(rows)
+    shut = np.repeat(np.array([-1e4, 1e4, 0, 0]), desc.shape[-1] // 4)
+    gates = b.constant(shut.astype(numpy_dtype(desc.dtype)))
+    wide = [b.op("BroadcastTo", v, shape=desc.shape) for v in (held, gates)]
+    return b.op("Select", *wide, rows)
 
 
 def steps_forward(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +40,9 @@ from ge.parsers.paddle.files import load
 from ge.parsers.paddle.node import PaddleNode
 from ge.parsers.paddle.program import Block, Operation, Port, Program
 
-__all__ = ["Converted", "Draw", "convert", "names", "parse"]
+__all__ = ["HANDED", "Converted", "Converter", "Draw", "convert", "names", "parse"]
 
+HANDED = "%"  # begins the names of values that one part of a program hands to another
 _IGNORED = {"builtin.shadow_output", "cf.yield", "pd_op.fetch", "pd_op.print"}
 _SOURCES = {"builtin.parameter", "pd_op.data", "pd_op.feed"}
 
@@ -116,13 +117,18 @@ def convert(
 
 
 class Converter:
-    """Walks a program once; values of the program are kept by their numbers."""
+    """Walks a program once; values of the program are kept by their numbers.
+
+    `host` are positions of operations that the framework runs: their results are inputs. Given, refusals are not
+    raised: `unconverted` has the positions of what else the framework has to run.
+    """
 
     def __init__(
         self,
         program: Program,
         shapes: dict[str, Sequence[int]],
         constants: Mapping[str, np.ndarray] | None = None,
+        host: Container[int] | None = None,
     ) -> None:
         search.refresh()
         self.program, self.shapes = program, shapes
@@ -135,6 +141,8 @@ class Converter:
         self.draws: list[Draw] = []
         self.refused: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         self.failed: set[int] = set()
+        self.unconverted: set[int] = set()
+        self.formless: set[int] = set()  # results of the host whose sizes only the run knows
         known = {o.attrs["name"] for o in program.block.operations if o.type in _SOURCES} | {
             *program.arguments
         }
@@ -147,13 +155,39 @@ class Converter:
                 )
         for name, port in program.arguments.items():
             self._input(name, port)
-        self.run(program.block)
-        if self.refused:
+        if host is None:
+            self.run(program.block)
+        else:
+            self._run_beside(program.block, host)
+        if self.refused and host is None:
             raise UnsupportedOperatorsError(program.name, self.refusals())
 
     def run(self, block: Block) -> None:
         for operation in block.operations:
             self.step(operation)
+
+    def _run_beside(self, block: Block, host: Container[int]) -> None:
+        """Convert what the framework does not run."""
+        for position, operation in enumerate(block.operations):
+            if position in host:
+                for port in operation.results:
+                    self._from_host(port)
+                continue
+            before = sum(map(len, self.refused.values()))
+            self.step(operation)
+            formless = any(i in self.formless for i in operation.operands)
+            if formless or sum(map(len, self.refused.values())) > before:
+                self.unconverted.add(position)
+
+    def _from_host(self, port: Port) -> None:
+        desc = _desc(port)
+        if desc is None or desc.dtype not in TENSORS:
+            self.failed.add(port.number)
+            self.formless.add(port.number)
+        else:
+            self.values[port.number] = self.builder.input(
+                f"{HANDED}{port.number}", list(desc.shape), desc.dtype
+            )
 
     def step(self, operation: Operation) -> None:
         """Convert one operation; what cannot be converted is collected."""
@@ -192,7 +226,8 @@ class Converter:
             self._input(name, port)
 
     def _input(self, name: str, port: Port) -> None:
-        self.roots[port.number] = name
+        if not name.startswith(HANDED):
+            self.roots[port.number] = name
         if name in self.constants:
             self.values[port.number] = self.builder.constant(np.array(self.constants[name]), name)
         elif port.dtype not in TENSORS:
