@@ -15,7 +15,7 @@ namespace npu {
 namespace product {
 
 const PackedKernels& packed() {
-  if (has(Vectors::Avx512)) return kPackedAvx512;
+  if (has(Vectors::Avx512)) return sums_bytes_exactly() ? kPackedVnni : kPackedAvx512;
   return has(Vectors::Avx2) ? kPackedAvx2 : kPackedSse4;
 }
 

@@ -98,9 +98,13 @@ for name in ("8 rows, zero points", "11 rows, groups of a lane", "8 bits, signed
 """
 
 
-@pytest.mark.parametrize("isa", ["avx2", "sse4"])
-def test_kernels_of_older_processors(isa: str) -> None:
-    environment = {**os.environ, "NPU_MAX_ISA": isa, "NPU_CACHE_DIR": "off"}
+@pytest.mark.parametrize(
+    "limit",
+    [{"NPU_MAX_ISA": "avx2"}, {"NPU_MAX_ISA": "sse4"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}],
+    ids=["avx2", "sse4", "avx512 without dot products of bytes"],
+)
+def test_kernels_of_older_processors(limit: dict[str, str]) -> None:
+    environment = {**os.environ, **limit, "NPU_CACHE_DIR": "off"}
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, env=environment, timeout=300)
 
 
