@@ -335,6 +335,9 @@ RUNS = {
     "language models": [
         *("benchmarks/language_models.py", "--quick", "--peers", "eager", "--rounds", "1", "--burst", "0.01"),
     ],
+    "packed language models": [
+        *("benchmarks/language_peers.py", "--quick", "--rounds", "1", "--burst", "0.01", "--peers"),
+    ],
     "PyTorch compile times": ["benchmarks/pytorch.py", "--quick", "--compile", "--models", "dlrm"],
     "PyTorch from disk": ["benchmarks/pytorch.py", "--quick", "--modes", "start", "--models", "dlrm"],
     "PyTorch operators": ["benchmarks/pytorch_eager.py", "--quick"],

@@ -89,6 +89,34 @@ def test_product_is_its_definition(name: str) -> None:
     case.check(implementation)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    "special", [np.inf, -np.inf, np.nan, 1e-36, 0.0, 3e38, 1e4], ids=lambda value: str(value)
+)
+def test_special_elements(special: float, bits: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 1 << bits, (5, 300)).astype(np.uint8)
+    levels[levels == 1 << (bits - 1)] = 0  # no weight is zero
+    scales = np.full((5, 10), 1e-3, np.float32)
+    x = rng.standard_normal((2, 300)).astype(numpy_dtype(dtype))
+    x[1, 130] = special
+    x[0, 128:256] = special if abs(special) < 1 else 1  # a block has nothing else
+    graph = ge.Graph("product")
+    value = graph.input("x", x.shape, dtype)
+    graph.output(ge.ops.packed_mat_mul(value, pack_levels(levels, bits), scales, bits=bits, group=32), "y")
+    found = np.asarray(ge.compile(graph)(x)).astype(np.float64)
+    weights = (levels - float(1 << (bits - 1))) * 1e-3
+    wanted = x.astype(np.float64) @ weights.T
+    margin = 3e-6 if dtype == "float32" else 2e-2
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    for row in range(2):
+        there = finite[row]
+        size = np.abs(wanted[row, there]).max(initial=1e-30)
+        np.testing.assert_allclose(found[row, there], wanted[row, there], rtol=0, atol=margin * size)
+
+
 SCRIPT = """
 import ge
 from tests.native.test_packed_product import CASES
