@@ -2,6 +2,7 @@
 #include "core/device.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,8 +46,12 @@ char* map_huge(std::size_t bytes) {
   return aligned;
 }
 
-char* allocate(std::size_t bytes) {
-  if (bytes >= kHugePage) return map_huge(bytes);
+char* allocate(std::size_t bytes, const Device& device) {
+  if (bytes >= kHugePage) {
+    char* block = map_huge(bytes);
+    if (block) prefer_node(block, bytes, device.node());
+    return block;
+  }
   void* block = std::aligned_alloc(kLine, bytes);
   if (block) std::memset(block, 0, bytes);
   return static_cast<char*>(block);
@@ -83,7 +88,7 @@ const std::vector<int>& visible_devices() {
   return *visible;
 }
 
-// The cores of a device; none where NPU_DEVICE_CORES does not name them.
+// The cores of a device; none where neither NPU_DEVICE_CORES nor memory nodes say.
 std::vector<int> cores_of(int index) {
   const auto number = static_cast<std::size_t>(visible_devices()[static_cast<std::size_t>(index)]);
   return device_cores().empty() ? std::vector<int>() : device_cores()[number];
@@ -96,10 +101,18 @@ int configured_threads(int index) {
 
 }  // namespace
 
+void prefer_node(void* data, std::size_t bytes, int node) {
+  if (node < 0 || node >= std::numeric_limits<unsigned long>::digits) return;
+  constexpr int kPreferred = 1;  // MPOL_PREFERRED: another node where this one is full
+  const unsigned long mask = 1UL << node;
+  // A failure costs speed only: the pages are then where they are first touched.
+  syscall(SYS_mbind, data, bytes, kPreferred, &mask, std::numeric_limits<unsigned long>::digits + 1, 0);
+}
+
 DeviceMemory::DeviceMemory(Device& device, MemoryUse use, std::size_t bytes, std::string_view requester)
     : use_(use), bytes_(block_size(bytes)) {
   device.charge(use, bytes_, requester);
-  data_ = allocate(bytes_);
+  data_ = allocate(bytes_, device);
   if (!data_) {
     device.discharge(use, bytes_);
     throw OutOfDeviceMemory(std::string(requester), bytes_, 0);
@@ -252,7 +265,10 @@ Device& Device::get(int index) {
 }
 
 Device::Device(int index) : index_(index), threads_(configured_threads(index)) {
-  if (!device_cores().empty()) set_pool_cores(index, cores_of(index));
+  if (!device_cores().empty()) {
+    set_pool_cores(index, cores_of(index));
+    node_ = node_of(cores_of(index), memory_nodes());
+  }
   info_.limit = machine_memory();
 }
 

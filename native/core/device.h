@@ -97,6 +97,9 @@ class ArenaPool {
   int busy_ = 0;
 };
 
+// Asks for pages of a memory (NUMA) node, where it has some, once they are touched; -1: any.
+void prefer_node(void* data, std::size_t bytes, int node);
+
 class Device {
  public:
   static int count();
@@ -112,6 +115,8 @@ class Device {
   int index() const { return index_; }
   int threads() const { return threads_; }
   void set_threads(int threads);
+  // The memory (NUMA) node of its cores; -1 where they are of several, or there is only one.
+  int node() const { return node_; }
 
   MemoryInfo memory() const;
   void set_limit(std::size_t bytes);  // 0 restores the machine's memory size
@@ -126,6 +131,7 @@ class Device {
 
   int index_;
   int threads_;
+  int node_ = -1;
   mutable std::mutex mutex_;
   MemoryInfo info_;
   ArenaPool arenas_{*this};

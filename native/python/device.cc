@@ -2,6 +2,7 @@
 #include "core/device.h"
 
 #include <malloc.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -102,6 +103,11 @@ void bind_device(nb::module_& m) {
         "Cores that this process may use: by its affinity and by the quotas of its control groups.");
   m.def("parse_cores", &parse_cores, "text"_a,
         "The cores of each device from a text such as 0-3;4-7; empty where it is none.");
+  m.def("memory_nodes", &memory_nodes, "root"_a = "/sys/devices/system/node",
+        "The cores that this process may use of each memory (NUMA) node.");
+  m.def("cores_by_node", &cores_by_node, "count"_a, "nodes"_a,
+        "The cores of devices that no node boundary divides; empty where nodes do not matter.");
+  m.def("node_of", &node_of, "cores"_a, "nodes"_a, "The node that has all of some cores, -1 for none.");
   m.def(
       "parse_devices", &parse_devices, "text"_a, "count"_a,
       "The numbers of a text such as 0,2 if each is below the count and there once; empty for other texts.");

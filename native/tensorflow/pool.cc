@@ -37,13 +37,16 @@ std::size_t class_size(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-char* allocate(std::size_t bytes) {
+char* allocate(std::size_t bytes, int node) {
   const bool huge = bytes >= kHugePage;
   const std::size_t unit = huge ? kHugePage : kLine;
   const std::size_t rounded = huge ? (bytes + 4095) / 4096 * 4096 : bytes;
   void* block = nullptr;
   if (posix_memalign(&block, unit, rounded) != 0) return nullptr;
-  if (huge) madvise(block, rounded, MADV_HUGEPAGE);
+  if (huge) {
+    madvise(block, rounded, MADV_HUGEPAGE);
+    prefer_node(block, rounded, node);
+  }
   return static_cast<char*>(block);
 }
 
@@ -83,7 +86,7 @@ Block TensorPool::take(std::size_t bytes, std::string_view requester) {
   const std::size_t size = class_size(bytes);
   impl_->device.charge(MemoryUse::Buffers, size, requester);
   char* block = impl_->take_kept(size);
-  if (!block) block = allocate(size);
+  if (!block) block = allocate(size, impl_->device.node());
   if (!block) {
     impl_->device.discharge(MemoryUse::Buffers, size);
     throw OutOfDeviceMemory(std::string(requester), bytes, 0);

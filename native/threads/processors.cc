@@ -1,4 +1,4 @@
-// Affinity, and the quotas of control groups of both versions.
+// Affinity, memory nodes, and the quotas of control groups of both versions.
 #include "threads/processors.h"
 
 #include <sched.h>
@@ -77,36 +77,103 @@ int wanted_threads() {
   return text ? std::max(std::atoi(text), 0) : 0;
 }
 
+namespace {
+
+// The numbers of a text such as "0-3,8"; empty where it is none.
+std::vector<int> parse_ranges(const std::string& text) {
+  std::vector<int> found;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    int first = -1, last = -1;
+    char dash = 0, more = 0;
+    std::istringstream numbers(range);
+    if (!(numbers >> first)) return {};
+    last = first;
+    if (numbers >> dash && (dash != '-' || !(numbers >> last) || numbers >> more)) return {};
+    if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
+    for (int number = first; number <= last; ++number) found.push_back(number);
+  }
+  return found;
+}
+
+// Whether the process may use a core; all of them where the scheduler does not say.
+class Allowed {
+ public:
+  Allowed() { known_ = sched_getaffinity(0, sizeof(set_), &set_) == 0; }
+  bool operator()(int core) const { return !known_ || CPU_ISSET(static_cast<std::size_t>(core), &set_); }
+
+ private:
+  cpu_set_t set_;
+  bool known_;
+};
+
+}  // namespace
+
 std::vector<std::vector<int>> parse_cores(const std::string& text) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
   std::vector<std::vector<int>> devices;
   std::istringstream sets(text);
   for (std::string set; std::getline(sets, set, ';');) {
-    auto& cores = devices.emplace_back();
-    std::istringstream ranges(set);
-    for (std::string range; std::getline(ranges, range, ',');) {
-      int first = -1, last = -1;
-      char dash = 0, more = 0;
-      std::istringstream numbers(range);
-      if (!(numbers >> first)) return {};
-      last = first;
-      if (numbers >> dash && (dash != '-' || !(numbers >> last) || numbers >> more)) return {};
-      if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
-      for (int core = first; core <= last; ++core) {
-        if (!CPU_ISSET(static_cast<std::size_t>(core), &allowed)) return {};
-        cores.push_back(core);
-      }
-    }
-    if (cores.empty()) return {};
+    devices.push_back(parse_ranges(set));
+    if (devices.back().empty() || !std::ranges::all_of(devices.back(), Allowed())) return {};
   }
   return devices;
+}
+
+std::map<int, std::vector<int>> memory_nodes(const std::string& root) {
+  const auto line = [](const std::string& path) {
+    std::ifstream file(path);
+    std::string text;
+    std::getline(file, text);
+    return text;
+  };
+  std::map<int, std::vector<int>> nodes;
+  const Allowed allowed;
+  for (const int node : parse_ranges(line(root + "/online"))) {
+    std::vector<int> cores = parse_ranges(line(root + "/node" + std::to_string(node) + "/cpulist"));
+    std::erase_if(cores, [&](int core) { return !allowed(core); });
+    if (!cores.empty()) nodes[node] = std::move(cores);
+  }
+  return nodes;
+}
+
+std::vector<std::vector<int>> cores_by_node(int count, const std::map<int, std::vector<int>>& nodes) {
+  const auto known = static_cast<int>(nodes.size());
+  if (count < 2 || known < 2) return {};
+  std::vector<std::vector<int>> devices(static_cast<std::size_t>(count));
+  int place = 0;
+  for (const auto& [node, cores] : nodes) {
+    // Of NPUs and nodes, the more numerous ones are divided evenly among the others.
+    const int first = place * count / known;
+    const int own = std::max((place + 1) * count / known - first, 1);
+    const auto size = static_cast<int>(cores.size());
+    if (own > size) return {};
+    for (int i = 0; i < own; ++i) {
+      auto& device = devices[static_cast<std::size_t>(first + i)];
+      device.insert(device.end(), cores.begin() + i * size / own, cores.begin() + (i + 1) * size / own);
+    }
+    ++place;
+  }
+  return devices;
+}
+
+int node_of(const std::vector<int>& cores, const std::map<int, std::vector<int>>& nodes) {
+  if (cores.empty() || nodes.size() < 2) return -1;
+  for (const auto& [node, all] : nodes) {
+    const auto here = [&](int core) { return std::ranges::find(all, core) != all.end(); };
+    if (std::ranges::all_of(cores, here)) return node;
+  }
+  return -1;
 }
 
 const std::vector<std::vector<int>>& device_cores() {
   static const auto* cores = [] {
     const char* text = std::getenv("NPU_DEVICE_CORES");
-    return new std::vector<std::vector<int>>(text ? parse_cores(text) : std::vector<std::vector<int>>());
+    const char* number = std::getenv("NPU_DEVICE_COUNT");
+    const bool divided = !text && number && wanted_threads() == 0;
+    return new std::vector<std::vector<int>>(
+        text      ? parse_cores(text)
+        : divided ? cores_by_node(std::clamp(std::atoi(number), 1, CPU_SETSIZE), memory_nodes())
+                  : std::vector<std::vector<int>>());
   }();
   return *cores;
 }

@@ -1,6 +1,7 @@
 // How many cores this process may use.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,15 @@ int wanted_threads();
 // The cores of each device from a text such as "0-1;2,3"; empty where it is none, or names a core that the
 // process may not use.
 std::vector<std::vector<int>> parse_cores(const std::string& text);
-// NPU_DEVICE_CORES.
+// The cores that the process may use of each of the machine's memory (NUMA) nodes, which `root` describes.
+std::map<int, std::vector<int>> memory_nodes(const std::string& root = "/sys/devices/system/node");
+// The cores of devices that no node boundary divides unless there are fewer devices than nodes; empty for one
+// device, one node, or more devices than cores.
+std::vector<std::vector<int>> cores_by_node(int count, const std::map<int, std::vector<int>>& nodes);
+// The node that has all of some cores; -1 where there is none, or only one.
+int node_of(const std::vector<int>& cores, const std::map<int, std::vector<int>>& nodes);
+// Those of NPU_DEVICE_CORES; without, and without NPU_NUM_THREADS, the devices' shares of several memory
+// nodes. Empty where neither says.
 const std::vector<std::vector<int>>& device_cores();
 
 // The numbers of a text such as "0,2" if each is below `count` and there once; empty for other texts.

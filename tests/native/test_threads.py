@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import npu_runtime as rt
+from npu_runtime import _native
 from tests.native.native_support import (
     HAS_BF16_VECTORS,
     channels_last,
@@ -322,3 +323,39 @@ def test_quotas_of_control_groups_count_as_cores(
     cores = len(os.sched_getaffinity(0))
     found = rt.processors(str(tmp_path / "groups"), str(tmp_path / "root"))
     assert found == min(cores, quota or cores)
+
+
+def test_memory_nodes_are_read_with_the_cores_that_the_process_may_use(tmp_path: Path) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    (tmp_path / "online").write_text("0,2-3\n")
+    for node, cores in ((0, f"{mine[0]}\n"), (2, ",".join(map(str, mine[1:])) + "\n"), (3, "\n")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cores)
+    found = _native.memory_nodes(str(tmp_path))
+    assert found == {node: cores for node, cores in ((0, mine[:1]), (2, mine[1:])) if cores}
+    (tmp_path / "node0" / "cpulist").write_text("0-1023\n")
+    assert _native.memory_nodes(str(tmp_path))[0] == mine
+    assert _native.memory_nodes(str(tmp_path / "none")) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes", "cores"),
+    [
+        (2, {0: [0, 1, 2], 1: [3, 4, 5]}, [[0, 1, 2], [3, 4, 5]]),
+        (4, {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}, [[0, 2], [4, 6], [1, 3], [5, 7]]),
+        (3, {0: [0, 1], 1: [2, 3]}, [[0, 1], [2], [3]]),
+        (2, {0: [0], 1: [1], 4: [2], 5: [3]}, [[0, 1], [2, 3]]),
+        (2, {0: [0, 1, 2, 3]}, []),
+        (1, {0: [0], 1: [1]}, []),
+        (8, {0: [0, 1], 1: [2, 3]}, []),
+    ],
+)
+def test_devices_keep_to_memory_nodes(
+    count: int, nodes: dict[int, list[int]], cores: list[list[int]]
+) -> None:
+    found = _native.cores_by_node(count, nodes)
+    assert found == cores
+    owners = {core: node for node, all_cores in nodes.items() for core in all_cores}
+    for device in found:
+        places = {owners[core] for core in device}
+        assert _native.node_of(device, nodes) == (places.pop() if len(places) == 1 else -1)
