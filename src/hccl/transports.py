@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from importlib import metadata
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,14 @@ _MPI_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _CONNECT_SECONDS, _EXECUTE_SECONDS = 120, 1800
 _REPORT_SECONDS = 5.0  # that a rank waits for the others to fail too, to name those that do not
 _POLL_SECONDS = 0.05
+
+
+def version() -> str:
+    """The version of TF Adapter, which all ranks must have."""
+    try:
+        return metadata.version("tf-adapter")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 class Transport(Protocol):
@@ -136,17 +145,34 @@ class Gloo:
             )
             self._store = dist.PrefixStore(f"hccl/{attempt()}", store)
             limit = timedelta(seconds=_seconds("HCCL_EXEC_TIMEOUT", _EXECUTE_SECONDS))
+            self._store.set(f"version/{world_rank()}", version())
             dist.init_process_group(
                 "gloo", store=self._store, rank=world_rank(), world_size=world.size, timeout=limit
             )
             # Gloo's threads must have ended when C++ destroys its static objects, or the process aborts.
             atexit.register(self._close)
         except (RuntimeError, ValueError) as error:
+            if "EADDRINUSE" in str(error):
+                raise HcclError(
+                    f"rank {world_rank()} of {world.size} cannot listen at {address}:{port}: another process uses the "
+                    "port. End it, or choose another MASTER_PORT for all ranks"
+                ) from error
             raise HcclError(
                 f"rank {world_rank()} of {world.size} did not meet the others at {address}:{port} within {seconds} s: "
                 f"{_first_line(error)}. Start all ranks; MASTER_ADDR and MASTER_PORT, or the rank table, say where "
                 "they meet; HCCL_CONNECT_TIMEOUT how long they wait"
             ) from error
+        self._compare_versions(world)
+
+    def _compare_versions(self, world: Group) -> None:
+        """All ranks have written theirs before any of them has met the others."""
+        theirs = {rank: self._store.get(f"version/{rank}").decode() for rank in world.ranks}
+        if len(set(theirs.values())) > 1:
+            raise HcclError(
+                "the ranks have different versions of TF Adapter: "
+                + ", ".join(f"rank {rank}: {found}" for rank, found in theirs.items())
+                + ". Install the same version for all of them"
+            )
 
     def _close(self) -> None:
         self._groups.clear()

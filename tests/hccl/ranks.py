@@ -1,4 +1,7 @@
-"""Every collective of several ranks; with `ends`, `hangs` or `differs` the second does so and the first notices."""
+"""Every collective of several ranks; with `ends`, `hangs` or `differs` the second does so and the first notices.
+
+With `older` the second has another version.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from hccl import collectives
+from hccl import collectives, transports
 from hccl.manage import api
 from hccl.ranks import HcclError
 
 rank, size = api.get_rank_id(), api.get_rank_size()
+if "older" in sys.argv:
+    if rank == 1:
+        transports.version = lambda: "0.0.1"
+    try:
+        collectives.all_reduce(np.ones(2))
+    except HcclError as error:
+        print(error)
+        sys.exit(4)
 np.testing.assert_array_equal(
     collectives.all_reduce(np.arange(2.0) + rank), [size * (size - 1) / 2, size * (size + 1) / 2]
 )

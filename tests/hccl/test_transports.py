@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hccl import ranks
+from hccl import ranks, transports
 from npu_bridge import launch
 
 SCRIPT = Path(__file__).parent / "ranks.py"
@@ -63,6 +64,23 @@ def test_ranks_that_make_different_calls_are_named() -> None:
     for status, said in started(2, "differs", MASTER_ADDR="127.0.0.1"):
         assert status == 4, said
         assert "rank 0: all_reduce (sum) of float64[2]; rank 1: all_reduce (sum) of float64[3]" in said
+
+
+def test_ranks_of_different_versions_are_named() -> None:
+    for status, said in started(2, "older", MASTER_ADDR="127.0.0.1"):
+        assert status == 4, said
+        assert f"rank 0: {transports.version()}, rank 1: 0.0.1" in said
+
+
+def test_a_port_that_another_process_uses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in (("ADDR", "127.0.0.1"), ("PORT", str(port))):
+            monkeypatch.setenv(f"MASTER_{name}", value)
+        monkeypatch.setenv("RANK_ID", "0")
+        monkeypatch.setenv("RANK_SIZE", "2")
+        with pytest.raises(ranks.HcclError, match=f"127.0.0.1:{port}: another process uses the port"):
+            transports.Gloo()
 
 
 @pytest.mark.parametrize(
