@@ -64,6 +64,11 @@ def test_listed_failures_are_no_error_and_are_counted_by_reason(run: Any) -> Non
     assert result.exit_code == 1 and list(report["failed"]) == ["first_test.py::Tests::test_listed"]
 
 
+def test_a_run_without_a_test_that_passes_on_the_cpu_is_no_success(run: Any) -> None:
+    result, report = run("--select", "no such file")
+    assert (result.exit_code, report["passed"], report["failed"]) == (1, 0, {})
+
+
 def test_a_resumed_run_keeps_outcomes_and_another_one_does_not(run: Any, tmp_path: Path) -> None:
     for device, status in (("cpu", "passed"), ("npu", "failed")):
         folder = tmp_path / "results" / "keras-1.0" / device
