@@ -1,14 +1,21 @@
-"""Networks on one GPU: ours as one CUDA graph beside torch.compile, answers checked.
+"""Networks on one GPU: ours as one CUDA graph beside torch.compile and JAX, answers checked.
 
-`python -m benchmarks.cuda resnet50:1,32 bert:1,32` needs a GPU, PyTorch with CUDA and, for images, torchvision.
+`python -m benchmarks.cuda resnet50:1,32 bert:1,32` needs a GPU, PyTorch with CUDA and, for images, torchvision. With
+`--together` every row is a process, all compile at the same time, and are measured one after another.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +103,11 @@ def _encoder(activation: str, causal: bool = False) -> Callable[[int], tuple[Any
     return make
 
 
-def llama(batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """Eight layers of a Llama-like decoder of width 2048 over 128 tokens, with rotary positions."""
+def _llama(batch: int, cached: int = 0) -> tuple[Any, tuple[Any, ...]]:
+    """Eight layers of a Llama-like decoder of width 2048 with rotary positions.
+
+    Over 128 tokens, or over the one token that follows `cached` ones, whose keys and values are inputs.
+    """
     import torch
     from torch import nn
 
@@ -109,9 +119,8 @@ def llama(batch: int) -> tuple[Any, tuple[Any, ...]]:
             self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
             self.down = nn.Linear(inner, width, bias=False)
             self.first, self.second = (nn.Parameter(torch.ones(width)) for _ in range(2))
-            angles = torch.outer(
-                torch.arange(TOKENS), 10000.0 ** -(torch.arange(self.size // 2) * 2 / self.size)
-            )
+            places = torch.arange(cached, cached + 1) if cached else torch.arange(TOKENS)
+            angles = torch.outer(places, 10000.0 ** -(torch.arange(self.size // 2) * 2 / self.size))
             self.register_buffer("cos", angles.cos().repeat(1, 2))
             self.register_buffer("sin", angles.sin().repeat(1, 2))
             self.register_buffer("later", torch.full((TOKENS, TOKENS), -65504.0).triu(1))
@@ -124,20 +133,39 @@ def llama(batch: int) -> tuple[Any, tuple[Any, ...]]:
             low, high = x.chunk(2, -1)
             return x * self.cos + torch.cat((-high, low), -1) * self.sin
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Any, past: Any = None) -> Any:
             rows, tokens, width = x.shape
             y = self.norm(x, self.first)
             q, k, v = (
                 f(y).reshape(rows, tokens, self.heads, self.size).transpose(1, 2)
                 for f in (self.q, self.k, self.v)
             )
-            scores = self.turned(q) @ self.turned(k).transpose(2, 3) / self.size**0.5 + self.later
-            attended = (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(rows, tokens, width)
-            x = x + self.out(attended)
+            q, k = self.turned(q) / self.size**0.5, self.turned(k)
+            new = torch.stack((k, v))
+            if past is None:
+                attended = torch.softmax(q @ k.transpose(2, 3) + self.later, -1) @ v
+            else:
+                scores = torch.cat((q @ past[0].transpose(2, 3), q @ k.transpose(2, 3)), -1)
+                weights = torch.softmax(scores, -1)
+                attended = weights[..., :cached] @ past[1] + weights[..., cached:] @ v
+            x = x + self.out(attended.transpose(1, 2).reshape(rows, tokens, width))
             y = self.norm(x, self.second)
-            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y)), new
 
-    return nn.Sequential(*(Layer() for _ in range(8))).eval(), (torch.randn(batch, TOKENS, 2048),)
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(8))
+
+        def forward(self, x: Any, *past: Any) -> Any:
+            fresh = []
+            for number, layer in enumerate(self.layers):
+                x, new = layer(x, past[number] if past else None)
+                fresh.append(new)
+            return (x, *fresh) if past else x
+
+    pasts = tuple(torch.randn(2, batch, 16, cached, 128) for _ in range(8)) if cached else ()
+    return Network().eval(), (torch.randn(batch, 1 if cached else TOKENS, 2048), *pasts)
 
 
 def dlrm(batch: int) -> tuple[Any, tuple[Any, ...]]:
@@ -205,7 +233,8 @@ NETWORKS: dict[str, Callable[[int], tuple[Any, tuple[Any, ...]]]] = {
     "bert": _encoder("none"),
     "bert_tanh": _encoder("tanh"),
     "gpt2": _encoder("tanh", causal=True),
-    "llama": llama,
+    "llama": _llama,
+    "llama_decode": partial(_llama, cached=1024),
     "dlrm": dlrm,
     "lstm": lstm,
 }
@@ -228,8 +257,10 @@ def measure(run: Callable[[], Any], repeats: int = 50) -> float:
     return float(np.median(times))
 
 
-def row(name: str, batch: int, peers: bool, profile: bool, tuned: bool = True) -> dict[str, Any]:
-    """The times and the error of one network."""
+def rows(
+    name: str, batch: int, peers: Sequence[str], profile: bool, tuning: float, wait: Callable[[], None]
+) -> Iterator[tuple[str, Any]]:
+    """The times and errors of one network: all compile first, are measured after `wait`, and report as they go."""
     import torch
 
     import ge
@@ -240,10 +271,9 @@ def row(name: str, batch: int, peers: bool, profile: bool, tuned: bool = True) -
     torch.backends.mha.set_fastpath_enabled(False)  # its operators have no form in ONNX
     model, inputs = NETWORKS[name](batch)
     with torch.inference_mode():
-        want = model.double().cuda()(
-            *[x.double().cuda() if x.is_floating_point() else x.cuda() for x in inputs]
-        )
-        want = want.float().cpu().numpy()
+        double = [x.double().cuda() if x.is_floating_point() else x.cuda() for x in inputs]
+        want = _first(model.double().cuda()(*double)).float().cpu().numpy()
+        del double
         half = model.half().cpu()
         feeds = tuple(x.half() if x.is_floating_point() else x for x in inputs)
         with tempfile.TemporaryDirectory() as folder:
@@ -251,53 +281,88 @@ def row(name: str, batch: int, peers: bool, profile: bool, tuned: bool = True) -
             torch.onnx.export(half, feeds, str(path), dynamo=False, opset_version=17)
             began = time.perf_counter()
             compiled = ge.compile(path, CompileOptions(target=cuda.describe(0)["architecture"]))
-            built = time.perf_counter() - began
-        got = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
-        loaded = time.perf_counter() - began
-        first = compiled.program.seconds() * 1e3
-        began = time.perf_counter()
-        if tuned:
-            compiled.program.tune()
-        tuning = time.perf_counter() - began
-        ours = compiled.program.seconds() * 1e3
-        again = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
-        found: dict[str, Any] = {
-            "network": name,
-            "batch": batch,
-            "ours": ours,
-            "by heuristics": first,
-            "error": _error(again, want),
-            "error by heuristics": _error(got, want),
-            "eager float16 error": _error(_eager(half, feeds), want),
-            "compile s": built,
-            "compile and first run s": loaded,
-            "tuning s": tuning,
-            "nodes": compiled.program.loaded.nodes,
-            "wrong candidates": len(compiled.program.loaded.wrong),
-        }
+            yield "compile s", time.perf_counter() - began
+            got = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
+            yield "compile and first run s", time.perf_counter() - began
+            began = time.perf_counter()
+            again = ge.compile(path, CompileOptions(target=cuda.describe(0)["architecture"]))
+            again.run([x.numpy() for x in feeds])
+            yield "again, with the cache s", time.perf_counter() - began
+            del again
+        ready = {peer: _PEERS.get(peer, _torch)(half, feeds, peer) for peer in peers}
+        for peer, (_, seconds, answer) in ready.items():
+            yield f"{peer} s", seconds
+            yield f"{peer} error", _error(answer, want)
+        wait()
+        yield "by heuristics" if tuning else "ours", compiled.program.seconds() * 1e3
+        yield "error", _error(got, want)
+        yield "eager float16 error", _error(_eager(half, feeds), want)
+        yield "nodes", compiled.program.loaded.nodes
+        if tuning:
+            began = time.perf_counter()
+            compiled.program.tune(tuning)
+            yield "tuning s", time.perf_counter() - began
+            yield "ours", compiled.program.seconds() * 1e3
+            tuned = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
+            yield "tuned error", _error(tuned, want)
+            yield "wrong candidates", len(compiled.program.loaded.wrong)
         if profile:
             print("\n".join(compiled.program.loaded.wrong))
             tasks = sorted(compiled.profile([x.numpy() for x in feeds]), key=lambda t: -t.seconds)
             for task in tasks[:25]:
                 print(f"{task.seconds * 1e6:9.1f} us  {task.name[:60]:60} {task.shape} {task.implementation}")
-        if peers:
-            on_gpu = half.cuda()
-            device_feeds = [x.cuda() for x in feeds]
-            if len(feeds[0].shape) == 4:
-                on_gpu = on_gpu.to(memory_format=torch.channels_last)
-                device_feeds = [x.contiguous(memory_format=torch.channels_last) for x in device_feeds]
+        for peer, (run, _, _) in ready.items():
+            yield peer, run()
+
+
+def _torch(half: Any, feeds: Sequence[Any], mode: str) -> tuple[Callable[[], float], float, np.ndarray]:
+    """torch.compile in a mode: what measures it, the seconds to the first result, and that."""
+    import torch
+
+    on_gpu = half.cuda()
+    given = [x.cuda() for x in feeds]
+    if given[0].dim() == 4:
+        on_gpu = on_gpu.to(memory_format=torch.channels_last)
+        given[0] = given[0].contiguous(memory_format=torch.channels_last)
+    began = time.perf_counter()
+    peer = torch.compile(on_gpu, mode=mode)
+    answer = _first(peer(*given)).float().cpu().numpy()
+    return lambda: measure(lambda: peer(*given)), time.perf_counter() - began, answer
+
+
+def _jax(half: Any, feeds: Sequence[Any], _: str) -> tuple[Callable[[], float], float, np.ndarray]:
+    """JAX: milliseconds of many calls that wait for one another on the GPU alone."""
+    import copy
+
+    import jax
+
+    from benchmarks.jax_inference import jax_network
+
+    run, seconds = jax_network(copy.deepcopy(half).cpu(), feeds)
+
+    def timed(repeats: int = 50) -> float:
+        times = []
+        for _ in range(5):
             began = time.perf_counter()
-            peer = torch.compile(on_gpu, mode="max-autotune")
-            answer = peer(*device_feeds).float().cpu().numpy()
-            found["torch.compile s"] = time.perf_counter() - began
-            found["torch.compile"] = measure(lambda: peer(*device_feeds))
-            found["torch error"] = _error(answer, want)
-    return found
+            found = [run() for _ in range(repeats)]
+            jax.block_until_ready(found[-1])
+            times.append((time.perf_counter() - began) / repeats * 1e3)
+        return min(times)
+
+    return timed, seconds, np.asarray(_first(run()), np.float32)
+
+
+_PEERS: dict[str, Callable[..., tuple[Callable[[], float], float, np.ndarray]]] = {"jax": _jax}
+
+
+def _first(results: Any) -> Any:
+    """The result that is checked."""
+    return results[0] if isinstance(results, tuple | list) else results
 
 
 def _eager(half: Any, feeds: tuple[Any, ...]) -> np.ndarray:
     """PyTorch's own result in float16 on the GPU."""
-    found = half.cuda()(*[x.cuda() for x in feeds]).float().cpu().numpy()
+    found = _first(half.cuda()(*[x.cuda() for x in feeds])).float().cpu().numpy()
     half.cpu()
     return np.asarray(found)
 
@@ -306,22 +371,118 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
+def _together(subjects: Sequence[str], options: Sequence[str], limit: float) -> list[dict[str, Any]]:
+    """Each subject in a process of its own; those that do not compile within so many seconds are stopped."""
+    command = [sys.executable, "-m", "benchmarks.cuda", "--worker", *options]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = {s: subprocess.Popen([*command, s], **pipes) for s in subjects}  # type: ignore[call-overload]
+    found: dict[str, dict[str, Any]] = {s: {"network": s} for s in subjects}
+    arrived = {s: threading.Event() for s in subjects}
+
+    def listen(subject: str) -> None:
+        for line in workers[subject].stdout:
+            if line == "ready\n":
+                arrived[subject].set()
+            elif line.startswith("{"):
+                found[subject] |= json.loads(line)
+        arrived[subject].set()
+
+    threads = [threading.Thread(target=listen, args=(s,)) for s in subjects]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + limit
+    for subject, event in arrived.items():
+        if not event.wait(max(until - time.monotonic(), 0)):
+            found[subject]["stopped"] = f"not compiled after {limit:.0f} s"
+            workers[subject].kill()
+    for subject, worker in workers.items():
+        if worker.poll() is None:
+            _release(worker)
+        print(_text(found[subject]), flush=True)
+    for thread in threads:
+        thread.join()
+    return list(found.values())
+
+
+def _release(worker: Any) -> None:
+    """Let a process measure, and wait for its end."""
+    worker.stdin.write("go\n")
+    worker.stdin.close()
+    worker.wait()
+
+
+def _text(found: dict[str, Any]) -> str:
+    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
+
+
+def _summary(found: Sequence[dict[str, Any]], peers: Sequence[str]) -> str:
+    """The geometric mean of the best peer's time over ours, and the least ratio."""
+    ratios = {
+        f["network"]: min(f[p] for p in peers if p in f) / f["ours"]
+        for f in found
+        if "ours" in f and any(p in f for p in peers)
+    }
+    if not ratios:
+        return "no peer was measured"
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    least = min(ratios, key=ratios.__getitem__)
+    return f"best peer over ours: geometric mean {mean:.3f} of {len(ratios)}, least {ratios[least]:.3f} ({least})"
+
+
 def main() -> None:
     """Print one line for each network and batch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "networks", nargs="*", default=["resnet50:1,32,256", "bert:1,32"], help="name:batch,batch"
     )
-    parser.add_argument("--alone", action="store_true", help="do not run torch.compile")
-    parser.add_argument("--untuned", action="store_true", help="take the libraries' first choices")
+    parser.add_argument(
+        "--peers", nargs="*", default=["max-autotune"], help="modes of torch.compile, and jax"
+    )
+    parser.add_argument("--alone", action="store_true", help="no peers")
+    parser.add_argument("--tuning", type=float, default=math.inf, help="seconds a network, 0 for none")
+    parser.add_argument(
+        "--together", type=float, default=0.0, help="compile all at once, for so many seconds"
+    )
     parser.add_argument("--profile", action="store_true", help="print the longest tasks")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    for text in arguments.networks:
-        name, _, batches = text.partition(":")
-        for batch in map(int, (batches or "1").split(",")):
-            found = row(name, batch, not arguments.alone, arguments.profile, not arguments.untuned)
-            texts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
-            print("  ".join(texts), flush=True)
+    peers = [] if arguments.alone else arguments.peers
+    subjects = [
+        f"{text.partition(':')[0]}:{batch}"
+        for text in arguments.networks
+        for batch in (text.partition(":")[2] or "1").split(",")
+    ]
+    if arguments.together:
+        options = ["--tuning", str(arguments.tuning), *(["--profile"] if arguments.profile else [])]
+        print(_summary(_together(subjects, [*options, "--peers", *peers, "--"], arguments.together), peers))
+        return
+    every = []
+    for subject in subjects:
+        name, _, batch = subject.partition(":")
+        found: dict[str, Any] = {"network": subject}
+        steps = rows(
+            name,
+            int(batch),
+            peers,
+            arguments.profile,
+            arguments.tuning,
+            _wait if arguments.worker else lambda: None,
+        )
+        for key, value in steps:
+            found[key] = value
+            if arguments.worker:
+                print(json.dumps({key: value}), flush=True)
+        every.append(found)
+        if not arguments.worker:
+            print(_text(found), flush=True)
+    if peers and not arguments.worker:
+        print(_summary(every, peers))
+
+
+def _wait() -> None:
+    """Tell the process that started this one, and wait for its word."""
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":

@@ -143,6 +143,49 @@ def test_products_of_transposed_operands(a, b, turned) -> None:
     check(net, np.float32, *given)
 
 
+@pytest.mark.parametrize("rows", [3, 600])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_products_with_gelu_by_erf(rows: int, constant: bool, residual: bool, dtype: type) -> None:
+    """Few rows of a 16-bit product with constant weights are cuDNN's in one call, others have a kernel after them."""
+    node, kind = helper.make_node, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    rng = np.random.default_rng(0)
+    half, root = np.array(0.5, dtype), np.array(2**0.5, dtype)
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"]),
+        node("Add", ["p", "b"], ["biased"]),
+        *([node("Add", ["biased", "r"], ["s"])] if residual else []),
+    ]
+    s = "s" if residual else "biased"
+    nodes += [
+        node("Div", [s, "root"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["f"]),
+        node("Mul", [s, "f"], ["g"]),
+        node("Mul", ["g", "half"], ["y"]),
+    ]
+    given = [("x", kind, [rows, 16]), *([] if constant else [("w", kind, [16, 24])])]
+    given += [("r", kind, [rows, 24])] if residual else []
+    weights = [("w", rng.standard_normal((16, 24)).astype(dtype) / 4)] if constant else []
+    constants = [
+        *weights,
+        ("b", rng.standard_normal(24).astype(dtype)),
+        ("half", half),
+        ("root", root),
+        ("one", np.array(1, dtype)),
+    ]
+    shapes = [(rows, 16), *([] if constant else [(16, 24)]), *([(rows, 24)] if residual else [])]
+    model = check(model_of(nodes, given, [("y", kind, [rows, 24])], constants), dtype, *shapes)
+    (product,) = model.program.plan.tasks
+    assert product.attrs["post_ops"][-1] == "gelu_erf"
+    fused = dtype is np.float16 and rows == 3
+    assert product.attrs["implementation"] == ("cudnn" if fused else "cublaslt")
+    assert model.program.task_info()[0]["impl"].startswith(
+        "cudnn" if fused and constant else "cublaslt+kernel"
+    )
+
+
 @pytest.mark.parametrize(
     "constant", [np.array(np.nan, np.float32), np.zeros((1, 0), np.float32), np.array([1.0, 2.0], np.float32)]
 )

@@ -172,10 +172,13 @@ def _lies_as(view: View, other: View) -> bool:
 
 
 class CublasLt(_Library):
-    """Products with sums in float32; float32 operands are not rounded to TF32."""
+    """Products with sums in float32; float32 operands are not rounded to TF32.
+
+    It has no GELU by erf: a kernel after the product computes that, in place.
+    """
 
     name = "cublaslt"
-    activations = ("relu", "gelu_tanh")
+    activations = ("relu", "gelu_tanh", "gelu_erf")
 
     def unfit(self, op: Operation) -> str:
         """16-bit operands may have a float32 result, without an epilogue."""
@@ -198,6 +201,27 @@ class CublasLt(_Library):
         if bias is not None and (bias.shape[-1] != y.shape[-1] or math.prod(bias.shape) != y.shape[-1]):
             return "the bias is not one number for each column"
         return ""
+
+
+class CudnnProduct(_Library):
+    """Products of few rows with an epilogue that cuBLASLt lacks, as convolutions by windows of one element."""
+
+    name = "cudnn"
+    activations = ("gelu_erf",)
+    _FEW_ROWS = 512  # with more, a kernel after the product costs less than the slower product
+
+    def _operands(self, op: Operation) -> str:
+        x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
+        if not op.post_ops or ACTIVATIONS.get(op.post_ops[-1]) not in self.activations:
+            return "cuBLASLt has its epilogue"
+        if x.dtype == "float32":
+            return "its engines with epilogues round float32 to TF32"
+        if len(x.shape) != 2 or len(w.shape) != 2 or x.strides[1] != 1 or not y.contiguous:
+            return "it takes single matrices with dense rows"
+        return ""
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return 1.2 if op.inputs[0].shape[0] <= self._FEW_ROWS else 0.9
 
 
 class Pointwise(CublasLt):
@@ -343,7 +367,7 @@ class _Decomposed(Decomposed):
 
 # By kind of task; kinds that are not here have no implementation on a GPU.
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
-    "matmul": (CublasLt(),),
+    "matmul": (CudnnProduct(), CublasLt()),
     "conv": (Pointwise(), Cudnn()),
     "deconv": (PointwiseDataGradient(), CudnnDataGradient()),
     "conv_grad_weights": (PointwiseWeightGradient(), CudnnWeightGradient()),

@@ -39,6 +39,7 @@ from ge.passes.fusion.split_reductions import SplitReductions
 from ge.passes.fusion.tabulate import Tabulate
 from ge.passes.layout.align_products import AlignProducts
 from ge.passes.layout.channels_last import ChannelsLast
+from ge.passes.layout.fold_strides import FoldStrides
 from ge.passes.layout.row_factors import RowFactors
 from ge.passes.layout.sink_slices import SinkSlices
 from ge.passes.layout.sink_transposes import SinkTransposes
@@ -108,7 +109,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("factors", (RowFactors(), _DEAD_CODE), fixpoint=False),
     Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
     Stage("weight_format", (WeightsLast(), *_TIDY)),
-    Stage("alignment", (AlignProducts(), _DEAD_CODE), fixpoint=False),
+    Stage("alignment", (FoldStrides(), AlignProducts(), _DEAD_CODE), fixpoint=False),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
     Stage("batch", (SplitBatch(),), fixpoint=False),

@@ -14,7 +14,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ __all__ = ["CudaProgram"]
 
 _ALIGNMENT = 16
 _WORKSPACE_LIMIT = 256 << 20
+_ONE_ELEMENT = {"strides": (1, 1), "dilations": (1, 1), "pads_begin": (0, 0), "pads_end": (0, 0)}  # windows
 _REPEATS = 5
 _TIMED_LAUNCHES = 10
 
@@ -527,12 +528,40 @@ class _Loaded:
         return self.narrowed[id(task)][0]
 
     def _product(self, task: Task) -> Callable[[], None]:
-        return self._call(task, [lambda: self._product_way(task, Operation.of(task))])
+        op = Operation.of(task)
+        ways: dict[str, list[Callable[[], _Way]]] = {
+            "cublaslt": [lambda: self._product_way(task, op)],
+            "cudnn": [lambda: self._product_by_windows(task, op)],
+        }
+        return self._call(task, self._in_order(task, op, ways))
+
+    def _product_by_windows(self, task: Task, op: Operation) -> _Way:
+        """A product with constant weights as a convolution by windows of one element, each row an image."""
+        x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
+        if self.plan.buffers[w.buffer].kind != "constant":
+            raise UnsupportedTask("weights that the step computes are not turned for a convolution")
+        if w not in self.packed:
+            self.packed[w] = self._upload(np.ascontiguousarray(self._constant(w).T))
+        depth, columns = w.shape
+        call = self._dnn(
+            "forward",
+            _ONE_ELEMENT,
+            replace(x, shape=(*x.shape, 1, 1), strides=(*x.strides, 1, 1)),
+            View(w.buffer, w.dtype, (columns, depth, 1, 1), (depth, 1, 1, 1)),
+            replace(y, shape=(*y.shape, 1, 1), strides=(*y.strides, 1, 1)),
+            op.flag("has_bias"),
+            "add" in op.post_ops,
+            _activation(op),
+        )
+        return _Way("cudnn", call, (self._aligned(x, task), self.packed[w].address, *self._operands(task)))
 
     def _product_way(self, task: Task, op: Operation) -> _Way:
+        """A product of cuBLASLt; a kernel in place after it where the library lacks the activation."""
         a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
         leading = y.shape[:-2]
         first, second, result = (self._matrix(v, leading) for v in (a, b, y))
+        activation = _activation(op)
+        by_kernel = activation == "gelu_erf"
         call = _libraries().Product(
             self.device,
             _library("cublasLt"),
@@ -544,10 +573,19 @@ class _Loaded:
             result,
             result if "add" in op.post_ops else (),
             op.flag("has_bias"),
-            _activation(op),
+            "" if by_kernel else activation,
         )
         operands = self._aligned(task.inputs[0], task), self._aligned(task.inputs[1], task)
-        return _Way("cublaslt", call, (*operands, *self._operands(task)))
+        way = _Way("cublaslt", call, (*operands, *self._operands(task)))
+        if by_kernel:
+            if not y.contiguous:
+                raise UnsupportedTask("the result of a product has gaps")
+            from ge.model.cuda.epilogue import epilogue  # needs the code generator
+
+            target = way.operands[-1]
+            kernel = self.built(*epilogue(y.dtype, y.shape, len(y.shape) - 1, False, False, activation))
+            way.after = self.launcher(kernel, [target, target])
+        return way
 
     @staticmethod
     def _matrix(view: View, leading: Sequence[int]) -> tuple[int, int, int, int, int]:
@@ -587,7 +625,7 @@ class _Loaded:
 
         def by_windows() -> _Way:
             weight, strides = self._channels_last_weights(w, task)
-            call = self._dnn("data", task, x, replace(w, strides=strides), y)
+            call = self._dnn("data", task.attrs, x, replace(w, strides=strides), y)
             return _Way("cudnn", call, (self._aligned(x, task), weight, 0, 0, self._aligned(y, task)))
 
         rows = data_gradient_rows(op)
@@ -614,7 +652,7 @@ class _Loaded:
         (x, y), w = task.inputs, task.outputs[0]
         result = self._aligned(w, task) if into is None else into.address
         typed = w if into is None else replace(w, dtype=x.dtype)
-        call = self._dnn("weights", task, x, typed, y)
+        call = self._dnn("weights", task.attrs, x, typed, y)
         return _Way("cudnn", call, (self._aligned(x, task), result, 0, 0, self._aligned(y, task)))
 
     def _narrow_weight_gradient(self, task: Task) -> _Way:
@@ -648,7 +686,7 @@ class _Loaded:
         return _Way("cublaslt", call, (a, b, 0, 0, y))
 
     def _dnn(
-        self, direction: str, task: Task, x: View, w: View, y: View, *epilogue: bool | str
+        self, direction: str, attrs: Mapping[str, Any], x: View, w: View, y: View, *epilogue: bool | str
     ) -> cuda.Convolution:
         """A convolution of cuDNN in one direction; the result has its own type, the operands share one."""
         result = {"forward": y, "data": x, "weights": w}[direction]
@@ -665,10 +703,10 @@ class _Loaded:
             _steps(w),
             y.shape,
             _steps(y),
-            task.attrs["strides"],
-            task.attrs["dilations"],
-            task.attrs["pads_begin"],
-            task.attrs["pads_end"],
+            attrs["strides"],
+            attrs["dilations"],
+            attrs["pads_begin"],
+            attrs["pads_end"],
             *(epilogue or (False, False, "")),
         )
         return call
@@ -681,7 +719,7 @@ class _Loaded:
             "add" in op.post_ops and not plain,
             "" if plain else _activation(op),
         )
-        call = self._dnn("forward", task, x, replace(w, strides=strides), y, *epilogue)
+        call = self._dnn("forward", task.attrs, x, replace(w, strides=strides), y, *epilogue)
         return _Way("cudnn", call, (self._aligned(x, task), weight, *self._operands(task)))
 
     def _convolution_and_kernel(self, task: Task, op: Operation) -> _Way:

@@ -1,0 +1,78 @@
+"""Strided windows over pictures of few channels become windows over squares of pixels, on GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ge.passes.layout import fold_strides
+from tests.model.test_cuda_training import check, random
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+    monkeypatch.setattr(fold_strides, "_LEAST_PLACES", 1)
+
+
+def step(size, strides, low, high):
+    """A convolution with a computed weight, and the gradient of that."""
+
+    def make(b, x, w, dy):
+        image, weight = b.op("Add", x, x), b.op("Add", w, w)
+        window = {"strides": strides, "pads_begin": low, "pads_end": high}
+        return b.op("Conv", image, weight, **window), b.op(
+            "ConvGradWeight", image, dy, kernel=[size] * 2, **window
+        )
+
+    return make
+
+
+def windows_of(model) -> list[tuple]:
+    return [
+        (t.inputs[0].shape[1], *t.attrs["strides"])
+        for t in model.plan.tasks
+        if t.kind in ("conv", "conv_grad_weights")
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("size", "strides", "low", "high", "sides", "channels"),
+    [
+        (7, [2, 2], [3, 3], [3, 3], (12, 12), 16),
+        (3, [2, 2], [0, 0], [1, 1], (8, 10), 16),
+        (3, [2, 2], [1, 1], [1, 1], (9, 7), 16),
+        (5, [2, 4], [0, 2], [2, 1], (11, 13), 24),
+        (4, [3, 2], [1, 0], [0, 0], (10, 9), 24),
+        (3, [2, 2], [0, 0], [0, 0], (8, 8), 16),  # the last row and column are in no window
+    ],
+)
+def test_windows_over_three_channels(dtype, size, strides, low, high, sides, channels) -> None:
+    places = [(n + a + b - size) // s + 1 for n, a, b, s in zip(sides, low, high, strides, strict=True)]
+    feeds = random(2, 3, *sides), random(8, 3, size, size), random(2, 8, *places, seed=1)
+    if strides[0] * strides[1] * 3 > 16:
+        channels, strides_after = 8, strides  # too many: they stay, with padded channels
+    else:
+        strides_after = [1, 1]
+    model = check(step(size, strides, low, high), dtype, *feeds)
+    assert {w[1:] for w in windows_of(model)} == {tuple(strides_after)}
+    if strides_after == [1, 1]:
+        assert {w[0] for w in windows_of(model)} == {channels}
+        images = [t.inputs[0] for t in model.plan.tasks if t.kind in ("conv", "conv_grad_weights")]
+        assert images[0].buffer == images[1].buffer, "the squares are in memory once"
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "strides", "dtype"),
+    [
+        (3, 3, [1, 1], "bfloat16"),
+        (3, 2, [2, 2], "bfloat16"),
+        (6, 3, [2, 2], "bfloat16"),
+        (3, 3, [2, 2], "float32"),
+    ],
+)
+def test_others_stay(channels, size, strides, dtype) -> None:
+    places = [(8 - size) // s + 1 for s in strides]
+    feeds = random(2, channels, 8, 8), random(8, channels, size, size), random(2, 8, *places, seed=1)
+    model = check(step(size, strides, [0, 0], [0, 0]), dtype, *feeds)
+    assert {w[1:] for w in windows_of(model)} == {tuple(strides)}
