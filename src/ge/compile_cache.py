@@ -36,7 +36,7 @@ counters = Counters()
 def keeps(options: CompileOptions) -> bool:
     """True if models compiled with these options are kept on disk."""
     dumps = options.dump_stages or environment.names("NPU_DUMP")
-    return environment.compile_cache() is not None and options.target.kind == "cpu" and not dumps
+    return environment.compile_cache() is not None and not dumps
 
 
 def find(key: str, adapt: Callable[[Plan], Plan] = lambda plan: plan) -> Model | None:

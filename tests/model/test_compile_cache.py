@@ -72,6 +72,19 @@ def test_a_graph_is_compiled_once(folder: Path) -> None:
     assert [p.name for p in again[0].inputs] == ["x"] and again[0].plan.tasks == first.plan.tasks
 
 
+def test_so_is_one_for_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+    options = ge.CompileOptions(target="sm_90")
+    first = compile_graph(network(), options)
+    again: list[ge.Model] = []
+    assert compiles(lambda: again.append(compile_graph(network(), options))) == 0
+    assert compiles(lambda: compile_graph(network(), ge.CompileOptions(target="sm_80"))) == 1
+    assert again[0].plan.tasks == first.plan.tasks
+    assert [k.objects for k in again[0].plan.kernels] == [k.objects for k in first.plan.kernels]
+    np.testing.assert_array_equal(again[0](X), first(X))
+    np.testing.assert_allclose(again[0](X), compile_graph(network())(X), rtol=1e-6)
+
+
 def test_a_found_model_has_the_names_of_its_own_graph(folder: Path) -> None:
     """The numbers of generated names do not count, but the caller sees the names it gave."""
 

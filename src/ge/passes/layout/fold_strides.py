@@ -95,8 +95,10 @@ def _windows(node: ir.Node) -> _Windows | None:
         return None
     if not gradient and constant_of(node.inputs[1]) is not None:  # such networks have other ways
         return None
-    pairs = (tuple(n) for n in (kernel, strides, pads, result.shape[1:3]))
-    return _Windows(*pairs, x.shape[3])  # type: ignore[arg-type]
+    down, across = result.shape[1:3]
+    return _Windows(
+        (kernel[0], kernel[1]), (strides[0], strides[1]), (pads[0], pads[1]), (down, across), x.shape[3]
+    )
 
 
 class FoldStrides(Pass):
